@@ -232,7 +232,7 @@ pieces = st.text('{}[]:,"/*\\\n\ud800 #()<=!?.;$_-+0123456789eab', max_size=12)
 @example("[1 2 /* x", 0, 0, "")
 @example('["x": /', 0, 0, "")
 @example("[\ud800]", 0, 0, "")
-def test_whatever_a_file_holds_is_read_or_told(
+def test_whatever_a_file_holds_is_read_or_reported(
     sound: str, at: int, length: int, piece: str
 ) -> None:
     at %= len(sound) + 1

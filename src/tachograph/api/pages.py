@@ -121,11 +121,15 @@ class PageView(Protocol):
         ...
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
-        """Return the server's shared object `name`, created at first use, closed with the server."""
+        """Return the server's shared object `name`, created at first use, closed with the
+        server.
+        """
         ...
 
     def of_recent(self, parameters: C) -> C:
-        """Return the job filter; without a time and with many jobs, limited to the newest 30 days."""
+        """Return the job filter; without a time and with many jobs, limited to the newest 30
+        days.
+        """
         ...
 
     def running(self) -> pl.DataFrame:

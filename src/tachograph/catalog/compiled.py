@@ -109,7 +109,9 @@ def is_made(function: Callable[..., object]) -> bool:
 
 
 def reordered(function: Function) -> Function:
-    """Return the function, compiled so that sums may be reordered and vectorised; NaN still counts."""
+    """Return the function, compiled so that sums may be reordered and vectorised; NaN still
+    counts.
+    """
     return cast("Function", Compiled(function, fastmath={"reassoc", "contract", "nsz", "arcp"}))
 
 

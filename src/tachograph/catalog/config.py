@@ -61,7 +61,9 @@ class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the telemetry of nodes lacks: {hostlist: device model} and {hostlist: number of GPUs}."""
+    """What the telemetry of nodes lacks: {hostlist: device model} and {hostlist: number of
+    GPUs}.
+    """
 
     models: dict[str, str] = {}
     gpus: dict[str, int] = {}

@@ -1,4 +1,6 @@
-"""`tachograph advise SCRIPT`: what to request for a job, from past jobs like it; with a backtest."""
+"""`tachograph advise SCRIPT`: what to request for a job, from past jobs like it; with a
+backtest.
+"""
 
 from __future__ import annotations
 

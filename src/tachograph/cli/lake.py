@@ -1,4 +1,6 @@
-"""`tachograph lake`: contents of the lake: rows, time span, space, gaps per node, rejects; repair."""
+"""`tachograph lake`: contents of the lake: rows, time span, space, gaps per node, rejects;
+repair.
+"""
 
 from __future__ import annotations
 

@@ -223,7 +223,9 @@ class _HolderFile:
             return LockHolder(0, "", datetime.fromtimestamp(self.path.stat().st_mtime).astimezone())
 
     def _is_dead(self, *, by_our_clock: bool = False) -> bool:
-        """Whether the file's process is gone from this host, or has not renewed for STALE_LOCK_S."""
+        """Whether the file's process is gone from this host, or has not renewed for
+        STALE_LOCK_S.
+        """
         there = self._read()
         if there is None:
             return False

@@ -362,7 +362,9 @@ def _lengths(intervals: pl.DataFrame) -> pl.DataFrame:
 
 
 def _behind(cause: str, minutes: float) -> pl.Expr:
-    """Return the share of a cause's intervals after the first `minutes` of each; 0: unknown length."""
+    """Return the share of a cause's intervals after the first `minutes` of each; 0: unknown
+    length.
+    """
     lengths = [
         pl.col(f"{code}_min").clip(lower_bound=0.0)
         for code, of in CAUSE_OF_CLASS.items()

@@ -21,7 +21,9 @@ FILE_ROWS = 4_000_000  # what an analysis reads at a time
 
 @dataclass(frozen=True, slots=True)
 class BatchDays:
-    """Resolved rows per day; `within`: merged inside each frame; `across`: merged between frames."""
+    """Resolved rows per day; `within`: merged inside each frame; `across`: merged between
+    frames.
+    """
 
     days: dict[date, pl.DataFrame]
     within: tuple[int, ...]

@@ -142,7 +142,9 @@ def staged_name(table: Path) -> Path:
 
 
 def _last_checkpoint(table: Path, version: int) -> int:
-    """Return the version of the last checkpoint, or -1; the folder is read only if the hint is old."""
+    """Return the version of the last checkpoint, or -1; the folder is read only if the hint is
+    old.
+    """
     hinted = hinted_version(table / LOG)
     if hinted is not None and version - hinted < CHECKPOINT_EVERY:
         return hinted
@@ -255,7 +257,9 @@ def writers_lock(lake: Path, *, alone: bool = False) -> Iterator[None]:
 
 
 def remove_unfinished(table: Path, *, hours: float) -> int:
-    """Remove partial files of killed processes, unchanged for this many hours; return the number."""
+    """Remove partial files of killed processes, unchanged for this many hours; return the
+    number.
+    """
     count, before = 0, time.time() - hours * 3600
     for path in table.glob(f"{WRITING}*"):
         with suppress(FileNotFoundError):

@@ -355,7 +355,9 @@ class Lake:
             raise _overtaken(self.uri(table))
 
     def _attempts(self, table: LakeTable) -> Iterator[DeltaTable]:
-        """Yield the Delta table for each attempt to commit, pausing in between for other writers."""
+        """Yield the Delta table for each attempt to commit, pausing in between for other
+        writers.
+        """
         for attempt in range(COMMIT_ATTEMPTS):
             yield self._opened(table)
             time.sleep(0.01 * 2 ** min(attempt, 6))
@@ -387,7 +389,9 @@ class Lake:
         actions: Sequence[AddAction | RemoveAction],
         transactions: list[Transaction],
     ) -> bool:
-        """Commit `actions` as the version after `delta`; False if another writer took that version."""
+        """Commit `actions` as the version after `delta`; False if another writer took that
+        version.
+        """
         try:
             return self._store.commit(delta, self.uri(table), table, actions, transactions)
         except (DeltaError, OSError):

@@ -246,7 +246,9 @@ def _by_node(pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def describe_rejects(lake: Lake) -> pl.DataFrame:
-    """Return one row per (target, reason, column): number of rejected rows or values, an example."""
+    """Return one row per (target, reason, column): number of rejected rows or values, an
+    example.
+    """
     rows = lake.latest(REJECTS)
     return (
         rows.group_by("target", "reason", "column")

@@ -362,7 +362,9 @@ def _names(chunk: Chunk, name: str) -> Iterator[str]:
 
 
 def _every_row_counts(one: _ReadyChunk, part: ChunkPart) -> bool:
-    """Whether rows of a part that exist already are duplicates in its file, not a second reading."""
+    """Whether rows of a part that exist already are duplicates in its file, not a second
+    reading.
+    """
     once = one.chunk.watermark is None and not one.again
     return part.rows_used is not None and once and not TABLES[part.table].by_day
 

@@ -44,7 +44,9 @@ def checkpoint_name(version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """Files in the log of a table. entries: {version: bytes}; checkpoints: {version: names, bytes}."""
+    """Files in the log of a table. entries: {version: bytes}; checkpoints: {version: names,
+    bytes}.
+    """
 
     folder: Path
     entries: Mapping[int, int]

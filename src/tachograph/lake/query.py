@@ -1,4 +1,6 @@
-"""Reads the computed tables: summaries, GPUs, minutes and findings of each job's latest analysis."""
+"""Reads the computed tables: summaries, GPUs, minutes and findings of each job's latest
+analysis.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,9 @@ def _accounted(lake: Lake, job: str, cluster: str | None) -> dict[str, Any] | No
 
 
 def read_jobs_not_analyzed(lake: Lake) -> pl.DataFrame:
-    """Return accounting rows of jobs without results, newer than the last analysis, newest first."""
+    """Return accounting rows of jobs without results, newer than the last analysis, newest
+    first.
+    """
     analyses = lake.latest(ANALYSES).sort("seq")
     analyzed = -1 if analyses.is_empty() else analyses["jobs_version"][-1]
     files = [file for file in lake.files(JOBS) if file.seq > analyzed]

@@ -219,7 +219,9 @@ class ResidentJobs:
         )
 
     def verdict_counts(self, rows: pl.Series) -> pl.DataFrame:
-        """Return (code, verdict, jobs, reported) of rows by number, one row per code and verdict."""
+        """Return (code, verdict, jobs, reported) of rows by number, one row per code and
+        verdict.
+        """
         counts = []
         for code in sorted(self.codes):
             column = self.take(rows, [_VERDICT_OF + code]).to_series()

@@ -410,7 +410,9 @@ class _TableExpiry:
         return rows.select(chosen).to_series(), kept
 
     def _results(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
-        """Summaries to remove, or their parts: of finished jobs that the accounting no longer has."""
+        """Summaries to remove, or their parts: of finished jobs that the accounting no longer
+        has.
+        """
         columns = ("job_key", *_IDS, "start", "end", "state", "as_of")
         summaries = self.lake.latest(JOB_SUMMARIES, columns)
         old = summaries.filter(

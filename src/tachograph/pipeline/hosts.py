@@ -330,7 +330,9 @@ class _HostSamples:
         return _HostSeries(t, values, node, stripes, gaps * self.max_gap_intervals, last)
 
     def levels(self, series: _HostSeries, gaps_before: Floats) -> Floats:
-        """Rate, or share of the first counter in the sum, since the previous sample; NaN: unknown."""
+        """Rate, or share of the first counter in the sum, since the previous sample; NaN:
+        unknown.
+        """
         level = np.full(len(series.t), np.nan)
         if len(level) < 2:
             return level

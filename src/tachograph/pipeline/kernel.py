@@ -316,7 +316,9 @@ def changes(
 def bits(
     col: Longs, lowering: int, seg_a: Longs, seg_b: Longs, n: Longs, lowered: Longs, seen: Longs
 ) -> None:
-    """Return per segment of a bit mask (-1: missing): values, those with `lowering` bits, all bits."""
+    """Return per segment of a bit mask (-1: missing): values, those with `lowering` bits, all
+    bits.
+    """
     for g in range(seg_a.shape[0]):
         count, hits, together = 0, 0, 0
         for i in range(seg_a[g], seg_b[g]):

@@ -220,7 +220,9 @@ class MinuteWriter:
         self.cut = pl.concat([self.cut, part.cut_minutes])
 
     def end_day(self, day: date) -> pl.DataFrame:
-        """Commit the minutes of a complete day; return the timeline of those that cross midnight."""
+        """Commit the minutes of a complete day; return the timeline of those that cross
+        midnight.
+        """
         following = pl.lit(midnight(day + timedelta(days=1)), dtype=TIME)
         waits = pl.col("t") + pl.duration(minutes=1) > following
         done, self.cut = self.cut.filter(~waits), self.cut.filter(waits)

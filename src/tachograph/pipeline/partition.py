@@ -91,7 +91,9 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _SlotValues:
-    """Statistics of a counter per slot: values, sum, maximum (-inf if empty), mean (NaN if empty)."""
+    """Statistics of a counter per slot: values, sum, maximum (-inf if empty), mean (NaN if
+    empty).
+    """
 
     n: Ints
     total: Floats
@@ -468,7 +470,9 @@ def _roofline(
     *,
     time_weighted: bool,
 ) -> tuple[dict[str, pl.Series], Longs]:
-    """Labels per pipe, and the intensity histogram (segments x 4 x 32); empty without memory data."""
+    """Labels per pipe, and the intensity histogram (segments x 4 x 32); empty without memory
+    data.
+    """
     size = layout.segments
     histogram = np.zeros((size, 4, kernel.INTENSITY_BINS), np.int64)
     if SAMPLES.of("dram_active") not in segments or not any(

@@ -90,7 +90,9 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnalysisReport:
-    """Result of one analysis. In full analyses: GPU-seconds recorded = attributed + unattributed."""
+    """Result of one analysis. In full analyses: GPU-seconds recorded = attributed +
+    unattributed.
+    """
 
     jobs: int
     ambiguous: int

@@ -62,7 +62,9 @@ def seen_now(lake: Lake, configuration: Configuration, judge_digest: str) -> Inp
 
 
 def method_digest(configuration: Configuration, judge_digest: str) -> str:
-    """Return a digest of the options behind numbers and verdicts; `judge_digest`: of the verdicts."""
+    """Return a digest of the options behind numbers and verdicts; `judge_digest`: of the
+    verdicts.
+    """
     deciding = [
         METHOD,
         configuration.slurm,
@@ -129,7 +131,9 @@ def news_since(lake: Lake, last: InputVersions | None, now: InputVersions) -> Ne
 
 
 def _new_spans(lake: Lake, table: LakeTable, version: int, needed: Sequence[str]) -> pl.DataFrame:
-    """First and last new sample of each node; with `needed`, of samples with one of its counters."""
+    """First and last new sample of each node; with `needed`, of samples with one of its
+    counters.
+    """
     files = [
         file
         for file in lake.files(table)

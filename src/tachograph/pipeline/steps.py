@@ -183,7 +183,9 @@ def _claims(steps: pl.DataFrame, intervals: pl.DataFrame) -> tuple[pl.DataFrame,
 
 
 def _placed(steps: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
-    """One row per step and node of its run: (step_run, step, given, run, node, units, start, end)."""
+    """One row per step and node of its run: (step_run, step, given, run, node, units, start,
+    end).
+    """
     lists = steps.select("node_list").unique().drop_nulls()["node_list"].to_list()
     expanded = pl.DataFrame(
         [(written, node) for written in lists for node in _nodes(written)],

@@ -533,7 +533,9 @@ def _at_work() -> dict[str, pl.Expr]:
 def _spatial(
     imbalance: pl.DataFrame, gpus: pl.DataFrame, analysis: AnalysisOptions
 ) -> pl.DataFrame:
-    """One row per run: imbalance over GPUs, windows, share of zero windows; null for a single GPU."""
+    """One row per run: imbalance over GPUs, windows, share of zero windows; null for a single
+    GPU.
+    """
     several = gpus.group_by("run").len("held").with_columns(several=pl.col("held") > 1)
     added = imbalance.group_by("run", "counter").agg(
         pl.col("windows", "zero_windows", "imbalance").sum()

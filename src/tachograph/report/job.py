@@ -166,7 +166,9 @@ class JobReport:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Missing counters that most checks need, and how to record them; empty without any data."""
+        """Missing counters that most checks need, and how to record them; empty without any
+        data.
+        """
         return self.all_missing(SHOWN_COUNTERS)
 
     def all_missing(self, at_most: int | None = None) -> tuple[str, ...]:

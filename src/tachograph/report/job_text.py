@@ -246,7 +246,9 @@ def _findings(
 def _gpus(
     report: JobReport, width: int, *, ascii_only: bool, most: int = FEW_GPUS
 ) -> Iterator[Line]:
-    """Table of GPUs; above `most` rows only the least and most busy ones, with counts of each kind."""
+    """Table of GPUs; above `most` rows only the least and most busy ones, with counts of each
+    kind.
+    """
     if not any(gpu.activity_mean is not None for gpu in report.gpus):
         return
     yield plain("")

@@ -47,7 +47,9 @@ def plain(text: str, style: str = "") -> Line:
 def wrapped(
     text: str, width: int, *, indent: str = "", first: str | None = None, style: str = ""
 ) -> list[Line]:
-    """Return `text` wrapped at `width`; the first line begins with `first`, others with `indent`."""
+    """Return `text` wrapped at `width`; the first line begins with `first`, others with
+    `indent`.
+    """
     lines = textwrap.wrap(
         _WITH_UNIT.sub(rf"\1{_GLUE}", printable(text, most=MOST_LINE)),
         width,

@@ -95,7 +95,9 @@ def _wait_sentences(steps: JobSteps) -> Iterator[str]:
 
 
 def clock(moment: datetime | None, steps: JobSteps, zone_name: str) -> str:
-    """Return the time of day in the site's zone, with the date unless it is the day of the start."""
+    """Return the time of day in the site's zone, with the date unless it is the day of the
+    start.
+    """
     if moment is None:
         return text(None)
     zone_of = zone(zone_name)
@@ -131,7 +133,9 @@ def step_cells(step: StepUse, steps: JobSteps, zone_name: str) -> tuple[str, ...
 
 
 def step_table(steps: JobSteps, zone_name: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return titles and rows of the steps with most GPU time, without columns that are all empty."""
+    """Return titles and rows of the steps with most GPU time, without columns that are all
+    empty.
+    """
     shown = steps.largest(SHOWN_STEPS)
     columns = list(zip(*(step_cells(step, steps, zone_name) for step in shown), strict=True))
     usual = {text(None), _ALONE}
@@ -215,7 +219,9 @@ def _columns(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[Tex
 
 
 def steps_json(steps: JobSteps) -> dict[str, Any]:
-    """Return `headline`, rows of step_summaries with `by_srun` and `idle`, `gaps`; null: unknown."""
+    """Return `headline`, rows of step_summaries with `by_srun` and `idle`, `gaps`; null:
+    unknown.
+    """
     return json_values(
         {
             "headline": steps_headline(steps),

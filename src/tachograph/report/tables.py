@@ -47,7 +47,9 @@ class TextColumn:
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A fitted table: its lines, titles first; titles of `hidden` columns; narrow: some are short."""
+    """A fitted table: its lines, titles first; titles of `hidden` columns; narrow: some are
+    short.
+    """
 
     lines: tuple[Line, ...]
     hidden: tuple[str, ...] = ()

@@ -138,7 +138,9 @@ class ScrapeFeed:
         began: float,
         waiting: dict[Future[_ScrapedPage], ExporterEndpoint],
     ) -> None:
-        """Await an exporter's late answer or request its page; abort requests that take too long."""
+        """Await an exporter's late answer or request its page; abort requests that take too
+        long.
+        """
         late = self._late.get(endpoint.label)
         if late is not None and not late.done():
             self.outcome.unreachable[endpoint.label] = "is still answering the previous poll"

@@ -154,7 +154,9 @@ def read(
 
 @dataclass(frozen=True, slots=True)
 class _SmiTable:
-    """Text cells, one column per known field. `meanings`: {field: (column, unit)}; `lines`: rows."""
+    """Text cells, one column per known field. `meanings`: {field: (column, unit)}; `lines`:
+    rows.
+    """
 
     rows: pl.DataFrame
     meanings: Mapping[str, tuple[str, str]]

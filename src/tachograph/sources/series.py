@@ -242,7 +242,9 @@ def host_of_page(samples: PageSamples) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class AllocationSpan:
-    """A job or step (123.0) held a GPU in [start, end), us since 1970; `end` None: still running."""
+    """A job or step (123.0) held a GPU in [start, end), us since 1970; `end` None: still
+    running.
+    """
 
     unit: GpuUnit
     job: str

@@ -28,7 +28,9 @@ KeyedValues = tuple[Longs, Floats]  # keys of rows, sorted, and the value at eac
 
 @dataclass(frozen=True, slots=True)
 class RowKeys:
-    """One integer per (unit, time) with the same order. `moments`: all times, if it would overflow."""
+    """One integer per (unit, time) with the same order. `moments`: all times, if it would
+    overflow.
+    """
 
     low: int
     span: int

@@ -76,7 +76,9 @@ ALERT_KINDS: Mapping[str, AlertKind] = MappingProxyType(
 
 
 class Alert(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A current alert. target: unique within its code; labels: node, gpu, job, ...; path: its page."""
+    """A current alert. target: unique within its code; labels: node, gpu, job, ...; path: its
+    page.
+    """
 
     code: str
     target: str

@@ -58,7 +58,9 @@ WINDOWS_MIN = (1, 5, 15, 30)
 
 
 class StudyChoice(JobChoice, total=False):
-    """Settings of a study: jobs, roofline pipe, window (min), variant, whiskers, disabled filters."""
+    """Settings of a study: jobs, roofline pipe, window (min), variant, whiskers, disabled
+    filters.
+    """
 
     pipe: str
     window: int | None

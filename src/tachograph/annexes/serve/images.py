@@ -70,7 +70,9 @@ class JobImages:
         return hashlib.sha256(name.encode()).hexdigest()[:16]
 
     def remove_forgotten(self) -> int:
-        """Remove images older than the last forgotten name; return their number. Errors: LakeError."""
+        """Remove images older than the last forgotten name; return their number. Errors:
+        LakeError.
+        """
         names = [self._name_after(before) for before in range(self.forgotten)]
         removed = 0
         for base, name in product(self._bases(), names):
@@ -133,7 +135,9 @@ class JobImages:
             self.problem = str(problem)
 
     def _folder(self) -> Path:
-        """Folder of this lake, readable by this user only: it has all users' jobs. Errors: OSError."""
+        """Folder of this lake, readable by this user only: it has all users' jobs. Errors:
+        OSError.
+        """
         bases = self._bases()
         for base in bases:
             folder = base / self.name

@@ -91,7 +91,9 @@ class VisibleJobs:
         return self._chosen(self._resident.conditions(wanted)).len()
 
     def matching(self, wanted: JobFilter, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """Return `columns` (None: all) of the jobs that a filter selects. Errors: as filter_jobs."""
+        """Return `columns` (None: all) of the jobs that a filter selects. Errors: as
+        filter_jobs.
+        """
         columns = tuple(JOB_SUMMARIES.schema) if columns is None else columns
         return self._resident.take(self._chosen(self._resident.conditions(wanted)), columns)
 

@@ -71,7 +71,9 @@ def without_names(summaries: pl.DataFrame, smallest: int) -> pl.DataFrame:
 
 
 def _large_groups(jobs: pl.DataFrame, column: str, smallest: int) -> list[str]:
-    """Return groups shown by name: with enough users, minus the smallest if the rest is too small."""
+    """Return groups shown by name: with enough users, minus the smallest if the rest is too
+    small.
+    """
     users = pl.col("user").drop_nulls()
     groups = (
         jobs.group_by(column)

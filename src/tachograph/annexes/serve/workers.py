@@ -85,7 +85,9 @@ class Worker:
         return cls(process, connection)
 
     def answer(self, task: tuple[Any, ...], progress: Progress, limit_s: float) -> bytes:
-        """Return the pickle of a task's result. Errors: those of the task; WorkerError at a limit."""
+        """Return the pickle of a task's result. Errors: those of the task; WorkerError at a
+        limit.
+        """
         until = monotonic() + limit_s
         try:
             self.connection.send(task)

@@ -221,7 +221,9 @@ def _distributed(found: SmDistribution | None) -> list[KernelFact]:
 
 @dataclass(frozen=True, slots=True)
 class KernelsRequest:
-    """Request for the report. together, explain: kernels by number, name, pattern; shares: of SMs."""
+    """Request for the report. together, explain: kernels by number, name, pattern; shares: of
+    SMs.
+    """
 
     kernels: tuple[str, ...] = ()
     device: str | None = None

@@ -19,7 +19,9 @@ from tachograph.annexes.share.nsight_scores import full_set_metric
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A metric absent from all launches. `meaning`: its meaning; `options`: of ncu to collect it."""
+    """A metric absent from all launches. `meaning`: its meaning; `options`: of ncu to collect
+    it.
+    """
 
     metric: str
     meaning: str

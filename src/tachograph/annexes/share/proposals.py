@@ -98,7 +98,9 @@ class Outlook:
     matrix: Matrix
 
     def short_of(self, i: int, j: int) -> str | None:
-        """Limiting resource of a pair that is ruled out, as in its advice; None: must be evaluated."""
+        """Limiting resource of a pair that is ruled out, as in its advice; None: must be
+        evaluated.
+        """
         if not self.gone[i, j]:
             return None
         slowdown, binding = self.matrix.slowdown, self.matrix.binding

@@ -102,7 +102,9 @@ class FleetWatch:
         return self._thread is not None
 
     def state(self, *, wait_s: float = FIRST_S) -> LiveState:
-        """Return the newest state, keep the monitor running, wait at most `wait_s` for the first."""
+        """Return the newest state, keep the monitor running, wait at most `wait_s` for the
+        first.
+        """
         with self._changed:
             self._last_used = self._clock()
             self._start()

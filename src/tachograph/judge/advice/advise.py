@@ -59,7 +59,9 @@ class SiteFacts:
     capacities: Mapping[float, float] = field(default_factory=dict)
 
     def smallest(self, need_mib: float, *, most: float) -> float | None:
-        """Return the smallest capacity below a limit in which `need_mib` fits; None: there is none."""
+        """Return the smallest capacity below a limit in which `need_mib` fits; None: there is
+        none.
+        """
         fitting = [
             size for size, usable in self.capacities.items() if usable >= need_mib and size <= most
         ]

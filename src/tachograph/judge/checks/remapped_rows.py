@@ -9,7 +9,9 @@ COLUMNS = ("remapped_rows_uncorrectable", "remapped_rows_correctable")
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return Found if rows were remapped after uncorrectable errors during the job, over all GPUs."""
+    """Return Found if rows were remapped after uncorrectable errors during the job, over all
+    GPUs.
+    """
     hard, soft = (job.gpu_total(f"{name}_max") for name in COLUMNS)
     if hard <= 0:
         return None

@@ -268,7 +268,9 @@ class RuleCompiler:
         return None
 
     def check_divisors(self, node: Node, parts: tuple[Node, ...]) -> None:
-        """Raise RuleError for a division by 0; warn of possible zero divisors without a condition."""
+        """Raise RuleError for a division by 0; warn of possible zero divisors without a
+        condition.
+        """
         operands = zip(node.marks, node.parts[1:], parts[1:], strict=True)
         for symbol, written, divisor in operands:
             if symbol != "/":

@@ -322,7 +322,9 @@ def measure(
 
 
 def _lists(jobs: pl.DataFrame, frame: pl.DataFrame) -> dict[str, list[list[Any]]]:
-    """Return the columns of a frame of GPUs or nodes: a list for each of the jobs, in their order."""
+    """Return the columns of a frame of GPUs or nodes: a list for each of the jobs, in their
+    order.
+    """
     lists = frame.group_by("job_key", maintain_order=True).agg(pl.all())
     in_order = jobs.select("job_key").join(lists, on="job_key", how="left", maintain_order="left")
     columns: dict[str, list[list[Any]]] = {}

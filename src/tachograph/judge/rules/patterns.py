@@ -152,7 +152,7 @@ class _PatternLoader:
             raise RuleError(f"a file with more than {MOST_RULES} rules; divide it", identity)
         self.ids.add(identity)
         terms: dict[str, RuleTerm] = {}
-        parameters = [str(self.mended(name)) for name in document.parameter]
+        parameters = [str(self.corrected(name)) for name in document.parameter]
         for member in item["rule_terms"]:  # those of the document do not know their places
             (name,), (expression,) = member.written.values(), member.values()
             term = self.term(name, expression)
@@ -194,12 +194,12 @@ class _PatternLoader:
                 "no word of the language"
             )
             raise RuleError(message, name)
-        meant = self.mended(expression)
-        return RuleTerm(str(self.mended(name)), meant, parse(meant))
+        meant = self.corrected(expression)
+        return RuleTerm(str(self.corrected(name)), meant, parse(meant))
 
     def output(self, written: str, terms: Mapping[str, RuleTerm]) -> str:
         """Return the term that is the answer."""
-        name = str(self.mended(written))
+        name = str(self.corrected(written))
         if name == "load_imbalance_alert" and name not in terms and "load_imbalance" in terms:
             name = "load_imbalance"  # so published
             self.problems.warn(f"there is no such term; {name} is taken", written)
@@ -210,7 +210,7 @@ class _PatternLoader:
 
     def text(self, written: str) -> RuleText:
         """Return a text for the user; without pieces where the rule has none."""
-        text = self.mended(written)
+        text = self.corrected(written)
         return RuleText(text, pieces_of(text))
 
     def metrics(self, item: Members) -> dict[str, str]:
@@ -227,10 +227,10 @@ class _PatternLoader:
             ):
                 message = "metric(NAME) takes the name that the metric has in this rule"
                 raise RuleError(message, item.written[key])
-            metrics[str(self.mended(name))] = match[1]
+            metrics[str(self.corrected(name))] = match[1]
         return metrics
 
-    def mended(self, text: str) -> str:
+    def corrected(self, text: str) -> str:
         """Return a text with the known slips corrected, each with a warning."""
         slips = list(_SLIP.finditer(text))
         if not slips or not isinstance(text, Token):

@@ -204,7 +204,7 @@ class _Evaluation:
         return self.unknown(message)
 
     def compare_choices(self, node: Node, condition: Any, then: Any, otherwise: Any) -> None:
-        """Do nothing: whether both values of an `if` can be used alike is told by a trial."""
+        """Do nothing: whether both values of an `if` can be used alike is decided by a trial."""
 
     def finite(self, result: Any) -> Any:
         """Return a result; the unknown value for a number that is too large."""

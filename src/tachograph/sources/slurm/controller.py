@@ -163,7 +163,9 @@ _RUNS = frozenset({"RUNNING", "SUSPENDED"})
 
 
 def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
-    """Yield rows of `jobs` for running jobs; skips unreadable records, which sacct reports later."""
+    """Yield rows of `jobs` for running jobs; skips unreadable records, which sacct reports
+    later.
+    """
     jobs = json_objects(json_value(document, "jobs"))
     names_gpus = any(
         f"gres/{name}" in (json_text(job.get("tres_alloc_str")) or "")

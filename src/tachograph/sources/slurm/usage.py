@@ -168,7 +168,9 @@ def _cpu_s(written: str) -> float | None:
 
 @lru_cache(maxsize=8192)
 def _amount(written: str) -> tuple[float, str, str]:
-    """Number, unit (k, m, ... or none) and divisor (n: node, c: CPU, or none). Errors: BadRowError."""
+    """Number, unit (k, m, ... or none) and divisor (n: node, c: CPU, or none). Errors:
+    BadRowError.
+    """
     found = _SIZE.fullmatch(written.strip())
     if not found:
         raise BadRowError("bad_size")

@@ -247,7 +247,9 @@ def _all_null(piece: pl.DataFrame, names: list[str]) -> pl.Series:
 def _groups(
     has: Iterable[str], mapping: TableMapping
 ) -> dict[tuple[str | None, int | None], list[tuple[str, MappingTarget]]]:
-    """{(node, GPU) in column names: [(column, target)]}; one group (None, None) without such names."""
+    """{(node, GPU) in column names: [(column, target)]}; one group (None, None) without such
+    names.
+    """
     groups: dict[tuple[str | None, int | None], list[tuple[str, MappingTarget]]] = {}
     names = list(has)
     for name, target in mapping.targets.items():

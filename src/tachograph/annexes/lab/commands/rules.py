@@ -190,7 +190,9 @@ def _ruleset_of(arguments: Arguments, configuration: Configuration) -> RuleSet:
 
 
 def _run(arguments: Arguments) -> int:
-    """Judge the chosen jobs by the chosen rules; print findings and the number of jobs by verdict."""
+    """Judge the chosen jobs by the chosen rules; print findings and the number of jobs by
+    verdict.
+    """
     import polars as pl
 
     from tachograph.api.rule_jobs import rule_batches

@@ -124,7 +124,9 @@ def _ordered_reasons(reasons: pl.Series) -> list[str]:
 
 
 def _nothing(found: JobSet, alone: Sequence[str]) -> LakeError | NotFoundError:
-    """Return the error for an empty study; `alone`: restrictions that leave no job by themselves."""
+    """Return the error for an empty study; `alone`: restrictions that leave no job by
+    themselves.
+    """
     if not found.recorded:
         return LakeError(
             "there is no job to study",

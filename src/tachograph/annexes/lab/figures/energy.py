@@ -91,7 +91,9 @@ def draw(numbers: FigureNumbers) -> Figure:
 
 
 def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
-    """Return the energy shares of memory-bound and compute-bound jobs, in total and per GPU-hour."""
+    """Return the energy shares of memory-bound and compute-bound jobs, in total and per
+    GPU-hour.
+    """
     facts = numbers.facts
     if not facts.get("typed_jobs"):
         return ()

@@ -41,7 +41,9 @@ VARIANTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class StudySettings:
-    """Settings of a study. `choices`: (option, value) of the job filter; `no_filter`: filters off."""
+    """Settings of a study. `choices`: (option, value) of the job filter; `no_filter`: filters
+    off.
+    """
 
     options: StudyOptions
     variant: str

@@ -252,7 +252,9 @@ def _worked(elapsed: F64, period: F64, duty: F64) -> F64:
 
 
 def _rates(level: F32, wide: Flags) -> F64:
-    """Growth of counters per second by a GPU's process and level; CPU times as shares of its CPUs."""
+    """Growth of counters per second by a GPU's process and level; CPU times as shares of its
+    CPUs.
+    """
     util, dram, rx, nvlink = (
         level[:, COLUMN[name]].astype(float) for name in ("util", "dram", "pcie_rx", "nvlink")
     )

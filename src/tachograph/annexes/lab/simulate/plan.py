@@ -189,7 +189,9 @@ class SimulationPlan:
 
     @classmethod
     def benchmark(cls, samples: int, *, seed: int = 1) -> SimulationPlan:
-        """Return a plan for `samples` or more samples of four-GPU nodes, 10 s apart, main counters."""
+        """Return a plan for `samples` or more samples of four-GPU nodes, 10 s apart, main
+        counters.
+        """
         gpu_days = max(1.0, samples / 8640)
         days = min(31, max(1, round((gpu_days / 8) ** (1 / 3))))
         nodes = -int(-gpu_days // (4 * days))
@@ -218,7 +220,9 @@ class SimulationPlan:
 
     @classmethod
     def judging(cls, jobs: int = 4000, *, seed: int = 1) -> SimulationPlan:
-        """A population for measuring accuracy, on nodes of four models, one without pipe counters."""
+        """A population for measuring accuracy, on nodes of four models, one without pipe
+        counters.
+        """
         days = 2 if jobs < 1000 else 4
         nodes = max(32, round(7.5 * jobs / (24 * days)))
         large, larger, other = round(0.3 * nodes), round(0.2 * nodes), max(2, round(0.1 * nodes))

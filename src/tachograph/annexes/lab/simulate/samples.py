@@ -171,7 +171,9 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Runs of samples at one level, sorted by GPU: first row, rows, level, origin, allocation, GPU."""
+    """Runs of samples at one level, sorted by GPU: first row, rows, level, origin, allocation,
+    GPU.
+    """
 
     first: I64
     count: I64

@@ -171,7 +171,9 @@ def _day_of_nodes(
     log: DefectLog,
     sums: TruthSums,
 ) -> tuple[dict[str, Array], I64, list[SampleBlock]]:
-    """Return counters, times and blocks of a group's nodes on a day, with defects of values only."""
+    """Return counters, times and blocks of a group's nodes on a day, with defects of values
+    only.
+    """
     group = plan.groups[sources[0].node.group]
     per_node = group.gpus * plan.samples_per_day
     rows = per_node * len(sources)

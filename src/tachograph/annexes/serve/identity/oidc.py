@@ -263,7 +263,9 @@ class OidcProvider:
         )
 
     def _request(self, method: str, address: str, **given: Any) -> Mapping[str, Any]:
-        """A JSON response. Errors: InputError without one; NotIdentifiedError for a refused code."""
+        """A JSON response. Errors: InputError without one; NotIdentifiedError for a refused
+        code.
+        """
         try:
             answer = self.client.request(method, address, **given)
             found = answer.json() if len(answer.content) <= _LARGEST else None

@@ -108,7 +108,9 @@ class DeviceSampler:
         self._since = 0.0  # when sampling was started
 
     def open(self) -> None:
-        """Begin the session and choose metrics. Errors: PmSamplingError, with the session closed."""
+        """Begin the session and choose metrics. Errors: PmSamplingError, with the session
+        closed.
+        """
         try:
             self._collector.enable()
             self.chip = self._library.chip(self.gpu.device)

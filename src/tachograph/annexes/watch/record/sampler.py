@@ -57,7 +57,9 @@ class SpoolSampler:
     _written: int = 0
 
     def step(self) -> Snapshot:
-        """Poll, keep new values, flush in time; return the snapshot. Errors: those of the source."""
+        """Poll, keep new values, flush in time; return the snapshot. Errors: those of the
+        source.
+        """
         snapshot = self.source.read()
         self._note_gpus(snapshot)
         self._note_problems(snapshot)

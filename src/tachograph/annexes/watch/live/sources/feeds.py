@@ -219,7 +219,9 @@ class FeedSource:
         )
 
     def read(self) -> Snapshot:
-        """Return the newest values with scrape times. A GPU without new values stays for an hour."""
+        """Return the newest values with scrape times. A GPU without new values stays for an
+        hour.
+        """
         now = self._clock()
         for feed in self._feeds:
             if feed.defect is not None:
