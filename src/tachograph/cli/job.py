@@ -36,21 +36,13 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print or write the page."""
-    from tachograph.api.job_report import read_job
-    from tachograph.cli.options import open_lake
+    from tachograph.cli.options import open_lake, read_chosen_job
     from tachograph.report.job import job_json
     from tachograph.report.job_message import job_mail, job_ticket
     from tachograph.report.job_text import job_lines
 
     opened = open_lake(arguments)
-    report = read_job(
-        opened.lake,
-        arguments.job,
-        now=opened.now,
-        configuration=opened.configuration,
-        cluster=arguments.cluster,
-        run=arguments.nth,
-    )
+    report = read_chosen_job(opened, arguments)
     if arguments.steps:
         _print_steps(report, arguments)
     elif arguments.html is not None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
     from tachograph.lake.delta import Lake
     from tachograph.lake.filters import JobFilter
+    from tachograph.report.job import JobReport
 
 
 class Arguments(argparse.Namespace):
@@ -199,6 +200,23 @@ def add_job_choice(parser: Parser) -> None:
         help="N-th run of a requeued job (default: last)",
     )
     parser.add_argument("--cluster", metavar="NAME", help="cluster, if several have this job id")
+
+
+def read_chosen_job(opened: OpenedLake, arguments: Arguments) -> JobReport:
+    """Return the report of the job that the options of `add_job_choice` name.
+
+    Errors: those of `read_job`.
+    """
+    from tachograph.api.job_report import read_job
+
+    return read_job(
+        opened.lake,
+        arguments.job,
+        now=opened.now,
+        configuration=opened.configuration,
+        cluster=arguments.cluster,
+        run=arguments.nth,
+    )
 
 
 def add_json(parser: Parser | argparse._MutuallyExclusiveGroup) -> None:

@@ -21,20 +21,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print it."""
-    from tachograph.api.job_report import read_job
-    from tachograph.cli.options import open_lake
+    from tachograph.cli.options import open_lake, read_chosen_job
     from tachograph.report.job_comment import comment_json
     from tachograph.report.job_efficiency import brief_lines, efficiency_text
 
     opened = open_lake(arguments)
-    report = read_job(
-        opened.lake,
-        arguments.job,
-        now=opened.now,
-        configuration=opened.configuration,
-        cluster=arguments.cluster,
-        run=arguments.nth,
-    )
+    report = read_chosen_job(opened, arguments)
     if arguments.ended and report.running:
         raise NotFoundError(
             f"job {report.job} has not ended in this lake", do="analyze it after it has ended"
