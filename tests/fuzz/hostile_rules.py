@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
+from threading import get_ident
 from typing import Any
 
 from mutators import LARGEST, mutate
@@ -387,40 +388,49 @@ class HostileJob:
 _WATCHING: list[str] = []  # what was requested while somebody watched
 _HARMLESS = ("builtins.id", "object.__", "sys._getframe", "gc.")
 _hooked = False
-_watching = False
+_watched_thread: int | None = None  # others run on: a server of another test may still answer
 
 
 def _hook(event: str, arguments: tuple[object, ...]) -> None:
-    if _watching and not event.startswith(_HARMLESS):
+    if _watched_thread == get_ident() and not event.startswith(_HARMLESS):
         _WATCHING.append(f"{event} {str(arguments)[:80]}")
 
 
 class _Environment:
-    """Stands where the environment is, and records who reads it."""
+    """Stands where the environment is, and records what the watched thread reads of it."""
+
+    def __init__(self, environment: os._Environ[str]) -> None:
+        self._environment = environment
 
     def __getattr__(self, name: str) -> object:
-        _WATCHING.append(f"environment {name}")
-        raise AssertionError(f"a rule asked for environment {name}")
+        self._record(name)
+        return getattr(self._environment, name)
 
-    def __getitem__(self, name: str) -> object:
-        _WATCHING.append(f"environment {name}")
-        raise AssertionError(f"a rule asked for environment {name}")
+    def __getitem__(self, name: str) -> str:
+        self._record(name)
+        return self._environment[name]
+
+    @staticmethod
+    def _record(name: str) -> None:
+        if _watched_thread == get_ident():
+            _WATCHING.append(f"environment {name}")
+            raise AssertionError(f"a rule asked for environment {name}")
 
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Fail when files, processes, sockets, imports, or the environment are requested within."""
-    global _hooked, _watching  # noqa: PLW0603  # an audit hook cannot be taken away
+    """Fail when this thread requests files, processes, sockets, imports, or the environment."""
+    global _hooked, _watched_thread  # noqa: PLW0603  # an audit hook cannot be taken away
     if not _hooked:
         sys.addaudithook(_hook)
         _hooked = True
     _WATCHING.clear()
-    kept, _watching = os.environ, True
-    os.environ = _Environment()  # type: ignore[assignment] # noqa: B003
+    kept, _watched_thread = os.environ, get_ident()
+    os.environ = _Environment(kept)  # type: ignore[assignment] # noqa: B003
     try:
         yield
     finally:
-        _watching = False
+        _watched_thread = None
         os.environ = kept  # noqa: B003
     if _WATCHING:
         raise AssertionError(f"a rule asked for {_WATCHING[:3]}")

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from random import Random
+from threading import Event, Thread
 
 import pytest
 from fuzz_targets import shipped_rules
@@ -59,6 +60,24 @@ def test_files_and_environment_are_watched() -> None:
     with watched():
         load_patterns("{}", "x")
     assert os.environ["PATH"]
+
+
+def test_other_threads_go_on_while_a_rule_is_watched() -> None:
+    begin, done = Event(), Event()
+    read: list[str | None] = []
+
+    def other() -> None:
+        begin.wait()
+        read.append(os.environ.get("PATH"))
+        done.set()
+
+    beside = Thread(target=other)
+    beside.start()
+    with watched():
+        begin.set()
+        assert done.wait(10)
+    beside.join()
+    assert read == [os.environ["PATH"]]
 
 
 def test_the_parser_needs_no_recursion() -> None:
