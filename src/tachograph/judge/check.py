@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 from numpy.typing import NDArray
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from tachograph.judge.classes.inputs import JobClass
 
 ANY_ACTIVITY = "|".join(ACTIVITY)  # of `needs`: any of these counters suffices
-# Of a run: what is judged by means of the whole run may differ in a half that was not measured.
-HALF = 0.5
 
 # family -> the wider families around it: what is found in the narrower one explains what is found
 # in a wider one
@@ -53,22 +51,6 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "data quality": ("telemetry",),
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Unmeasured:
-    """How much time without measurements can hide what a check detects.
-
-    where: the stretch that counts lies at the begin, the end, or between samples; it hides as many
-    minutes as `thresholds.idle_minutes`, or more. None: the `share` of the run that was not
-    measured counts.
-    """
-
-    where: Literal["begin", "end", "within"] | None = None
-    share: float = HALF
-
-
-OF_THE_RUN = Unmeasured()
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,11 +268,11 @@ class Check:
     family: of those that hold in a family, and in the wider ones around it, the most specific is
     reported and covers the others. brief: what it found in a few words, for headlines, with names
     of its evidence in braces; empty: the title. needs: counters without which nothing is denied, of
-    alternatives (`a|b`) one. of_samples: False for what accounting alone decides. hidden: what it
-    takes not to deny it; None: it decides that itself. decide: returns what was found; None where
-    the check does not hold, and where a counter it needs was not measured. A check with a class has
-    one too where it knows a second definition, which is less certain. deciders: further classes and
-    rules, by their names, which decide the same; it holds where one of them does.
+    alternatives (`a|b`) one. of_samples: False for what accounting alone decides. decide: returns
+    what was found; None where the check does not hold, and where a counter it needs was not
+    measured. A check with a class has one too where it knows a second definition, which is less
+    certain. deciders: further classes and rules, by their names, which decide the same; it holds
+    where one of them does.
     """
 
     code: str
@@ -301,7 +283,6 @@ class Check:
     brief: str = ""
     needs: tuple[str, ...] = ()
     of_samples: bool = True
-    hidden: Unmeasured | None = OF_THE_RUN
     decide: Decide | None = None
     job_class: JobClass | None = None
     deciders: tuple[str, ...] = ()
@@ -326,12 +307,11 @@ def class_check(
     advice: str | None,
     brief: str = "",
     needs: tuple[str, ...] = (),
-    hidden: Unmeasured = OF_THE_RUN,
     decide: Decide | None = None,
 ) -> Check:
     """Return the check that a class decides, with its code, severity and title.
 
-    needs, hidden, decide: of its second definition, from the activity of GPUs.
+    needs, decide: of its second definition, from the activity of GPUs.
     """
     return Check(
         job_class.code,
@@ -341,7 +321,6 @@ def class_check(
         advice=advice,
         brief=brief,
         needs=needs,
-        hidden=hidden,
         decide=decide,
         job_class=job_class,
     )

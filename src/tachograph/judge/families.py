@@ -8,31 +8,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
-from tachograph.catalog.codes import FACTS
-from tachograph.judge.check import HALF, OF_THE_RUN, Check, families_around
+from tachograph.catalog.units import text
+from tachograph.judge.check import Check, families_around
 from tachograph.judge.classes.inputs import HOST_SUFFIX
 
-_HIDES = {"begin": "at the begin", "end": "at the end", "within": "at a stretch"}
+_HIDES = {"begin": "at the begin", "end": "at the end", "within": "in between"}
 _MINUTE_S = 60.0
 _EXPLAINS = 1 / 3  # of the run: what an interval as long does to its means
 _RANK = {"yes": 0, "unknown": 1, "no": 2}
 
 
 def settled(
-    findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame, *, idle_minutes: float
+    findings: pl.DataFrame, of: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame
 ) -> pl.DataFrame:
     """Return findings with one row per (job_key, code), and `covered_by`.
 
-    `findings`: in the schema of FINDINGS without `seq`, one row per job and decider. `checks`: in
-    their order. `gaps`: what was not measured of each job (`unmeasured`).
+    `findings`: in the schema of FINDINGS without `seq`, one row per job and decider, also of the
+    completed jobs, whose keys and jobs `of` gives (`completions.Completed`). `checks`: in their
+    order. `gaps`: what was not measured of each job (`completions.unmeasured`).
     """
     every = _of_each_code(checks)
     decided = _decided(findings, every)
-    return covered(_not_denied(decided, every, gaps, idle_minutes), every, gaps)
+    if of.height:
+        others = decided.join(of, on="job_key").select("code", "verdict", job_key="job")
+        own = decided.join(of, on="job_key", how="anti", maintain_order="left")
+        decided = _certain(own, others, every, gaps)
+    return covered(decided, every, gaps)
 
 
 def _of_each_code(checks: Sequence[Check]) -> tuple[Check, ...]:
@@ -84,99 +89,41 @@ def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
     return pl.concat([findings.filter(~mine), ranked.select(findings.columns)])
 
 
-def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per job: missing `share` of samples, and stretches without any (minutes).
-
-    `elapsed_s`: its run time. `begin`, `end`: before the first and after the last measured minute;
-    `within`: the longest between two. Null where nothing was measured. `timelines`: one row per
-    (job_key, minute), in order.
-    """
-    minutes = (
-        timelines.lazy()
-        .filter(pl.col("measured_gpus") > 0)
-        .select("job_key", pl.col("minute").cast(pl.Int64))
-    )
-    stretches = minutes.group_by("job_key").agg(
-        begin=pl.col("minute").min(),
-        last=pl.col("minute").max(),
-        within=pl.col("minute").sort().diff().max().fill_null(1) - 1,
-    )
-    ran = ((pl.col("as_of") - pl.col("start")).dt.total_seconds() / _MINUTE_S).ceil().cast(pl.Int64)
-    return (
-        jobs.lazy()
-        .select(
-            "job_key",
-            "elapsed_s",
-            share=(1.0 - pl.col("coverage")).clip(0.0, 1.0).round(9).fill_null(0.0),
-            ran=ran,
-        )
-        .join(stretches, on="job_key", how="left", maintain_order="left")
-        .select(
-            "job_key",
-            "elapsed_s",
-            "share",
-            "begin",
-            "within",
-            end=(pl.col("ran") - 1 - pl.col("last")).clip(lower_bound=0),
-        )
-        .collect()
-    )
-
-
-def _not_denied(
-    findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame, idle_minutes: float
+def _certain(
+    findings: pl.DataFrame, others: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame
 ) -> pl.DataFrame:
-    """Findings in which `no` is `unknown` where the time without measurements can hide what the
-    check detects.
+    """Findings that are `unknown` where the time without samples may have made it otherwise.
+
+    What is said about the recording itself holds.
     """
-    limits: list[tuple[str, str | None, float]] = []
-    for check in checks:
-        if not check.of_samples or check.hidden is None:
-            continue
-        for code in check.codes:
-            limit = OF_THE_RUN if code.endswith(HOST_SUFFIX) else check.hidden
-            limits.append((code, limit.where, limit.share))
-    limits += [(code, None, HALF) for code in FACTS]
-    schema = {"code": pl.String(), "where": pl.String(), "at_least": pl.Float64()}
-    found = findings.select("job_key", "code", "verdict").join(
-        pl.DataFrame(limits, schema=schema, orient="row"),
-        on="code",
-        how="left",
-        maintain_order="left",
-    )
-    found = found.join(gaps, on="job_key", how="left", maintain_order="left")
-    where = pl.col("where")
-    stretch = pl.coalesce(pl.when(where == name).then(pl.col(name)) for name in _HIDES)
-    too_little = pl.col("share") >= pl.col("at_least")
-    by_stretch = where.is_not_null() & (stretch >= idle_minutes).fill_null(value=False)
-    hides = too_little | by_stretch
-    hidden = found.select(
-        hidden=(hides & (pl.col("verdict") == "no") & pl.col("at_least").is_not_null()).fill_null(
-            value=False
-        ),
-        sentence=pl.when(~by_stretch)
-        .then(
-            pl.concat_str(
-                pl.lit("Unknown: "),
-                (pl.col("share") * 100).round().cast(pl.Int64),
-                pl.lit(" % of the expected samples are missing."),
-            )
+    of_recording = [code for check in checks if not check.of_samples for code in check.codes]
+    possible = (
+        others.filter(~pl.col("code").is_in(of_recording))
+        .group_by("job_key", "code")
+        .agg(
+            can_hold=(pl.col("verdict") == "yes").any(),
+            can_fail=(pl.col("verdict") == "no").any(),
         )
-        .otherwise(
-            pl.concat_str(
-                pl.lit("Unknown: "),
-                stretch,
-                pl.lit(" min "),
-                where.replace(_HIDES),
-                pl.lit(" were not measured."),
-            )
-        ),
     )
-    flags = hidden.get_column("hidden")
-    return findings.with_columns(
-        verdict=pl.when(flags).then(pl.lit("unknown")).otherwise(pl.col("verdict")),
-        sentence=pl.when(flags).then(hidden.get_column("sentence")).otherwise(pl.col("sentence")),
-    )
+    sentences = {row["job_key"]: _not_certain(row) for row in gaps.iter_rows(named=True)}
+    found = findings.join(possible, on=["job_key", "code"], how="left", maintain_order="left")
+    holds, fails = pl.col("verdict") == "yes", pl.col("verdict") == "no"
+    open_ = ((holds & pl.col("can_fail")) | (fails & pl.col("can_hold"))).fill_null(value=False)
+    because = pl.col("job_key").replace_strict(sentences, default=None, return_dtype=pl.String())
+    unknown = {"verdict": pl.lit("unknown"), "sentence": because, "evidence": pl.lit("{}")}
+    unknown |= {name: pl.lit(None) for name in ("confidence", "advice", "begin", "end")}
+    return found.with_columns(
+        pl.when(open_).then(value).otherwise(name).alias(name) for name, value in unknown.items()
+    ).select(findings.columns)
+
+
+def _not_certain(gap: Mapping[str, Any]) -> str:
+    """Return what is missing of a job: the longest gap where it is most of it, else the share."""
+    where = max(_HIDES, key=lambda name: gap[name] or 0)
+    longest_s = (gap[where] or 0) * _MINUTE_S
+    if 2 * longest_s >= gap["share"] * (gap["elapsed_s"] or 0) and longest_s:
+        return f"Unknown: {text(longest_s, 's')} {_HIDES[where]} were not measured."
+    return f"Unknown: {text(gap['share'], 'fraction')} of its GPU time was not measured."
 
 
 class _Holding(NamedTuple):

@@ -18,13 +18,15 @@ from tachograph.judge import scores, waste
 from tachograph.judge.activity import UNIT
 from tachograph.judge.check import Check, CheckedJob, JobRows, SummaryColumns
 from tachograph.judge.checks import CHECKS
-from tachograph.judge.families import settled, unmeasured
+from tachograph.judge.completions import completed, unmeasured
+from tachograph.judge.families import settled
 from tachograph.judge.finding import FINDING_SCHEMA, Finding, findings_frame
 from tachograph.judge.job_classes import judge_classes
 from tachograph.judge.limiter import with_limiter, without_idle
 from tachograph.judge.rules.ruleset import RuleSet, read_rules
 from tachograph.judge.rules.verdicts import judge_rules
 from tachograph.judge.workload.jobs import judge_workload
+from tachograph.pipeline.summaries import JobTables
 
 # codes that no rule of a site may have: a job has one finding of each code
 RESERVED = frozenset(known_codes()).union(check.code for check in CHECKS) - {
@@ -67,32 +69,38 @@ def judge_jobs(
     HOST_CHARACTERISTICS, one row per (job_key, node, minute), in order; none where host counters
     are not recorded. `ruleset`: `rules_in_use`.
     """
-    thresholds = configuration.thresholds
-    scored = scores.judge_scores(jobs, gpus, configuration.scores)
-    classified = judge_workload(scored.jobs, scored.gpus)
-    jobs, gpus = with_limiter(classified.jobs, configuration.bound), classified.gpus
-    decided = [
-        judge_summaries(jobs, gpus, timelines, thresholds),
-        judge_rules(jobs, gpus, node_minutes, ruleset),
-        judge_classes(jobs, gpus, timelines, node_minutes, configuration.classes),
-        scored.findings,
-        classified.findings,
-    ]
-    findings = settled(
-        pl.concat(decided),
-        (*CHECKS, *(entry.check for entry in ruleset.entries)),
-        unmeasured(jobs, timelines),
-        idle_minutes=thresholds.idle_minutes,
-    )
+    idle_util = configuration.thresholds.idle_util
+    gaps = unmeasured(jobs, timelines)
+    tables = JobTables(jobs, gpus, timelines, node_minutes)
+    whole = completed(tables, gaps, idle_util=idle_util)
+    judged = _judged(whole.tables, configuration, ruleset)
+    checks = (*CHECKS, *(entry.check for entry in ruleset.entries))
+    findings = settled(judged.findings, whole.of, checks, gaps)
+    jobs, gpus = judged.jobs.head(jobs.height), judged.gpus.head(gpus.height)
     jobs = waste.judge_waste(
         without_idle(jobs, findings),
         gpus,
         timelines,
         findings,
-        idle_util=thresholds.idle_util,
+        idle_util=idle_util,
         idle_minutes=configuration.waste.idle_minutes,
     )
     return JudgedTables(jobs, gpus, findings)
+
+
+def _judged(tables: JobTables, configuration: Configuration, ruleset: RuleSet) -> JudgedTables:
+    """The tables as judged by all that decides: one finding per job and decider."""
+    scored = scores.judge_scores(tables.jobs, tables.gpus, configuration.scores)
+    classified = judge_workload(scored.jobs, scored.gpus)
+    jobs, gpus = with_limiter(classified.jobs, configuration.bound), classified.gpus
+    decided = [
+        judge_summaries(jobs, gpus, tables.timelines, configuration.thresholds),
+        judge_rules(jobs, gpus, tables.node_minutes, ruleset),
+        judge_classes(jobs, gpus, tables.timelines, tables.node_minutes, configuration.classes),
+        scored.findings,
+        classified.findings,
+    ]
+    return JudgedTables(jobs, gpus, pl.concat(decided))
 
 
 def judge_summaries(

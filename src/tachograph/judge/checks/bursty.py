@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tachograph.catalog.units import text
 from tachograph.judge.activity import idle_periods
-from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found, Unmeasured
+from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
 
 PERIODS = 3  # periods of waiting that make a pattern
 IDLE_SHARE = 0.1  # of the minutes between first and last work
@@ -53,6 +53,5 @@ CHECK = Check(
         "asynchronous checkpoints, input on fast storage."
     ),
     needs=(ANY_ACTIVITY,),
-    hidden=Unmeasured(share=0.1),
     decide=decide,
 )

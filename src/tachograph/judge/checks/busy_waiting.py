@@ -11,7 +11,7 @@ import polars as pl
 
 from tachograph.catalog.units import text
 from tachograph.judge.activity import ENOUGH_MINUTES, number
-from tachograph.judge.check import Check, CheckedJob, Found, Unmeasured
+from tachograph.judge.check import Check, CheckedJob, Found
 
 LOOKS_BUSY = 0.9  # utilisation of at least one GPU (a crashed process leaves its own at 0)
 NO_WORK = 0.01  # arithmetic and memory traffic of every GPU stay below
@@ -81,6 +81,5 @@ CHECK = Check(
         "wait. Look at the output of that time; set a timeout for collective operations."
     ),
     needs=("gpu_util", "tensor_active", "dram_active"),
-    hidden=Unmeasured("end"),
     decide=decide,
 )

@@ -6,7 +6,7 @@ hosts.
 
 from __future__ import annotations
 
-from tachograph.judge.check import Unmeasured, class_check
+from tachograph.judge.check import class_check
 from tachograph.judge.classes.idleness import idle_class
 
 CHECK = class_check(
@@ -21,5 +21,4 @@ CHECK = class_check(
         "Request fewer nodes, or start processes on all of them (srun with --ntasks-per-node); "
         "divide the work evenly."
     ),
-    hidden=Unmeasured(),
 )

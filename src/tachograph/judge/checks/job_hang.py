@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tachograph.catalog.units import text
 from tachograph.judge.activity import ENOUGH_MINUTES, so_far
-from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, Unmeasured, class_check
+from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, class_check
 from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, worked_at
 from tachograph.judge.classes.kernel import END, UNUSED
 
@@ -100,6 +100,5 @@ CHECK = class_check(
     ),
     brief="Work stopped after {interval_begin_s}; {gpu_hours_idle} lost",
     needs=(ANY_ACTIVITY,),
-    hidden=Unmeasured("end"),
     decide=decide,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tachograph.catalog.units import text
 from tachograph.judge.activity import idle_periods
-from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, Unmeasured, class_check
+from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, class_check
 from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, worked_at
 from tachograph.judge.classes.kernel import MIDDLE
 
@@ -83,6 +83,5 @@ CHECK = class_check(
     ),
     brief="Work stood still for up to {interval_s}; {gpu_hours_idle} lost",
     needs=(ANY_ACTIVITY,),
-    hidden=Unmeasured("within"),
     decide=decide,
 )

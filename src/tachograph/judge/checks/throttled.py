@@ -6,7 +6,7 @@ Decided from all samples of the job, and by the rule heat_throttling from those 
 from __future__ import annotations
 
 from tachograph.catalog.units import text
-from tachograph.judge.check import Check, CheckedJob, Found, Unmeasured
+from tachograph.judge.check import Check, CheckedJob, Found
 
 OFTEN = 0.1  # share of samples from which it is worth a word
 HEAT, HARDWARE, POWER = 0x20 | 0x40, 0x8, 0x4 | 0x80  # bits of DCGM_FI_DEV_CLOCK_THROTTLE_REASONS
@@ -51,6 +51,5 @@ CHECK = Check(
         "Your program is not the cause."
     ),
     needs=("throttle_reasons",),
-    hidden=Unmeasured(share=0.1),
     decide=decide,
 )

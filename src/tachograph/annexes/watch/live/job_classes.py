@@ -24,8 +24,10 @@ from tachograph.catalog.tables import JOB_GPUS, JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.catalog.units import EPOCH
 from tachograph.judge import job_classes
 from tachograph.judge.checks import CHECKS
-from tachograph.judge.families import settled, unmeasured
+from tachograph.judge.completions import completed, unmeasured
+from tachograph.judge.families import settled
 from tachograph.judge.finding import Finding, read_findings
+from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import empty_timeline, merge_timelines, timeline_of_minutes
 
 # counters whose minutes job classes need
@@ -278,11 +280,11 @@ class LiveJobClasses:
 
     def _judge(self, view: FleetView, jobs: Sequence[str]) -> Mapping[str, tuple[Finding, ...]]:
         gathered = self._gathered.jobs
-        completed: list[tuple[str, GpuMinute]] = []
+        whole: list[tuple[str, GpuMinute]] = []
         for job, gathered_job in gathered.items():
-            completed += [(job, minute) for minute in gathered_job.minutes]
+            whole += [(job, minute) for minute in gathered_job.minutes]
             gathered_job.minutes.clear()
-        self._timelines = self._kept(pl.concat([self._timelines, self._timeline(completed)]))
+        self._timelines = self._kept(pl.concat([self._timelines, self._timeline(whole)]))
         if not jobs:
             return {}
         current: list[tuple[str, GpuMinute]] = []
@@ -304,19 +306,23 @@ class LiveJobClasses:
         ]
         timelines = merge_timelines(parts, key="job_key")
         summaries = _frame(job_rows, JOB_SUMMARIES.schema)
-        decided = job_classes.judge_classes(
+        tables = JobTables(
             summaries,
             _frame(gpu_rows, JOB_GPUS.schema),
             timelines,
             _frame([], JOB_NODE_MINUTES.schema),
+        )
+        gaps = unmeasured(summaries, timelines)
+        idle_util = self.configuration.thresholds.idle_util
+        whole = completed(tables, gaps, idle_util=idle_util)
+        decided = job_classes.judge_classes(
+            whole.tables.jobs,
+            whole.tables.gpus,
+            whole.tables.timelines,
+            whole.tables.node_minutes,
             self.configuration.classes,
         )
-        findings = settled(
-            decided,
-            CHECKS,
-            unmeasured(summaries, timelines),
-            idle_minutes=self.configuration.thresholds.idle_minutes,
-        )
+        findings = settled(decided, whole.of, CHECKS, gaps)
         return {
             key: read_findings(frame, known_codes())
             for (key,), frame in findings.partition_by("job_key", as_dict=True).items()
