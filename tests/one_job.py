@@ -12,11 +12,13 @@ import polars as pl
 from jobframes import frame
 from tachograph.catalog.codes import known_codes
 from tachograph.catalog.config import Thresholds
-from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.catalog.tables import JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.checks import CHECKS
-from tachograph.judge.families import settled, unmeasured
+from tachograph.judge.completions import completed, unmeasured
+from tachograph.judge.families import settled
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.judge import judge_summaries
+from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import timelines_of
 
 
@@ -26,11 +28,14 @@ def verdicts_of(
     """Return what every check that sees one job at a time says of it, most urgent first."""
     jobs = frame(JOB_SUMMARIES, [dict(summary)])
     key = pl.lit(summary["job_key"]).alias("job_key")
-    timeline = timelines_of(minutes.with_columns(key), idle_util=thresholds.idle_util)
-    decided = judge_summaries(jobs, gpus.with_columns(key), timeline, thresholds)
-    found = settled(
-        decided, CHECKS, unmeasured(jobs, timeline), idle_minutes=thresholds.idle_minutes
+    timelines = timelines_of(minutes.with_columns(key), idle_util=thresholds.idle_util)
+    tables = JobTables(jobs, gpus.with_columns(key), timelines, frame(JOB_NODE_MINUTES, []))
+    gaps = unmeasured(jobs, timelines)
+    whole = completed(tables, gaps, idle_util=thresholds.idle_util)
+    decided = judge_summaries(
+        whole.tables.jobs, whole.tables.gpus, whole.tables.timelines, thresholds
     )
+    found = settled(decided, whole.of, CHECKS, gaps)
     return read_findings(found, known_codes())
 
 

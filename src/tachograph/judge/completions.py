@@ -8,8 +8,9 @@ need not know; `families.settled` compares the verdicts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from operator import attrgetter, methodcaller
 from typing import Literal
 
 import polars as pl
@@ -23,58 +24,72 @@ from tachograph.pipeline.timelines import WORK as WORK_COUNTERS
 
 _MINUTE_S = 60.0
 _ARITHMETIC = tuple(c.name for c in COUNTERS if c.name.startswith(("fp", "tensor")))
-_IDLE_POWER, _WAITING_POWER = 0.1, 0.3  # of the highest; a collective that waits draws that much
 _LINK_BYTES_PER_S = 1e13
 _MOST_MINUTES = 1440  # after the last sample of a job that are judged: more would change no verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
-    """What GPUs may have done while nothing was measured.
+class State:
+    """What a GPU does: counters between 0 and 1 (others are 0), power as a part of the highest.
 
-    `values`: of counters between 0 and 1; others are 0. `power`: of the highest. `links`: they
-    carried as much as can be. `errors`: errors happened, and levels were as high as can be. `who`:
-    which GPUs of the job did it, by their mean activity; the others were idle. `bursts`: for three
-    minutes of six.
+    `links`: they carry as much as can be.
     """
 
     values: Mapping[str, float] = field(default_factory=dict)
     power: float = 1.0
     links: bool = False
-    errors: bool = False
-    who: Literal["all", "busiest", "least busy"] = "all"
-    bursts: bool = False
 
     def fraction(self, name: str) -> float:
-        """Return the value of a counter between 0 and 1 while it works."""
+        """Return the value of a counter between 0 and 1."""
         return self.values.get(name, 0.0)
 
-    @property
-    def part(self) -> float:
-        """The part of the time in which it works."""
-        return 0.5 if self.bursts else 1.0
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """What the GPUs of a job may have done while nothing was measured: a state.
+
+    `who`: which of them, by their mean activity; the others were idle. `when`: in which part of the
+    unmeasured time, else in the state `rest`: bursts of two minutes of six, or a quarter of an hour
+    at its begin, its end, or both. `errors`: errors happened, and levels were as high as can be.
+    `steady`: in place of a state, they did what they did in the time that was measured.
+    """
+
+    state: State
+    rest: State
+    who: Literal["all", "busiest", "least busy"] = "all"
+    when: Literal["always", "bursts", "begin", "end", "both"] = "always"
+    errors: bool = False
+    steady: bool = False
 
 
 _FRACTIONS = tuple(c.name for c in COUNTERS if c.kind is CounterKind.FRACTION)
-_ALL = dict.fromkeys(_FRACTIONS, 1.0)
 _KERNELS = {"gpu_util": 1.0, "gr_engine_active": 1.0}
-_TRAFFIC = {"dram_active": 1.0, "mem_copy_util": 1.0}
-_PLAIN = {"fp64_active": 1.0, "fp32_active": 1.0, "fp16_active": 1.0}
-_FEW = {"sm_active": 0.1, "sm_occupancy": 0.1, "dram_active": 0.02, "fp32_active": 0.02}
-FILLS: tuple[Fill, ...] = (
-    Fill(power=_IDLE_POWER),
-    Fill(_ALL, links=True, errors=True),
-    Fill(dict.fromkeys(_FRACTIONS, 0.5), power=0.5),
-    Fill(_KERNELS, power=_WAITING_POWER),
-    Fill(_KERNELS | _FEW, power=0.5),
-    Fill(_KERNELS, power=_WAITING_POWER, links=True),
-    Fill(_KERNELS | _TRAFFIC | {"sm_active": 1.0, "sm_occupancy": 1.0}),
-    Fill(_KERNELS | _PLAIN | {"sm_active": 1.0}),
-    Fill(_ALL, who="busiest"),
-    Fill(_ALL, who="least busy"),
-    Fill(_ALL, bursts=True),
+_SMS = {"sm_active": 1.0, "sm_occupancy": 1.0}
+_IDLE = State(power=0.1)
+_BUSY = State(dict.fromkeys(_FRACTIONS, 1.0))
+_WAITING = State(_KERNELS, power=0.25)  # a collective that waits for another process
+_HALF_BUSY = State(dict.fromkeys(_FRACTIONS, 0.5), power=0.5)
+_FEW_SMS = State(
+    _KERNELS | {"sm_active": 0.1, "sm_occupancy": 0.1, "dram_active": 0.02, "fp32_active": 0.02},
+    power=0.5,
 )
-_IDLE = FILLS[0]
+_COPYING = State(_KERNELS | _SMS | {"dram_active": 1.0, "mem_copy_util": 1.0})
+_FROM_HOST = replace(_WAITING, links=True)
+_PLAIN = State(
+    _KERNELS | {"sm_active": 1.0, "fp64_active": 1.0, "fp32_active": 1.0, "fp16_active": 1.0}
+)
+FILLS: tuple[Fill, ...] = (
+    *(Fill(state, _IDLE) for state in (_IDLE, _HALF_BUSY, _WAITING, _FEW_SMS, _COPYING)),
+    *(Fill(state, _IDLE) for state in (_FROM_HOST, _PLAIN)),
+    Fill(replace(_BUSY, links=True), _IDLE, errors=True),
+    Fill(replace(_BUSY, links=True), _IDLE, when="bursts"),
+    *(Fill(_BUSY, _IDLE, who=who) for who in ("busiest", "least busy")),
+    *(Fill(_BUSY, _IDLE, when=when) for when in ("begin", "end", "both")),
+    *(Fill(_BUSY, _WAITING, when=when) for when in ("begin", "end", "both")),
+    Fill(_BUSY, _IDLE, steady=True),
+)
+_PIECE_MINUTES = 15
+_BURST, _BURSTS_EVERY = 2, 6  # minutes
 
 
 def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
@@ -140,10 +155,7 @@ def completed(tables: JobTables, gaps: pl.DataFrame, *, idle_util: float) -> Com
     of = partial.select("job_key", job="job_key").clear()
     if not partial.height:
         return Completed(tables, of)
-    edges = pl.col("begin").fill_null(1) + pl.col("end").fill_null(1) > 0
-    jobs = tables.jobs.join(
-        partial.select("job_key", _edges=edges), on="job_key", maintain_order="left"
-    ).with_columns(
+    jobs = tables.jobs.join(partial, on="job_key", how="semi", maintain_order="left").with_columns(
         _board=_highest_power(),
         _seconds=(pl.col("as_of") - pl.col("start")).dt.total_seconds(),
     )
@@ -185,34 +197,48 @@ def _highest_power() -> pl.Expr:
 def _with_shares(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """The GPUs with their unmeasured `_share`, and what their job measured at all."""
     measured = {f"_has_{c.name}": pl.col(f"{c.name}_max").is_not_null() for c in COUNTERS}
-    facts = jobs.select("job_key", "_board", "_edges", "elapsed_s", "interval_s", **measured)
+    facts = jobs.select(
+        "job_key", "_board", "start", "as_of", "elapsed_s", "interval_s", **measured
+    )
     joined = gpus.join(facts, on="job_key", maintain_order="left")
-    expected = pl.col("elapsed_s") / pl.coalesce("interval_s", pl.lit(_MINUTE_S))
+    interval_s = pl.coalesce("interval_s", pl.lit(_MINUTE_S))
+    expected = pl.col("elapsed_s") / interval_s
+    gaps = [pl.col("first_t") - pl.col("start"), pl.col("as_of") - pl.col("last_t")]
     activity = pl.coalesce(f"{name}_mean" for name in ACTIVITY).fill_null(0.0)
     place = activity.rank("ordinal").over("job_key")
     return joined.with_columns(
         _share=(1.0 - (pl.col("samples").fill_null(0) + 1) / expected).clip(0.0, 1.0),
+        _run_s=pl.col("elapsed_s"),
+        _edges=pl.any_horizontal(
+            gap.dt.total_microseconds().fill_null(2**62) / 1e6 > 1.5 * interval_s for gap in gaps
+        ),
         _busiest=place == pl.len().over("job_key"),
         _least=place == 1,
-    ).drop("elapsed_s", "interval_s")
+    ).drop("start", "as_of", "elapsed_s", "interval_s")
+
+
+def _part(fill: Fill) -> pl.Expr:
+    """The part of its unmeasured time in which a GPU is in the state of a fill."""
+    pieces = {"always": None, "bursts": None, "begin": 1, "end": 1, "both": 2}[fill.when]
+    if pieces is None:
+        part = pl.lit(1.0 if fill.when == "always" else _BURST / _BURSTS_EVERY)
+    else:
+        seconds = pl.col("_share") * pl.col("_run_s")
+        part = (pieces * _PIECE_MINUTES * _MINUTE_S / seconds).clip(0.0, 1.0)
+    if fill.who == "all":
+        return part
+    return pl.when("_busiest" if fill.who == "busiest" else "_least").then(part).otherwise(0.0)
 
 
 def _counters(fill: Fill) -> dict[str, pl.Expr]:
     """Means and maxima of a GPU's counters over the whole time, where its job measured them."""
-    does = {
-        "all": pl.lit(value=True),
-        "busiest": pl.col("_busiest"),
-        "least busy": pl.col("_least"),
-    }[fill.who]
-    share = pl.col("_share")
+    share, part = pl.col("_share"), _part(fill)
     found: dict[str, pl.Expr] = {}
     for counter in COUNTERS:
         mean, most = pl.col(f"{counter.name}_mean"), pl.col(f"{counter.name}_max")
-        then, at_rest = (_values(counter, one) for one in (fill, _IDLE))
-        value, peak = (
-            pl.when(does).then(one).otherwise(other)
-            for one, other in zip(then, at_rest, strict=True)
-        )
+        value, peak = _then(counter, fill, part)
+        if fill.steady:
+            value, peak = (own.fill_null(own.mean().over("job_key")) for own in (mean, most))
         has = pl.when(f"_has_{counter.name}")
         whole = pl.coalesce(mean * (1 - share) + value * share, value)
         found[f"{counter.name}_mean"] = has.then(whole)
@@ -222,18 +248,13 @@ def _counters(fill: Fill) -> dict[str, pl.Expr]:
     return found
 
 
-def _values(counter: Counter, fill: Fill) -> tuple[pl.Expr, pl.Expr]:
+def _then(counter: Counter, fill: Fill, part: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
     """Mean and maximum of a counter in the time without samples."""
     mean, most = pl.col(f"{counter.name}_mean"), pl.col(f"{counter.name}_max")
-    if counter.kind is CounterKind.FRACTION:
-        value = fill.fraction(counter.name)
-        return pl.lit(fill.part * value), pl.lit(value)
-    if counter.name == "power_w":
-        value = pl.col("_board") * fill.power
-        return fill.part * value, value
-    if counter.kind is CounterKind.RATE:
-        value = pl.lit(counter.high if fill.links else 0.0)
-        return value, value
+    if counter.kind in (CounterKind.FRACTION, CounterKind.RATE) or counter.name == "power_w":
+        there, rest = (_level(counter, state) for state in (fill.state, fill.rest))
+        peak = pl.max_horizontal(pl.when(part > 0).then(there), pl.when(part < 1).then(rest))
+        return part * there + (1 - part) * rest, peak
     if counter.unit == "bitmask":
         bits = 2.0**32 - 1 if fill.errors else 0.0
         return pl.lit(float(fill.errors)), pl.lit(bits)
@@ -244,20 +265,31 @@ def _values(counter: Counter, fill: Fill) -> tuple[pl.Expr, pl.Expr]:
     return mean, pl.lit(counter.high) if fill.errors else most
 
 
+def _level(counter: Counter, state: State) -> pl.Expr:
+    """A counter of a GPU in a state."""
+    if counter.kind is CounterKind.FRACTION:
+        return pl.lit(state.fraction(counter.name))
+    if counter.kind is CounterKind.RATE:
+        return pl.lit(counter.high if state.links else 0.0)
+    return pl.col("_board") * state.power
+
+
 def _derived(fill: Fill) -> dict[str, pl.Expr]:
     """What is made of a GPU's counters, which are completed already."""
-    share = pl.col("_share")
-    zeros = share * (1.0 if not fill.fraction("gpu_util") else 1.0 - fill.part)
+    share, part = pl.col("_share"), _part(fill)
+    own = pl.col("zero_util_fraction").fill_null(0.0)
+    zero, zero_at_rest = (not state.fraction("gpu_util") for state in (fill.state, fill.rest))
+    zeros = own if fill.steady else part * zero + (1 - part) * zero_at_rest
     highest = pl.col("gpu_util_max")
     events = pl.col("_edges").cast(pl.Int64) if fill.errors else pl.lit(0)
     return {
-        "zero_util_fraction": pl.when("_has_gpu_util").then(
-            pl.col("zero_util_fraction").fill_null(0.0) * (1 - share) + zeros
-        ),
+        "zero_util_fraction": pl.when("_has_gpu_util").then(own * (1 - share) + zeros * share),
         "temporal_imbalance": pl.when(highest > 0).then(1 - pl.col("gpu_util_mean") / highest),
         "hbm_peak_fraction": (pl.col("hbm_used_mib_max") / pl.col("hbm_mib")).clip(0.0, 1.0),
-        "remapped_rows_uncorrectable_last": pl.col("remapped_rows_uncorrectable_last") + events,
-        "xid_events": pl.col("xid_events") + events,
+        "remapped_rows_uncorrectable_last": pl.when("_has_remapped_rows_uncorrectable").then(
+            pl.col("remapped_rows_uncorrectable_last").fill_null(0) + events
+        ),
+        "xid_events": pl.when("_has_xid").then(pl.col("xid_events").fill_null(0) + events),
     }
 
 
@@ -273,13 +305,15 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, fill: Fill) -> pl.DataFra
         pl.col("xid_events").sum(),
         gpus_never_used=(pl.col("gpu_util_max") == 0).sum().cast(pl.Int64),
         _share=pl.col("_share").mean(),
+        _part=_part(fill).mean(),
         _rows=pl.len(),
     )
     names = [name for name in summed.columns if not name.startswith("_") and name != "job_key"]
     joined = jobs.join(summed, on="job_key", how="left", suffix="_whole", maintain_order="left")
     # of what the job never measured nothing is known now
+    of = {name: name for name in names} | {"temporal_imbalance": "gpu_util_max"}
     whole = joined.with_columns(
-        pl.when(pl.col(name).is_not_null()).then(f"{name}_whole").alias(name) for name in names
+        pl.when(pl.col(of[name]).is_not_null()).then(f"{name}_whole").alias(name) for name in names
     )
     return whole.with_columns(
         coverage=1.0,
@@ -292,25 +326,32 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, fill: Fill) -> pl.DataFra
 def _imbalances(fill: Fill) -> dict[str, pl.Expr]:
     """Imbalance over GPUs: a mean over windows with activity."""
     counted = (1 - pl.col("_share")) * (1 - pl.col("spatial_zero_fraction").fill_null(0.0))
-    several = pl.when(pl.col("_rows") > 1)
     found: dict[str, pl.Expr] = {}
     for name in ("gpu_util", *OTHER_IMBALANCES):
         column = "spatial_imbalance" if name == "gpu_util" else f"spatial_imbalance_{name}"
-        added = pl.col("_share") * (fill.part if fill.fraction(name) else 0.0)
+        if fill.steady:
+            continue
+        active = fill.state.fraction(name) or fill.rest.fraction(name)
+        added = pl.col("_share") * float(active > 0)
         lag = pl.lit(0.0) if fill.who == "all" else 1 - 1 / pl.col("_rows")
         known = pl.col(column).fill_null(0.0) * counted
-        found[column] = several.then((known + lag * added) / (counted + added))
-    return {name: value.fill_nan(None) for name, value in found.items()}
+        value = (known + lag * added) / (counted + added)
+        measured = pl.col(f"{name}_max").is_not_null() & (pl.col("_rows") > 1)
+        found[column] = pl.when(measured).then(value).fill_nan(None)
+    return found
 
 
 def _at_work(fill: Fill) -> dict[str, pl.Expr]:
     """What was active while the job worked, and for which part of the time."""
-    pipe = max(fill.fraction(name) for name in _ARITHMETIC)
-    traffic = fill.fraction("dram_active")
+    pipe = max(fill.state.fraction(name) for name in _ARITHMETIC)
+    traffic = fill.state.fraction("dram_active")
+    if fill.steady or not (pipe or traffic):
+        added, pipe, traffic = pl.lit(0.0), 0.0, 0.0
+    else:
+        added = pl.col("_part") * pl.col("_share")
     worked = pl.col("work_fraction").fill_null(0.0) * (1 - pl.col("_share"))
-    if not pipe and not traffic:
-        return {"work_fraction": pl.when(pl.col("work_fraction").is_not_null()).then(worked)}
-    added = fill.part * pl.col("_share")
+    if fill.steady:
+        return {}
     work = worked + added
     values = {"main_pipe_at_work": pipe, "dram_at_work": traffic}
     found = {
@@ -318,7 +359,8 @@ def _at_work(fill: Fill) -> dict[str, pl.Expr]:
         for name, value in values.items()
     }
     found["work_fraction"] = work
-    return {name: pl.when(pl.col("main_pipe").is_not_null()).then(v) for name, v in found.items()}
+    known = pl.when(pl.col("main_pipe").is_not_null())
+    return {name: known.then(value.fill_nan(None)) for name, value in found.items()}
 
 
 def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
@@ -379,46 +421,69 @@ def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFram
     return every.filter(pl.col("measured_gpus") + pl.col("_missing") > 0)
 
 
+def _doing(fill: Fill) -> pl.Expr:
+    """How many of the GPUs without samples in a minute are in the state of a fill."""
+    missing = pl.col("_missing")
+    doing = missing if fill.who == "all" else missing.clip(upper_bound=1)
+    if fill.when == "always":
+        return doing
+    if fill.when == "bursts":
+        return doing * (pl.col("minute") % _BURSTS_EVERY < _BURST)
+    unseen = (missing > 0).cast(pl.Int32)
+    from_begin = unseen.cum_sum().over("job_key")
+    at_begin = from_begin <= _PIECE_MINUTES
+    at_end = from_begin > unseen.sum().over("job_key") - _PIECE_MINUTES
+    return doing * {"begin": at_begin, "end": at_end, "both": at_begin | at_end}[fill.when]
+
+
 def _filled_minutes(every: pl.DataFrame, fill: Fill, idle_util: float) -> pl.DataFrame:
     """Return the minutes as if the GPUs without samples had done what `fill` says."""
-    missing, measured = pl.col("_missing"), pl.col("measured_gpus")
-    doing = missing if fill.who == "all" else missing.clip(upper_bound=1)
-    if fill.bursts:
-        doing = doing * (pl.col("minute") // 3 % 2)
-    resting = missing - doing
-    active = fill.fraction(ACTIVITY[0])
-    idle = resting if active >= idle_util else missing
-    most = {name: fill.fraction(name) for name in ACTIVITY}
-    most |= {"busy": active, "work": max(fill.fraction(name) for name in WORK_COUNTERS)}
-    watts = pl.col("_board") * (fill.power * doing + _IDLE_POWER * resting)
-    added = {f"mean_{name}": doing * fill.fraction(name) for name in AVERAGED}
-    added |= dict.fromkeys(("mean_power_w", "power_w"), watts)
-    added |= {
-        f"mean_{link}": doing * (_LINK_BYTES_PER_S if fill.links else 0.0)
-        for link in ("pcie", "nvlink")
-    }
-    changed: dict[str, pl.Expr] = {}
-    for name, value in most.items():
-        changed[name] = pl.max_horizontal(name, pl.when(doing > 0).then(value).otherwise(0.0))
-    for name, total in added.items():
-        changed[name] = (pl.col(name).fill_null(0.0) * measured + total) / (measured + missing)
-    filled = every.with_columns(
-        pl.when((missing > 0) & pl.col(f"_has_{name}"))
-        .then(value)
-        .otherwise(name)
-        .cast(every.schema[name])
-        .alias(name)
-        for name, value in changed.items()
+    every = every.with_columns(_doing=_doing(fill)).with_columns(
+        _resting=pl.col("_missing") - pl.col("_doing")
     )
+    states = ((fill.state, pl.col("_doing")), (fill.rest, pl.col("_resting")))
+    missing, measured = pl.col("_missing"), pl.col("measured_gpus")
+
+    def highest(names: Iterable[str]) -> pl.Expr:
+        return pl.max_horizontal(
+            pl.when(gpus > 0).then(max(state.fraction(name) for name in names))
+            for state, gpus in states
+        )
+
+    def added(value: Callable[[State], float]) -> pl.Expr:
+        return pl.sum_horizontal(gpus * value(state) for state, gpus in states)
+
+    most = {name: highest([name]) for name in ACTIVITY}
+    most |= {"busy": highest(["gpu_util"]), "work": highest(WORK_COUNTERS)}
+    totals = {f"mean_{name}": added(methodcaller("fraction", name)) for name in AVERAGED}
+    links = added(lambda state: _LINK_BYTES_PER_S * state.links)
+    totals |= {"mean_pcie": links, "mean_nvlink": links}
+    watts = pl.col("_board") * added(attrgetter("power"))
+    totals |= {"mean_power_w": watts, "power_w": watts}
+    whole = {name: pl.max_horizontal(name, value) for name, value in most.items()}
+    for name, total in totals.items():
+        known = pl.col(name).fill_null(0.0) * measured
+        whole[name] = (known + total) / (measured + missing)
+    if fill.steady:
+        as_else = pl.when(missing == 0).then
+        whole = {
+            name: pl.coalesce(as_else(pl.col(name)).mean().over("job_key"), name) for name in whole
+        }
+    level = methodcaller("fraction", ACTIVITY[0])
+    idle = pl.sum_horizontal(gpus * (level(state) < idle_util) for state, gpus in states)
     sums = {
         "measured_gpus": measured + missing,
         "idle_gpus": pl.col("idle_gpus") + idle,
-        "active_sum": pl.col("active_sum") + active * (missing - idle),
-        "idle_power_w": pl.col("idle_power_w") + idle * pl.col("_board") * _IDLE_POWER,
+        "active_sum": pl.col("active_sum")
+        + added(lambda state: level(state) * (level(state) >= idle_util)),
+        "idle_power_w": pl.col("idle_power_w") + idle * pl.col("_board").fill_null(0.0) * 0.1,
     }
-    return filled.with_columns(
-        pl.coalesce(value, name).cast(every.schema[name]).alias(name)
-        for name, value in sums.items()
+    changed = {
+        name: pl.when((missing > 0) & pl.col(f"_has_{name}")).then(value).otherwise(name)
+        for name, value in (whole | sums).items()
+    }
+    return every.with_columns(
+        value.cast(every.schema[name]).alias(name) for name, value in changed.items()
     )
 
 
@@ -449,7 +514,7 @@ def _filled_host_minutes(every: pl.DataFrame, fill: Fill) -> pl.DataFrame:
         if fill.errors:
             lively = 2 * value.max().over(node) * (pl.col("minute") % 2)
             filled.append(value.fill_null(lively))
-        elif not fill.values:
+        elif fill.state is _IDLE:
             filled.append(value.fill_null(value.min().over(node) * 0))
         else:
             filled.append(value.forward_fill().backward_fill().over(node))

@@ -10,12 +10,16 @@ ROOM = 0.5  # a memory peak below this leaves room for larger batches
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return Found if mean activity is between `idle_util` and `low_util`; None: not measured."""
+    """Return Found if mean activity is below `low_util`; None: not measured.
+
+    An idle job is one of these, and idle_job covers it: where it is not known whether the job was
+    idle, it may still be known that it did little.
+    """
     counter = activity_counter(job.summary)
     if counter is None:
         return None
     mean = job.number(f"{counter}_mean")
-    if mean is None or not job.thresholds.idle_util <= mean < job.thresholds.low_util:
+    if mean is None or mean >= job.thresholds.low_util:
         return None
     zero, hours = job.number("zero_util_fraction"), job.number("gpu_hours")
     lost = None if zero is None or hours is None else zero * hours
