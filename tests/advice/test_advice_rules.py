@@ -278,11 +278,11 @@ def test_nothing_is_denied_where_as_much_was_not_measured_as_it_takes_to_hide_it
     assert verdicts["cold_start"].sentence == "Unknown: 12 min at the begin were not measured."
     assert verdicts["stall"].verdict == verdicts["job_hang"].verdict == "no"
     assert verdicts["low_utilisation"].verdict == "no"
-    assert verdicts["bursty"].sentence == "Unknown: 10 % of the expected samples are missing."
+    assert verdicts["bursty"].sentence == "Unknown: 12 min at the begin were not measured."
     assert verdicts["throttled"].needs == ("throttle_reasons",)
     verdicts = {
         f.code: f
-        for f in verdicts_of(row | {"coverage": 0.4}, used(0.9, 0.9), minutes(levels), LIMITS)
+        for f in verdicts_of(row | {"coverage": 0.1}, used(0.9, 0.9), minutes(levels), LIMITS)
     }
     assert verdicts["low_utilisation"].verdict == "unknown"
 

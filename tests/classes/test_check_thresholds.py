@@ -132,7 +132,6 @@ BOUNDARIES = (
     # half of the GPU time beyond the mean of the busiest: 0.2 of it is too little, by the published
     # rule
     Boundary("load_imbalance_waste", 0.5, 0.01, lambda mean: used(0.9, mean), BELOW),
-    Boundary("low_utilisation", 0.01, 0.001, of_summary("gpu_util_mean"), FROM),
     Boundary("low_utilisation", 0.3, 0.001, of_summary("gpu_util_mean"), BELOW),
     Boundary("xid_error", 1, 1, of_summary("xid_events"), FROM),
     Boundary("row_remap_failure", 1, 1, of_summary("row_remap_failure_max"), FROM),

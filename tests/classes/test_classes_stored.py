@@ -21,12 +21,14 @@ from tachograph.catalog.config import ClassOptions, Thresholds
 from tachograph.catalog.tables import JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.classes.characteristics import GPU, HOST
-from tachograph.judge.families import covered, settled, unmeasured
+from tachograph.judge.completions import completed, unmeasured
+from tachograph.judge.families import covered, settled
 from tachograph.judge.finding import EVIDENCE, FINDING_SCHEMA, Finding, read_findings
 from tachograph.judge.job_classes import CLASS_CODES, JOB_CLASSES, judge_classes
 from tachograph.judge.judge import judge_summaries
 from tachograph.lake.query import read_summaries, read_verdicts
 from tachograph.pipeline.minutes import read_stored
+from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import timelines_of
 
 EXAMPLES = {
@@ -41,11 +43,18 @@ def both(minutes: pl.DataFrame, of_gpus: pl.DataFrame, **given: Any) -> dict[str
     row = summary(gpu_model="A100 SXM 40GB", samples=1, **given)
     jobs = pl.DataFrame([row], schema=JOB_SUMMARIES.schema)
     timelines = timelines_of(minutes, idle_util=0.01)
+    gaps = unmeasured(jobs, timelines)
+    whole = completed(
+        JobTables(jobs, of_gpus, timelines, JOB_NODE_MINUTES.empty()), gaps, idle_util=0.02
+    )
+    tables = whole.tables
     found = [
-        judge_classes(jobs, of_gpus, timelines, JOB_NODE_MINUTES.empty(), ClassOptions()),
-        judge_summaries(jobs, of_gpus, timelines, Thresholds()),
+        judge_classes(
+            tables.jobs, tables.gpus, tables.timelines, tables.node_minutes, ClassOptions()
+        ),
+        judge_summaries(tables.jobs, tables.gpus, tables.timelines, Thresholds()),
     ]
-    joined = settled(pl.concat(found), CHECKS, unmeasured(jobs, timelines), idle_minutes=10)
+    joined = settled(pl.concat(found), whole.of, CHECKS, gaps)
     return {finding.code: finding for finding in read_findings(joined) if finding.verdict == "yes"}
 
 

@@ -52,6 +52,7 @@ JOBS = {
     "short": (GPUS[6:8], 80),
 }
 EVERY = 30.0  # seconds between samples
+SHORTER = ("job_hang", "stall", "cold_start")  # an analysis knows a second, shorter definition
 MINUTES = 130
 REST = {"gpu_util": 0.0, "sm_active": 0.0, "gr_engine_active": 0.0, "tensor_active": 0.0, "dram_active": 0.0,
         "fp64_active": 0.0, "fp32_active": 0.0, "fp16_active": 0.0, "power_w": 60.0, "pcie_tx_bytes_per_s": 1e4,
@@ -170,10 +171,12 @@ def test_live_verdicts_are_those_of_the_analysis(
         expected = shown(stored)
         # a rule of the language decides the first, too, the shorter definition the others
         elsewhere = {"load_imbalance_waste", *verdicts.filter(~published)["code"]}
+        # and a gap may hide what that is about
+        elsewhere |= {code for code in SHORTER if expected.get(code, ("",))[0] == "unknown"}
         here = {one.code for one in live[row["job_id"]]}
         assert here - elsewhere == set(expected) - elsewhere
         for one in live[row["job_id"]]:
-            if one.code not in expected:
+            if one.code not in expected or one.code in elsewhere:
                 continue
             assert (
                 *(one.verdict, one.sentence, one.advice, one.begin, one.end, one.needs),

@@ -213,12 +213,13 @@ def test_taken_for_whole_nodes_they_used_one_gpu_or_some(tmp_path: Path, recorde
     assert reported == {
         "51567294": {"gpus_never_used"},
         "51569945": {"idle_job"},
-        "51906088": {"one_gpu_of_many"},
+        # samples of one more are missing: it may have worked, too
+        "51906088": {"gpus_never_used"},
     }
     rules = read_verdicts(lake, read_summaries(lake), pl.col("code").is_in(RULES))
     rules = rules.filter(verdict="yes", job_id="51906088")
     assert "load_imbalance_waste" in set(rules.get_column("code"))
-    assert rules.get_column("covered_by").unique().to_list() == ["one_gpu_of_many"]
+    assert rules.get_column("covered_by").unique().to_list() == ["gpus_never_used"]
 
 
 def test_the_ledger_takes_each_gpu_hour_once(lake: Lake, jobs: dict[str, dict[str, Any]]) -> None:

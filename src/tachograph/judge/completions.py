@@ -95,43 +95,43 @@ _BURST, _BURSTS_EVERY = 2, 6  # minutes
 def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
     """Return one row per job: the `share` of its GPU time without samples, and the longest gaps.
 
-    `elapsed_s`: its run time. `begin`, `end`: minutes before the first and after the last measured
-    one; `within`: the longest between two. Null where nothing was measured. Samples at the edges of
-    a run may lie up to an interval apart from them, so one of each GPU may be missing. A sample
-    whose interval is unknown is taken for a minute. `timelines`: one row per (job_key, minute), in
-    order.
+    `elapsed_s`: its run time. `interval_s`: between samples of a GPU. `begin`, `end`: minutes before
+    the first and after the last measured one; `within`: the longest between two. Null where nothing
+    was measured. The first and last sample of a run may lie up to an interval away from its begin
+    and end, so one of each GPU may be missing. Where the interval is unknown, minutes are counted.
+    `timelines`: one row per (job_key, minute), in order.
     """
     minutes = (
         timelines.lazy()
         .filter(pl.col("measured_gpus") > 0)
-        .select("job_key", pl.col("minute").cast(pl.Int64))
+        .select("job_key", "measured_gpus", pl.col("minute").cast(pl.Int64))
     )
     stretches = minutes.group_by("job_key").agg(
+        gpu_minutes=pl.col("measured_gpus").sum(),
         begin=pl.col("minute").min(),
         last=pl.col("minute").max(),
         within=pl.col("minute").sort().diff().max().fill_null(1) - 1,
     )
     ran = ((pl.col("as_of") - pl.col("start")).dt.total_seconds() / _MINUTE_S).ceil().cast(pl.Int64)
-    edge = pl.col("interval_s") / pl.col("elapsed_s")
-    single = 1.0 - _MINUTE_S / pl.col("elapsed_s")
-    missing = pl.when(pl.col("samples") > 0).then(
-        pl.coalesce(1.0 - pl.col("coverage") - edge, single)
-    )
+    edge = (pl.col("interval_s") / pl.col("elapsed_s")).fill_null(0.0)
+    by_minutes = 1.0 - pl.col("gpu_minutes") / (pl.col("gpus") * pl.col("ran"))
+    share = pl.coalesce(1.0 - pl.col("coverage") - edge, by_minutes)
     return (
         jobs.lazy()
-        .select(
-            "job_key",
-            "elapsed_s",
-            share=missing.fill_nan(None).clip(0.0, 1.0).round(9).fill_null(0.0),
-            ran=ran,
-        )
+        .with_columns(ran=ran)
         .join(stretches, on="job_key", how="left", maintain_order="left")
         .select(
             "job_key",
             "elapsed_s",
-            "share",
             "begin",
             "within",
+            interval_s=pl.coalesce(
+                "interval_s", _MINUTE_S * pl.col("gpu_minutes") / pl.col("samples")
+            ),
+            # of a job without any sample nothing is known, and nothing is to be completed
+            share=pl.when(pl.col("gpu_minutes") > 0)
+            .then(share.fill_nan(None).clip(0.0, 1.0).round(9))
+            .fill_null(0.0),
             end=(pl.col("ran") - 1 - pl.col("last")).clip(lower_bound=0),
         )
         .collect()
@@ -155,7 +155,9 @@ def completed(tables: JobTables, gaps: pl.DataFrame, *, idle_util: float) -> Com
     of = partial.select("job_key", job="job_key").clear()
     if not partial.height:
         return Completed(tables, of)
-    jobs = tables.jobs.join(partial, on="job_key", how="semi", maintain_order="left").with_columns(
+    known = partial.select("job_key", "interval_s", _of_job="share")
+    jobs = tables.jobs.drop("interval_s").join(known, on="job_key", maintain_order="left")
+    jobs = jobs.with_columns(
         _board=_highest_power(),
         _seconds=(pl.col("as_of") - pl.col("start")).dt.total_seconds(),
     )
@@ -198,23 +200,24 @@ def _with_shares(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """The GPUs with their unmeasured `_share`, and what their job measured at all."""
     measured = {f"_has_{c.name}": pl.col(f"{c.name}_max").is_not_null() for c in COUNTERS}
     facts = jobs.select(
-        "job_key", "_board", "start", "as_of", "elapsed_s", "interval_s", **measured
+        "job_key", "_board", "_of_job", "start", "as_of", "elapsed_s", "interval_s", **measured
     )
     joined = gpus.join(facts, on="job_key", maintain_order="left")
-    interval_s = pl.coalesce("interval_s", pl.lit(_MINUTE_S))
-    expected = pl.col("elapsed_s") / interval_s
+    expected = pl.col("elapsed_s") / pl.col("interval_s")
+    share = 1.0 - (pl.col("samples") + 1) / expected
     gaps = [pl.col("first_t") - pl.col("start"), pl.col("as_of") - pl.col("last_t")]
     activity = pl.coalesce(f"{name}_mean" for name in ACTIVITY).fill_null(0.0)
     place = activity.rank("ordinal").over("job_key")
     return joined.with_columns(
-        _share=(1.0 - (pl.col("samples").fill_null(0) + 1) / expected).clip(0.0, 1.0),
+        _share=pl.coalesce(share.clip(0.0, 1.0), "_of_job"),
         _run_s=pl.col("elapsed_s"),
         _edges=pl.any_horizontal(
-            gap.dt.total_microseconds().fill_null(2**62) / 1e6 > 1.5 * interval_s for gap in gaps
+            gap.dt.total_microseconds().fill_null(2**62) / 1e6 > 1.5 * pl.col("interval_s")
+            for gap in gaps
         ),
         _busiest=place == pl.len().over("job_key"),
         _least=place == 1,
-    ).drop("start", "as_of", "elapsed_s", "interval_s")
+    ).drop("start", "as_of", "elapsed_s", "interval_s", "_of_job")
 
 
 def _part(fill: Fill) -> pl.Expr:
@@ -376,7 +379,6 @@ def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFram
     jobs = jobs.join(last, on="job_key", how="left", maintain_order="left").with_columns(
         _seconds=run_s
     )
-    interval = pl.coalesce("interval_s", pl.lit(_MINUTE_S))
     held = gpus.group_by("job_key").agg(_held=pl.len(), _seen=(pl.col("samples") > 0).sum())
     has = {
         f"_has_{name}": pl.col(name).is_not_null().any()
@@ -388,8 +390,8 @@ def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFram
             "job_key",
             "_board",
             _run_s=pl.col("_seconds"),
-            _interval=interval,
-            _stands_for=(1.5 * interval / _MINUTE_S).floor().cast(pl.Int32),
+            _interval=pl.col("interval_s"),
+            _stands_for=(1.5 * pl.col("interval_s") / _MINUTE_S).floor().cast(pl.Int32),
         )
         .join(held, on="job_key", maintain_order="left")
         .join(timelines.group_by("job_key").agg(**has), on="job_key", maintain_order="left")

@@ -392,7 +392,7 @@ def _job_row(
         "job_key": job, "job_id": job, "state": "RUNNING", "start": start, "as_of": as_of,
         "elapsed_s": (as_of - start).total_seconds(), "attribution": "explicit", "gpus": len(gpus),
         "gpus_seen": sum(row["samples"] > 0 for row in gpus), "nodes": len({row["node"] for row in gpus}),
-        "gpu_model": "+".join(models) or None,
+        "gpu_model": "+".join(models) or None, "samples": sum(row["samples"] for row in gpus),
     }  # fmt: skip
 
 
