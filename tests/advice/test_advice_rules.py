@@ -271,7 +271,7 @@ def test_a_part_of_the_run_covers_what_is_found_of_the_whole_run_where_it_is_a_t
 
 
 def test_nothing_is_denied_where_as_much_was_not_measured_as_it_takes_to_hide_it() -> None:
-    row = summary(gpu_util_mean=0.9, gpu_util_max=1.0, samples=10, coverage=0.9)
+    row = summary(gpu_util_mean=0.9, gpu_util_max=1.0, samples=360, coverage=0.9, interval_s=30.0)
     levels = [None] * 12 + [0.9] * 58 + [None] * 9 + [0.9] * 32 + [None] * 9
     verdicts = {f.code: f for f in verdicts_of(row, used(0.9, 0.9), minutes(levels), LIMITS)}
     assert verdicts["cold_start"].verdict == "unknown"
