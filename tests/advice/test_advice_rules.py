@@ -278,7 +278,7 @@ def test_nothing_is_denied_where_as_much_was_not_measured_as_it_takes_to_hide_it
     assert verdicts["cold_start"].sentence == "Unknown: 12 min at the begin were not measured."
     assert verdicts["stall"].verdict == verdicts["job_hang"].verdict == "no"
     assert verdicts["low_utilisation"].verdict == "no"
-    assert verdicts["bursty"].sentence == "Unknown: 12 min at the begin were not measured."
+    assert verdicts["bursty"].verdict == "no"
     assert verdicts["throttled"].needs == ("throttle_reasons",)
     verdicts = {
         f.code: f
