@@ -198,18 +198,24 @@ def _highest_power() -> pl.Expr:
 
 def _with_shares(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """The GPUs with their unmeasured `_share`, and what their job measured at all."""
-    measured = {f"_has_{c.name}": pl.col(f"{c.name}_max").is_not_null() for c in COUNTERS}
+    has = {f"_has_{c.name}": pl.col(f"{c.name}_max").is_not_null() for c in COUNTERS}
     facts = jobs.select(
-        "job_key", "_board", "_of_job", "start", "as_of", "elapsed_s", "interval_s", **measured
+        "job_key", "_board", "_of_job", "start", "as_of", "elapsed_s", "interval_s", **has
     )
     joined = gpus.join(facts, on="job_key", maintain_order="left")
     expected = pl.col("elapsed_s") / pl.col("interval_s")
-    share = 1.0 - (pl.col("samples") + 1) / expected
+    share = (1.0 - (pl.col("samples") + 1) / expected).clip(0.0, 1.0)
+    joined = joined.with_columns(_share=pl.coalesce(share, "_of_job"))
+    # a job may have held more GPUs than it has rows: what these did is not known, either
+    measured = 1.0 - pl.col("_share")
+    fewer = (1.0 - pl.col("_of_job")) / measured.mean().over("job_key")
+    joined = joined.with_columns(
+        _share=pl.when(fewer < 1.0).then(1.0 - measured * fewer).otherwise("_share")
+    )
     gaps = [pl.col("first_t") - pl.col("start"), pl.col("as_of") - pl.col("last_t")]
     activity = pl.coalesce(f"{name}_mean" for name in ACTIVITY).fill_null(0.0)
     place = activity.rank("ordinal").over("job_key")
     return joined.with_columns(
-        _share=pl.coalesce(share.clip(0.0, 1.0), "_of_job"),
         _run_s=pl.col("elapsed_s"),
         _edges=pl.any_horizontal(
             gap.dt.total_microseconds().fill_null(2**62) / 1e6 > 1.5 * pl.col("interval_s")
