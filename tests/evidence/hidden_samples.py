@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from tachograph.lake.ingest import ingest
 START = utc(2)
 MINUTES, INTERVAL_S, GPUS = 130, 30, 4
 COUNT = MINUTES * 60 // INTERVAL_S
-Levels = Mapping[str, float]
+Levels = dict[str, float]
 Values = dict[str, npt.NDArray[np.float64]]
 
 REST: Levels = {"power_w": 60.0, "gpu_temp_c": 35.0, "hbm_used_mib": 500.0}
@@ -122,13 +123,16 @@ def verdicts(
     Findings: rows of `findings`. Jobs: job_id, `kind`, `hidden` ("" for the one measured whole).
     """
     end = START + timedelta(minutes=MINUTES)
-    jobs, allocations, frames, known = [], [], [], []
+    jobs: list[dict[str, Any]] = []
+    allocations: list[dict[str, Any]] = []
+    frames: list[pl.DataFrame] = []
+    known: list[dict[str, str]] = []
     for kind in kinds:
         gpus = KINDS[kind]()
         ways = {"": np.ones((GPUS, COUNT), np.bool_)}
         for seed in seeds:
-            found = hidings(Random(f"{kind} {seed}"))
-            ways |= {f"{what} ({seed})": kept for what, kept in found.items()}
+            hidden_ways = hidings(Random(f"{kind} {seed}"))
+            ways |= {f"{what} ({seed})": kept for what, kept in hidden_ways.items()}
         for hidden, kept in ways.items():
             number = str(len(jobs) + 1)
             node = f"n{number}"

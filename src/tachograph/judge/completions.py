@@ -168,25 +168,37 @@ def completed(tables: JobTables, gaps: pl.DataFrame, *, idle_util: float) -> Com
     gpus = _with_shares(gpus, jobs)
     minutes = _every_minute(jobs, gpus, timelines)
     host_minutes = _every_host_minute(jobs, node_minutes)
-    parts = [(tables.jobs, tables.gpus, tables.timelines, tables.node_minutes)]
+    parts = [tables]
     for number, fill in enumerate(FILLS):
-        filled = gpus.with_columns(**_counters(fill)).with_columns(**_derived(fill))
-        whole = (
-            _summaries(jobs, filled, fill),
-            filled,
-            _filled_minutes(minutes, fill, idle_util),
-            _filled_host_minutes(host_minutes, fill),
-        )
         key = pl.concat_str("job_key", pl.lit(f"\n{number}"))  # no key of a job has a line break
         of = of.vstack(partial.select(key.alias("job_key"), job="job_key"))
+        filled = gpus.with_columns(**_counters(fill)).with_columns(**_derived(fill))
         parts.append(
-            tuple(
-                frame.with_columns(key).select(like.schema.names()).cast(dict(like.schema))
-                for frame, like in zip(whole, parts[0], strict=True)
+            JobTables(
+                _like(tables.jobs, _summaries(jobs, filled, fill).with_columns(key)),
+                _like(tables.gpus, filled.with_columns(key)),
+                _like(
+                    tables.timelines, _filled_minutes(minutes, fill, idle_util).with_columns(key)
+                ),
+                _like(
+                    tables.node_minutes, _filled_host_minutes(host_minutes, fill).with_columns(key)
+                ),
             )
         )
-    jobs, gpus, timelines, node_minutes = (pl.concat(frames) for frames in zip(*parts, strict=True))
-    return Completed(JobTables(jobs, gpus, timelines, node_minutes), of)
+    return Completed(
+        JobTables(
+            pl.concat(part.jobs for part in parts),
+            pl.concat(part.gpus for part in parts),
+            pl.concat(part.timelines for part in parts),
+            pl.concat(part.node_minutes for part in parts),
+        ),
+        of,
+    )
+
+
+def _like(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with the columns of a table."""
+    return rows.select(pl.col(name).cast(dtype) for name, dtype in table.schema.items())
 
 
 def _highest_power() -> pl.Expr:

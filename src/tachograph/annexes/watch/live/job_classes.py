@@ -280,11 +280,11 @@ class LiveJobClasses:
 
     def _judge(self, view: FleetView, jobs: Sequence[str]) -> Mapping[str, tuple[Finding, ...]]:
         gathered = self._gathered.jobs
-        whole: list[tuple[str, GpuMinute]] = []
+        ended: list[tuple[str, GpuMinute]] = []
         for job, gathered_job in gathered.items():
-            whole += [(job, minute) for minute in gathered_job.minutes]
+            ended += [(job, minute) for minute in gathered_job.minutes]
             gathered_job.minutes.clear()
-        self._timelines = self._kept(pl.concat([self._timelines, self._timeline(whole)]))
+        self._timelines = self._kept(pl.concat([self._timelines, self._timeline(ended)]))
         if not jobs:
             return {}
         current: list[tuple[str, GpuMinute]] = []
