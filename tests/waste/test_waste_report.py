@@ -42,6 +42,8 @@ def spent(number: int = 1, **given: Any) -> dict[str, Any]:
         "partition": "gpu",
     }
     known |= {
+        "gpu_hours_in_use": 3.0,
+        "gpu_hours_in_use_unknown": 1.0,
         "gpu_hours_unmeasured": 1.5,
         "gpu_hours_idle_long": 2.5,
         "gpu_model": "L40S",
@@ -58,9 +60,9 @@ def intervals(*rows: tuple[int, str, float]) -> pl.DataFrame:
         "verdict": pl.String,
         "confidence": pl.String,
     }
-    schema |= {"begin": pl.Datetime("us", "UTC"), "end": pl.Datetime("us", "UTC")}  # type: ignore[dict-item]
+    schema |= {"covered_by": pl.String, "begin": pl.Datetime("us", "UTC"), "end": pl.Datetime("us", "UTC")}  # type: ignore[dict-item]
     made = [
-        (f"c:{n}:1", code, "yes", "high", START, START + timedelta(minutes=minutes))
+        (f"c:{n}:1", code, "yes", "high", None, START, START + timedelta(minutes=minutes))
         for n, code, minutes in rows
     ]
     return pl.DataFrame(made, schema=schema, orient="row")
@@ -79,7 +81,7 @@ def of(found: WasteReport, name: str) -> dict[str, Any]:
 
 def test_one_job_is_its_columns() -> None:
     found = report(spent())
-    assert of(found, "gpu_hours") == SPENT | {"productive": 4.0, "unmeasured": 1.5}
+    assert of(found, "gpu_hours") == SPENT | {"in_use": 3.0, "in_use_unknown": 1.0, "unmeasured": 1.5}
     assert of(found, "share")["idle"] == 0.25
     assert of(found, "energy_j")["never_used"] == pytest.approx(7.2e5)
     assert (found.jobs, found.gpu_hours, found.lost) == (1, 16.0, 10.5)
@@ -94,7 +96,8 @@ def test_what_is_recoverable() -> None:
         "cold_start": pytest.approx(0.75),  # 30 of 40
         "idle": 2.5,
         "imbalance": 0.25,
-        "productive": 0.0,
+        "in_use": 0.0,
+        "in_use_unknown": 0.0,
         "unmeasured": 0.0,
     }
     changed = WasteOptions(
