@@ -26,7 +26,9 @@ level = st.sampled_from([0.0, 0.0, 0.005859375, 0.25, 0.5, 0.75, 1.0])
 WATTS = (60.0, 100.0, 400.0)
 # just below, and above the 0.02 of work and the 0.4 of SMs
 COUNTERS = {
-    **dict.fromkeys(("tensor_active", "dram_active", "fp32_active"), (0.0, 0.015625, 0.03125, None)),
+    **dict.fromkeys(
+        ("tensor_active", "dram_active", "fp32_active"), (0.0, 0.015625, 0.03125, None)
+    ),
     "sm_active": (0.0, 0.25, 0.5, None),
 }
 USES = tuple(f"gpu_hours_{name}" for name in IN_USE)
@@ -247,7 +249,10 @@ def test_hours_are_in_use_where_a_counter_shows_work(
 ) -> None:
     series = {name: [[value] * 60] * 2 for name, value in counters.items()}
     (row,) = judged(steady(1.0, 1.0, counters=series))
-    assert (row["gpu_hours_in_use"], row["gpu_hours_in_use_unknown"]) == (2.0 * seen, 2.0 - 2 * seen)
+    assert (row["gpu_hours_in_use"], row["gpu_hours_in_use_unknown"]) == (
+        2.0 * seen,
+        2.0 - 2 * seen,
+    )
 
 
 def test_busy_waiting_is_hung() -> None:

@@ -60,7 +60,11 @@ def intervals(*rows: tuple[int, str, float]) -> pl.DataFrame:
         "verdict": pl.String,
         "confidence": pl.String,
     }
-    schema |= {"covered_by": pl.String, "begin": pl.Datetime("us", "UTC"), "end": pl.Datetime("us", "UTC")}  # type: ignore[dict-item]
+    schema |= {
+        "covered_by": pl.String,
+        "begin": pl.Datetime("us", "UTC"),
+        "end": pl.Datetime("us", "UTC"),
+    }  # type: ignore[dict-item]
     made = [
         (f"c:{n}:1", code, "yes", "high", None, START, START + timedelta(minutes=minutes))
         for n, code, minutes in rows
@@ -81,7 +85,11 @@ def of(found: WasteReport, name: str) -> dict[str, Any]:
 
 def test_one_job_is_its_columns() -> None:
     found = report(spent())
-    assert of(found, "gpu_hours") == SPENT | {"in_use": 3.0, "in_use_unknown": 1.0, "unmeasured": 1.5}
+    assert of(found, "gpu_hours") == SPENT | {
+        "in_use": 3.0,
+        "in_use_unknown": 1.0,
+        "unmeasured": 1.5,
+    }
     assert of(found, "share")["idle"] == 0.25
     assert of(found, "energy_j")["never_used"] == pytest.approx(7.2e5)
     assert (found.jobs, found.gpu_hours, found.lost) == (1, 16.0, 10.5)
@@ -275,7 +283,7 @@ def test_jobs_by_what_is_recoverable_of_all_causes() -> None:
 
 
 def test_what_is_left_out_is_counted() -> None:
-    nothing = {f"gpu_hours_{cause}": None for cause in WASTE}
+    nothing = {f"gpu_hours_{bucket}": None for bucket in WASTE_BUCKETS}
     jobs = [
         spent(1),
         spent(2, state="RUNNING", end=None),

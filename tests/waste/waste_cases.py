@@ -102,7 +102,9 @@ def judged(
             summaries,
             frame(JOB_GPUS, gpus),
             timelines_of(frame(JOB_MINUTES, minutes), idle_util=IDLE_UTIL),
-            findings_frame((row, [*found(case), *also]) for row, case in zip(jobs, cases, strict=True)),
+            findings_frame(
+                (row, [*found(case), *also]) for row, case in zip(jobs, cases, strict=True)
+            ),
             uneven=UNEVEN,
             idle_util=IDLE_UTIL,
             idle_minutes=idle_minutes,

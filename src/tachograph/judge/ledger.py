@@ -330,7 +330,7 @@ def _groups(ledger: pl.DataFrame, by: str) -> pl.DataFrame:
     of_causes = [_amounts(cause) for cause in WASTE]
     grouped = ledger.group_by(by, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("jobs"),
-        pl.sum_horizontal(hours.values()).alias("gpu_hours"),
+        pl.col("gpu_hours").sum(),
         **hours,
         lost=pl.sum_horizontal(hours[cause] for cause in WASTE),
         lost_energy_j=_known_sum(*(_amounts(bucket)["energy_j"] for bucket in WASTE_ENERGY)),

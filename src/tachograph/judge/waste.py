@@ -266,9 +266,7 @@ def _idle_minutes() -> pl.Expr:
     return pl.when(all_idle).then(row - pl.when(begins).then(row).forward_fill())
 
 
-def with_hours(
-    findings: pl.DataFrame, jobs: pl.DataFrame, checks: Sequence[Check]
-) -> pl.DataFrame:
+def with_hours(findings: pl.DataFrame, jobs: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
     """Return findings with the GPU-hours of their causes, as evidence and behind the sentence.
 
     Those that hold have them, where the ledger has at least LEAST_HOURS. `jobs`: rows that
