@@ -280,9 +280,10 @@ def with_hours(findings: pl.DataFrame, jobs: pl.DataFrame, checks: Sequence[Chec
         hours = sum(row[f"gpu_hours_{cause}"] or 0.0 for cause in causes)
         if hours >= LEAST_HOURS:
             evidence = msgspec.json.decode(row["evidence"]) | {"gpu_hours_idle": hours}
-            sentence = f"{row['sentence']} {_hours_sentence(hours, causes)}"
+            sentence = row["sentence"].removesuffix(".")  # texts of rules end without
             encoded = msgspec.json.encode(evidence).decode()
-            changed.append((row["job_key"], row["code"], encoded, sentence))
+            text_with_hours = f"{sentence}. {_hours_sentence(hours, causes)}"
+            changed.append((row["job_key"], row["code"], encoded, text_with_hours))
     schema = {name: pl.String() for name in ("job_key", "code", "evidence", "sentence")}
     new = pl.DataFrame(changed, schema=schema, orient="row")
     both = findings.join(
