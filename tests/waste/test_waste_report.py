@@ -23,7 +23,7 @@ from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import WASTE
 from tachograph.judge.ledger import WASTE_BUCKETS, WASTE_GROUPINGS, WasteReport, build_waste_report
 from tachograph.report.lines import to_text
-from tachograph.report.waste import money, waste_csv, waste_json, waste_lines
+from tachograph.report.waste import money, waste_csv, waste_headline, waste_json, waste_lines
 from tachograph.report.waste_page import waste_html
 
 HOURS = st.floats(0, 4)
@@ -94,6 +94,16 @@ def test_one_job_is_its_columns() -> None:
     assert of(found, "energy_j")["never_used"] == pytest.approx(7.2e5)
     assert (found.jobs, found.gpu_hours, found.lost) == (1, 16.0, 10.5)
     assert of(found, "energy_j")["imbalance"] is None
+
+
+def test_the_heading_has_the_four_classes_of_hours() -> None:
+    assert waste_headline(report(spent())) == (
+        "2026-04-23 to 2026-04-23: 1 job held 16.0 GPU-hours: 3.0 h in use, 1.0 h in use but work "
+        "not known, 10.5 h (66 %) without work, 1.5 h not measured. 5.0 h are recoverable."
+    )
+    priced = waste_headline(report(spent(), settings=WasteOptions(price_per_gpu_hour=2.0)))
+    assert "10.5 h (66 %, 21.00 EUR) without work" in priced
+    assert priced.endswith(" 5.0 h (10.00 EUR) are recoverable.")
 
 
 def test_what_is_recoverable() -> None:
