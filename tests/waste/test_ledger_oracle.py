@@ -140,6 +140,15 @@ def test_groups_are_sums_in_order_of_loss(rows: list[dict[str, Any]], top: int |
             assert entry[bucket] == sum(row[f"gpu_hours_{bucket}"] for row in mine)
 
 
+def test_groups_of_equal_loss_are_in_order_of_name() -> None:
+    users = ["eve", None, "ada", "bob"]
+    rows = [job(number, user=user, gpu_hours_idle=1.0) for number, user in enumerate(users)]
+    rows.append(job(9, user="zoe", gpu_hours_idle=2.0))
+    groups = report(rows, by="user").groups
+    assert groups is not None
+    assert groups["user"].to_list() == ["zoe", None, "ada", "bob", "eve"]
+
+
 @settings(max_examples=max(1, settings().max_examples // 2))
 @given(jobs(), st.sampled_from(["all", *WASTE]))
 def test_jobs_of_a_cause_are_in_order(rows: list[dict[str, Any]], cause: str) -> None:
@@ -158,6 +167,18 @@ def test_jobs_of_a_cause_are_in_order(rows: list[dict[str, Any]], cause: str) ->
     hours_column = "gpu_hours_lost" if cause == "all" else f"gpu_hours_{cause}"
     shown = concerned.select("job_key", hours_column, "recoverable").rows()
     assert shown == [(key, -hours, recovered) for _, hours, key, recovered in expected]
+
+
+def test_jobs_of_all_causes_with_equal_amounts_are_in_order_of_loss_and_key() -> None:
+    hung = [1.0, 3.0, 2.0, 3.0]  # how long is not known: nothing is recoverable
+    rows = [job(number, gpu_hours_hung=hours) for number, hours in enumerate(hung)]
+    rows.append(job(4, gpu_hours_never_used=0.5))
+    concerned = report(rows, jobs_of="all").concerned
+    assert concerned is not None
+    assert concerned["job_id"].to_list() == ["4", "1", "3", "2", "0"]
+    concerned = report(rows[::-1], jobs_of="hung").concerned
+    assert concerned is not None
+    assert concerned["job_id"].to_list() == ["1", "3", "2", "0"]
 
 
 def reason_of(row: Row) -> str | None:

@@ -99,11 +99,11 @@ def test_one_job_is_its_columns() -> None:
 def test_the_heading_has_the_four_classes_of_hours() -> None:
     assert waste_headline(report(spent())) == (
         "2026-04-23 to 2026-04-23: 1 job held 16.0 GPU-hours: 3.0 h in use, 1.0 h in use but work "
-        "not known, 10.5 h (66 %) without work, 1.5 h not measured. 5.0 h are recoverable."
+        "not known, 10.5 h (66 %) without work, 1.5 h not measured. 4.8 h are recoverable."
     )
     priced = waste_headline(report(spent(), settings=WasteOptions(price_per_gpu_hour=2.0)))
     assert "10.5 h (66 %, 21.00 EUR) without work" in priced
-    assert priced.endswith(" 5.0 h (10.00 EUR) are recoverable.")
+    assert priced.endswith(" 4.8 h (9.50 EUR) are recoverable.")
 
 
 def test_what_is_recoverable() -> None:
