@@ -140,6 +140,15 @@ def test_groups_are_sums_in_order_of_loss(rows: list[dict[str, Any]], top: int |
             assert entry[bucket] == sum(row[f"gpu_hours_{bucket}"] for row in mine)
 
 
+def test_the_share_of_no_hours_is_null() -> None:
+    rows = [job(number, user=f"user{number}", gpu_hours=0.0) for number in range(3)]
+    found = report(rows, by="user", top=1)
+    assert found.groups is not None
+    assert found.groups["others"].to_list() == [0, 2]
+    assert found.groups["lost_share"].to_list() == [None, None]
+    assert set(found.causes["share"]) == {None}
+
+
 def test_groups_of_equal_loss_are_in_order_of_name() -> None:
     users = ["eve", None, "ada", "bob"]
     rows = [job(number, user=user, gpu_hours_idle=1.0) for number, user in enumerate(users)]
