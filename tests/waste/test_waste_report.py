@@ -141,6 +141,16 @@ def test_each_hang_and_stall_has_its_watchdog() -> None:
     ] == pytest.approx(1.0)
 
 
+def test_busy_waiting_has_a_watchdog_of_its_own_unless_it_is_a_part_of_a_hang() -> None:
+    alone = report(spent(), found=intervals((1, "busy_waiting", 90)))
+    assert of(alone, "recoverable")["hung"] == pytest.approx(3.0 * 30 / 90)
+    part = pl.col("code") == "busy_waiting"
+    both = intervals((1, "job_hang", 180), (1, "busy_waiting", 90)).with_columns(
+        covered_by=pl.when(part).then(pl.lit("job_hang"))
+    )
+    assert of(report(spent(), found=both), "recoverable")["hung"] == pytest.approx(3.0 * 120 / 180)
+
+
 def test_recoverable_is_never_more_than_lost() -> None:
     found = report(
         spent(), found=intervals((1, "job_hang", 1e6)), settings=WasteOptions(watchdog_minutes=0)
