@@ -68,8 +68,8 @@ def cases(draw: st.DrawFn) -> Case:
     ]
     counters = {}
     for name in draw(st.lists(st.sampled_from(list(COUNTERS)), unique=True)):
-        values = st.lists(st.sampled_from(COUNTERS[name]), min_size=minutes, max_size=minutes)
-        counters[name] = draw(st.lists(values, min_size=gpus, max_size=gpus))
+        series = st.lists(st.sampled_from(COUNTERS[name]), min_size=minutes, max_size=minutes)
+        counters[name] = draw(st.lists(series, min_size=gpus, max_size=gpus))
     return Case(
         activity,
         watts,
@@ -325,6 +325,19 @@ def test_a_job_that_was_suspended_has_no_more_than_its_hours() -> None:
     suspended = replace(steady(0.0), elapsed_s=1800.0)
     (row,) = judged(suspended, as_of=START + timedelta(hours=1))
     assert (row["gpu_hours"], hours(row), row[UNMEASURED]) == (0.5, {"idle": 0.5}, 0.0)
+
+
+def test_rounding_leaves_no_use_in_time_that_causes_took() -> None:
+    """Three GPUs, one of them never used, of a job that was suspended: its minutes are no whole
+    numbers.
+    """
+    never = frozenset({2})
+    for elapsed_s in range(3001, 3100, 7):
+        hung = replace(steady(0.9, 0.7, 0.0, hung=(0, 60), never=never), elapsed_s=float(elapsed_s))
+        idle = replace(steady(0.0, 0.0, 0.0, never=never), elapsed_s=float(elapsed_s))
+        for case in (hung, idle):
+            (row,) = judged(case, as_of=START + timedelta(hours=1))
+            assert [row[name] for name in USES] == [0.0, 0.0]
 
 
 def test_a_job_that_goes_on_without_samples_is_unmeasured() -> None:

@@ -130,14 +130,14 @@ def works(case: Case, minute: int) -> bool:
         if levels[minute] is not None:
             rows.append({name: values[gpu][minute] for name, values in case.counters.items()})
     for row in rows:
-        known = [row[name] for name in PIPES if row.get(name) is not None]
+        known = [value for name in PIPES if (value := row.get(name)) is not None]
         complete = row.get("tensor_active") is not None and row.get("dram_active") is not None
         if complete and max(known) >= 0.02:
             return True
         if (row.get("sm_active") or 0.0) >= 0.4:
             return True
     for name in ("tensor_active", "dram_active"):
-        known = [row[name] for row in rows if row.get(name) is not None]
+        known = [value for row in rows if (value := row.get(name)) is not None]
         if known and sum(known) / len(known) >= 0.02:
             return True
     return False
