@@ -54,17 +54,9 @@ def spent(number: int = 1, **given: Any) -> dict[str, Any]:
 
 def intervals(*rows: tuple[int, str, float]) -> pl.DataFrame:
     """Findings with an interval: (job, code, minutes)."""
-    schema = {
-        "job_key": pl.String,
-        "code": pl.String,
-        "verdict": pl.String,
-        "confidence": pl.String,
-    }
-    schema |= {
-        "covered_by": pl.String,
-        "begin": pl.Datetime("us", "UTC"),
-        "end": pl.Datetime("us", "UTC"),
-    }  # type: ignore[dict-item]
+    texts = ("job_key", "code", "verdict", "confidence", "covered_by")
+    schema: dict[str, Any] = dict.fromkeys(texts, pl.String)
+    schema |= dict.fromkeys(("begin", "end"), pl.Datetime("us", "UTC"))
     made = [
         (f"c:{n}:1", code, "yes", "high", None, START, START + timedelta(minutes=minutes))
         for n, code, minutes in rows
