@@ -53,7 +53,6 @@ def test_a_job_that_has_it(code: str) -> None:
     )
     assert finding.evidence["interval_begin_s"] == begin * 60
     assert finding.evidence["interval_s"] == 80 * 60
-    assert finding.evidence["gpu_hours_idle"] == pytest.approx(4 * 80 / 60)
     assert (finding.evidence["voted_yes"], finding.evidence["voted"]) == (6, 6)
     assert finding.severity == ("problem" if code == "job_hang" else "hint")
     assert {check.name for check in finding.checks if check.holds} == {

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 from madelake import NOW
 from servers.process import free_port, program
 from servers.pushgateway import pushgateway
-from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.export.content import ExportContent
 from tachograph.export.openmetrics import OF_JOBS, all_metrics, exposition
 from tachograph.lake.delta import Lake
@@ -58,10 +58,9 @@ def test_sums_are_those_of_a_plain_loop(exported: Lake) -> None:
         expected["tachograph_jobs"][key] += 1
         expected["tachograph_jobs_running"][key] += row["end"] is None
         expected["tachograph_gpu_seconds"][key] += row["gpu_hours"] * 3600
-        if row["gpu_util_mean"] is not None:
-            expected["tachograph_gpu_wasted_seconds"][key] += (
-                row["gpu_hours"] * 3600 * (1 - row["gpu_util_mean"])
-            )
+        if row["gpu_hours_idle"] is not None:
+            lost = sum(row[f"gpu_hours_{cause}"] for cause in WASTE)
+            expected["tachograph_gpu_wasted_seconds"][key] += 3600 * lost
         if row["energy_j"] is not None:
             expected["tachograph_energy_joules"][key] += row["energy_j"]
             expected["tachograph_energy_estimated_joules"][key] += row["energy_j_estimated"]
@@ -81,7 +80,8 @@ def test_half_of_two_gpus_of_a_job_of_half_an_hour_is_wasted(exported: Lake) -> 
     read = values(page_of(content_of(exported), by=("user",)))
     ada = (("user", "ada"),)
     assert read["tachograph_gpu_seconds"][ada] == 3 * 1800
-    assert read["tachograph_gpu_wasted_seconds"][ada] == pytest.approx(1800 * (0.2 + 1.0 + 0.75))
+    # one of the two GPUs was at 0 % in every sample; what the others left is no waste
+    assert read["tachograph_gpu_wasted_seconds"][ada] == pytest.approx(1800)
     assert (("user", "eve"),) not in read["tachograph_gpu_wasted_seconds"]  # not measured
 
 

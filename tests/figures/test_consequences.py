@@ -87,13 +87,18 @@ def test_what_limits_most_jobs(limiters: list[str], expected: str) -> None:
 
 
 def spread(imbalance: float, unused: int) -> dict[str, Any]:
-    held = {"gpus": 4, "gpus_seen": 4, "gpus_never_used": unused, "gpu_hours": 8.0}
+    held = {
+        "gpus": 4,
+        "gpus_seen": 4,
+        "gpus_never_used": unused,
+        "gpu_hours_never_used": 1.0 * unused,
+    }
     return {"gpu_util_mean": 0.2, "spatial_imbalance": imbalance, **held}
 
 
 def test_gpus_beside_the_only_one_used() -> None:
     assert follows("RQ4", spread(0.75, 3), spread(0.1, 0)) == (
-        "1 job held 6 GPU-hours of GPUs beside the only one they used: requests of one GPU "
+        "1 job held 3 GPU-hours of GPUs beside the only one they used: requests of one GPU "
         "would free them."
     )
     assert str(follows("RQ4", spread(0.74, 2), spread(0.1, 0))).startswith(

@@ -326,14 +326,15 @@ def test_a_name_and_a_share_of_a_minute_add_a_cause(package: Path) -> None:
     )
     code = (
         "from jobframes import frame, gpus, minutes, summary\n"
-        "from tachograph.judge.waste import judge_waste, productive\n"
+        "from tachograph.judge.waste import judge_waste\n"
         "from tachograph.pipeline.timelines import timelines_of\n"
         "from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES\n"
         "job = frame(JOB_SUMMARIES, [summary(gpus=1, elapsed_s=3600.0)])\n"
         "of, never = timelines_of(minutes([1.0] * 60), idle_util=0.1), gpus({'gpu_util_max': "
         "1.0})\n"
-        "found = judge_waste(job, never, of, frame(FINDINGS, []), idle_util=0.1, idle_minutes=9)\n"
-        "print(found['gpu_hours_half'].item(), found.select(productive()).item())"
+        "found = judge_waste(job, never, of, frame(FINDINGS, []), uneven=[], idle_util=0.1, "
+        "idle_minutes=9)\n"
+        "print(found['gpu_hours_half'].item(), found['gpu_hours_in_use_unknown'].item())"
     )
     assert python(package, "-c", code, **UNCOMPILED).strip() == "0.5 0.5"
 

@@ -126,7 +126,10 @@ def test_a_job_that_began_late(
     first = min(minute for minute, values in per_minute.items() if mean(values) >= 0.01)
     late = found[LATE]["cold_start"]
     assert (late["verdict"], late["confidence"]) == ("yes", "low")  # less than the published hour
-    assert late["sentence"] == f"No GPU worked in the first {first} min, 64 % of the run."
+    assert late["sentence"] == (
+        f"No GPU worked in the first {first} min, 64 % of the run. 0.3 GPU-h passed without work."
+    )
+    assert json.loads(late["evidence"])["gpu_hours_idle"] == pytest.approx(16 / 60)
     assert json.loads(late["evidence"])["interval_s"] == first * 60 == 960
 
 

@@ -25,12 +25,14 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job import JobReport
 from tachograph.report.job_message import job_mail, job_ticket
+from tachograph.report.job_page import job_html
 from tachograph.report.job_text import MOST_LINES, job_text
 
 BOUND = BoundOptions()
 FAMILY = {code: check.family for check in CHECKS for code in check.codes}
 OF_A_GROUP = 3  # jobs that are read of each limiter, attribution, state, and of those with gaps
 LARGEST = 1e4  # of a quotient that says something
+_GPU_HOURS = re.compile(r"([\d,.]*\d)\s+(?:GPU-h\b|GPU-hours|h of GPU time)")
 _EXPONENT = re.compile(r"\d[eE][+-]?\d+")  # a number that people do not read
 
 
@@ -143,6 +145,23 @@ def test_one_problem_has_one_loss(reports: list[JobReport]) -> None:
             (one.evidence.get("gpu_hours_idle", 0.0) for one in report.findings), default=0.0
         )
         assert lost <= (report.summary["gpu_hours"] or 0.0) * (1 + 1e-6) + 1e-6
+
+
+def test_each_printed_gpu_hour_is_one_of_the_ledger(reports: list[JobReport]) -> None:
+    """In the text with every check, the page, the ticket and the mail of a job."""
+    causes = {check.causes for check in CHECKS if check.causes} | {("idle",)}
+    printed_hours = 0
+    for report in reports:
+        row = report.summary
+        sums = [sum(row[f"gpu_hours_{cause}"] or 0.0 for cause in names) for names in causes]
+        known = {text(value, "h").removesuffix(" h") for value in [*sums, row["gpu_hours"]]}
+        page = job_html(report).replace("\xa0", " ")
+        shown = [job_text(report, width=10_000, every_check=True), page, job_ticket(report)]
+        for message in (*shown, *job_mail(report)):
+            for amount in _GPU_HOURS.findall(message):
+                assert amount in known, (report.job, amount)
+                printed_hours += 1
+    assert printed_hours > 50
 
 
 def test_a_problem_has_one_loss(reports: list[JobReport]) -> None:

@@ -291,7 +291,7 @@ def bands(column: str) -> Callable[[Jobs, str], Expected]:
                 "one_gpu_share": share(len(one), active),
             }
             facts["one_gpu_unused_gpu_hours"] = math.fsum(
-                job["gpu_hours"] / job["gpus"] * (job["gpus"] - 1) for job in one
+                job["gpu_hours_never_used"] or 0.0 for job in one
             )
         return facts, {"bands": boxes, "cumulative": curves}
 

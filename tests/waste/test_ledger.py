@@ -12,17 +12,26 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waste_cases import Case, by_hand, columns, judged
+from waste_cases import UNEVEN, Case, by_hand, columns, judged
 
 from jobframes import START
-from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_MINUTES, WASTE
+from tachograph.catalog.tables import FINDINGS, IN_USE, JOB_GPUS, JOB_MINUTES, WASTE
 from tachograph.judge import waste
+from tachograph.judge.finding import Finding
 from tachograph.judge.waste import ENERGIES, HOURS, IDLE_LONG, UNMEASURED
 from tachograph.pipeline.timelines import timelines_of
 
 # exact in single precision, as minutes are stored
 level = st.sampled_from([0.0, 0.0, 0.005859375, 0.25, 0.5, 0.75, 1.0])
 WATTS = (60.0, 100.0, 400.0)
+# just below, and above the 0.02 of work and the 0.4 of SMs
+COUNTERS = {
+    **dict.fromkeys(
+        ("tensor_active", "dram_active", "fp32_active"), (0.0, 0.015625, 0.03125, None)
+    ),
+    "sm_active": (0.0, 0.25, 0.5, None),
+}
+USES = tuple(f"gpu_hours_{name}" for name in IN_USE)
 
 
 @st.composite
@@ -57,10 +66,16 @@ def cases(draw: st.DrawFn) -> Case:
     watts = [
         [WATTS[(apart * gpu + minute) % 3] for minute in range(minutes)] for gpu in range(gpus)
     ]
+    counters = {}
+    for name in draw(st.lists(st.sampled_from(list(COUNTERS)), unique=True)):
+        series = st.lists(st.sampled_from(COUNTERS[name]), min_size=minutes, max_size=minutes)
+        counters[name] = draw(st.lists(series, min_size=gpus, max_size=gpus))
     return Case(
         activity,
         watts,
         elapsed_s=60.0 * minutes - draw(st.sampled_from([0, 17, 59])),
+        uneven=draw(st.sampled_from([None, *UNEVEN])),
+        counters=counters,
         hung=hung,
         stall=stall,
         cold=draw(intervals(minutes)),
@@ -74,9 +89,10 @@ def test_it_is_the_sum_over_gpus_and_minutes(made: list[Case], idle_minutes: flo
     for case, row in zip(made, judged(*made, idle_minutes=idle_minutes), strict=True):
         wanted = by_hand(case, idle_minutes)
         if not any(value is not None for levels in case.activity for value in levels):
-            assert all(row[name] is None for name in (*HOURS, *ENERGIES, UNMEASURED, IDLE_LONG))
+            unknown = (*HOURS, *USES, *ENERGIES, UNMEASURED, IDLE_LONG)
+            assert all(row[name] is None for name in unknown)
             continue
-        for cause in (*WASTE, "idle_long"):
+        for cause in (*WASTE, *IN_USE, "idle_long"):
             assert row[f"gpu_hours_{cause}"] * 3600 == pytest.approx(
                 wanted[cause], rel=1e-6, abs=1e-6
             ), cause
@@ -91,15 +107,13 @@ def test_it_is_the_sum_over_gpus_and_minutes(made: list[Case], idle_minutes: flo
 
 
 @given(cases())
-def test_causes_productive_and_unmeasured_are_all_hours(case: Case) -> None:
+def test_causes_use_and_unmeasured_are_all_hours(case: Case) -> None:
     (row,) = judged(case)
     if row[UNMEASURED] is None:
         return
-    did = columns([row]).select(waste.productive()).item()
-    parts = [row[name] for name in (*HOURS, UNMEASURED)]
+    parts = [row[name] for name in (*HOURS, *USES, UNMEASURED)]
     assert all(part >= 0 for part in parts)
-    assert math.isclose(math.fsum([*parts, did]), row["gpu_hours"], rel_tol=1e-12)
-    assert did * 3600 == pytest.approx(by_hand(case)["productive"], rel=1e-6, abs=1e-6)
+    assert math.isclose(math.fsum(parts), row["gpu_hours"], rel_tol=1e-12)
 
 
 def steady(*levels: float, minutes: int = 60, watts: float = 100.0, **how: Any) -> Case:
@@ -132,6 +146,9 @@ def test_a_job_by_hand() -> None:
         cold=(0, 10),
         hung=(40, 60),
         never=frozenset({2}),
+        uneven="imbalanced_gpus",
+        # work shows in 12 of the 20 minutes of both, and not while the other rests
+        counters={"dram_active": [[0.0] * 10 + [0.3] * 12 + [0.0] * 38, [None] * 60, [None] * 60]},
     )
     (row,) = judged(case)
     assert {name: round(60 * value) for name, value in hours(row).items()} == {
@@ -142,7 +159,8 @@ def test_a_job_by_hand() -> None:
         "imbalance": 10,  # 20 minutes at half of the other's
     }
     assert row[UNMEASURED] * 60 == pytest.approx(15)
-    assert columns([row]).select(waste.productive()).item() * 60 == pytest.approx(180 - 125 - 15)
+    assert row["gpu_hours_in_use"] * 60 == pytest.approx(12 * (1 + 0.5))
+    assert row["gpu_hours_in_use_unknown"] * 60 == pytest.approx(8 * (1 + 0.5) + 10)
     assert row["energy_j_hung"] == pytest.approx((90 + 50) * 15 * 60)
     idle = [row["energy_j_never_used"], row["energy_j_cold_start"], row["energy_j_idle"]]
     # of GPUs idle power is known together: each has the same part of it
@@ -164,10 +182,10 @@ def test_a_hang_and_a_cold_start_that_overlap_share_no_minute() -> None:
     }
 
 
-def test_a_stall_at_full_utilisation_is_hung_and_not_productive() -> None:
+def test_a_stall_at_full_utilisation_is_hung_and_not_in_use() -> None:
     (row,) = judged(steady(1.0, 1.0, stall=(10, 30), hung=(40, 60)))
     assert hours(row) == {"hung": pytest.approx(2 * 40 / 60)}
-    assert columns([row]).select(waste.productive()).item() == pytest.approx(2 * 20 / 60)
+    assert row["gpu_hours_in_use_unknown"] == pytest.approx(2 * 20 / 60)
     assert row["energy_j_hung"] == pytest.approx(2 * 40 * 60 * 100)
     # Where both are said no minute counts twice.
     (row,) = judged(steady(1.0, stall=(10, 50), hung=(40, 60)))
@@ -197,8 +215,59 @@ def test_only_long_periods_without_any_work_are_long() -> None:
     ("active", "lost"), [((1.0,), 0.0), ((0.5, 0.5), 0.0), ((1.0, 0.5, 0.25), 1.25)]
 )
 def test_imbalance_is_what_lags_behind_the_busiest(active: tuple[float, ...], lost: float) -> None:
-    (row,) = judged(steady(*active))
+    (row,) = judged(steady(*active, uneven="load_imbalance_waste"))
     assert row["gpu_hours_imbalance"] == pytest.approx(lost)
+    assert row["gpu_hours_in_use_unknown"] == pytest.approx(len(active) - lost)
+
+
+@pytest.mark.parametrize("uneven", UNEVEN)
+def test_imbalance_is_lost_only_where_a_check_of_it_holds(uneven: str) -> None:
+    (even,) = judged(steady(1.0, 0.9))
+    assert (hours(even), even["gpu_hours_in_use_unknown"]) == ({}, 2.0)
+    (row,) = judged(steady(1.0, 0.9, uneven=uneven))
+    assert hours(row) == {"imbalance": pytest.approx(0.1)}
+    assert row["gpu_hours_in_use_unknown"] == pytest.approx(1.9)
+
+
+@pytest.mark.parametrize(
+    ("counters", "seen"),
+    [
+        ({"dram_active": 0.02}, True),
+        ({"dram_active": 0.0199}, False),
+        ({"tensor_active": 0.02}, True),
+        ({"tensor_active": 0.0199, "dram_active": 0.0199}, False),
+        ({"sm_active": 0.4}, True),
+        ({"sm_active": 0.3999}, False),
+        # Another pipe counts where tensor cores and memory traffic are known.
+        ({"fp64_active": 0.02, "tensor_active": 0.0, "dram_active": 0.0}, True),
+        ({"fp64_active": 0.5}, False),
+        ({}, False),
+    ],
+)
+def test_hours_are_in_use_where_a_counter_shows_work(
+    counters: dict[str, float], seen: bool
+) -> None:
+    series = {name: [[value] * 60] * 2 for name, value in counters.items()}
+    (row,) = judged(steady(1.0, 1.0, counters=series))
+    assert (row["gpu_hours_in_use"], row["gpu_hours_in_use_unknown"]) == (
+        2.0 * seen,
+        2.0 - 2 * seen,
+    )
+
+
+def test_busy_waiting_is_hung() -> None:
+    waiting = Finding(
+        "busy_waiting",
+        "problem",
+        "t",
+        "s",
+        begin=START + timedelta(minutes=20),
+        end=START + timedelta(minutes=60),
+    )
+    (row,) = judged(steady(1.0, 1.0), also=[waiting])
+    assert hours(row) == {"hung": pytest.approx(2 * 40 / 60)}
+    (row,) = judged(steady(1.0, 1.0, hung=(10, 60)), also=[waiting])
+    assert hours(row) == {"hung": pytest.approx(2 * 50 / 60)}
 
 
 def test_jobs_of_which_nothing_can_be_said_have_null() -> None:
@@ -217,6 +286,7 @@ def test_without_any_minute_columns_are_as_declared(rows: int) -> None:
         JOB_GPUS.empty(),
         timelines_of(JOB_MINUTES.empty(), idle_util=0.01),
         FINDINGS.empty(),
+        uneven=UNEVEN,
         idle_util=0.01,
         idle_minutes=30,
     )
@@ -255,6 +325,19 @@ def test_a_job_that_was_suspended_has_no_more_than_its_hours() -> None:
     suspended = replace(steady(0.0), elapsed_s=1800.0)
     (row,) = judged(suspended, as_of=START + timedelta(hours=1))
     assert (row["gpu_hours"], hours(row), row[UNMEASURED]) == (0.5, {"idle": 0.5}, 0.0)
+
+
+def test_rounding_leaves_no_use_in_time_that_causes_took() -> None:
+    """Three GPUs, one of them never used, of a job that was suspended: its minutes are no whole
+    numbers.
+    """
+    never = frozenset({2})
+    for elapsed_s in range(3001, 3100, 7):
+        hung = replace(steady(0.9, 0.7, 0.0, hung=(0, 60), never=never), elapsed_s=float(elapsed_s))
+        idle = replace(steady(0.0, 0.0, 0.0, never=never), elapsed_s=float(elapsed_s))
+        for case in (hung, idle):
+            (row,) = judged(case, as_of=START + timedelta(hours=1))
+            assert [row[name] for name in USES] == [0.0, 0.0]
 
 
 def test_a_job_that_goes_on_without_samples_is_unmeasured() -> None:

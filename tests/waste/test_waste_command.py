@@ -41,7 +41,7 @@ def test_hours_of_the_demo_add_up(demo: Path) -> None:
     assert sum(row["gpu_hours"] for row in data["groups"]) == pytest.approx(
         data["gpu_hours"], rel=1e-9
     )
-    assert all(hours[cause] > 0 for cause in ("never_used", "idle", "imbalance", "productive"))
+    assert all(hours[cause] > 0 for cause in ("never_used", "idle", "imbalance", "in_use"))
     jobs = tachograph.open(str(demo / "lake")).jobs()
     assert data["jobs"] + sum(row["jobs"] for row in data["left_out"]) == jobs.height
     assert data["gpu_hours"] + sum(row["gpu_hours"] for row in data["left_out"]) == pytest.approx(

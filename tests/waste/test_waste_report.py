@@ -23,7 +23,7 @@ from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import WASTE
 from tachograph.judge.ledger import WASTE_BUCKETS, WASTE_GROUPINGS, WasteReport, build_waste_report
 from tachograph.report.lines import to_text
-from tachograph.report.waste import money, waste_csv, waste_json, waste_lines
+from tachograph.report.waste import money, waste_csv, waste_headline, waste_json, waste_lines
 from tachograph.report.waste_page import waste_html
 
 HOURS = st.floats(0, 4)
@@ -42,6 +42,8 @@ def spent(number: int = 1, **given: Any) -> dict[str, Any]:
         "partition": "gpu",
     }
     known |= {
+        "gpu_hours_in_use": 3.0,
+        "gpu_hours_in_use_unknown": 1.0,
         "gpu_hours_unmeasured": 1.5,
         "gpu_hours_idle_long": 2.5,
         "gpu_model": "L40S",
@@ -52,15 +54,11 @@ def spent(number: int = 1, **given: Any) -> dict[str, Any]:
 
 def intervals(*rows: tuple[int, str, float]) -> pl.DataFrame:
     """Findings with an interval: (job, code, minutes)."""
-    schema = {
-        "job_key": pl.String,
-        "code": pl.String,
-        "verdict": pl.String,
-        "confidence": pl.String,
-    }
-    schema |= {"begin": pl.Datetime("us", "UTC"), "end": pl.Datetime("us", "UTC")}  # type: ignore[dict-item]
+    texts = ("job_key", "code", "verdict", "confidence", "covered_by")
+    schema: dict[str, Any] = dict.fromkeys(texts, pl.String)
+    schema |= dict.fromkeys(("begin", "end"), pl.Datetime("us", "UTC"))
     made = [
-        (f"c:{n}:1", code, "yes", "high", START, START + timedelta(minutes=minutes))
+        (f"c:{n}:1", code, "yes", "high", None, START, START + timedelta(minutes=minutes))
         for n, code, minutes in rows
     ]
     return pl.DataFrame(made, schema=schema, orient="row")
@@ -79,11 +77,25 @@ def of(found: WasteReport, name: str) -> dict[str, Any]:
 
 def test_one_job_is_its_columns() -> None:
     found = report(spent())
-    assert of(found, "gpu_hours") == SPENT | {"productive": 4.0, "unmeasured": 1.5}
+    assert of(found, "gpu_hours") == SPENT | {
+        "in_use": 3.0,
+        "in_use_unknown": 1.0,
+        "unmeasured": 1.5,
+    }
     assert of(found, "share")["idle"] == 0.25
     assert of(found, "energy_j")["never_used"] == pytest.approx(7.2e5)
     assert (found.jobs, found.gpu_hours, found.lost) == (1, 16.0, 10.5)
     assert of(found, "energy_j")["imbalance"] is None
+
+
+def test_the_heading_has_the_four_classes_of_hours() -> None:
+    assert waste_headline(report(spent())) == (
+        "2026-04-23 to 2026-04-23: 1 job held 16.0 GPU-hours: 3.0 h in use, 1.0 h in use but work "
+        "not known, 10.5 h (66 %) without work, 1.5 h not measured. 4.8 h are recoverable."
+    )
+    priced = waste_headline(report(spent(), settings=WasteOptions(price_per_gpu_hour=2.0)))
+    assert "10.5 h (66 %, 21.00 EUR) without work" in priced
+    assert priced.endswith(" 4.8 h (9.50 EUR) are recoverable.")
 
 
 def test_what_is_recoverable() -> None:
@@ -94,7 +106,8 @@ def test_what_is_recoverable() -> None:
         "cold_start": pytest.approx(0.75),  # 30 of 40
         "idle": 2.5,
         "imbalance": 0.25,
-        "productive": 0.0,
+        "in_use": 0.0,
+        "in_use_unknown": 0.0,
         "unmeasured": 0.0,
     }
     changed = WasteOptions(
@@ -118,6 +131,16 @@ def test_each_hang_and_stall_has_its_watchdog() -> None:
     assert of(report(spent(), found=intervals((1, "stall", 90))), "recoverable")[
         "hung"
     ] == pytest.approx(1.0)
+
+
+def test_busy_waiting_has_a_watchdog_of_its_own_unless_it_is_a_part_of_a_hang() -> None:
+    alone = report(spent(), found=intervals((1, "busy_waiting", 90)))
+    assert of(alone, "recoverable")["hung"] == pytest.approx(3.0 * 30 / 90)
+    part = pl.col("code") == "busy_waiting"
+    both = intervals((1, "job_hang", 180), (1, "busy_waiting", 90)).with_columns(
+        covered_by=pl.when(part).then(pl.lit("job_hang"))
+    )
+    assert of(report(spent(), found=both), "recoverable")["hung"] == pytest.approx(3.0 * 120 / 180)
 
 
 def test_recoverable_is_never_more_than_lost() -> None:
@@ -272,7 +295,7 @@ def test_jobs_by_what_is_recoverable_of_all_causes() -> None:
 
 
 def test_what_is_left_out_is_counted() -> None:
-    nothing = {f"gpu_hours_{cause}": None for cause in WASTE}
+    nothing = {f"gpu_hours_{bucket}": None for bucket in WASTE_BUCKETS}
     jobs = [
         spent(1),
         spent(2, state="RUNNING", end=None),

@@ -31,9 +31,9 @@ CODES: tuple[str, ...] = (
 HOST_CODES = ("job_hang_host", "cold_start_host", "stall_host", "idle_nodes_host", "stable_host")
 VERDICTS = ("yes", "no", "unknown")
 FACTS = ("score_gpu", "score_gpumem", "workload", "health")
-# findings whose intervals are causes of waste, where their confidence is high: {code: cause}
+# findings whose intervals are causes of waste, unless their confidence is low: {code: cause}
 CAUSE_OF_CLASS: Mapping[str, str] = MappingProxyType(
-    {"job_hang": "hung", "stall": "hung", "cold_start": "cold_start"}
+    {"job_hang": "hung", "busy_waiting": "hung", "stall": "hung", "cold_start": "cold_start"}
 )
 # codes and names of rules of versions before -> the check that decides the same
 RENAMED: Mapping[str, str] = MappingProxyType(

@@ -241,8 +241,13 @@ def waste(causes: Iterable[str], with_energy: Iterable[str]) -> tuple[TableColum
         "Idle GPU-hours after the first 30 minutes without work.",
         null,
     )
-    unknown = real("gpu_hours_unmeasured", "h", "GPU-hours without recorded activity.", null)
-    return (*hours, long, unknown, *energy)
+    others = {
+        "in_use": "GPU-hours in use, with work seen in arithmetic, memory traffic or SMs.",
+        "in_use_unknown": "GPU-hours in use in which no counter shows whether there was work.",
+        "unmeasured": "GPU-hours without recorded activity.",
+    }
+    rest = (real(f"gpu_hours_{name}", "h", meaning, null) for name, meaning in others.items())
+    return (*hours, long, *rest, *energy)
 
 
 def scores() -> tuple[TableColumn, ...]:

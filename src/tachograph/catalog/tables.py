@@ -372,12 +372,14 @@ SCORES = ("score_gpu", "score_gpumem", "score_gpumem_normalized")
 # to two
 WASTE = ("never_used", "hung", "cold_start", "idle", "imbalance")
 WASTE_ENERGY = WASTE[:-1]  # a GPU that waits for others draws power for their work, too
+# the other measured hours: a counter showed work, or none tells work from waiting
+IN_USE = ("in_use", "in_use_unknown")
 JUDGED = frozenset(  # columns that are null until the jobs are judged
     {
         *SCORES,
         *("limiter", "workload", "workload_fractions", "workload_samples", "health"),
         *("remapped_rows_uncorrectable_last", "gpu_hours_unmeasured", "gpu_hours_idle_long"),
-        *(f"gpu_hours_{cause}" for cause in WASTE),
+        *(f"gpu_hours_{name}" for name in (*WASTE, *IN_USE)),
         *(f"energy_j_{cause}" for cause in WASTE_ENERGY),
     }
 )

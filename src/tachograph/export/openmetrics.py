@@ -24,6 +24,7 @@ from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.errors import ExportError, UsageError
 from tachograph.export.content import ExportContent, ExportResult, whole_file
 from tachograph.export.registry import Progress
+from tachograph.lake.filters import lost_hours
 
 LABELS = ("cluster", "user", "account", "partition", "qos", "gpu_model", "state")
 DEFAULT_LABELS = "user,account,partition"
@@ -32,8 +33,8 @@ PUSH_TIMEOUT_S = 30.0
 _UNITS = ("seconds", "joules", "watts", "ratio")
 _SECONDS = 3600.0  # per hour
 
-# share of its GPU time in which a job did not use its GPUs, nothing where utilisation is not known
-_WASTED = pl.col("gpu_hours") * _SECONDS * (1 - pl.col("gpu_util_mean"))
+# nothing where the ledger does not have the job
+_WASTED = lost_hours() * _SECONDS
 _RUNNING = pl.col("end").is_null().cast(pl.Float64)
 # {metric: (summed column, help)}
 SUMS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
@@ -46,7 +47,7 @@ SUMS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
         ),
         "tachograph_gpu_wasted_seconds": (
             _WASTED,
-            "GPU time allocated times (1 - mean utilisation), where it is known.",
+            "GPU time held without work, where it is known.",
         ),
         "tachograph_energy_joules": (
             pl.col("energy_j"),
@@ -70,7 +71,7 @@ OF_JOBS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
         ),
         "tachograph_job_gpu_wasted_seconds": (
             _WASTED,
-            "GPU time allocated times (1 - mean utilisation).",
+            "GPU time held without work.",
         ),
         "tachograph_job_hbm_peak_ratio": (
             pl.col("hbm_peak_fraction"),

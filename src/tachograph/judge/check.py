@@ -205,27 +205,14 @@ class CheckedJob:
         start: datetime | None = self.summary.get("start")
         return None if start is None else start + timedelta(seconds=after_s)
 
-    def stop(
-        self, sentence: str, begin_s: float, length_s: float, *, lost_s: float | None = None
-    ) -> Found:
-        """Return that all GPUs stopped at this time after the start, and for how long.
-
-        `lost_s`: seconds without work in all.
-        """
-        lost = length_s if lost_s is None else lost_s
+    def stop(self, sentence: str, begin_s: float, length_s: float) -> Found:
+        """Return that all GPUs stopped at this time after the start, and for how long."""
         return Found(
             sentence,
-            self.evidence(
-                interval_begin_s=begin_s, interval_s=length_s, gpu_hours_idle=self.gpu_hours(lost)
-            ),
+            self.evidence(interval_begin_s=begin_s, interval_s=length_s),
             begin=self.time(begin_s),
             end=self.time(begin_s + length_s),
         )
-
-    def gpu_hours(self, seconds: float) -> float | None:
-        """Return the GPU-hours of `seconds` of it; None where its number of GPUs is unknown."""
-        gpus = self.number("gpus") or self.number("gpus_seen")
-        return None if gpus is None else seconds * gpus / 3600
 
     def gpus_with(self, column: str, holds: Callable[[Any], bool]) -> list[dict[str, Any]]:
         """Return the rows of its GPUs with a known value for which `holds`, in order."""
@@ -267,12 +254,13 @@ class Check:
 
     family: of those that hold in a family, and in the wider ones around it, the most specific is
     reported and covers the others. brief: what it found in a few words, for headlines, with names
-    of its evidence in braces; empty: the title. needs: counters without which nothing is denied, of
-    alternatives (`a|b`) one. of_samples: False for what accounting alone decides. decide: returns
-    what was found; None where the check does not hold, and where a counter it needs was not
-    measured. A check with a class has one too where it knows a second definition, which is less
-    certain. deciders: further classes and rules, by their names, which decide the same; it holds
-    where one of them does.
+    of its evidence in braces; empty: the title. Behind a `;` are the hours, left out where the
+    ledger has none. causes: of the ledger, whose hours it is about. needs: counters without which
+    nothing is denied, of alternatives (`a|b`) one. of_samples: False for what accounting alone
+    decides. decide: returns what was found; None where the check does not hold, and where a counter
+    it needs was not measured. A check with a class has one too where it knows a second definition,
+    which is less certain. deciders: further classes and rules, by their names, which decide the
+    same; it holds where one of them does.
     """
 
     code: str
@@ -281,6 +269,7 @@ class Check:
     title: str
     advice: str | None = None
     brief: str = ""
+    causes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     of_samples: bool = True
     decide: Decide | None = None
@@ -306,6 +295,7 @@ def class_check(
     family: str,
     advice: str | None,
     brief: str = "",
+    causes: tuple[str, ...] = (),
     needs: tuple[str, ...] = (),
     decide: Decide | None = None,
 ) -> Check:
@@ -320,6 +310,7 @@ def class_check(
         title=job_class.title,
         advice=advice,
         brief=brief,
+        causes=causes,
         needs=needs,
         decide=decide,
         job_class=job_class,

@@ -34,6 +34,7 @@ RESERVED = frozenset(known_codes()).union(check.code for check in CHECKS) - {
 }
 _LISTS = ("intensity_histogram", "pipes")  # of a summary; no check reads them, and they are long
 _OF_SUMMARIES = tuple(check for check in CHECKS if check.decide is not None)
+_OF_IMBALANCE = [check.code for check in CHECKS if "imbalance" in check.causes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,11 @@ def judge_jobs(
         gpus,
         timelines,
         findings,
+        uneven=_OF_IMBALANCE,
         idle_util=idle_util,
         idle_minutes=configuration.waste.idle_minutes,
     )
-    return JudgedTables(jobs, gpus, findings)
+    return JudgedTables(jobs, gpus, waste.with_hours(findings, jobs, CHECKS))
 
 
 def _judged(tables: JobTables, configuration: Configuration, ruleset: RuleSet) -> JudgedTables:

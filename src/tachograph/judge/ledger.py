@@ -12,22 +12,21 @@ import polars as pl
 from tachograph.catalog.columns import must_exist
 from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.errors import UsageError
-from tachograph.catalog.tables import WASTE, WASTE_ENERGY
+from tachograph.catalog.tables import IN_USE, WASTE, WASTE_ENERGY
 from tachograph.catalog.units import text
 from tachograph.judge.waste import (
     ASSUMPTIONS,
     IDLE_LONG,
     JOULES_PER_KWH,
     UNMEASURED,
-    productive,
     recoverable,
     with_money,
 )
 
 WASTE_GROUPINGS = ("cause", "user", "account", "partition", "gpu_model")
 ALL_CAUSES = "all"  # of jobs: those that lost hours to any cause
-# of an hour: a cause of loss, work, or not measured
-WASTE_BUCKETS = (*WASTE, "productive", "unmeasured")
+# of an hour: held without work by a cause, in use, or not measured
+WASTE_BUCKETS = (*WASTE, *IN_USE, "unmeasured")
 WASTE_LABELS: Mapping[str, str] = MappingProxyType(
     {
         "never_used": "never used",
@@ -35,7 +34,8 @@ WASTE_LABELS: Mapping[str, str] = MappingProxyType(
         "cold_start": "cold start",
         "idle": "held, idle",
         "imbalance": "imbalance",
-        "productive": "productive",
+        "in_use": "in use",
+        "in_use_unknown": "in use, work not known",
         "unmeasured": "not measured",
         ALL_CAUSES: "all causes",
     }
@@ -77,7 +77,8 @@ LEDGER_COLUMNS = (
         "mps",
     ),
     *("gpu_util_mean", "gr_engine_active_mean", "sm_active_mean", UNMEASURED, IDLE_LONG),
-    *(*(f"gpu_hours_{cause}" for cause in WASTE), *(f"energy_j_{cause}" for cause in WASTE_ENERGY)),
+    *(f"gpu_hours_{name}" for name in (*WASTE, *IN_USE)),
+    *(f"energy_j_{cause}" for cause in WASTE_ENERGY),
 )
 _AMOUNTS = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "recoverable_money")
 
@@ -146,10 +147,15 @@ class WasteReport:
         known = self.causes.get_column(amount).drop_nulls()
         return None if known.is_empty() else float(known.sum())
 
+    def hours(self, *buckets: str) -> float:
+        """Return the GPU-hours of some of WASTE_BUCKETS."""
+        rows = self.causes.filter(pl.col("cause").is_in(buckets))
+        return float(rows.get_column("gpu_hours").sum())
+
     @property
     def lost(self) -> float:
         """GPU-hours of all causes."""
-        return float(self.causes.filter(pl.col("cause").is_in(WASTE)).get_column("gpu_hours").sum())
+        return self.hours(*WASTE)
 
     @property
     def lost_money(self) -> float:
@@ -190,9 +196,7 @@ def build_waste_report(
         raise UsageError(f"invalid --top {top}", do="give 1 or more")
     marked = summaries.with_columns(left_out=_reason())
     ledger = marked.filter(pl.col("left_out").is_null())
-    ledger = with_money(recoverable(ledger, intervals, settings), settings).with_columns(
-        productive()
-    )
+    ledger = with_money(recoverable(ledger, intervals, settings), settings)
     concerned = None if jobs_of is None else _concerned(ledger, jobs_of)
     return WasteReport(
         jobs=ledger.height,
@@ -266,9 +270,9 @@ def _reason() -> pl.Expr:
         .then(pl.lit("no_samples"))
         .when(pl.col("gpu_hours").is_null() & (pl.max_horizontal("shards", "mps") > 0))
         .then(pl.lit("shares"))
-        .when(pl.col("gpu_hours_idle").is_null() & measured & pl.col("gpu_hours").is_not_null())
+        .when(pl.col("gpu_hours_in_use").is_null() & measured & pl.col("gpu_hours").is_not_null())
         .then(pl.lit("not_judged"))
-        .when(pl.col("gpu_hours_idle").is_null())
+        .when(pl.col("gpu_hours_in_use").is_null())
         .then(pl.lit("no_activity"))
     )
 
@@ -326,7 +330,7 @@ def _groups(ledger: pl.DataFrame, by: str) -> pl.DataFrame:
     of_causes = [_amounts(cause) for cause in WASTE]
     grouped = ledger.group_by(by, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("jobs"),
-        pl.sum_horizontal(hours.values()).alias("gpu_hours"),
+        pl.col("gpu_hours").sum(),
         **hours,
         lost=pl.sum_horizontal(hours[cause] for cause in WASTE),
         lost_energy_j=_known_sum(*(_amounts(bucket)["energy_j"] for bucket in WASTE_ENERGY)),

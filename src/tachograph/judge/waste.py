@@ -1,25 +1,34 @@
-"""GPU-hours and energy of jobs by cause of waste, their cost, and the recoverable part."""
+"""GPU-hours and energy of jobs by cause of waste and use, their cost, the recoverable part."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.codes import CAUSE_OF_CLASS, SURE
 from tachograph.catalog.config import WasteOptions
-from tachograph.catalog.tables import WASTE, WASTE_ENERGY
+from tachograph.catalog.tables import IN_USE, WASTE, WASTE_ENERGY
+from tachograph.catalog.units import text
+from tachograph.judge.classes.characteristics import SM_BUSY, WORK
 from tachograph.pipeline.timelines import ACTIVITY
+
+if TYPE_CHECKING:
+    from tachograph.judge.check import Check
 
 HOURS = tuple(f"gpu_hours_{cause}" for cause in WASTE)
 ENERGIES = tuple(f"energy_j_{cause}" for cause in WASTE_ENERGY)
+LEAST_HOURS = 1e-3  # of a finding that names them: 3.6 s of a GPU
 UNMEASURED, IDLE_LONG = "gpu_hours_unmeasured", "gpu_hours_idle_long"
+_BOOKED = (*WASTE, *IN_USE)  # what measured time is given to
 _PARTS = (
-    *WASTE,
+    *_BOOKED,
     "idle_long",
     "measured",
     *(f"energy_{cause}" for cause in WASTE_ENERGY),
@@ -34,18 +43,19 @@ def judge_waste(
     timelines: pl.DataFrame,
     findings: pl.DataFrame,
     *,
+    uneven: Collection[str],
     idle_util: float,
     idle_minutes: float,
 ) -> pl.DataFrame:
-    """Return rows of job_summaries with the hours and the energy that each cause took.
+    """Return rows of job_summaries with the hours of each cause and use, and the energy of causes.
 
     `timelines`: one row per (job_key, minute), in order. `findings`: those of classes give the
-    times when a job hung, stalled or had not begun; others are ignored. `idle_util`: activity below
-    is idle. `gpu_hours_idle_long`: what lies behind the first `idle_minutes` of periods without
-    work. Null where no activity was measured, and for ambiguous jobs; energy also where the job's
-    is unknown.
+    times when a job hung, stalled or had not begun; where one of the codes `uneven` holds, what
+    GPUs lag behind the busiest is lost, else it is in use. `idle_util`: activity below is idle.
+    `gpu_hours_idle_long`: what lies behind the first `idle_minutes` of periods without work. Null
+    where no activity was measured, and for ambiguous jobs; energy also where the job's is unknown.
     """
-    facts = _facts(jobs, _never_used(gpus, idle_util), _intervals(findings))
+    facts = _facts(jobs, _never_used(gpus, idle_util), _intervals(findings, uneven))
     minutes = _minutes(timelines, facts, idle_minutes).collect()
     place = minutes.get_column("place").to_numpy()
     # added up one by one, in order: however many jobs are judged at a time, each has the same sums
@@ -62,7 +72,7 @@ def judge_waste(
     has_energy = energy.is_not_null() & powered
     unmeasured = jobs.get_column("gpu_hours") - pl.Series(sums["measured"] / 3600)
     columns: dict[str, pl.Expr] = {}
-    for name in (*WASTE, "idle_long"):
+    for name in (*_BOOKED, "idle_long"):
         columns[f"gpu_hours_{name}"] = pl.when(known).then(pl.Series(sums[name] / 3600))
     columns[UNMEASURED] = pl.when(known).then(unmeasured.clip(lower_bound=0.0))
     for cause in WASTE_ENERGY:
@@ -71,15 +81,19 @@ def judge_waste(
     return jobs.with_columns(**columns)
 
 
-def productive() -> pl.Expr:
-    """Return the GPU-hours in which a job did work: measured and lost to no cause; null: unknown.
+def work_seen() -> pl.Expr:
+    """Whether a counter shows work in a minute of the timelines; else null or False: not known.
 
-    >>> spent = {name: [1.0] for name in HOURS} | {UNMEASURED: [0.5], "gpu_hours": [8.0]}
-    >>> pl.DataFrame(spent).select(productive()).item()
-    2.5
+    Full utilisation is no sign of work: a hung collective shows it, too. Without a sign there may
+    be work: few sites record all pipes, and none records those of integers.
+
+    >>> minutes = {"work": [0.3, None, 0.0], "mean_tensor_active": [None, None, 0.0]}
+    >>> minutes |= {"mean_dram_active": [None, 0.1, 0.0], "sm_active": [None, None, 0.2]}
+    >>> pl.DataFrame(minutes).select(work_seen()).to_series().to_list()
+    [True, True, False]
     """
-    lost = pl.sum_horizontal(*HOURS, UNMEASURED, ignore_nulls=False)
-    return (pl.col("gpu_hours") - lost).clip(lower_bound=0.0).alias("gpu_hours_productive")
+    work = pl.max_horizontal("work", "mean_tensor_active", "mean_dram_active") >= WORK
+    return pl.any_horizontal(work, pl.col("sm_active") >= SM_BUSY)
 
 
 def _never_used(gpus: pl.DataFrame, idle_util: float) -> pl.DataFrame:
@@ -88,12 +102,12 @@ def _never_used(gpus: pl.DataFrame, idle_util: float) -> pl.DataFrame:
     return gpus.group_by("job_key").agg(never=(most < idle_util).sum().cast(pl.Int64))
 
 
-def _intervals(findings: pl.DataFrame) -> pl.DataFrame:
-    """One row per job: whether each of CLASSES holds, and its begin and end."""
-    holds = findings.filter(
-        pl.col("code").is_in(list(CAUSE_OF_CLASS)), pl.col("verdict") == "yes", SURE
-    )
-    columns = []
+def _intervals(findings: pl.DataFrame, uneven: Collection[str]) -> pl.DataFrame:
+    """One row per job: whether each of CLASSES holds, its begin and end; whether work is uneven."""
+    of_interval = pl.col("code").is_in(list(CAUSE_OF_CLASS)) & SURE
+    of_imbalance = pl.col("code").is_in(list(uneven))
+    holds = findings.filter(pl.col("verdict") == "yes", of_interval | of_imbalance)
+    columns = [of_imbalance.any().alias("uneven")]
     for code in CAUSE_OF_CLASS:
         mine = pl.col("code") == code
         columns += [mine.any().alias(code)]
@@ -122,6 +136,7 @@ def _facts(jobs: pl.DataFrame, never: pl.DataFrame, intervals: pl.DataFrame) -> 
         pl.col("place").cast(pl.Int64),
         pl.col("gpus").cast(pl.Float64).alias("allocated"),
         pl.col("never").fill_null(0),
+        pl.col("uneven").fill_null(value=False),
         span_s=span_s,
         # a job that was suspended, or whose times are known to the minute only, ran for less than
         # from start to end
@@ -139,6 +154,7 @@ def _minutes(timelines: pl.DataFrame, facts: pl.DataFrame, idle_minutes: float) 
     known = timelines.lazy().select(
         "job_key", "minute", "active_sum", "idle_power_w", gpus="measured_gpus", idle="idle_gpus",
         most=pl.coalesce(ACTIVITY), watts=pl.col("mean_power_w").cast(pl.Float64),
+        works=work_seen(),
     )  # fmt: skip
     rows = known.filter(pl.col("gpus") > 0).join(
         facts.lazy(), on="job_key", how="inner", maintain_order="left"
@@ -208,15 +224,21 @@ def _with_parts(rows: pl.LazyFrame, idle_minutes: float) -> pl.LazyFrame:
     others_w = (pl.col("watts") * pl.col("gpus") - never_w).clip(lower_bound=0.0) * part
     scale = pl.col("scale")
     idle_s = idling * rest * scale
+    lost_lag = pl.when(pl.col("uneven") & (active > 0)).then(lag).otherwise(0.0)
     seconds = {
         "never_used": never * pl.col("seconds") * scale,
         "hung": others * pl.col("hung_s") * scale,
         "cold_start": others * pl.col("cold_s") * scale,
         "idle": idle_s,
-        "imbalance": pl.when(active > 0).then(lag * part * rest * scale).otherwise(0.0),
+        "imbalance": lost_lag * part * rest * scale,
         "idle_long": pl.when(_idle_minutes() >= idle_minutes).then(idle_s).otherwise(0.0),
         "measured": (never + others) * pl.col("seconds") * scale,
     }
+    # what no cause took; the condition keeps rounding errors out of minutes without use
+    left_s = seconds["measured"] - pl.sum_horizontal(seconds[cause] for cause in WASTE)
+    used_s = pl.when((active > 0) & (rest > 0)).then(left_s.clip(lower_bound=0.0)).otherwise(0.0)
+    seconds["in_use"] = pl.when("works").then(used_s).otherwise(0.0)
+    seconds["in_use_unknown"] = pl.when("works").then(0.0).otherwise(used_s)
     joules = {
         "energy_never_used": idle_w * never * pl.col("seconds"),
         "energy_hung": others_w * pl.col("hung_s"),
@@ -242,6 +264,49 @@ def _idle_minutes() -> pl.Expr:
     begins = ~(all_idle & all_idle.shift() & follows).fill_null(value=False)
     row = pl.int_range(pl.len(), dtype=pl.Int64)
     return pl.when(all_idle).then(row - pl.when(begins).then(row).forward_fill())
+
+
+def with_hours(findings: pl.DataFrame, jobs: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
+    """Return findings with the GPU-hours of their causes, as evidence and behind the sentence.
+
+    Those that hold have them, where the ledger has at least LEAST_HOURS. `jobs`: rows that
+    `judge_waste` returned.
+    """
+    by_code = {code: check for check in checks if check.causes for code in check.codes}
+    holding = findings.filter(pl.col("verdict") == "yes", pl.col("code").is_in(list(by_code)))
+    changed = []
+    for row in holding.join(jobs.select("job_key", *HOURS), on="job_key").iter_rows(named=True):
+        causes = _causes(by_code[row["code"]], row["code"], row["confidence"])
+        hours = sum(row[f"gpu_hours_{cause}"] or 0.0 for cause in causes)
+        if hours >= LEAST_HOURS:
+            evidence = msgspec.json.decode(row["evidence"]) | {"gpu_hours_idle": hours}
+            sentence = row["sentence"].removesuffix(".")  # texts of rules end without
+            encoded = msgspec.json.encode(evidence).decode()
+            text_with_hours = f"{sentence}. {_hours_sentence(hours, causes)}"
+            changed.append((row["job_key"], row["code"], encoded, text_with_hours))
+    schema = {name: pl.String() for name in ("job_key", "code", "evidence", "sentence")}
+    new = pl.DataFrame(changed, schema=schema, orient="row")
+    both = findings.join(
+        new, on=["job_key", "code"], how="left", maintain_order="left", suffix="_new"
+    )
+    filled = {name: pl.coalesce(f"{name}_new", name) for name in ("evidence", "sentence")}
+    return both.with_columns(**filled).select(findings.columns)
+
+
+def _causes(check: Check, code: str, confidence: str | None) -> tuple[str, ...]:
+    """Causes of a finding; minutes of an interval that is not booked as its cause are idle."""
+    is_booked = code in CAUSE_OF_CLASS and confidence != "low"
+    return check.causes if is_booked or check.code not in CAUSE_OF_CLASS else ("idle",)
+
+
+def _hours_sentence(hours: float, causes: tuple[str, ...]) -> str:
+    """Return the hours of a finding in a sentence.
+
+    >>> _hours_sentence(0.05, ("idle",)), _hours_sentence(1.25, ("imbalance",))
+    ('0.05 GPU-h passed without work.', '1.2 GPU-h were lost to imbalance.')
+    """
+    spent = "were lost to imbalance" if causes == ("imbalance",) else "passed without work"
+    return f"{text(hours, 'h').removesuffix(' h')} GPU-h {spent}."
 
 
 JOULES_PER_KWH = 3.6e6
@@ -351,8 +416,9 @@ def recoverable(
 def _lengths(intervals: pl.DataFrame) -> pl.DataFrame:
     """One row per job: minutes of each of CLASSES; null where not recorded."""
     length = (pl.col("end") - pl.col("begin")).dt.total_microseconds() / 60e6
+    # busy-waiting at the end of a hang is a part of it
     return (
-        intervals.filter(SURE)
+        intervals.filter(SURE, pl.col("covered_by").ne_missing("job_hang"))
         .group_by("job_key")
         .agg(
             length.filter(pl.col("code") == code).first().alias(f"{code}_min")

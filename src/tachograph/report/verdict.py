@@ -77,15 +77,19 @@ def verdict_sentence(
 
 
 def brief(finding: Finding, row: Mapping[str, Any]) -> str:
-    """Return a short text of a finding with its cost; its title if the check has none.
+    """Return a short text of a finding, with its hours where known; else the title of its check.
 
     >>> cost = {"gpus_seen": 8.0, "gpu_hours_idle": 83.1}
     >>> brief(Finding("one_gpu_of_many", "problem", "One GPU", "...", evidence=cost), {})
     '1 of 8 GPUs used; 83.1 GPU-h unused'
+    >>> brief(Finding("one_gpu_of_many", "problem", "One GPU", "...", evidence={"gpus_seen": 8.0}), {})
+    '1 of 8 GPUs used'
     """
     template = _BRIEF.get(finding.code)
     if template is None:
         return f"{finding.title}{so_far(row)}"
+    if LOST not in finding.evidence:
+        template = template.partition(";")[0]
     values = {name: _short(name, value) for name, value in finding.evidence.items()}
     try:
         return f"{template.format_map(values)}{so_far(row)}"

@@ -9,7 +9,7 @@ import polars as pl
 
 from tachograph.catalog.columns import COLUMN_HEADINGS, local_time
 from tachograph.catalog.spreadsheets import table_csv
-from tachograph.catalog.tables import WASTE
+from tachograph.catalog.tables import IN_USE, WASTE
 from tachograph.catalog.units import gpu_hours_text, plural, text
 from tachograph.judge.ledger import ALL_CAUSES, WASTE_LABELS, WASTE_LEFT_OUT, WasteReport
 from tachograph.report.json_values import json_values
@@ -65,9 +65,13 @@ def waste_headline(report: WasteReport) -> str:
     if report.priced:
         share = f"{share}, {money(report.lost_money, report.currency)}"
         back = f"{back} ({money(report.total('recoverable_money'), report.currency)})"
+    in_use, not_known, unmeasured = (
+        text(report.hours(bucket), "h") for bucket in (*IN_USE, "unmeasured")
+    )
     return (
-        f"{begin} to {end}: {plural(report.jobs, 'job')} held {gpu_hours_text(report.gpu_hours)}; "
-        f"{text(report.lost, 'h')} ({share}) lost, {back} of them recoverable."
+        f"{begin} to {end}: {plural(report.jobs, 'job')} held {gpu_hours_text(report.gpu_hours)}: "
+        f"{in_use} in use, {not_known} in use but work not known, {text(report.lost, 'h')} "
+        f"({share}) without work, {unmeasured} not measured. {back} are recoverable."
     )
 
 

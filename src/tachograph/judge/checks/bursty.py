@@ -36,7 +36,6 @@ def decide(job: CheckedJob) -> Found | None:
             longest_idle_s=longest * 60.0,
             idle_s=idle * 60.0,
             idle_fraction=share,
-            gpu_hours_idle=job.gpu_hours(idle * 60.0),
         ),
     )
 
@@ -46,6 +45,7 @@ CHECK = Check(
     family="input",
     severity="hint",
     title="The GPUs worked in bursts",
+    causes=("idle",),
     brief="The GPUs worked in bursts, idle for {idle_s} in between; {gpu_hours_idle} unused",
     advice=(
         "Let reading, preprocessing and checkpoints overlap with GPU work: more loader "

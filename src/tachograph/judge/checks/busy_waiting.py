@@ -62,7 +62,6 @@ def _finding(
             idle_s=idle_s,
             power_then_w=power,
             power_before_w=before,
-            gpu_hours_idle=job.gpu_hours(idle_s),
         ),
         begin=job.time(stopped_s),
         end=job.time(stopped_s + idle_s),
@@ -74,6 +73,7 @@ CHECK = Check(
     family="hang",
     severity="problem",
     title="The GPUs looked busy but did no work",
+    causes=("hung",),
     brief="The GPUs looked busy but did no work after {stopped_after_s}; {gpu_hours_idle} lost",
     advice=(
         "This is what a hung collective operation (NCCL) looks like: one process has stopped "

@@ -75,6 +75,7 @@ CHECK = class_check(
         "before, keep containers "
         "and environments on fast storage, and cache what each start computes again."
     ),
+    causes=("cold_start",),
     brief="No work for the first {interval_s}; {gpu_hours_idle} lost",
     needs=(ANY_ACTIVITY,),
     decide=decide,

@@ -14,15 +14,13 @@ from tachograph.judge.checks.idle_job import HELD_MIB, WAITING_ADVICE
 class IdleGpus:
     """GPUs of a job of which some, but not all, were idle.
 
-    `measured`: all with known activity, busiest first. `idle`: by node and GPU. `gpu_hours`: of the
-    idle ones; None: unknown. `waiting`: how many of the idle ones held memory, so that a program
-    had loaded something.
+    `measured`: all with known activity, busiest first. `idle`: by node and GPU. `waiting`: how many
+    of the idle ones held memory, so that a program had loaded something.
     """
 
     measured: GpuRows
     idle: GpuRows
     waiting: int
-    gpu_hours: float | None
 
 
 def idle_gpus(job: CheckedJob) -> IdleGpus | None:
@@ -38,11 +36,10 @@ def idle_gpus(job: CheckedJob) -> IdleGpus | None:
         return None
     idle = [gpu for gpu in measured if gpu["activity_mean"] < job.thresholds.idle_util]
     idle.sort(key=lambda gpu: (gpu["node"], gpu["gpu"], -1 if gpu["mig"] is None else gpu["mig"]))
-    hours, held = job.number("gpu_hours"), job.number("gpus") or len(measured)
     memory = zip(*map(job.of_gpus.values, (*UNIT, "hbm_used_mib_max")), strict=True)
     holding = {tuple(unit) for *unit, used in memory if used is not None and used >= HELD_MIB}
     waiting = sum(tuple(gpu[name] for name in UNIT) in holding for gpu in idle)
-    return IdleGpus(measured, idle, waiting, None if hours is None else hours * len(idle) / held)
+    return IdleGpus(measured, idle, waiting)
 
 
 def decide(job: CheckedJob) -> Found | None:
@@ -50,22 +47,20 @@ def decide(job: CheckedJob) -> Found | None:
     some = idle_gpus(job)
     if some is None:
         return None
-    idle, measured, lost = some.idle, some.measured, some.gpu_hours
+    idle, measured = some.idle, some.measured
     busy = len(measured) - len(idle)
-    they, their = ("It", "its") if len(idle) == 1 else ("They", "their")
-    cost = "" if lost is None else f" {text(lost, 'h')} of {their} GPU time were unused."
+    they = "It" if len(idle) == 1 else "They"
     waits = some.waiting == len(idle)
     kept = f" {they} held {text(HELD_MIB, 'MiB')} of memory or more." if waits else ""
     return Found(
         f"{len(idle)} of {len(measured)} GPUs ({gpu_labels(idle, of=measured)}) stayed under "
         f"{text(job.thresholds.idle_util, 'fraction')} on average"
-        f"{job.so_far} while {busy} {'GPU' if busy == 1 else 'GPUs'} worked.{cost}{kept}",
+        f"{job.so_far} while {busy} {'GPU' if busy == 1 else 'GPUs'} worked.{kept}",
         job.evidence(
             "gpus",
             gpus_unused=len(idle),
             gpus_seen=len(measured),
             gpus_waiting=some.waiting,
-            gpu_hours_idle=lost,
         ),
         advice=WAITING_ADVICE if waits else None,
     )
@@ -76,6 +71,7 @@ CHECK = Check(
     family="idle GPUs",
     severity="problem",
     title="Some GPUs were not used",
+    causes=("never_used", "idle"),
     brief="{gpus_unused} of {gpus_seen} GPUs not used; {gpu_hours_idle} unused",
     advice=(
         "Request as many GPUs as the program uses, or start one process per GPU (srun with "

@@ -24,7 +24,6 @@ def decide(job: CheckedJob) -> Found | None:
     if mean is None or mean >= job.thresholds.idle_util:
         return None
     seen = job.number("gpus_seen") or job.number("gpus") or 1
-    hours = job.number("gpu_hours")
     if peak == 0:
         what = (
             f"{ACTIVITY_NAMES[counter].capitalize()} of {plural(seen, 'GPU')} was 0 % in "
@@ -39,19 +38,13 @@ def decide(job: CheckedJob) -> Found | None:
     used = job.number("hbm_used_mib_max")
     waiting = used is not None and used >= HELD_MIB
     held = f" They held up to {text(used, 'MiB')} of memory each." if waiting else ""
-    cost = (
-        f"{what}."
-        if hours is None
-        else f"{what}: {text(hours, 'h')} of GPU time passed without work."
-    )
     return Found(
-        f"{cost}{held}",
+        f"{what}.{held}",
         job.evidence(
             *("gpu_hours", "hbm_used_mib_max"),
             activity_mean=mean,
             activity_max=peak,
             gpus_seen=seen,
-            gpu_hours_idle=hours,
         ),
         advice=WAITING_ADVICE if waiting else None,
     )
@@ -62,6 +55,7 @@ CHECK = Check(
     family="idle job",
     severity="problem",
     title="The GPUs were not used",
+    causes=("never_used", "hung", "cold_start", "idle"),
     brief="The GPUs were idle; {gpu_hours_idle} unused",
     advice=(
         "Check that the program was built for GPUs and found them (for PyTorch: "

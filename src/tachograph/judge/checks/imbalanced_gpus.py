@@ -32,6 +32,7 @@ CHECK = Check(
     family="imbalance",
     severity="hint",
     title="The work was spread unevenly over the GPUs",
+    causes=("imbalance",),
     brief="Uneven work: GPUs between {idlest_gpu_mean} and {busiest_gpu_mean}",
     advice=(
         "Check how work is divided: equal shares per process, one process per GPU, no serial "

@@ -98,6 +98,7 @@ CHECK = class_check(
         "earlier. Where GPUs look busy "
         "without doing work, set a timeout for collective operations (NCCL)."
     ),
+    causes=("hung",),
     brief="Work stopped after {interval_begin_s}; {gpu_hours_idle} lost",
     needs=(ANY_ACTIVITY,),
     decide=decide,

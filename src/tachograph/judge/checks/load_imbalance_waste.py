@@ -15,6 +15,7 @@ CHECK = Check(
     family="imbalance",
     severity="hint",
     title="Load Imbalance",
+    causes=("imbalance",),
     brief="Uneven work: GPUs between {idlest_gpu_mean} and {busiest_gpu_mean}",
     advice="Request fewer GPUs, or start one process per GPU (srun with --gpus-per-task, "
     "torchrun --nproc-per-node); "

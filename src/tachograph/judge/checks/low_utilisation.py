@@ -21,8 +21,7 @@ def decide(job: CheckedJob) -> Found | None:
     mean = job.number(f"{counter}_mean")
     if mean is None or mean >= job.thresholds.low_util:
         return None
-    zero, hours = job.number("zero_util_fraction"), job.number("gpu_hours")
-    lost = None if zero is None or hours is None else zero * hours
+    zero = job.number("zero_util_fraction")
     of_engine = counter != "gpu_util"
     what = ACTIVITY_NAMES[counter].capitalize() if of_engine else "GPU utilisation"
     sentence = f"{what} was {text(mean, 'fraction')} on average{job.so_far}"
@@ -36,7 +35,6 @@ def decide(job: CheckedJob) -> Found | None:
         job.evidence(
             *("gpu_util_mean", "gpu_hours", "hbm_peak_fraction"),
             activity_mean=mean if of_engine else None,
-            gpu_hours_idle=lost,
             idle_fraction=zero,
         ),
     )
@@ -47,6 +45,7 @@ CHECK = Check(
     family="low use",
     severity="hint",
     title="The GPUs were busy for a small part of the time",
+    causes=("idle",),
     brief="The GPUs were busy {gpu_util_mean} of the time",
     advice=(
         "Find out what the GPUs wait for, with a profiler on a short run: input, the CPU, "

@@ -13,21 +13,19 @@ def decide(job: CheckedJob) -> Found | None:
     some = idle_gpus(job)
     if some is None or len(some.idle) != len(some.measured) - 1:
         return None
-    idle, measured, lost = some.idle, some.measured, some.gpu_hours
+    idle, measured = some.idle, some.measured
     busy = measured[:1]
     mean = float(busy[0]["activity_mean"])
-    cost = "" if lost is None else f" {text(lost, 'h')} of the others' GPU time were unused."
     return Found(
         f"{gpu_labels(busy, of=measured)} was at {text(mean, 'fraction')} on average, "
         f"the other {len(idle)} stayed "
-        f"under {text(job.thresholds.idle_util, 'fraction')}{job.so_far}.{cost}",
+        f"under {text(job.thresholds.idle_util, 'fraction')}{job.so_far}.",
         job.evidence(
             "gpus",
             busiest_gpu_mean=mean,
             gpus_unused=len(idle),
             gpus_seen=len(measured),
             gpus_waiting=some.waiting,
-            gpu_hours_idle=lost,
         ),
     )
 
@@ -37,6 +35,7 @@ CHECK = Check(
     family="idle GPUs",
     severity="problem",
     title="Only one of several GPUs was used",
+    causes=("never_used", "idle"),
     brief="1 of {gpus_seen} GPUs used; {gpu_hours_idle} unused",
     advice=(
         "Request one GPU. If the program can use several, start one process per GPU "

@@ -30,7 +30,6 @@ def decide(job: CheckedJob) -> Found | None:
         f"{text(begin * 60, 's')} after the start; {text(total_s, 's')} in all.",
         begin * 60.0,
         length * 60.0,
-        lost_s=total_s,
     )
 
 
@@ -81,6 +80,7 @@ CHECK = class_check(
         "another process or a "
         "service, or a phase on the CPU that could run in a job of its own."
     ),
+    causes=("hung",),
     brief="Work stood still for up to {interval_s}; {gpu_hours_idle} lost",
     needs=(ANY_ACTIVITY,),
     decide=decide,

@@ -250,13 +250,9 @@ def _with_interval(case: HangCase) -> HangCase:
 
 
 def _evidence(case: HangCase) -> dict[str, float]:
-    row = case.row
-    interval_s = case.interval_s
-    gpus = row.get("gpus") or row.get("gpus_seen")
     known: dict[str, float | None] = {
         "interval_begin_s": case.begin * 60.0,
         "interval_s": case.reported_s,
-        "gpu_hours_idle": None if not gpus else interval_s * gpus / 3600,
         "voted_yes": float(len(case.with_vote(YES))),
         "voted": float(len(case.with_vote(YES, NO, UNDECIDED))),
         "power_fraction_then": case.mean_inside("power"),

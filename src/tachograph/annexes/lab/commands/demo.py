@@ -166,18 +166,18 @@ def _step(command: list[str]) -> None:
 
 
 def _worst() -> str:
-    """The finished job with a problem and most unused GPU-hours."""
+    """The finished job with a problem that lost most GPU-hours."""
     import polars as pl
 
     from tachograph.lake.delta import Lake
+    from tachograph.lake.filters import lost_hours
     from tachograph.lake.query import read_findings, read_summaries
 
     opened = Lake.open(_LAKE)
     summaries = read_summaries(opened)
     problems = read_findings(opened, summaries).filter(pl.col("severity") == "problem")
-    unused = (pl.col("gpu_hours") * (1 - pl.col("gpu_util_mean"))).alias("unused")
     ended = summaries.filter(pl.col("end").is_not_null()).join(problems, on="job_key", how="semi")
-    return str(ended.sort(unused, descending=True, nulls_last=True).get_column("display_id")[0])
+    return str(ended.sort(lost_hours(), descending=True, nulls_last=True).get_column("display_id")[0])
 
 
 def _truth(cluster: SimulatedCluster) -> str:

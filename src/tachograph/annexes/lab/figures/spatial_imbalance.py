@@ -43,7 +43,7 @@ def _one_of_many(jobs: pl.DataFrame) -> dict[str, Fact]:
     used = pl.col("gpus_seen") - pl.col("gpus_never_used")
     known = jobs.filter((pl.col("gpus") > 1) & (pl.col("gpus_seen") == pl.col("gpus")) & (used > 0))
     one = known.filter(used == 1)
-    unused = one.select((pl.col("gpu_hours") * (1 - 1 / pl.col("gpus"))).sum()).item()
+    unused = float(one.get_column("gpu_hours_never_used").sum())
     return {
         "seen_jobs": known.height,
         "one_gpu_jobs": one.height,

@@ -49,7 +49,7 @@ _LEDGER = {
     "gpu_hours": "GPU-hours that these jobs held. Unit: h.",
     "first": "Start of the first job. Null: no job.",
     "last": "End of the last job. Null: no job.",
-    "causes": "A row per cause, and one each for productive and unmeasured time.",
+    "causes": "A row per cause; time in use, by whether work was seen; time not measured.",
     "left_out": "A row per reason for leaving jobs out of the ledger.",
     "assumptions": "Assumptions under which hours are recoverable.",
     "by": "What the rows are grouped by.",
