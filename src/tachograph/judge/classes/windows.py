@@ -7,18 +7,23 @@ candidate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tachograph.catalog.arrays import Ints, Longs, Singles
 from tachograph.judge.classes import kernel
+from tachograph.judge.classes.characteristics import AWAKE
 from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
 from tachograph.judge.classes.series import Series
 from tachograph.judge.finding import Verdict
+from tachograph.judge.work_level import LEAST_WORK, PINNED, WAITING, WORKING
 
 ENOUGH = 0.8  # of a window's minutes must have been measured: fewer are neither flat nor not
+WORK_LEVEL = "work_level"
+# A GPU that waits does the same all the time; its power varies by a few watts.
+LEVEL_THETA = 0.05
 VERDICT_OF: Mapping[int, Verdict] = {NO: "no", YES: "yes", UNDECIDED: "unknown"}
 
 
@@ -81,6 +86,32 @@ def spreads(series: Series, names: Sequence[str], *, width: int) -> WindowSpread
     return WindowSpreads(series, width, windows, found, working)
 
 
+def level_windows(series: Series, *, width: int) -> WindowSpreads:
+    """Return the spreads of the level of work; work and light load are marked by it, too."""
+    level, util = series.work_level, series.looks_busy
+    light = (util >= AWAKE) & (util < PINNED)
+    marks = np.where(level >= WORKING, kernel.WORKS, np.where(light, kernel.LIGHT, 0))
+    by_level = replace(series, values={WORK_LEVEL: level}, works=marks.astype(np.uint8))
+    return spreads(by_level, (WORK_LEVEL,), width=width)
+
+
+def level_votes(windows: WindowSpreads, *, where: int, hang_minutes: float) -> HangVotes:
+    """Return votes on an interval in which the level of work is that of a GPU that waits.
+
+    A minute of unknown level may be one of work or of waiting: UNDECIDED where they decide.
+    """
+    return hang_votes(
+        windows,
+        WORK_LEVEL,
+        where=where,
+        theta=LEVEL_THETA,
+        level=WAITING,
+        hang_minutes=hang_minutes,
+        least=LEAST_WORK,
+        every_minute=True,
+    )
+
+
 def hang_votes(
     windows: WindowSpreads,
     name: str,
@@ -89,6 +120,8 @@ def hang_votes(
     theta: float,
     level: float | None,
     hang_minutes: float,
+    least: int | None = None,
+    every_minute: bool = False,
 ) -> HangVotes:
     """Return each job's vote of a characteristic on a hang interval.
 
@@ -97,7 +130,7 @@ def hang_votes(
     The interval is a run of consecutive flat windows (spread below `theta`) that covers at least
     `hang_minutes`. With a `level` its minutes are also all below it, none is at work and at most a
     tenth of a window has a light load; before and after it (as `where` requires) at least half a
-    window of minutes is at work. Without: before one at the end lies a run of windows that are not
+    window of minutes (`least`) is at work. Without: before one at the end lies a run of windows that are not
     flat and cover more than `hang_minutes`; before and after others one such window.
     """
     series, of = windows.series, windows.of[name]
@@ -111,8 +144,8 @@ def hang_votes(
     kernel.hang_votes(
         series.of(name), series.works, series.offset, windows.windows, of.spread, of.high, of.measured,
         windows.working, max(1, windows.width // 10), windows.width, int(np.ceil(ENOUGH * windows.width)), theta,
-        np.nan if level is None else level, hang_minutes, where, max(1, windows.width // 2),
-        votes.vote, votes.begin, votes.end, votes.compared,
+        np.nan if level is None else level, hang_minutes, where, least or max(1, windows.width // 2),
+        every_minute, votes.vote, votes.begin, votes.end, votes.compared,
     )  # fmt: skip
     return votes
 

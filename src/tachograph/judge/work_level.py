@@ -1,0 +1,119 @@
+"""Level of work of a job's minutes: by counters of work where measured, else by its own power.
+
+Utilisation is no evidence of work: a hung collective operation (NCCL) shows 100 %, and so does a
+copy to the host. Power is, compared with that of the same job at work. Ours; tried on recordings
+of an H100 and on simulated jobs (`tachograph lab accuracy --counters utilisation_power`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from tachograph.catalog.arrays import Longs, Singles
+from tachograph.judge.classes.characteristics import AWAKE, GPU, SM_BUSY, WORK
+
+# Levels: 0 idle, 1 as usual at work. A GPU waits below the first and works from the second on;
+# between them lie lighter phases of work as well as waits of power-hungry kinds: not known.
+WAITING, WORKING = 0.4, 0.6
+PINNED = 0.97  # utilisation from which on it may be a GPU that waits by polling; loads come and go
+LEAST_WORK = 20  # minutes at a power that make it the power at work: less is a peak
+IDLE_SHARE = 0.1  # of the board's power: an idle GPU, where none of the job's minutes was idle
+LEAST_RISE = 1.25  # power at work over idle power; nearer to it power does not show work
+TRAFFIC = 0.015  # memory utilisation: a copy to the host of an H100 shows 0.02, polling nothing
+USUAL_TRAFFIC = 0.1  # share of the job's usual memory utilisation from which on it works
+_IDLE_MINUTES = 3  # from which on the job's own idle power counts
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteColumns:
+    """Minutes of jobs, one job behind the other; NaN where not measured.
+
+    Of the busiest GPU: `util`, `work` (arithmetic or memory traffic), `sm` activity, `memory`
+    utilisation, and the highest `power_w`. `pcie`, `nvlink`: bytes per second, means over GPUs.
+    """
+
+    util: Singles
+    work: Singles
+    sm: Singles
+    memory: Singles
+    power_w: Singles
+    pcie: Singles
+    nvlink: Singles
+
+
+def work_levels(minutes: MinuteColumns, offset: Longs, board_w: Singles) -> Singles:
+    """Return the level of work of each minute: below WAITING none, from WORKING on work.
+
+    NaN: not measured, or neither. `offset`: first minute of each job, and behind the last their
+    number. `board_w`: board power of each job's GPUs, NaN unknown.
+
+    >>> watts = np.repeat(np.array([640, 240, 420], np.float32), [72, 168, 1])
+    >>> busy, unknown = np.ones(241, np.float32), np.full(241, np.nan, np.float32)
+    >>> columns = MinuteColumns(busy, unknown, unknown, unknown, watts, unknown, unknown)
+    >>> levels = work_levels(columns, np.array([0, 241]), np.array([700], np.float32))
+    >>> [round(float(levels[minute]), 2) for minute in (0, 100, 240)]
+    [1.0, 0.3, 0.61]
+    """
+    counted = np.minimum(minutes.work * np.float32(WORKING / WORK), np.float32(1))
+    counted[minutes.sm >= SM_BUSY] = 1.0
+    power, traffic = _shares_of_own(minutes, offset, board_w)
+    level = np.fmax(counted, power)
+    level[(level >= WAITING) & (level < WORKING)] = np.nan
+    # An idle GPU has nothing to do, whatever its power.
+    level[(minutes.util < AWAKE) & ~(level >= WORKING)] = 0.0
+    moves = (minutes.util >= AWAKE) & (minutes.memory >= TRAFFIC) & ~(level >= WORKING)
+    level[moves] = np.nan
+    level[moves & (traffic >= USUAL_TRAFFIC)] = 1.0
+    for values, name in ((minutes.pcie, "pcie"), (minutes.nvlink, "nvlink")):
+        level[values >= (GPU[name].busy or np.inf)] = 1.0
+    return level
+
+
+def _shares_of_own(
+    minutes: MinuteColumns, offset: Longs, board_w: Singles
+) -> tuple[Singles, Singles]:
+    """Return power between idle (0) and at work (1), and memory utilisation over that at work."""
+    power, traffic = np.full((2, len(minutes.util)), np.nan, np.float32)
+    awake = ~(minutes.util < AWAKE)
+    for job, (first, last) in enumerate(pairwise(offset.tolist())):
+        watts, memory = minutes.power_w[first:last], minutes.memory[first:last]
+        used = awake[first:last]
+        idle = watts[~used & ~np.isnan(watts)]
+        if idle.size >= _IDLE_MINUTES:
+            floor = float(np.median(idle))
+        else:
+            floor = IDLE_SHARE * _known_or(float(board_w[job]), _highest(watts))
+        at_work = usual_at_work(watts[used], floor)
+        if at_work >= LEAST_RISE * floor:
+            power[first:last] = (watts - np.float32(floor)) / np.float32(at_work - floor)
+        usual = usual_at_work(memory[used], 0.0)
+        # of nearly nothing a tenth is noise
+        if usual >= TRAFFIC / USUAL_TRAFFIC:
+            traffic[first:last] = memory / np.float32(usual)
+    return np.maximum(power, np.float32(0)), traffic
+
+
+def usual_at_work(values: Singles, floor: float) -> float:
+    """Return the median of a job's minutes at work: nearer to the highest than to `floor`.
+
+    The highest is that of LEAST_WORK minutes. NaN where fewer were measured.
+
+    >>> usual_at_work(np.array([90.0] * 300 + [640.0] * 30 + [700.0] * 5, np.float32), 70.0)
+    640.0
+    """
+    known = values[~np.isnan(values)]
+    if known.size < LEAST_WORK:
+        return np.nan
+    high = float(np.partition(known, -LEAST_WORK)[-LEAST_WORK])
+    return float(np.median(known[known >= (floor + high) / 2]))
+
+
+def _highest(values: Singles) -> float:
+    return float(np.fmax.reduce(values)) if values.size else np.nan
+
+
+def _known_or(value: float, otherwise: float) -> float:
+    return otherwise if np.isnan(value) else value
