@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tachograph.catalog.arrays import Longs, Singles
+from tachograph.catalog.arrays import Flags, Longs, Singles
 from tachograph.judge.classes.characteristics import AWAKE, GPU, SM_BUSY, WORK
 
 # Levels: 0 idle, 1 as usual at work. A GPU waits below the first and works from the second on;
@@ -20,10 +20,12 @@ from tachograph.judge.classes.characteristics import AWAKE, GPU, SM_BUSY, WORK
 WAITING, WORKING = 0.4, 0.6
 PINNED = 0.97  # utilisation from which on it may be a GPU that waits by polling; loads come and go
 LEAST_WORK = 20  # minutes at a power that make it the power at work: less is a peak
+NEAR_HIGHEST = 0.75  # of the highest: from there on a minute counts for the power at work
 IDLE_SHARE = 0.1  # of the board's power: an idle GPU, where none of the job's minutes was idle
 LEAST_RISE = 1.25  # power at work over idle power; nearer to it power does not show work
 TRAFFIC = 0.015  # memory utilisation: a copy to the host of an H100 shows 0.02, polling nothing
 USUAL_TRAFFIC = 0.1  # share of the job's usual memory utilisation from which on it works
+USUAL = 0.1  # of the other minutes at full utilisation: if more show little power, that is usual
 _IDLE_MINUTES = 3  # from which on the job's own idle power counts
 
 
@@ -58,7 +60,7 @@ def work_levels(minutes: MinuteColumns, offset: Longs, board_w: Singles) -> Sing
     [1.0, 0.3, 0.61]
     """
     counted = np.minimum(minutes.work * np.float32(WORKING / WORK), np.float32(1))
-    counted[minutes.sm >= SM_BUSY] = 1.0
+    counted[(minutes.work >= WORK) | (minutes.sm >= SM_BUSY)] = 1.0
     power, traffic = _shares_of_own(minutes, offset, board_w)
     level = np.fmax(counted, power)
     level[(level >= WAITING) & (level < WORKING)] = np.nan
@@ -97,9 +99,9 @@ def _shares_of_own(
 
 
 def usual_at_work(values: Singles, floor: float) -> float:
-    """Return the median of a job's minutes at work: nearer to the highest than to `floor`.
+    """Return the median of a job's minutes at work; NaN where fewer than LEAST_WORK were measured.
 
-    The highest is that of LEAST_WORK minutes. NaN where fewer were measured.
+    They lie NEAR_HIGHEST or above, between `floor` and the value that LEAST_WORK minutes reach.
 
     >>> usual_at_work(np.array([90.0] * 300 + [640.0] * 30 + [700.0] * 5, np.float32), 70.0)
     640.0
@@ -108,7 +110,23 @@ def usual_at_work(values: Singles, floor: float) -> float:
     if known.size < LEAST_WORK:
         return np.nan
     high = float(np.partition(known, -LEAST_WORK)[-LEAST_WORK])
-    return float(np.median(known[known >= (floor + high) / 2]))
+    return float(np.median(known[known >= floor + NEAR_HIGHEST * (high - floor)]))
+
+
+def low_is_usual(level: Singles, util: Singles, inside: Flags) -> bool:
+    """Return whether a job shows full utilisation with little power outside an interval, too.
+
+    Copies, evaluation and decoding come back; a collective operation hangs once. A pause half as
+    long as the interval also shows that the job comes back from it.
+    """
+    pinned = (util >= PINNED) & ~inside
+    low = pinned & (level < WAITING)
+    longest = here = 0
+    for is_low in low.tolist():
+        here = here + 1 if is_low else 0
+        longest = max(longest, here)
+    often = np.count_nonzero(low) > USUAL * np.count_nonzero(pinned)
+    return bool(often or 2 * longest >= np.count_nonzero(inside))
 
 
 def _highest(values: Singles) -> float:

@@ -151,9 +151,9 @@ def timelines_of(minutes: pl.DataFrame, *, idle_util: float) -> pl.DataFrame:
 
     Columns: `minute`; the largest mean of the GPUs for each of ACTIVITY; `busy`, `work`, `power_w`:
     utilisation and work (arithmetic or memory traffic) of the busiest and mean power, of the GPUs
-    with known utilisation and work; `highest_power_w`, `mem_copy_util`: the largest; `mean_<name>` of AVERAGED; `measured_gpus`, `idle_gpus`: GPUs
-    with known activity, and idle ones (below `idle_util`), `idle_power_w` their power;
-    `active_sum`: activity of the others, added up.
+    with known utilisation and work; `highest_power_w`, `mem_copy_util`: the largest;
+    `mean_<name>` of AVERAGED; `measured_gpus`, `idle_gpus`: GPUs with known activity, and idle ones
+    (below `idle_util`), `idle_power_w` their power; `active_sum`: activity of the others, added up.
     """
     return merge_timelines(
         [timeline_of_minutes(minutes, idle_util=idle_util, key="job_key")], key="job_key"

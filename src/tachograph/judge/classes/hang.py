@@ -24,13 +24,11 @@ from tachograph.judge.classes.windows import (
     majority,
 )
 from tachograph.judge.finding import CheckedValue, Finding, FindingConfidence, Severity
-from tachograph.judge.work_level import PINNED, WAITING, WORKING
+from tachograph.judge.work_level import PINNED, WAITING, WORKING, low_is_usual
 
 # Characteristics that count work: where there is one the votes decide, as published.
 _COUNTERS = ("sm_active", "tensor_active", "dram_active")
 _ARITHMETIC_AND_MEMORY = ("tensor_active", "dram_active")
-# Of the other minutes with full utilisation: if so many show little power, that is usual for it.
-USUAL = 0.1
 _RECORD = "record tensor_active and dram_active (DCGM profiling) to know"
 # vote -> whether its check holds; None: it has no vote, or what was not measured decides
 _HOLDS = {NO: False, YES: True, UNDECIDED: None, MISSING: None, UNUSED: None}
@@ -275,20 +273,9 @@ def _level_finding(
 
 
 def _usual_outside(case: HangCase) -> bool:
-    """Whether the job shows full utilisation with little power at other times, too.
-
-    Copies, evaluation and decoding come back; a collective operation hangs once. Also a pause half
-    as long as the interval shows that the job comes back from it.
-    """
-    outside = np.ones(case.minutes, np.bool_)
-    outside[case.begin : case.end] = False
-    pinned = (case.utilisation >= PINNED) & outside
-    low = pinned & (case.levels < WAITING)
-    longest = here = 0
-    for is_low in low.tolist():
-        here = here + 1 if is_low else 0
-        longest = max(longest, here)
-    return bool(low.sum() > USUAL * pinned.sum() or 2 * longest >= case.end - case.begin)
+    inside = np.zeros(case.minutes, np.bool_)
+    inside[case.begin : case.end] = True
+    return low_is_usual(case.levels, case.utilisation, inside)
 
 
 def _usual(place: HangPlace, case: HangCase) -> str:
