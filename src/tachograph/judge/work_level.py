@@ -19,9 +19,10 @@ from tachograph.judge.classes.characteristics import AWAKE, GPU, SM_BUSY, WORK
 # between them lie lighter phases of work as well as waits of power-hungry kinds: not known.
 WAITING, WORKING = 0.4, 0.6
 PINNED = 0.97  # utilisation from which on it may be a GPU that waits by polling; loads come and go
-LEAST_WORK = 20  # minutes at a power that make it the power at work: less is a peak
+LEAST_WORK = 10  # minutes at a power that make it the power at work: less is a peak
+LONG_WORK = 20  # minutes at work beside a wait at full utilisation, else the work may be the peak
 NEAR_HIGHEST = 0.75  # of the highest: from there on a minute counts for the power at work
-IDLE_SHARE = 0.1  # of the board's power: an idle GPU, where none of the job's minutes was idle
+IDLE_SHARE = 0.15  # of the board's power: an idle GPU, where none of the job's minutes was idle
 LEAST_RISE = 1.25  # power at work over idle power; nearer to it power does not show work
 TRAFFIC = 0.015  # memory utilisation: a copy to the host of an H100 shows 0.02, polling nothing
 USUAL_TRAFFIC = 0.1  # share of the job's usual memory utilisation from which on it works
@@ -52,12 +53,12 @@ def work_levels(minutes: MinuteColumns, offset: Longs, board_w: Singles) -> Sing
     NaN: not measured, or neither. `offset`: first minute of each job, and behind the last their
     number. `board_w`: board power of each job's GPUs, NaN unknown.
 
-    >>> watts = np.repeat(np.array([640, 240, 420], np.float32), [72, 168, 1])
+    >>> watts = np.repeat(np.array([640, 240, 400], np.float32), [72, 168, 1])
     >>> busy, unknown = np.ones(241, np.float32), np.full(241, np.nan, np.float32)
     >>> columns = MinuteColumns(busy, unknown, unknown, unknown, watts, unknown, unknown)
     >>> levels = work_levels(columns, np.array([0, 241]), np.array([700], np.float32))
     >>> [round(float(levels[minute]), 2) for minute in (0, 100, 240)]
-    [1.0, 0.3, 0.61]
+    [1.0, 0.25, nan]
     """
     counted = np.minimum(minutes.work * np.float32(WORKING / WORK), np.float32(1))
     counted[(minutes.work >= WORK) | (minutes.sm >= SM_BUSY)] = 1.0
@@ -90,12 +91,26 @@ def _shares_of_own(
             floor = IDLE_SHARE * _known_or(float(board_w[job]), _highest(watts))
         at_work = usual_at_work(watts[used], floor)
         if at_work >= LEAST_RISE * floor:
-            power[first:last] = (watts - np.float32(floor)) / np.float32(at_work - floor)
+            share = (watts - np.float32(floor)) / np.float32(at_work - floor)
+            power[first:last] = _by_utilisation(share, minutes.util[first:last])
         usual = usual_at_work(memory[used], 0.0)
         # of nearly nothing a tenth is noise
         if usual >= TRAFFIC / USUAL_TRAFFIC:
             traffic[first:last] = memory / np.float32(usual)
     return np.maximum(power, np.float32(0)), traffic
+
+
+def _by_utilisation(share: Singles, util: Singles) -> Singles:
+    """Return shares of power; unclear ones at full utilisation by the utilisation at work.
+
+    Where it was 80 % at work, work at 100 % takes a quarter more power.
+    """
+    at_work = util[(share >= NEAR_HIGHEST) & ~np.isnan(util)]
+    if not at_work.size:
+        return share
+    usual = min(1.0, float(np.median(at_work)))
+    unclear = (share >= WAITING) & (share < WORKING) & (util >= PINNED)
+    return np.where(unclear, share * np.float32(usual), share)
 
 
 def usual_at_work(values: Singles, floor: float) -> float:
@@ -117,9 +132,12 @@ def low_is_usual(level: Singles, util: Singles, inside: Flags) -> bool:
     """Return whether a job shows full utilisation with little power outside an interval, too.
 
     Copies, evaluation and decoding come back; a collective operation hangs once. A pause half as
-    long as the interval also shows that the job comes back from it.
+    long as the interval also shows that the job comes back from it. True also where there is little
+    work beside it.
     """
     pinned = (util >= PINNED) & ~inside
+    if np.count_nonzero((level >= WORKING) & ~inside) < LONG_WORK:
+        return True
     low = pinned & (level < WAITING)
     longest = here = 0
     for is_low in low.tolist():

@@ -77,7 +77,7 @@ def _by_power(job: CheckedJob) -> Found | None:
     waits = (util >= PINNED) & (level < WAITING)
     # any other minute that was measured may be work
     worked = np.flatnonzero(~waits & ~np.isnan(util))
-    if not worked.size or np.count_nonzero(level >= WORKING) < BY_POWER / 3:
+    if not worked.size:
         return None
     begin, last = int(minute[worked[-1]]) + 1, int(minute[~np.isnan(util)][-1])
     waiting = waits & (minute >= begin)

@@ -250,7 +250,7 @@ def _level_finding(
     if case.minutes < case.form.limits.hang:
         answer, sentence = NO, _short(place, case)
     elif answer == YES and case.spinning and not case.counted and _usual_outside(case):
-        answer, sentence = UNDECIDED, _usual(place, case)
+        answer, sentence = UNDECIDED, _usual(case)
     elif answer == YES:
         sentence, evidence = place.found(case), _evidence(case)
         begin, end = _bounds(case)
@@ -278,11 +278,10 @@ def _usual_outside(case: HangCase) -> bool:
     return low_is_usual(case.levels, case.utilisation, inside)
 
 
-def _usual(place: HangPlace, case: HangCase) -> str:
+def _usual(case: HangCase) -> str:
     return (
         f"Unknown: from {text(case.begin * 60, 's')} after the start, for {case.lasted}, its GPUs "
-        f"showed {signs(case)}, but so they did at other times; {_RECORD} whether that was "
-        f"{place.noun}."
+        f"showed {signs(case)}, which may be usual for it; {_RECORD}."
     )
 
 

@@ -18,7 +18,7 @@ from tachograph.judge.classes.characteristics import AWAKE
 from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
 from tachograph.judge.classes.series import Series
 from tachograph.judge.finding import Verdict
-from tachograph.judge.work_level import LEAST_WORK, PINNED, WAITING, WORKING
+from tachograph.judge.work_level import PINNED, WAITING, WORKING
 
 ENOUGH = 0.8  # of a window's minutes must have been measured: fewer are neither flat nor not
 WORK_LEVEL = "work_level"
@@ -107,7 +107,6 @@ def level_votes(windows: WindowSpreads, *, where: int, hang_minutes: float) -> H
         theta=LEVEL_THETA,
         level=WAITING,
         hang_minutes=hang_minutes,
-        least=LEAST_WORK,
         every_minute=True,
     )
 
@@ -120,7 +119,6 @@ def hang_votes(
     theta: float,
     level: float | None,
     hang_minutes: float,
-    least: int | None = None,
     every_minute: bool = False,
 ) -> HangVotes:
     """Return each job's vote of a characteristic on a hang interval.
@@ -130,7 +128,7 @@ def hang_votes(
     The interval is a run of consecutive flat windows (spread below `theta`) that covers at least
     `hang_minutes`. With a `level` its minutes are also all below it, none is at work and at most a
     tenth of a window has a light load; before and after it (as `where` requires) at least half a
-    window of minutes (`least`) is at work. Without: before one at the end lies a run of windows that are not
+    window of minutes is at work. Without: before one at the end lies a run of windows that are not
     flat and cover more than `hang_minutes`; before and after others one such window.
     """
     series, of = windows.series, windows.of[name]
@@ -144,7 +142,7 @@ def hang_votes(
     kernel.hang_votes(
         series.of(name), series.works, series.offset, windows.windows, of.spread, of.high, of.measured,
         windows.working, max(1, windows.width // 10), windows.width, int(np.ceil(ENOUGH * windows.width)), theta,
-        np.nan if level is None else level, hang_minutes, where, least or max(1, windows.width // 2),
+        np.nan if level is None else level, hang_minutes, where, max(1, windows.width // 2),
         every_minute, votes.vote, votes.begin, votes.end, votes.compared,
     )  # fmt: skip
     return votes
