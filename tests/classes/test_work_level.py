@@ -177,7 +177,8 @@ def test_little_work_beside_a_wait_may_be_a_peak() -> None:
 def test_full_utilisation_at_less_power_than_part_of_it_takes() -> None:
     part = AT_WORK | {"gpu_util": 0.7}
     assert judged((72, part), (168, at_level(0.5)))["job_hang"].verdict == "yes"
-    assert judged((72, part), (168, at_level(WORKING + 0.01)))["job_hang"].verdict == "no"
+    for level, verdict in ((0.61, "unknown"), (0.74, "unknown"), (0.76, "no"), (1.0, "no")):
+        assert judged((72, part), (168, at_level(level)))["job_hang"].verdict == verdict, level
     assert judged((72, AT_WORK), (168, at_level(0.5)))["job_hang"].verdict == "unknown"
 
 
@@ -188,6 +189,17 @@ def test_memory_traffic_tells_a_copy_from_a_hang() -> None:
     decoding = HOST_COPY | {"power_w": 200.0, "mem_copy_util": 0.5}
     assert judged((100, AT_WORK), (90, decoding), without=PROFILING)["job_hang"].verdict == "no"
     assert judged((100, AT_WORK), (90, HUNG), without=PROFILING)["job_hang"].verdict == "yes"
+
+
+def test_a_copy_over_pcie_is_no_hang_whatever_votes() -> None:
+    work = AT_WORK | {"pcie_tx_bytes_per_s": 1e8, "pcie_rx_bytes_per_s": 1e8}
+    copy = HOST_COPY | {"sm_active": 0.0, "dram_active": 0.008, "pcie_tx_bytes_per_s": 2.3e10}
+    found = judged((100, work), (90, copy), without=())["job_hang"]
+    assert (found.verdict, found.confidence) == ("no", None)
+    assert "PCIe or NVLink traffic shows work to its end" in found.sentence
+    still = copy | {"pcie_tx_bytes_per_s": 1e5}
+    found = judged((100, work), (90, still), without=())["job_hang"]
+    assert (found.verdict, found.confidence) == ("yes", "high")
 
 
 def test_a_load_that_comes_and_goes_is_no_wait() -> None:
@@ -304,6 +316,7 @@ def test_jobs_do_not_depend_on_their_neighbours() -> None:
 def test_too_few_minutes_have_no_usual_power() -> None:
     assert np.isnan(usual_at_work(np.full(9, 600, np.float32), IDLE_W))
     assert usual_at_work(np.full(10, 600, np.float32), IDLE_W) == 600
+    assert usual_at_work(np.arange(20, dtype=np.float32), IDLE_W) == 10  # never above idle
 
 
 @pytest.mark.parametrize(("low", "usual"), [(0, False), (10, False), (11, True)])

@@ -101,16 +101,19 @@ def _shares_of_own(
 
 
 def _by_utilisation(share: Singles, util: Singles) -> Singles:
-    """Return shares of power; unclear ones at full utilisation by the utilisation at work.
+    """Return shares of power; those at full utilisation by the utilisation at work.
 
-    Where it was 80 % at work, work at 100 % takes a quarter more power.
+    Where it was 80 % at work, work at 100 % takes a quarter more power: less than that is unclear
+    unless it is NEAR_HIGHEST.
     """
     at_work = util[(share >= NEAR_HIGHEST) & ~np.isnan(util)]
     if not at_work.size:
         return share
-    usual = min(1.0, float(np.median(at_work)))
-    unclear = (share >= WAITING) & (share < WORKING) & (util >= PINNED)
-    return np.where(unclear, share * np.float32(usual), share)
+    usual = np.float32(min(1.0, float(np.median(at_work))))
+    compared = share * usual
+    compared[(share >= WORKING) & (compared < WAITING)] = WAITING
+    lower = (util >= PINNED) & (share >= WAITING) & (share < NEAR_HIGHEST)
+    return np.where(lower, compared, share)
 
 
 def usual_at_work(values: Singles, floor: float) -> float:
@@ -125,6 +128,8 @@ def usual_at_work(values: Singles, floor: float) -> float:
     if known.size < LEAST_WORK:
         return np.nan
     high = float(np.partition(known, -LEAST_WORK)[-LEAST_WORK])
+    if high <= floor:
+        return high
     return float(np.median(known[known >= floor + NEAR_HIGHEST * (high - floor)]))
 
 

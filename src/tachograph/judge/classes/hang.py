@@ -228,9 +228,20 @@ def _gpu_finding(
         waiting = _with_interval(by_level)
         if waiting.spinning and waiting.counted:
             return _level_finding(place, job_class, by_level, [])
+    if answer == YES and level == NO and _moves_data(_with_interval(case)):
+        return _level_finding(place, job_class, by_level, [])
     if answer == UNDECIDED and level == NO and place.where != END:
         answer = NO
     return _finding(place, job_class, case, answer)
+
+
+def _moves_data(case: HangCase) -> bool:
+    """Whether GPUs that look busy move data in the interval: copies do no arithmetic."""
+    rates = {name: case.mean_inside(name) for name in ("pcie", "nvlink")}
+    busy = case.form.limits.busy
+    return case.spinning and any(
+        (rate or 0.0) >= (busy[name] or 0.0) for name, rate in rates.items()
+    )
 
 
 def _counters_measured(case: HangCase) -> bool:
@@ -306,6 +317,8 @@ def _level_none(place: HangPlace, case: HangCase) -> str:
     if case.own_votes[WORK_LEVEL] == UNUSED:
         return f"No: its GPUs did no work{so_far(case.row) or ' at all'}; {long} beside work."
     by = "power" if not np.isnan(case.values("power")).all() else "utilisation"
+    if _moves_data(replace(case, end=case.minutes)):
+        by = "PCIe or NVLink traffic"
     light = (case.utilisation >= AWAKE) & (case.utilisation < PINNED)
     at_work = np.flatnonzero((case.levels >= WORKING) | light)
     if at_work.size and place.where == BEGIN:
