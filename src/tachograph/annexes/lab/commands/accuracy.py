@@ -35,7 +35,8 @@ def add_arguments(parser: Parser) -> None:
         "--counters",
         choices=("all", "no_profiling", "utilisation_power", "utilisation"),
         default="all",
-        help="counters that the simulated site records (default all)",
+        metavar="SET",
+        help="counters that the site records: all, no_profiling, utilisation_power, utilisation",
     )
     parser.add_argument(
         "--keep", metavar="DIR", help="keep lake, accounting and ground truth in this new folder"
@@ -194,9 +195,11 @@ def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambi
         if arguments.config
         else f"built in, chosen on seed {CHOSEN_ON}"
     )
+    telemetry = "telemetry with defects"
+    if arguments.counters != "all":
+        telemetry = f"counters {arguments.counters}, {telemetry}"
     output.print_text(
-        f"{arguments.jobs:,} simulated jobs, seed {arguments.seed}, counters {arguments.counters}, "
-        f"telemetry with defects; "
+        f"{arguments.jobs:,} simulated jobs, seed {arguments.seed}, {telemetry}; "
         f"{known:,} judged, "
         f"{ambiguous:,} left out because their GPUs are not recorded.\nThresholds: "
         f"{thresholds}.\n\n"
