@@ -63,7 +63,7 @@ def work_levels(minutes: MinuteColumns, offset: Longs, board_w: Singles) -> Sing
     counted = np.minimum(minutes.work * np.float32(WORKING / WORK), np.float32(1))
     counted[(minutes.work >= WORK) | (minutes.sm >= SM_BUSY)] = 1.0
     power, traffic = _shares_of_own(minutes, offset, board_w)
-    level = np.fmax(counted, power)
+    level: Singles = np.fmax(counted, power)
     level[(level >= WAITING) & (level < WORKING)] = np.nan
     # An idle GPU has nothing to do, whatever its power.
     level[(minutes.util < AWAKE) & ~(level >= WORKING)] = 0.0
