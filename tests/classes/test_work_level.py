@@ -17,8 +17,7 @@ from made_jobs import Levels, gpu_minutes, phases, verdicts
 from madelake import held, job, make_lake, summarized, utc
 from tachograph.annexes.lab.accuracy import COUNTER_SETS
 from tachograph.catalog.config import ClassOptions, Configuration
-from tachograph.judge.finding import Finding
-from tachograph.judge.work_level import (
+from tachograph.judge.classes.work_level import (
     WAITING,
     WORKING,
     MinuteColumns,
@@ -26,6 +25,7 @@ from tachograph.judge.work_level import (
     usual_at_work,
     work_levels,
 )
+from tachograph.judge.finding import Finding
 from tachograph.lake.query import read_summaries, read_verdicts
 
 BOARD_W = 700.0

@@ -16,7 +16,7 @@ from tachograph.catalog.units import text
 from tachograph.judge.activity import ENOUGH_MINUTES, number
 from tachograph.judge.check import Check, CheckedJob, Found, Unmeasured
 from tachograph.judge.classes.series import board_power_w
-from tachograph.judge.work_level import (
+from tachograph.judge.classes.work_level import (
     PINNED,
     WAITING,
     WORKING,

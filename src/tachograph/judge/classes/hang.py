@@ -23,8 +23,8 @@ from tachograph.judge.classes.windows import (
     level_votes,
     majority,
 )
+from tachograph.judge.classes.work_level import PINNED, WAITING, WORKING, low_is_usual
 from tachograph.judge.finding import CheckedValue, Finding, FindingConfidence, Severity
-from tachograph.judge.work_level import PINNED, WAITING, WORKING, low_is_usual
 
 # Characteristics that count work: where there is one the votes decide, as published.
 _COUNTERS = ("sm_active", "tensor_active", "dram_active")

@@ -26,7 +26,7 @@ from tachograph.judge.classes.characteristics import (
     SPINNING,
     WORK,
 )
-from tachograph.judge.work_level import WORKING, MinuteColumns, work_levels
+from tachograph.judge.classes.work_level import WORKING, MinuteColumns, work_levels
 from tachograph.pipeline.timelines import ACTIVITY
 
 ALL_REPORT = 0.9  # of a job's GPUs: a few of very many may report nothing
@@ -44,7 +44,7 @@ class Series:
     last minute, as of when it is judged. `values`: {characteristic: value per place}, NaN where not
     measured. `works`: marks, kernel.WORKS where a GPU of the job surely works, so that the minute
     is not idle, kernel.LIGHT where one has a light load. `looks_busy`: utilisation of the busiest
-    GPU. `work_level`: see `judge.work_level`; of hosts unknown.
+    GPU. `work_level`: see `judge.classes.work_level`; of hosts unknown.
     """
 
     job_keys: tuple[str, ...]

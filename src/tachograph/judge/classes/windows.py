@@ -17,8 +17,8 @@ from tachograph.judge.classes import kernel
 from tachograph.judge.classes.characteristics import AWAKE
 from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
 from tachograph.judge.classes.series import Series
+from tachograph.judge.classes.work_level import PINNED, WAITING, WORKING
 from tachograph.judge.finding import Verdict
-from tachograph.judge.work_level import PINNED, WAITING, WORKING
 
 ENOUGH = 0.8  # of a window's minutes must have been measured: fewer are neither flat nor not
 WORK_LEVEL = "work_level"
