@@ -49,6 +49,7 @@ def as_series(jobs: list[Job]) -> Series:
         {"x": values},
         works,
         np.full_like(values, np.nan),
+        np.full_like(values, np.nan),
     )
 
 

@@ -29,7 +29,7 @@ from tachograph.judge.activity import (
     number,
     so_far,
 )
-from tachograph.judge.finding import Severity
+from tachograph.judge.finding import FindingConfidence, Severity
 from tachograph.pipeline.timelines import ACTIVITY
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 class Found:
     """A check that holds for a job, with its numbers; begin, end None: the whole job.
 
-    advice: where that of the check does not fit.
+    advice: where that of the check does not fit. confidence: where it is not that of the check.
     """
 
     sentence: str
@@ -65,6 +65,7 @@ class Found:
     begin: datetime | None = None
     end: datetime | None = None
     advice: str | None = None
+    confidence: FindingConfidence | None = None
 
 
 class JobRows:

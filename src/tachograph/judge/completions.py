@@ -476,6 +476,9 @@ def _filled_minutes(every: pl.DataFrame, fill: Fill, idle_util: float) -> pl.Dat
     most = {name: highest([name]) for name in ACTIVITY}
     most |= {"busy": highest(["gpu_util"]), "work": highest(WORK_COUNTERS)}
     totals = {f"mean_{name}": added(methodcaller("fraction", name)) for name in AVERAGED}
+    most["highest_power_w"] = pl.max_horizontal(
+        pl.when(gpus > 0).then(pl.col("_board") * state.power) for state, gpus in states
+    )
     links = added(lambda state: _LINK_BYTES_PER_S * state.links)
     totals |= {"mean_pcie": links, "mean_nvlink": links}
     watts = pl.col("_board") * added(attrgetter("power"))

@@ -28,7 +28,7 @@ from tachograph.judge.classes.series import (
     idle_times,
     node_units,
 )
-from tachograph.judge.classes.windows import spreads
+from tachograph.judge.classes.windows import level_windows, spreads
 from tachograph.judge.finding import Finding, Verdict, findings_frame
 
 __all__ = ["CLASS_CODES", "JOB_CLASSES", "ClassInput", "JobClass", "class_inputs", "judge_classes"]
@@ -120,8 +120,7 @@ def _found(
                 for place, finding in job_class.judge(job_class, form):
                     sure = finding if form.host else _if_sampled(finding, form.rows[place])
                     if sure.verdict == "yes":
-                        confidence = None if job_class.where is None else "high"
-                        sure = replace(sure, advice=advice, confidence=confidence)
+                        sure = replace(sure, advice=advice)
                     of_form[place].append(sure)
         for place, findings in sorted(of_form.items()):
             row = form.rows[place]
@@ -177,6 +176,7 @@ def _gpu_form(
         nodes=node_units(series.job_keys, gpus),
         gpus=gpu_units(series.job_keys, gpus),
         limits=class_limits(settings),
+        levels=level_windows(series, width=settings.window_minutes),
     )
 
 

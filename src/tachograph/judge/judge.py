@@ -155,7 +155,7 @@ def _finding(check: Check, job: CheckedJob) -> Finding | None:
         found.evidence,
         begin=found.begin,
         end=found.end,
-        confidence="low" if check.job_class is not None else None,
+        confidence=found.confidence or ("low" if check.job_class is not None else None),
     )
 
 

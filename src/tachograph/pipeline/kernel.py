@@ -532,9 +532,9 @@ def over_gpus_by_minute(
     """Add each slot at its index (-1: none); NaN: missing. Rows: see `timelines`.
 
     `columns`: three of activity, five of work, power, PCIe sent and received, NVLink sent and
-    received. `most`: largest activity each, and of GPUs whose first activity, fourth and fifth work
-    are there, the largest of it and of their work; of those GPUs power is the first of `sums` and
-    `counts`.
+    received, memory utilisation. `most`: largest activity each; of GPUs whose first activity,
+    fourth and fifth work are there, the largest of it and of their work; largest power and memory
+    utilisation. Of those GPUs power is the first of `sums` and `counts`.
     """
     (
         util,
@@ -550,6 +550,7 @@ def over_gpus_by_minute(
         pcie_rx,
         nvlink_tx,
         nvlink_rx,
+        copy,
     ) = columns
     for m in range(slot_place.shape[0]):
         k = slot_place[m]
@@ -561,6 +562,8 @@ def over_gpus_by_minute(
         most[1, k] = e if e > most[1, k] else most[1, k]
         most[2, k] = s if s > most[2, k] else most[2, k]
         x, d, w = tensor[m], dram[m], watts[m]
+        most[5, k] = w if w > most[5, k] else most[5, k]
+        most[6, k] = copy[m] if copy[m] > most[6, k] else most[6, k]
         if u == u and x == x and d == d:
             work = x if x > d else d
             work = fp64[m] if fp64[m] > work else work

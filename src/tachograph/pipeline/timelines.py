@@ -32,7 +32,7 @@ AVERAGED = (
 # The largest of the GPUs' means; busy and work (the largest of WORK) of those where NEEDED is
 # measured, and power of those. Sums over GPUs and their number: of AVERAGED; of GPUs with known
 # activity (`measured`) those that were idle, their power, and the activity of the others.
-_MOST = (*ACTIVITY, "busy", "work")
+_MOST = (*ACTIVITY, "busy", "work", "highest_power_w", "mem_copy_util")
 _SUMS = ("power_sum", *(f"sum_{name}" for name in AVERAGED), "idle_power_w", "active_sum")
 _COUNTS = ("power_gpus", *(f"gpus_{name}" for name in AVERAGED), "measured_gpus", "idle_gpus")
 TIMELINE: Mapping[str, pl.DataType] = MappingProxyType(
@@ -44,7 +44,7 @@ TIMELINE: Mapping[str, pl.DataType] = MappingProxyType(
     }
 )
 _COLUMNS = (*ACTIVITY, *WORK, "power_w", *("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"),
-            *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"))  # fmt: skip
+            *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"), "mem_copy_util")  # fmt: skip
 
 
 def empty_timeline(key: str = "run") -> pl.DataFrame:
@@ -112,6 +112,8 @@ def timeline_of_minutes(rows: pl.DataFrame, *, idle_util: float, key: str = "run
         *(pl.col(name).max() for name in ACTIVITY),
         busy=pl.when(complete).then(pl.col("gpu_util")).max(),
         work=pl.when(complete).then(pl.max_horizontal(*WORK)).max(),
+        highest_power_w=pl.col("power_w").max(),
+        mem_copy_util=pl.col("mem_copy_util").max(),
         power_sum=power.cast(pl.Float64).sum(),
         **{f"sum_{name}": value.cast(pl.Float64).sum() for name, value in averaged.items()},
         idle_power_w=pl.when(idle).then(pl.col("power_w")).cast(pl.Float64).sum(),
@@ -149,9 +151,9 @@ def timelines_of(minutes: pl.DataFrame, *, idle_util: float) -> pl.DataFrame:
 
     Columns: `minute`; the largest mean of the GPUs for each of ACTIVITY; `busy`, `work`, `power_w`:
     utilisation and work (arithmetic or memory traffic) of the busiest and mean power, of the GPUs
-    with known utilisation and work; `mean_<name>` of AVERAGED; `measured_gpus`, `idle_gpus`: GPUs
-    with known activity, and idle ones (below `idle_util`), `idle_power_w` their power;
-    `active_sum`: activity of the others, added up.
+    with known utilisation and work; `highest_power_w`, `mem_copy_util`: the largest;
+    `mean_<name>` of AVERAGED; `measured_gpus`, `idle_gpus`: GPUs with known activity, and idle ones
+    (below `idle_util`), `idle_power_w` their power; `active_sum`: activity of the others, added up.
     """
     return merge_timelines(
         [timeline_of_minutes(minutes, idle_util=idle_util, key="job_key")], key="job_key"

@@ -114,6 +114,15 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 # simulated jobs on which the built-in thresholds were chosen; accuracies are reported for other
 # ones
 CHOSEN_ON = 1
+# What sites record, the most first: {name: counters}; None all that are simulated.
+COUNTER_SETS: Mapping[str, tuple[str, ...] | None] = MappingProxyType(
+    {
+        "all": None,
+        "no_profiling": ("gpu_util", "mem_copy_util", "hbm_used_mib", "power_w"),
+        "utilisation_power": ("gpu_util", "hbm_used_mib", "power_w"),
+        "utilisation": ("gpu_util", "hbm_used_mib"),
+    }
+)
 # what hosts count varies more than what GPUs do; no ground truth is planted for whether it is
 # steady
 WITHOUT_TRUTH = ("stable_host",)

@@ -2,7 +2,7 @@
 
 With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin
 (2025); from GPU telemetry: ours. With low confidence where no GPU worked in the first
-`idle_minutes`.
+`idle_minutes`, and without counters of work where utilisation was full at little power.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tachograph.catalog.units import text
 from tachograph.judge.activity import ENOUGH_MINUTES, so_far
 from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, class_check
 from tachograph.judge.classes.characteristics import FIRST_WORK
-from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, worked_at
+from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, signs, worked_at
 from tachograph.judge.classes.kernel import BEGIN
 
 
@@ -33,6 +33,9 @@ def _found(case: HangCase) -> str:
     share = text(min(1.0, case.end / case.minutes), "fraction")
     what = "stayed flat" if case.form.host else "idle"
     first = text(case.end * 60, "s")
+    if case.by_level:
+        message = f"for the first {first}, {share} of the run{so_far(case.row)}: {signs(case)}"
+        return f"{'Probably nothing' if case.likely else 'Nothing'} was done {message}."
     return (
         f"Nothing was done for the first {first}, {share} of the run{so_far(case.row)} "
         f"({case.tally} {what})."

@@ -3,7 +3,8 @@
 With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin
 (2025); from GPU telemetry: ours; a hung collective operation (NCCL) shows utilisation near 100 %
 with power near idle and next to no arithmetic and memory traffic. With low confidence where no GPU
-worked for `idle_minutes` at the end.
+worked for `idle_minutes` at the end, and without such counters where power fell for an hour and
+utilisation did not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from tachograph.catalog.units import text
 from tachograph.judge.activity import ENOUGH_MINUTES, so_far
 from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, class_check
-from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, worked_at
+from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, signs, worked_at
 from tachograph.judge.classes.kernel import END, UNUSED
 
 
@@ -41,6 +42,9 @@ def _found(case: HangCase) -> str:
     until = so_far(case.row) or " until the end"
     if case.form.host:
         return f"Nothing changed on the nodes {span}{until}: {case.tally} stayed flat."
+    if case.by_level:
+        what = "were busy-waiting" if case.spinning else "were idle"
+        return f"The GPUs {'probably hung' if case.likely else what} {span}{until}: {signs(case)}."
     then, before = case.mean_inside("power"), case.mean_outside("power")
     power = ""
     if then is not None and before is not None:

@@ -1,7 +1,8 @@
 """stall: the job stood still for a long time between two times of work.
 
 With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin
-(2025); from GPU telemetry: ours. With low confidence where no GPU worked for `idle_minutes`.
+(2025); from GPU telemetry: ours. With low confidence where no GPU worked for `idle_minutes`, and
+without counters of work where power fell for an hour and utilisation did not.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from tachograph.catalog.units import text
 from tachograph.judge.activity import idle_periods
 from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, class_check
-from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, worked_at
+from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, signs, worked_at
 from tachograph.judge.classes.kernel import MIDDLE
 
 
@@ -36,9 +37,13 @@ def decide(job: CheckedJob) -> Found | None:
 def _found(case: HangCase) -> str:
     who, what = ("The nodes", "stayed flat") if case.form.host else ("The GPUs", "idle")
     begin, length = text(case.begin * 60, "s"), case.lasted
+    probably = "probably " if case.likely else ""
     message = (
-        f"{who} stood still from {begin} after the start, for {length}, with work before and after"
+        f"{who} {probably}stood still from {begin} after the start, for {length}, "
+        "with work before and after"
     )
+    if case.by_level:
+        return f"{message}: {signs(case)}."
     return f"{message} ({case.tally} {what})."
 
 

@@ -12,12 +12,24 @@ import numpy as np
 
 from tachograph.catalog.units import shown_s, text
 from tachograph.judge.activity import so_far
-from tachograph.judge.classes.characteristics import FIRST_WORK, SPINNING
+from tachograph.judge.classes.characteristics import AWAKE, FIRST_WORK, SPINNING
 from tachograph.judge.classes.inputs import ClassInput, JobClass, too_few, voted
 from tachograph.judge.classes.kernel import BEGIN, END, MISSING, NO, SLACK, UNDECIDED, UNUSED, YES
-from tachograph.judge.classes.windows import HangVotes, hang_votes, majority
-from tachograph.judge.finding import CheckedValue, Finding, Severity
+from tachograph.judge.classes.windows import (
+    ENOUGH,
+    WORK_LEVEL,
+    HangVotes,
+    hang_votes,
+    level_votes,
+    majority,
+)
+from tachograph.judge.classes.work_level import PINNED, WAITING, WORKING, low_is_usual
+from tachograph.judge.finding import CheckedValue, Finding, FindingConfidence, Severity
 
+# Characteristics that count work: where there is one the votes decide, as published.
+_COUNTERS = ("sm_active", "tensor_active", "dram_active")
+_ARITHMETIC_AND_MEMORY = ("tensor_active", "dram_active")
+_RECORD = "record tensor_active and dram_active (DCGM profiling) to know"
 # vote -> whether its check holds; None: it has no vote, or what was not measured decides
 _HOLDS = {NO: False, YES: True, UNDECIDED: None, MISSING: None, UNUSED: None}
 
@@ -95,6 +107,40 @@ class HangCase:
         return f"{len(self.with_vote(YES))} of {len(voters)} characteristics"
 
     @property
+    def by_level(self) -> bool:
+        """Whether the level of work decides, for want of counters."""
+        return WORK_LEVEL in self.votes
+
+    def values(self, name: str) -> Any:
+        """Return the values of a characteristic in each of its minutes."""
+        first, last = self.form.series.offset[self.place], self.form.series.offset[self.place + 1]
+        return self.form.series.of(name)[first:last]
+
+    @property
+    def counted(self) -> bool:
+        """Whether arithmetic and memory traffic were measured in all but a few of its minutes."""
+        inside = slice(self.begin, self.end)
+        measured = (~np.isnan(self.values(name)[inside]) for name in _ARITHMETIC_AND_MEMORY)
+        return all(known.size > 0 and float(known.mean()) >= ENOUGH for known in measured)
+
+    @property
+    def levels(self) -> Any:
+        """Level of work in each of its minutes."""
+        first, last = self.form.series.offset[self.place], self.form.series.offset[self.place + 1]
+        return self.form.series.work_level[first:last]
+
+    @property
+    def utilisation(self) -> Any:
+        """Utilisation of the busiest GPU in each of its minutes."""
+        first, last = self.form.series.offset[self.place], self.form.series.offset[self.place + 1]
+        return self.form.series.looks_busy[first:last]
+
+    @property
+    def likely(self) -> bool:
+        """Whether only power shows that GPUs which looked busy did no work."""
+        return self.by_level and self.spinning and not self.counted
+
+    @property
     def spinning(self) -> bool:
         """Whether the busiest GPU looked busy in most of the interval."""
         busy = self._inside(self.form.series.looks_busy)
@@ -154,13 +200,166 @@ def judge_hang(
         )
         for name in names
     }
-    answers = majority([each.vote for each in votes.values()])
+    answers = majority([each.vote for each in votes.values()]).tolist()
     message = np.stack([each.vote for each in votes.values()]).T.tolist()
-    for at, (minutes, answer) in enumerate(
-        zip(form.series.minutes.tolist(), answers.tolist(), strict=True)
-    ):
+    levels = None
+    if form.levels is not None:
+        levels = level_votes(form.levels, where=place.where, hang_minutes=limits.hang)
+    for at, minutes in enumerate(form.series.minutes.tolist()):
         case = HangCase(form, at, minutes, votes, dict(zip(names, message[at], strict=True)))
-        yield at, _finding(place, job_class, case, answer)
+        if levels is None:
+            yield at, _finding(place, job_class, case, answers[at])
+        else:
+            yield at, _gpu_finding(place, job_class, case, answers[at], levels)
+
+
+def _gpu_finding(
+    place: HangPlace, job_class: JobClass, case: HangCase, answer: int, levels: HangVotes
+) -> Finding:
+    """Return the finding by votes where work was counted, else by the level of work.
+
+    Counters may vote "no hang" for many SMs that spin: there the level decides.
+    """
+    level = int(levels.vote[case.place])
+    by_level = replace(case, votes={WORK_LEVEL: levels}, own_votes={WORK_LEVEL: level})
+    if not _counters_measured(case):
+        return _level_finding(place, job_class, by_level, case.with_vote(MISSING))
+    if answer == NO and level == YES:
+        waiting = _with_interval(by_level)
+        if waiting.spinning and waiting.counted:
+            return _level_finding(place, job_class, by_level, [])
+    if answer == YES and level == NO and _moves_data(_with_interval(case)):
+        return _level_finding(place, job_class, by_level, [])
+    if answer == UNDECIDED and level == NO and place.where != END:
+        answer = NO
+    return _finding(place, job_class, case, answer)
+
+
+def _moves_data(case: HangCase) -> bool:
+    """Whether GPUs that look busy move data in the interval: copies do no arithmetic."""
+    rates = {name: case.mean_inside(name) for name in ("pcie", "nvlink")}
+    busy = case.form.limits.busy
+    return case.spinning and any(
+        (rate or 0.0) >= (busy[name] or 0.0) for name, rate in rates.items()
+    )
+
+
+def _counters_measured(case: HangCase) -> bool:
+    return any(not np.isnan(case.values(name)).all() for name in _COUNTERS)
+
+
+def _level_finding(
+    place: HangPlace, job_class: JobClass, case: HangCase, lacking: list[str]
+) -> Finding:
+    """Return the finding by the level of work; without counters its confidence is low."""
+    answer = case.own_votes[WORK_LEVEL]
+    evidence: dict[str, float] = {}
+    begin = end = None
+    confidence: FindingConfidence | None = None
+    if answer == YES:
+        case = _with_interval(case)
+    if case.minutes < case.form.limits.hang:
+        answer, sentence = NO, _short(place, case)
+    elif answer == YES and case.spinning and not case.counted and _usual_outside(case):
+        answer, sentence = UNDECIDED, _usual(case)
+    elif answer == YES:
+        sentence, evidence = place.found(case), _evidence(case)
+        begin, end = _bounds(case)
+        confidence = "high" if case.counted else "low"
+    elif answer in (UNDECIDED, MISSING):
+        answer, sentence = UNDECIDED, _level_unknown(place, case)
+    else:
+        answer, sentence = NO, _level_none(place, case)
+    return job_class.finding(
+        case.form,
+        answer,
+        sentence,
+        missing=lacking,
+        checks=_level_check(case, answer),
+        evidence=evidence,
+        begin=begin,
+        end=end,
+        confidence=confidence,
+    )
+
+
+def _usual_outside(case: HangCase) -> bool:
+    inside = np.zeros(case.minutes, np.bool_)
+    inside[case.begin : case.end] = True
+    return low_is_usual(case.levels, case.utilisation, inside)
+
+
+def _usual(case: HangCase) -> str:
+    return (
+        f"Unknown: from {text(case.begin * 60, 's')} after the start, for {case.lasted}, its GPUs "
+        f"showed {signs(case)}, which may be usual for it; {_RECORD}."
+    )
+
+
+def signs(case: HangCase) -> str:
+    """Return utilisation and power in the interval: "utilisation 100 %, power 38 % of ..."."""
+    shown = []
+    utilisation = case.mean_inside("gpu_util")
+    if utilisation is not None:
+        shown.append(f"utilisation {text(utilisation, 'fraction')}")
+    power, working = case.values("power"), case.levels >= WORKING
+    working[case.begin : case.end] = False
+    at_work, then = power[working & ~np.isnan(power)], case.mean_inside("power")
+    if then is not None and at_work.size:
+        share = text(round(then / float(at_work.mean()), 4), "fraction")
+        shown.append(f"power {share} of what it was at work")
+    return ", ".join(shown) or "no activity"
+
+
+def _level_none(place: HangPlace, case: HangCase) -> str:
+    """Return the sentence of a `no` by the level of work, with what shows the work."""
+    long = f"{place.noun} is {case.long} or more without work"
+    if case.own_votes[WORK_LEVEL] == UNUSED:
+        return f"No: its GPUs did no work{so_far(case.row) or ' at all'}; {long} beside work."
+    by = "power" if not np.isnan(case.values("power")).all() else "utilisation"
+    if _moves_data(replace(case, end=case.minutes)):
+        by = "PCIe or NVLink traffic"
+    light = (case.utilisation >= AWAKE) & (case.utilisation < PINNED)
+    at_work = np.flatnonzero((case.levels >= WORKING) | light)
+    if at_work.size and place.where == BEGIN:
+        return f"No: {by} shows work {_after(int(at_work[0]))}; {long}."
+    if at_work.size and place.where == END:
+        left = case.minutes - 1 - int(at_work[-1])
+        until = "now" if so_far(case.row) else "its end"
+        when = f"to {until}" if left <= SLACK else f"until {text(left * 60, 's')} before {until}"
+        return f"No: {by} shows work {when}; {long}."
+    if at_work.size > 1:
+        pause = int(np.diff(at_work).max()) - 1
+        return f"No: {by} shows work with pauses of {text(pause * 60, 's')} at most; {long}."
+    return f"No: {by} shows no time without work between work; {long}."
+
+
+def _after(minutes: int) -> str:
+    return "from the start" if minutes <= SLACK else f"{text(minutes * 60, 's')} after the start"
+
+
+def _level_unknown(place: HangPlace, case: HangCase) -> str:
+    """Return why the level of work is unknown, and what to record."""
+    unmeasured = int(np.isnan(case.utilisation).sum())
+    unclear = int((np.isnan(case.levels) & ~np.isnan(case.utilisation)).sum())
+    if not unclear:
+        return _not_measured(place, case, unmeasured)
+    busy = f"its GPUs were in use, work is not known for {text(unclear * 60, 's')}"
+    if np.isnan(case.values("power")).all():
+        return (
+            f"Unknown: {busy}: in {place.noun} utilisation can be 100 %, too. Record power, or "
+            "better tensor_active and dram_active."
+        )
+    return (
+        f"Unknown: {busy}: power between idle and its level at work shows neither work nor "
+        f"{place.noun}; {_RECORD}."
+    )
+
+
+def _level_check(case: HangCase, answer: int) -> Iterator[CheckedValue]:
+    value = float(case.votes[WORK_LEVEL].compared[case.place])
+    known = None if value != value else value
+    yield CheckedValue(WORK_LEVEL, known, "<", WAITING, "fraction", _HOLDS[answer])
 
 
 def _finding(place: HangPlace, job_class: JobClass, case: HangCase, answer: int) -> Finding:
@@ -170,8 +369,6 @@ def _finding(place: HangPlace, job_class: JobClass, case: HangCase, answer: int)
     begin = end = None
     if case.minutes < form.limits.hang:
         answer, sentence = NO, _short(place, case)
-    elif answer == UNDECIDED and _seen_working(place, case):
-        answer, sentence = NO, place.none(case)
     elif answer == UNDECIDED:
         few = len(missing) * 2 > len(case.votes)
         sentence = too_few(form, tuple(case.votes), missing) if few else _gap(place, case)
@@ -191,6 +388,7 @@ def _finding(place: HangPlace, job_class: JobClass, case: HangCase, answer: int)
         evidence=evidence,
         begin=begin,
         end=end,
+        confidence="high" if answer == YES else None,
     )
 
 
@@ -211,28 +409,15 @@ def _short(place: HangPlace, case: HangCase) -> str:
     return f"No: the job ran {ran}{so_far(case.row)}; {long}."
 
 
-def _seen_working(place: HangPlace, case: HangCase) -> bool:
-    """Whether utilisation alone excludes an interval that is long enough.
-
-    It does if a GPU is seen to work now and then.
-
-    Full utilisation is no evidence on the end of a job: a hung collective shows it, too.
-    """
-    form, at = case.form, case.place
-    times = form.idle_times
-    if form.host or place.where == END or times.measured[at] < case.minutes - 2 * SLACK:
-        return False
-    if place.where == BEGIN:
-        return 0 <= int(times.first[at]) < form.limits.hang
-    return int(times.longest[at]) < form.limits.hang and int(times.last[at]) >= 0
-
-
 def _gap(place: HangPlace, case: HangCase) -> str:
-    first, last = case.form.series.offset[case.place], case.form.series.offset[case.place + 1]
     open_ = case.with_vote(UNDECIDED)
-    lacking = max(int(np.isnan(case.form.series.of(name)[first:last]).sum()) for name in open_)
+    lacking = max(int(np.isnan(case.values(name)).sum()) for name in open_)
+    return _not_measured(place, case, lacking)
+
+
+def _not_measured(place: HangPlace, case: HangCase, minutes: int) -> str:
     return (
-        f"Unknown: {text(lacking * 60, 's')} of the "
+        f"Unknown: {text(minutes * 60, 's')} of the "
         f"{text(case.minutes * 60, 's')}{so_far(case.row)} were not "
         f"measured, and {place.noun} may lie there or reach across."
     )
@@ -253,8 +438,8 @@ def _evidence(case: HangCase) -> dict[str, float]:
     known: dict[str, float | None] = {
         "interval_begin_s": case.begin * 60.0,
         "interval_s": case.reported_s,
-        "voted_yes": float(len(case.with_vote(YES))),
-        "voted": float(len(case.with_vote(YES, NO, UNDECIDED))),
+        "voted_yes": None if case.by_level else float(len(case.with_vote(YES))),
+        "voted": None if case.by_level else float(len(case.with_vote(YES, NO, UNDECIDED))),
         "power_fraction_then": case.mean_inside("power"),
         "power_fraction_otherwise": case.mean_outside("power"),
         "gpu_util_then": case.mean_inside("gpu_util"),

@@ -11,14 +11,17 @@ from tachograph.catalog.units import plural
 from tachograph.judge.classes.characteristics import ClassLimits
 from tachograph.judge.classes.series import IdleTimes, Series, Units
 from tachograph.judge.classes.windows import VERDICT_OF, WindowSpreads
-from tachograph.judge.finding import CheckedValue, Finding, Severity
+from tachograph.judge.finding import CheckedValue, Finding, FindingConfidence, Severity
 
 HOST_SUFFIX = "_host"
 
 
 @dataclass(frozen=True, slots=True)
 class ClassInput:
-    """Jobs in one form. `rows`: of job_summaries, in series order. `idle_times`: of their GPUs."""
+    """Jobs in one form. `rows`: of job_summaries, in series order. `idle_times`: of their GPUs.
+
+    `levels`: windows of the level of work; None of hosts.
+    """
 
     host: bool
     rows: Sequence[Mapping[str, Any]]
@@ -28,6 +31,7 @@ class ClassInput:
     nodes: Units
     gpus: Units
     limits: ClassLimits
+    levels: WindowSpreads | None = None
 
     def code(self, code: str) -> str:
         """Return the code of a class in this form."""
@@ -69,6 +73,7 @@ class JobClass:
         evidence: Mapping[str, float] | None = None,
         begin: datetime | None = None,
         end: datetime | None = None,
+        confidence: FindingConfidence | None = None,
     ) -> Finding:
         """Return the finding on one job of the form; `missing`: unmeasured characteristics."""
         return Finding(
@@ -86,6 +91,7 @@ class JobClass:
             )
             if missing
             else (),
+            confidence=confidence,
         )
 
     def names(self, form: ClassInput) -> tuple[str, ...]:

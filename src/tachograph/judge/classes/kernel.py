@@ -114,14 +114,30 @@ def _busy_minutes(
 
 
 @compiled
+def _part(
+    values: Singles, works: Bytes, a: int, b: int, hang: float, level: float, where: int, least: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Return the `hang` minutes of an interval that leave most minutes beside them for work."""
+    length = int(np.ceil(hang))
+    if where == END:
+        return max(a, b - length), b
+    if where == MIDDLE:
+        while a + length < b and _busy_minutes(values, works, 0, a, level, True) < least:
+            a += 1
+        a = max(a, min(SLACK + 1, b - length))
+    return a, min(b, a + length)
+
+
+@compiled
 def _longest(
     values: Singles, works: Bytes, hung: Bytes, sure: Bytes, minutes: int, width: int, hang: float, level: float,
-    where: int, least: int, optimistic: bool,
+    where: int, least: int, optimistic: bool, anywhere: bool,
 ) -> tuple[int, int]:  # fmt: skip
     """Return (start, end) in minutes of a job's longest hang interval at `where`, or (0, 0).
 
     Normal before and after: `least` minutes at work; where there is no level (NaN), one window that
     is not flat, and before a hang at the end a run of them that covers more than `hang` minutes.
+    `anywhere`: a part of an interval will do, as minutes of it that were not measured may be work.
     """
     best_a, best_b = 0, 0
     windows = hung.shape[0]
@@ -136,6 +152,8 @@ def _longest(
         a, b = begin, w - 1 + width
         if b - a < hang or b - a <= best_b - best_a:
             continue
+        if anywhere:
+            a, b = _part(values, works, a, b, hang, level, where, least)
         at_begin, at_end = a <= SLACK, b >= minutes - SLACK
         if (where == END and not at_end) or (where == BEGIN and (not at_begin or at_end)):
             continue
@@ -164,7 +182,7 @@ def _longest(
 def hang_votes(
     values: Singles, works: Bytes, offset: Longs, windows: Longs, spread: Singles, high: Singles, measured: Ints,
     working: Ints, light: int, width: int, enough: int, theta: float, level: float, hang: float, where: int, least: int,
-    vote: Votes, begin: Ints, end: Ints, compared: Singles,
+    every_minute: bool, vote: Votes, begin: Ints, end: Ints, compared: Singles,
 ) -> None:  # fmt: skip
     """Return per job the vote on a hang interval `where`, and the interval (minutes).
 
@@ -172,8 +190,8 @@ def hang_votes(
     with more than `light` minutes of light load is not flat. The vote is YES when there is an
     interval without such windows, NO when there is none even if all that was not measured had been
     flat, UNDECIDED otherwise. MISSING: nothing was measured. UNUSED: there is a level, and under
-    `least` minutes reach it. `compared`: the value that was compared (see `_compared`); the highest
-    of one that is UNUSED.
+    `least` minutes reach it; with `every_minute` both only if no other minute could.
+    `compared`: the value that was compared (see `_compared`); the highest of one that is UNUSED.
     """
     for j in range(offset.shape[0] - 1):
         a, b, wa, wb = offset[j], offset[j + 1], windows[j], windows[j + 1]
@@ -185,10 +203,11 @@ def hang_votes(
                 if values[i] >= level:
                     used += 1
         begin[j], end[j], compared[j] = 0, 0, np.float32(np.nan)
-        if there == 0:
+        unknown = b - a - there if every_minute else 0
+        if there == 0 and unknown == 0:
             vote[j] = MISSING
             continue
-        if level == level and used < least:
+        if level == level and used + unknown < least:
             vote[j], compared[j] = UNUSED, most
             continue
         sure = np.zeros(wb - wa, np.uint8)
@@ -203,13 +222,35 @@ def hang_votes(
             sure[w - wa] = flat and measured[w] >= enough
         n = b - a
         x, y = _longest(
-            values[a:b], works[a:b], sure, known, n, width, hang, level, where, least, False
+            values[a:b],
+            works[a:b],
+            sure,
+            known,
+            n,
+            width,
+            hang,
+            level,
+            where,
+            least,
+            False,
+            False,
         )
         if y > x:
             vote[j], begin[j], end[j] = YES, x, y
         else:
             p, q = _longest(
-                values[a:b], works[a:b], maybe, known, n, width, hang, level, where, least, True
+                values[a:b],
+                works[a:b],
+                maybe,
+                known,
+                n,
+                width,
+                hang,
+                level,
+                where,
+                least,
+                True,
+                every_minute,
             )
             vote[j] = UNDECIDED if q > p else NO
         compared[j] = _compared(spread[wa:wb], high[wa:wb], x, y, width, hang, level, where)

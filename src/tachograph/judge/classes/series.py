@@ -26,6 +26,7 @@ from tachograph.judge.classes.characteristics import (
     SPINNING,
     WORK,
 )
+from tachograph.judge.classes.work_level import WORKING, MinuteColumns, work_levels
 from tachograph.pipeline.timelines import ACTIVITY
 
 ALL_REPORT = 0.9  # of a job's GPUs: a few of very many may report nothing
@@ -43,7 +44,7 @@ class Series:
     last minute, as of when it is judged. `values`: {characteristic: value per place}, NaN where not
     measured. `works`: marks, kernel.WORKS where a GPU of the job surely works, so that the minute
     is not idle, kernel.LIGHT where one has a light load. `looks_busy`: utilisation of the busiest
-    GPU.
+    GPU. `work_level`: see `judge.classes.work_level`; of hosts unknown.
     """
 
     job_keys: tuple[str, ...]
@@ -51,6 +52,7 @@ class Series:
     values: Mapping[str, Singles]
     works: Bytes
     looks_busy: Singles
+    work_level: Singles
 
     @property
     def minutes(self) -> Longs:
@@ -90,7 +92,8 @@ def gpu_series(
     values = {name: places.put(timelines, c.column) for name, c in GPU.items()}
     known = places.put(timelines, "measured_gpus")
     sm, work = places.put(timelines, "sm_active"), _work(places, timelines, values, known)
-    values["power"] = _share_of_power(values["power"], places.offset, jobs["gpu_model"].to_list())
+    boards = np.array([board_power_w(model) or np.nan for model in jobs["gpu_model"]], np.float32)
+    values["power"] = _share_of_power(values["power"], places.offset, boards)
     looks_busy = _activity(places, timelines)
     # NaN fails all comparisons.
     light = ((looks_busy >= AWAKE) | (sm >= SM_AWAKE)) & (looks_busy < SPINNING)
@@ -99,11 +102,27 @@ def gpu_series(
     partial = _partly_measured(known, places.offset, _held(places.keys, gpus))
     unsure = ~surely & (partial | ~(looks_busy < AWAKE))
     lengths = np.diff(places.offset)
+    some = {name: np.repeat(_reported_by_some(places.keys, gpus, name), lengths) for name in values}
+    by_some = some["tensor_active"] | some["dram_active"]
+    columns = MinuteColumns(
+        util=looks_busy,
+        # the others of the GPUs may work
+        work=np.where(by_some & ~(work >= WORK), np.float32(np.nan), work),
+        sm=sm,
+        memory=places.put(timelines, "mem_copy_util"),
+        power_w=np.where(
+            some["power"], np.float32(np.nan), places.put(timelines, "highest_power_w")
+        ),
+        pcie=values["pcie"],
+        nvlink=values["nvlink"],
+    )
+    level = work_levels(columns, places.offset, boards)
     for name, each in values.items():
         each[partial & ~surely] = np.nan
-        each[unsure & np.repeat(_reported_by_some(places.keys, gpus, name), lengths)] = np.nan
+        each[unsure & some[name]] = np.nan
     looks_busy[partial & (works == 0) & (looks_busy < SPINNING)] = np.nan
-    return Series(places.keys, places.offset, MappingProxyType(values), works, looks_busy)
+    level[partial & ~(level >= WORKING)] = np.nan
+    return Series(places.keys, places.offset, MappingProxyType(values), works, looks_busy, level)
 
 
 def host_series(jobs: pl.DataFrame, node_minutes: pl.DataFrame, timelines: pl.DataFrame) -> Series:
@@ -123,20 +142,16 @@ def host_series(jobs: pl.DataFrame, node_minutes: pl.DataFrame, timelines: pl.Da
         places.keys, places.offset, *_rows(places.keys, places.offset, timelines)
     ).put(timelines, "mean_gpu_util")
     size = int(places.offset[-1])
-    return Series(
-        places.keys,
-        places.offset,
-        MappingProxyType(values),
-        np.zeros(size, np.uint8),
-        np.full(size, np.nan, np.float32),
-    )
+    unknown = np.full(size, np.nan, np.float32)
+    marks = np.zeros(size, np.uint8)
+    return Series(places.keys, places.offset, MappingProxyType(values), marks, unknown, unknown)
 
 
 def idle_times(series: Series) -> IdleTimes:
     """Return when the GPUs of each job were at work and idle, by the activity of the busiest.
 
     >>> busy = np.array([0, 0, 1, 0, 1], np.float32)
-    >>> found = idle_times(Series(("job",), np.array([0, 5]), {}, np.zeros(5, np.uint8), busy))
+    >>> found = idle_times(Series(("job",), np.array([0, 5]), {}, np.zeros(5, np.uint8), busy, busy))
     >>> int(found.first[0]), int(found.last[0]), int(found.longest[0])
     (2, 4, 2)
     """
@@ -269,9 +284,8 @@ def _partly_measured(measured: Singles, offset: Longs, held: Singles) -> NDArray
     return np.asarray(measured < ALL_REPORT * np.repeat(most, np.diff(offset)))
 
 
-def _share_of_power(watts: Singles, offset: Longs, models: Sequence[str | None]) -> Singles:
-    boards = np.array([board_power_w(model) or np.nan for model in models], np.float32)
-    highest = np.zeros(len(models), np.float32)
+def _share_of_power(watts: Singles, offset: Longs, boards: Singles) -> Singles:
+    highest = np.zeros(len(boards), np.float32)
     lengths = np.diff(offset)
     there = lengths > 0
     if there.any():

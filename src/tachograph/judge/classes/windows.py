@@ -7,18 +7,23 @@ candidate.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tachograph.catalog.arrays import Ints, Longs, Singles
 from tachograph.judge.classes import kernel
+from tachograph.judge.classes.characteristics import AWAKE
 from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
 from tachograph.judge.classes.series import Series
+from tachograph.judge.classes.work_level import PINNED, WAITING, WORKING
 from tachograph.judge.finding import Verdict
 
 ENOUGH = 0.8  # of a window's minutes must have been measured: fewer are neither flat nor not
+WORK_LEVEL = "work_level"
+# A GPU that waits does the same all the time; its power varies by a few watts.
+LEVEL_THETA = 0.05
 VERDICT_OF: Mapping[int, Verdict] = {NO: "no", YES: "yes", UNDECIDED: "unknown"}
 
 
@@ -81,6 +86,31 @@ def spreads(series: Series, names: Sequence[str], *, width: int) -> WindowSpread
     return WindowSpreads(series, width, windows, found, working)
 
 
+def level_windows(series: Series, *, width: int) -> WindowSpreads:
+    """Return the spreads of the level of work; work and light load are marked by it, too."""
+    level, util = series.work_level, series.looks_busy
+    light = (util >= AWAKE) & (util < PINNED)
+    marks = np.where(level >= WORKING, kernel.WORKS, np.where(light, kernel.LIGHT, 0))
+    by_level = replace(series, values={WORK_LEVEL: level}, works=marks.astype(np.uint8))
+    return spreads(by_level, (WORK_LEVEL,), width=width)
+
+
+def level_votes(windows: WindowSpreads, *, where: int, hang_minutes: float) -> HangVotes:
+    """Return votes on an interval in which the level of work is that of a GPU that waits.
+
+    A minute of unknown level may be one of work or of waiting: UNDECIDED where they decide.
+    """
+    return hang_votes(
+        windows,
+        WORK_LEVEL,
+        where=where,
+        theta=LEVEL_THETA,
+        level=WAITING,
+        hang_minutes=hang_minutes,
+        every_minute=True,
+    )
+
+
 def hang_votes(
     windows: WindowSpreads,
     name: str,
@@ -89,6 +119,7 @@ def hang_votes(
     theta: float,
     level: float | None,
     hang_minutes: float,
+    every_minute: bool = False,
 ) -> HangVotes:
     """Return each job's vote of a characteristic on a hang interval.
 
@@ -112,7 +143,7 @@ def hang_votes(
         series.of(name), series.works, series.offset, windows.windows, of.spread, of.high, of.measured,
         windows.working, max(1, windows.width // 10), windows.width, int(np.ceil(ENOUGH * windows.width)), theta,
         np.nan if level is None else level, hang_minutes, where, max(1, windows.width // 2),
-        votes.vote, votes.begin, votes.end, votes.compared,
+        every_minute, votes.vote, votes.begin, votes.end, votes.compared,
     )  # fmt: skip
     return votes
 

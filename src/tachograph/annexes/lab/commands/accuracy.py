@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,13 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--seed", type=seed, default=2, help="seed of the simulated jobs (default 2)"
+    )
+    parser.add_argument(
+        "--counters",
+        choices=("all", "no_profiling", "utilisation_power", "utilisation"),
+        default="all",
+        metavar="SET",
+        help="counters that the site records: all, no_profiling, utilisation_power, utilisation",
     )
     parser.add_argument(
         "--keep", metavar="DIR", help="keep lake, accounting and ground truth in this new folder"
@@ -76,13 +84,16 @@ def _measured(
     """Return accuracies, judged jobs, and jobs whose GPUs are not recorded."""
     import polars as pl
 
-    from tachograph.annexes.lab.accuracy import accuracies, with_keys
+    from tachograph.annexes.lab.accuracy import COUNTER_SETS, accuracies, with_keys
     from tachograph.annexes.lab.commands.classify import classified
     from tachograph.annexes.lab.simulate.plan import SimulationPlan
     from tachograph.annexes.lab.simulate.truth import CLASSES_FILE
     from tachograph.lake.query import read_summaries
 
     plan = SimulationPlan.judging(arguments.jobs, seed=arguments.seed)
+    recorded = COUNTER_SETS[arguments.counters]
+    if recorded is not None:
+        plan = replace(plan, counters=recorded)
     with narrator.steps() as progress:
         lake, configuration = _analyzed(plan, folder, settings, progress)
         jobs = read_summaries(lake)
@@ -124,6 +135,7 @@ def _as_json(
     return {
         "jobs": arguments.jobs,
         "seed": arguments.seed,
+        "counters": arguments.counters,
         "chosen_on_seed": CHOSEN_ON,
         "configuration": arguments.config,
         "judged": known,
@@ -183,8 +195,11 @@ def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambi
         if arguments.config
         else f"built in, chosen on seed {CHOSEN_ON}"
     )
+    telemetry = "telemetry with defects"
+    if arguments.counters != "all":
+        telemetry = f"counters {arguments.counters}, {telemetry}"
     output.print_text(
-        f"{arguments.jobs:,} simulated jobs, seed {arguments.seed}, telemetry with defects; "
+        f"{arguments.jobs:,} simulated jobs, seed {arguments.seed}, {telemetry}; "
         f"{known:,} judged, "
         f"{ambiguous:,} left out because their GPUs are not recorded.\nThresholds: "
         f"{thresholds}.\n\n"

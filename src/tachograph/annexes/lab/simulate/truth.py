@@ -157,7 +157,7 @@ def jobs_frame(
         pl.col("samples").sum(),
         pl.col(means).mean(),
         pl.col("gpu_util_max", "hbm_used_mib_max").max(),
-        pl.col("energy_counter_j").sum(),
+        pl.col("^energy_counter_j$").sum(),  # where it is recorded
         gpus_never_used=(pl.col("gpu_util_max") == 0).sum(),
         defects=pl.col("defects").sum(),
     )

@@ -42,7 +42,7 @@ JOB_CLASS_COUNTERS = (
         "tensor_active",
     ),
     *("dram_active", "power_w", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"),
-    *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
+    *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "mem_copy_util"),
 )
 MINUTE_US = 60_000_000
 FORGET_S = 300.0  # the state of a job without allocations is kept for so long
