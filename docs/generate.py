@@ -39,6 +39,7 @@ from tachograph.catalog.tables import (
     WASTE,
     LakeTable,
 )
+from tachograph.catalog.units import text
 from tachograph.cli.tree import CommandText, OptionText, command_texts, common_options
 from tachograph.judge.check import FAMILIES
 from tachograph.judge.checks import CHECKS
@@ -87,6 +88,8 @@ def counters_page() -> str:
 
 def _inside(counter: GpuCounter) -> str:
     high = f"{counter.high:,.0f}" if counter.high < 1e7 else f"{counter.high:.0e}"
+    if counter.unit == "B/s":
+        high = text(counter.high, counter.unit)
     limits = (
         f"from {counter.low:g}" if counter.high == float("inf") else f"{counter.low:g} to {high}"
     )
