@@ -181,7 +181,7 @@ class WorkloadRule:
 
 
 # as published: per class but the last, in their order
-_CONDITIONS: tuple[tuple[WorkloadCondition, ...], ...] = (
+CONDITIONS: tuple[tuple[WorkloadCondition, ...], ...] = (
     (
         _below("real", IDLE_BELOW),
         _below("gr", IDLE_BELOW),
@@ -199,7 +199,7 @@ _CONDITIONS: tuple[tuple[WorkloadCondition, ...], ...] = (
     (_at("gr", BUSY), _below("sm", BUSY_SM_BELOW)),
     (_below("gr", LOW_BELOW), _below("sm", LOW_BELOW), _below("dram", LOW_BELOW)),
 )
-PUBLISHED_RULES = tuple(WorkloadRule(place, found) for place, found in enumerate(_CONDITIONS))
+PUBLISHED_RULES = tuple(WorkloadRule(place, found) for place, found in enumerate(CONDITIONS))
 _BOUND_PLACE, _ACTIVE_PLACE, _BUSY_PLACE = (
     WORKLOAD_CODES.index(code) for code in ("memory_bound", "memory_active", "busy_low_sm")
 )
