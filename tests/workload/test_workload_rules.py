@@ -9,12 +9,13 @@ import math
 import pickle
 import random
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tachograph.catalog.config import WorkloadOptions
+from tachograph.catalog.config import WorkloadOptions, load
 from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
 from tachograph.catalog.errors import ConfigError
 from tachograph.judge.finding import EVIDENCE
@@ -441,6 +442,13 @@ def test_real_utilisation() -> None:
 def test_a_setting_that_is_none_is_named(key: str, configured: WorkloadOptions) -> None:
     with pytest.raises(ConfigError, match=f"workload.{key}"):
         settings_of(configured)
+
+
+@pytest.mark.parametrize(("text", "published"), [("default", False), ("reference", True)])
+def test_a_site_chooses_the_rules(tmp_path: Path, text: str, published: bool) -> None:
+    file = tmp_path / "tachograph.toml"
+    file.write_text(f'[workload]\nclassifier = "{text}"\n', encoding="utf-8")
+    assert settings_of(load(str(file)).workload).published is published
 
 
 def test_a_labeller_travels() -> None:

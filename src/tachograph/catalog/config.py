@@ -155,7 +155,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # sm, tensor, dram, gr: instead of a preset; made to add up to 1.
     weights: Fixed[dict[str, float]] = {}
     classifier: str = "default"  # rules of the classes; reference: exactly as published
-    smoothing_s: float = 30.0  # window of a live label; 0: none
+    smoothing_s: Fixed[float] = 30.0  # window of a live label; 0: none
     event_memory_s: Fixed[float] = 600.0  # so long a PCIe replay stays visible in live health
 
 

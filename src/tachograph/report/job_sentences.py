@@ -142,6 +142,9 @@ def _neither_sentences(row: Mapping[str, Any]) -> Iterator[str]:
             levels.append(f"{what} {text(level, 'fraction')} of the time{part}")
     if levels:
         yield f"At work, {', '.join(levels)}."
+    sms = number(row, "sm_active_mean")
+    if sms is not None:
+        yield f"The SMs were active {text(sms, 'fraction')} of the time."
     device = DEVICES_BY_NAME.get(row.get("gpu_model") or "")
     counters = ["sm_active"]
     for link, traffic in LINK_TRAFFIC.items():
