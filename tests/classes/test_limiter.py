@@ -27,7 +27,8 @@ A100, H100 = "A100 SXM 40GB", "H100 SXM 80GB"
 
 
 def planted(**columns: Any) -> dict[str, Any]:
-    return summary(**({"samples": 100, "gpu_model": A100} | ALL_PIPES | columns))
+    row: dict[str, Any] = summary(**({"samples": 100, "gpu_model": A100} | ALL_PIPES | columns))
+    return row
 
 
 def limiter_of(**columns: Any) -> str | None:
@@ -108,7 +109,8 @@ def test_without_a_limiter_the_speed_is_unknown(columns: dict[str, Any], expecte
 
 
 def test_rows_are_judged_alone() -> None:
-    rows = [planted(job_key=str(at), **columns) for at, columns in enumerate((COPY, PRODUCTS, {}))]
+    kinds: tuple[dict[str, Any], ...] = (COPY, PRODUCTS, {})
+    rows = [planted(job_key=str(index), **columns) for index, columns in enumerate(kinds)]
     together = with_limiter(frame(JOB_SUMMARIES, rows), OPTIONS)
     alone = [with_limiter(frame(JOB_SUMMARIES, [row]), OPTIONS) for row in rows]
     assert together.equals(pl.concat(alone))

@@ -444,11 +444,15 @@ def test_a_setting_that_is_none_is_named(key: str, configured: WorkloadOptions) 
         settings_of(configured)
 
 
-@pytest.mark.parametrize(("text", "published"), [("default", False), ("reference", True)])
+@pytest.mark.parametrize(("text", "published"), [("mem", False), ("reference", True)])
 def test_a_site_chooses_the_rules(tmp_path: Path, text: str, published: bool) -> None:
     file = tmp_path / "tachograph.toml"
-    file.write_text(f'[workload]\nclassifier = "{text}"\n', encoding="utf-8")
-    assert settings_of(load(str(file)).workload).published is published
+    file.write_text(f'[workload]\npreset = "{text}"\n', encoding="utf-8")
+    settings = settings_of(load(str(file)).workload)
+    assert (settings.published, settings.weights) == (
+        published,
+        PRESETS["ai" if published else text],
+    )
 
 
 def test_a_labeller_travels() -> None:

@@ -151,11 +151,12 @@ class ScoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Workload classes of GPUs."""
 
-    preset: str = "ai"  # ai, hpc, mem: weights of real utilisation
+    # ai, hpc, mem: weights of real utilisation; reference: weights and rules exactly as published.
+    preset: str = "ai"
     # sm, tensor, dram, gr: instead of a preset; made to add up to 1.
     weights: Fixed[dict[str, float]] = {}
-    classifier: str = "default"  # rules of the classes; reference: exactly as published
-    smoothing_s: Fixed[float] = 30.0  # window of a live label; 0: none
+    classifier: Fixed[str] = "default"  # or reference: as published
+    smoothing_s: float = 30.0  # window of a live label; 0: none
     event_memory_s: Fixed[float] = 600.0  # so long a PCIe replay stays visible in live health
 
 
