@@ -39,6 +39,7 @@ from tachograph.catalog.tables import (
     WASTE,
     LakeTable,
 )
+from tachograph.catalog.units import text
 from tachograph.cli.tree import CommandText, OptionText, command_texts, common_options
 from tachograph.judge.check import FAMILIES
 from tachograph.judge.checks import CHECKS
@@ -87,6 +88,8 @@ def counters_page() -> str:
 
 def _inside(counter: GpuCounter) -> str:
     high = f"{counter.high:,.0f}" if counter.high < 1e7 else f"{counter.high:.0e}"
+    if counter.unit == "B/s":
+        high = text(counter.high, counter.unit)
     limits = (
         f"from {counter.low:g}" if counter.high == float("inf") else f"{counter.low:g} to {high}"
     )
@@ -160,7 +163,8 @@ def devices_page() -> str:
         "does not publish it, or "
         "there is no such pipe. Values are of datasheets and whitepapers of the vendors, "
         "CUDA's programming guide, and "
-        "what drivers report; `tachograph lake devices --json` has the source of each.\n\n"
+        "what drivers report; `tachograph lake devices --json` has the source of each, and "
+        "practical peaks (`practical_...`) where they were measured, so far of H100 SXM.\n\n"
         "A virtual GPU (`A100-10C`) has the peaks of its board, which it has in turn with "
         "others, and the memory of "
         "its profile; drivers report less, because a part is reserved. A slice (`A100-3-20C`, "

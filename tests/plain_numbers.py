@@ -163,7 +163,7 @@ def _negated(message: bool | None) -> bool | None:
 def kind(
     values: Mapping[str, float | None], weights: tuple[float, ...], *, published: bool = False
 ) -> str:
-    """The class by the published table; `unknown` where the first rule that is not false cannot be
+    """The class by the default table, or the published one; `unknown` where the first rule that is not false cannot be
     decided.
 
     published: what is missing is 0, and MEM_COPY_UTIL counts as copying; there FP64 tensor work is
@@ -193,6 +193,9 @@ def kind(
         double = _any(_at_least(fp64, 0.2), False if tensor is not None and tensor < 0.2 else None)
     else:
         double = _any(_at_least(fp64, 0.2), _at_least(dfma, 0.2))
+    pipes = [values.get(f"{pipe}_active") for pipe in ("tensor", "fp64", "fp32", "fp16")]
+    behind = [None if None in (pipe, dram) else pipe < dram for pipe in pipes]
+    memory_leads = False if published else _all(_at_least(sm, 0.5), *behind)
     table = [
         ("idle", _all(resting, _below(gr, 0.05), _below(dram, 0.05), _negated(io))),
         ("tensor-heavy compute", _all(_at_least(other, 0.5), _at_least(sm, 0.6))),
@@ -200,10 +203,12 @@ def kind(
         ("FP64 / HPC compute", _all(double, _at_least(sm, 0.5))),
         ("I/O or data-loading", _all(io, _below(sm, 0.3))),
         ("memory-bound", _all(_at_least(dram, 0.5), _below(sm, 0.5))),
+        ("memory-bound", _all(_at_least(dram, 0.5), memory_leads)),
+        ("memory-active", _all(_at_least(dram, 0.4), memory_leads)),
         ("compute-heavy", _at_least(sm, 0.8)),
         ("compute-active", _at_least(sm, 0.5)),
         ("memory-active", _at_least(dram, 0.4)),
-        ("busy, low SM use", _all(_at_least(gr, 0.4), _below(sm, 0.25))),
+        ("busy, low SM use", _all(_busy(gr, sm, published), _below(sm, 0.25))),
         ("low utilization", _all(_below(gr, 0.15), _below(sm, 0.15), _below(dram, 0.15))),
     ]
     for name, message in table:
@@ -212,6 +217,14 @@ def kind(
         if message:
             return name
     return "mixed / moderate"
+
+
+def _busy(gr: float | None, sm: float | None, published: bool) -> bool | None:
+    if published:
+        return _at_least(gr, 0.4)
+    if gr is None or (sm is None and gr >= 0.15):
+        return None
+    return gr - (sm or 0.0) >= 0.15
 
 
 BOTTLENECKS = {

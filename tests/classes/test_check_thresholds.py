@@ -21,6 +21,7 @@ from tachograph.judge.judge import judge_jobs, rules_in_use
 from tachograph.pipeline.timelines import timelines_of
 
 MODEL = "A100 SXM 40GB"
+MEASURED = {"dram_active_mean": 0.5, "fp64_active_mean": 0.1}
 HEAT = 0x40  # of the reasons why clocks are lowered
 BELOW, AT, ABOVE = (True, False, False), (False, True, False), (False, False, True)
 FROM, UP_TO = (False, True, True), (True, True, False)
@@ -145,7 +146,8 @@ BOUNDARIES = (
     Boundary("pcie_replays", 1, 1, of_gpu("pcie_replays_max"), FROM),
     # 0.6 of the practical peak, which is 0.8 of the theoretical one
     Boundary("memory_bound", 0.48, 0.01,
-             of_summary("dram_at_work", main_pipe="fp64", main_pipe_at_work=0.1, work_fraction=0.9), FROM),
+             of_summary("dram_at_work", **MEASURED, dram_work_fraction=0.9), FROM),
+    Boundary("memory_bound", 0.5, 0.01, of_summary("dram_work_fraction", **MEASURED, dram_at_work=0.8), FROM),
     Boundary("no_tensor_use", 0.2, 0.01,
              of_summary("fp32_active_mean", fp16_active_mean=0.0, tensor_active_max=0.0), FROM),
     Boundary("no_tensor_use", 0.005, 0.001,

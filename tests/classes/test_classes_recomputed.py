@@ -7,6 +7,7 @@ from itertools import pairwise
 from statistics import fmean, quantiles
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -202,3 +203,21 @@ def test_jobs_do_not_depend_on_their_neighbours(jobs: list[Job]) -> None:
         return [int(vote) for vote in found.vote]
 
     assert votes(jobs) == [votes([job])[0] for job in jobs]
+
+
+@pytest.mark.parametrize("width", [1, 20, 255, 256, 300])
+def test_minutes_at_work_are_counted_alike_with_and_without_the_compiler(width: int) -> None:
+    works = np.ones(700, np.uint8)
+    works[600::3] = 0
+    offset = np.array([0, 400, 700])
+    windows = np.array([0, 401 - width, 702 - 2 * width])
+    counts = []
+    for function in (kernel.window_works, kernel.window_works.__wrapped__):
+        count = np.zeros(windows[-1], np.int32)
+        function(works, offset, windows, width, count)
+        counts.append(count)
+    sliding = [
+        np.lib.stride_tricks.sliding_window_view(part, width).sum(1, dtype=np.int32)
+        for part in (works[:400], works[400:])
+    ]
+    assert counts[0].tolist() == counts[1].tolist() == np.concatenate(sliding).tolist()

@@ -147,6 +147,12 @@ def test_an_explanation_says_what_is_seen() -> None:
     assert explained(GpuReading(0.01, 0, 0, 0.01, None, 0, None, 0, 0)).startswith(
         "real 0.45 % < 5 %, GR 1 % < 5 %"
     )
+    streaming = GpuReading(0.9, 0.0, 0.704, 0.9, None, 0.0, None, 0.0, 0.0, None, 0.703, 0.1)
+    assert explained(streaming) == (
+        "DRAM 70 % >= 50 %, SM 90 % >= 50 %, FP32 beside DRAM 70.3 % < 70.4 %"
+    )
+    launches = GpuReading(0.0004, 0, 0, 0.39, None, 0, None, 0, 0)
+    assert explained(launches) == "GR without SM 39 % >= 15 %, SM 0.04 % < 25 %"
     copying = GpuReading(0.1, 0, 0.2, 0.5, None, 0, None, 0, 0, 0.7)
     assert (
         explained(copying, WorkloadSettings(published=True))

@@ -37,7 +37,7 @@ DRAWN = {
                 "gpu_util",
                 "fp64_active",
             ),
-            *("tensor_dfma_active", "mem_copy_util"),
+            *("tensor_dfma_active", "mem_copy_util", "fp32_active", "fp16_active"),
         ),
         FRACTIONS,
     ),

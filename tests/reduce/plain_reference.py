@@ -28,6 +28,17 @@ PIPES = {
     "fp16": "fp16_active",
     "tensor": "tensor_active",
 }
+RESOURCES = {
+    ("main_pipe_at_work", "work_fraction"): tuple(PIPES.values()),
+    ("dram_at_work", "dram_work_fraction"): ("dram_active",),
+    **{
+        (f"{link}_bytes_per_s_at_work", f"{link}_work_fraction"): (
+            f"{link}_tx_bytes_per_s",
+            f"{link}_rx_bytes_per_s",
+        )
+        for link in ("nvlink", "pcie")
+    },
+}
 LOWERING = (0x4, 0x8, 0x20, 0x40, 0x80)
 VOLUMES = {c.name: c.name.removesuffix("_per_s") for c in COUNTERS if c.kind is CounterKind.RATE}
 WINDOWED = (
@@ -401,36 +412,28 @@ def job_reference(
 
 
 def at_work(result: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The most active pipe; its and the memory's activity, samples weighted by the pipe; its
-    share of the time.
+    """The most active pipe; the level of each resource at work, samples weighted by themselves;
+    its share of the time.
     """
     means = {pipe: result[f"{name}_mean"] or 0.0 for pipe, name in PIPES.items()}
     main = max(means, key=lambda pipe: means[pipe]) if max(means.values()) > 0 else None
-    found: dict[str, Any] = {
-        "main_pipe": main,
-        "main_pipe_at_work": None,
-        "dram_at_work": None,
-        "work_fraction": None,
-    }
-    if main is None:
-        return found
-    both = [
-        [
-            (row[PIPES[main]], row["dram_active"])
-            for row in gpu["rows"]
-            if None not in (row[PIPES[main]], row["dram_active"])
+    found: dict[str, Any] = {"main_pipe": main}
+    for (level, share), counters in RESOURCES.items():
+        found |= {level: None, share: None}
+        busiest = max(counters, key=lambda name: result[f"{name}_mean"] or 0.0)
+        levels = [
+            [row[busiest] for row in gpu["rows"] if row[busiest] is not None] for gpu in gpus
         ]
-        for gpu in gpus
-    ]
-    work = math.fsum(p for pairs in both for p, _ in pairs)
-    if work > 0:
-        found["main_pipe_at_work"] = math.fsum(p * p for pairs in both for p, _ in pairs) / work
-        found["dram_at_work"] = math.fsum(p * d for pairs in both for p, d in pairs) / work
-        shares = []
-        for pairs in both:
-            mine, squares = math.fsum(p for p, _ in pairs), math.fsum(p * p for p, _ in pairs)
-            shares.append(mine * mine * mine / (len(pairs) * squares) if squares else 0.0)
-        found["work_fraction"] = math.fsum(shares) / work
+        work = math.fsum(value for values in levels for value in values)
+        if work > 0:
+            squares = [math.fsum(value * value for value in values) for values in levels]
+            found[level] = math.fsum(squares) / work
+            shares = [
+                math.fsum(values) ** 3 / (len(values) * square)
+                for values, square in zip(levels, squares, strict=True)
+                if square
+            ]
+            found[share] = math.fsum(shares) / work
     return found
 
 

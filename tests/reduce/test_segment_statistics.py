@@ -10,7 +10,7 @@ from madelake import held, job, utc
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.tables import PIPES
 from tachograph.pipeline.accumulators import SEGMENT_KEY, merge_segments
-from tachograph.pipeline.statistics import AT_WORK, COMPUTE, MEMORY, Merge, merge_of, statistics_of
+from tachograph.pipeline.statistics import COMPUTE, MEMORY, Merge, merge_of, statistics_of
 
 OF_THE_SEGMENT = {
     *SEGMENT_KEY,
@@ -32,7 +32,7 @@ def test_the_columns_of_a_segment_are_those_of_the_table() -> None:
         rows, [job("1", begin, end, gpus=1)], held("1", "n1", [0], begin, end)
     ).reduced
     kept = {one.of(counter.name) for counter in COUNTERS for one in statistics_of(counter)}
-    of_pipes = {one.of(pipe) for pipe in PIPES for one in (COMPUTE, MEMORY, *AT_WORK)}
+    of_pipes = {one.of(pipe) for pipe in PIPES for one in (COMPUTE, MEMORY)}
     assert set(part.segments.columns) == OF_THE_SEGMENT | kept | of_pipes
     assert merge_segments([part.segments, part.segments]).height == 1
 

@@ -43,6 +43,10 @@ NOTHING = Job(gpus=[{}, {}])
 CLOCKS = util(0.9, 0.9, 0.9, 0.9)
 WAITING = util(0.4, 0.4, pcie_rx_bytes_per_s_mean=1e8)
 KERNELS = util(0.9, 0.9, sm_active_mean=0.1)
+# clocks of a board of 700 W that drew 90 % of it
+AT_LIMIT = {"throttle_reasons_mean": 0.1, "throttle_reasons_max": 0x4, "power_w_max": 630.0,
+            "gpu_model": "H100 SXM 80GB"}  # fmt: skip
+
 CASES = (
     Case(
         "unused_time_limit",
@@ -64,10 +68,10 @@ CASES = (
     ),
     Case(
         "power_throttling",
-        Job(gpus=[{"throttle_reasons_mean": 0.1, "throttle_reasons_max": 0x4}]),
-        Job(gpus=[{"throttle_reasons_mean": 0.1, "throttle_reasons_max": 0x44}]),
-        NOTHING,
-        ("throttle_reasons",),
+        Job(gpus=[AT_LIMIT]),
+        Job(gpus=[AT_LIMIT | {"power_w_max": 629.0}]),
+        Job(gpus=[AT_LIMIT | {"power_w_max": None}]),
+        ("power_w", "gpu_model"),
         "GPU 0: ",
     ),
     Case("hot_gpu", Job(gpus=[{"gpu_temp_c_max": 60.0}, {"gpu_temp_c_max": 85.0}]),
@@ -96,7 +100,7 @@ CASES = (
         Job(gpus=[{"pcie_rx_bytes_per_s_mean": 4e9, "pcie_tx_bytes_per_s_mean": 0.9e9, "sm_active_mean": 0.4}]),
         Job(gpus=[{"pcie_rx_bytes_per_s_mean": 9e9, "sm_active_mean": 0.4}]),
         ("pcie_tx_bytes_per_s",),
-        "5e+09 B/s",
+        "5.00 GB/s",
     ),
     Case(
         "cpus_hold_gpus_up",
@@ -119,6 +123,21 @@ CASES = (
         "GPU 3",
     ),
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "verdict"),
+    [
+        ({}, "yes"),
+        ({"power_w_max": 380.0}, "no"),
+        ({"throttle_reasons_max": 0x44}, "no"),
+        ({"throttle_reasons_mean": 0.09, "gpu_model": None}, "no"),
+        ({"gpu_model": None}, "unknown"),
+        ({"gpu_model": "GH200 96GB"}, "unknown"),  # no limit is published
+    ],
+)
+def test_the_power_limit_is_reached_near_the_board_s_power(columns: Row, verdict: str) -> None:
+    assert found(Job(gpus=[AT_LIMIT | columns]), "power_throttling").verdict == verdict
 
 
 def test_every_rule_has_its_case() -> None:

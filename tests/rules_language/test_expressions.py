@@ -181,6 +181,17 @@ def test_texts_are_cut_and_long_lists_are_counted() -> None:
     assert "1, 1, and 480 more" in found.text
 
 
+def test_bytes_have_the_prefix_that_people_write() -> None:
+    text = written(
+        {"x": "46060000000", "y": "1e10", "z": "true"},
+        template="{x} B/s, $y B/s. {y}B {y} Bytes {y}",
+    )
+    assert errors(text) == []
+    assert outcome(text, Job()).text == (
+        "46.06 GB/s, 10.00 GB/s. 10.00 GB 1e+10 Bytes 1e+10"
+    )
+
+
 def test_placeholders() -> None:
     text = written(
         {"x": "0.5", "y": "7200", "z": "true"},

@@ -9,12 +9,13 @@ import math
 import pickle
 import random
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tachograph.catalog.config import WorkloadOptions
+from tachograph.catalog.config import WorkloadOptions, load
 from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
 from tachograph.catalog.errors import ConfigError
 from tachograph.judge.finding import EVIDENCE
@@ -60,13 +61,45 @@ GOLDEN: list[tuple[str, GpuReading, GpuReading]] = [
     ("compute-heavy", with_(sm_active=0.8), with_(sm_active=0.799)),
     ("compute-active", with_(sm_active=0.5), with_(sm_active=0.499)),
     ("memory-active", with_(dram_active=0.4), with_(dram_active=0.399)),
-    ("busy, low SM use", with_(gr_engine_active=0.4, sm_active=0.249), with_(gr_engine_active=0.399, sm_active=0.249)),
     ("busy, low SM use", with_(gr_engine_active=0.4, sm_active=0.249), with_(gr_engine_active=0.4, sm_active=0.25)),
     ("low utilization", with_(gr_engine_active=0.149, sm_active=0.149, dram_active=0.149),
      with_(gr_engine_active=0.149, sm_active=0.149, dram_active=0.15)),
     ("low utilization", with_(gr_engine_active=0.1, sm_active=0.149, dram_active=0.1),
      with_(gr_engine_active=0.1, sm_active=0.15, dram_active=0.1)),
 ]  # fmt: skip
+
+
+# The same by the default rules alone: where SMs are active, memory leads every pipe, or does not.
+STREAMING = {"fp32_active": 0.3, "fp16_active": 0.0, "sm_active": 0.9}
+DEFAULT_GOLDEN: list[tuple[str, GpuReading, GpuReading]] = [
+    ("memory-bound", with_(**STREAMING, dram_active=0.5), with_(**STREAMING, dram_active=0.499)),
+    ("memory-bound", with_(**STREAMING | {"fp32_active": 0.599}, dram_active=0.6),
+     with_(**STREAMING | {"fp32_active": 0.6}, dram_active=0.6)),
+    ("memory-bound", with_(**STREAMING | {"fp16_active": 0.599}, dram_active=0.6),
+     with_(**STREAMING | {"fp16_active": 0.6}, dram_active=0.6)),
+    ("memory-active", with_(**STREAMING, dram_active=0.4), with_(**STREAMING, dram_active=0.399)),
+    ("busy, low SM use", with_(gr_engine_active=0.16, sm_active=0.009), with_(gr_engine_active=0.16, sm_active=0.011)),
+    ("busy, low SM use", with_(gr_engine_active=0.9, sm_active=0.249), with_(gr_engine_active=0.9, sm_active=0.25)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "inside", "outside"), DEFAULT_GOLDEN)
+def test_a_default_class_begins_at_its_thresholds(
+    name: str, inside: GpuReading, outside: GpuReading
+) -> None:
+    assert classify(inside).name == name
+    assert classify(outside).name != name
+    assert labelled([inside, outside], WorkloadSettings())[0] == name
+    assert labelled([inside, outside], WorkloadSettings())[1] != name
+
+
+def test_active_sms_beside_traffic_are_undetermined_without_all_pipes() -> None:
+    reading = with_(**STREAMING | {"fp16_active": None}, dram_active=0.6)
+    found = classify(reading)
+    assert (found.name, found.needs) == (UNKNOWN, ("fp16_active",))
+    assert classify(reading, REFERENCE).name == "compute-heavy"
+    # a pipe that is more active than memory decides, whatever the others do
+    assert classify(replace(reading, fp32_active=0.7)).name == "compute-heavy"
 
 
 def test_there_are_twelve_classes_and_unknown() -> None:
@@ -99,6 +132,12 @@ def test_there_are_twelve_classes_and_unknown() -> None:
     assert all(f"workload_{code}" in EVIDENCE for code in WORKLOAD_CODES)
 
 
+def test_busy_begins_at_its_published_threshold() -> None:
+    for engine, busy in ((0.4, True), (0.399, False)):
+        found = classify(with_(gr_engine_active=engine, sm_active=0.249), REFERENCE)
+        assert (found.name == "busy, low SM use") == busy
+
+
 @pytest.mark.parametrize(("name", "inside", "outside"), GOLDEN)
 def test_a_class_begins_at_its_thresholds(
     name: str, inside: GpuReading, outside: GpuReading
@@ -117,7 +156,7 @@ def test_what_is_nothing_else_is_mixed() -> None:
 def test_typical_profiles_are_of_their_class_and_within_their_bounds() -> None:
     for one in RULED:
         sm, tensor, dram, gr, io, fp64 = one.profile
-        reading = GpuReading(sm, tensor, dram, gr, None, fp64, None, io * 2.5e9, 0.0, 0.0)
+        reading = GpuReading(sm, tensor, dram, gr, None, fp64, None, io * 2.5e9, 0.0, 0.0, 0.0, 0.0)
         assert classify(reading).name == classify(reading, REFERENCE).name == one.name
         for axis, (low, high) in one.bounds.items():
             assert low <= one.profile[AXES.index(axis)] <= high
@@ -167,25 +206,37 @@ def plain(r: GpuReading, weights: tuple[float, ...]) -> str:
     else:
         other, matrix = tensor, False if tensor is not None and tensor < 0.2 else None
     sm, dram = r.sm_active, r.dram_active
+    pipes = (tensor, r.fp64_active, r.fp32_active, r.fp16_active)
+    leads = every(*(None if None in (pipe, dram) else pipe < dram for pipe in pipes))
     rules = (
-        every(unused, below(gr, 0.05), below(dram, 0.05), negated(io)),
-        every(least(other, 0.5), least(sm, 0.6)),
-        every(least(other, 0.15), least(sm, 0.4)),
-        every(some(least(r.fp64_active, 0.2), matrix), least(sm, 0.5)),
-        every(io, below(sm, 0.3)),
-        every(least(dram, 0.5), below(sm, 0.5)),
-        least(sm, 0.8),
-        least(sm, 0.5),
-        least(dram, 0.4),
-        every(least(gr, 0.4), below(sm, 0.25)),
-        every(below(gr, 0.15), below(sm, 0.15), below(dram, 0.15)),
+        ("idle", every(unused, below(gr, 0.05), below(dram, 0.05), negated(io))),
+        ("tensor-heavy compute", every(least(other, 0.5), least(sm, 0.6))),
+        ("tensor compute", every(least(other, 0.15), least(sm, 0.4))),
+        ("FP64 / HPC compute", every(some(least(r.fp64_active, 0.2), matrix), least(sm, 0.5))),
+        ("I/O or data-loading", every(io, below(sm, 0.3))),
+        ("memory-bound", every(least(dram, 0.5), below(sm, 0.5))),
+        ("memory-bound", every(least(dram, 0.5), least(sm, 0.5), leads)),
+        ("memory-active", every(least(dram, 0.4), least(sm, 0.5), leads)),
+        ("compute-heavy", least(sm, 0.8)),
+        ("compute-active", least(sm, 0.5)),
+        ("memory-active", least(dram, 0.4)),
+        ("busy, low SM use", every(engine_alone(gr, sm), below(sm, 0.25))),
+        ("low utilization", every(below(gr, 0.15), below(sm, 0.15), below(dram, 0.15))),
     )
-    for place, holds in enumerate(rules):
+    for name, holds in rules:
         if holds is None:
             return UNKNOWN
         if holds:
-            return WORKLOAD_CLASSES[place]
+            return name
     return WORKLOAD_CLASSES[11]
+
+
+def engine_alone(gr: float | None, sm: float | None) -> Truth:
+    """Whether the engine is active in 15 % of the time more than the SMs, which are in 0..1."""
+    if gr is None:
+        return None
+    least_difference, most_difference = gr - (1 if sm is None else sm), gr - (sm or 0)
+    return True if least_difference >= 0.15 else False if most_difference < 0.15 else None
 
 
 def published(r: GpuReading, weights: tuple[float, ...]) -> str:
@@ -305,7 +356,7 @@ def test_reference_is_the_published_table() -> None:
 def test_missing_counters_are_not_zero() -> None:
     """The verdicts of the published rules: no SM activity is memory-active, no data idle."""
     training = GpuReading(tensor_active=0.0, dram_active=0.45, gr_engine_active=0.99, fp64_active=0.0,
-                       pcie_tx_bytes_per_s=0.0, pcie_rx_bytes_per_s=0.0)  # fmt: skip
+                       pcie_tx_bytes_per_s=0.0, pcie_rx_bytes_per_s=0.0, fp32_active=0.0, fp16_active=0.0)  # fmt: skip
     assert classify(training, REFERENCE).name == "memory-active"
     found = classify(training)
     assert (found.name, found.bottleneck, found.needs) == (UNKNOWN, "unknown", ("sm_active",))
@@ -391,6 +442,17 @@ def test_real_utilisation() -> None:
 def test_a_setting_that_is_none_is_named(key: str, configured: WorkloadOptions) -> None:
     with pytest.raises(ConfigError, match=f"workload.{key}"):
         settings_of(configured)
+
+
+@pytest.mark.parametrize(("text", "published"), [("mem", False), ("reference", True)])
+def test_a_site_chooses_the_rules(tmp_path: Path, text: str, published: bool) -> None:
+    file = tmp_path / "tachograph.toml"
+    file.write_text(f'[workload]\npreset = "{text}"\n', encoding="utf-8")
+    settings = settings_of(load(str(file)).workload)
+    assert (settings.published, settings.weights) == (
+        published,
+        PRESETS["ai" if published else text],
+    )
 
 
 def test_a_labeller_travels() -> None:

@@ -115,6 +115,8 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BoundOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bounds of a job's speed: near its practical peak, as a fraction of the device's.
 
+    `practical_pipe` and `practical_dram` are of models without measured ones in the catalogue.
+
     Sources: `practical_dram` DCGM User Guide, profiling metrics ("a peak of ~0.8 is the maximum
     achievable"); `practical_link` bus bandwidth of nccl-tests over the link's; `practical_pipe` and
     `near_peak` our choice.
@@ -149,7 +151,8 @@ class ScoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Workload classes of GPUs."""
 
-    preset: str = "ai"  # ai, hpc, mem: weights of real utilisation
+    # ai, hpc, mem: weights of real utilisation; reference: weights and rules exactly as published.
+    preset: str = "ai"
     # sm, tensor, dram, gr: instead of a preset; made to add up to 1.
     weights: Fixed[dict[str, float]] = {}
     classifier: Fixed[str] = "default"  # or reference: as published

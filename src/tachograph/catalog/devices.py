@@ -19,6 +19,7 @@ _SHEET = "datasheet"
 _PAPER = "whitepaper"
 _CUDA = "CUDA C++ Programming Guide, compute capabilities and arithmetic throughput"
 _RATE = f"rate relative to FP32 in the {_CUDA}"
+_MEASURED = "measured on the device by the project: copies in its memory, FP64 vector kernels"
 _DEVICE = "attribute of the device as its driver reports it"
 
 DEVICE_PIPES = ("fp64", "fp32", "fp16", "tensor", "fp64_tensor")
@@ -41,6 +42,9 @@ _ORIGIN: Mapping[str, str] = MappingProxyType(
         "board_power_w": _SHEET,
         "nvlink_bytes_per_s": _SHEET,
         "pcie_bytes_per_s": _SHEET,
+        "practical_dram_active": _MEASURED,
+        "practical_hbm_bytes_per_s": _MEASURED,
+        "practical_pipe_active": _MEASURED,
     }
 )
 
@@ -77,6 +81,10 @@ class Device:
     shutdown_temp_c: float | None = None
     nvlink_bytes_per_s: float | None = None  # one direction, all links of the GPU
     pcie_bytes_per_s: float | None = None  # one direction
+    # what code that does nothing else reaches: counters, and bytes read and written
+    practical_dram_active: float | None = None
+    practical_hbm_bytes_per_s: float | None = None
+    practical_pipe_active: float | None = None
     elsewhere: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def peak_flop_per_s(self, pipe: str) -> float | None:
@@ -250,6 +258,23 @@ _LINKS: Mapping[str, tuple[float | None, float | None]] = MappingProxyType(
     }
 )
 
+# measured peaks; of other models the general ones of BoundOptions count
+_PRACTICAL: Mapping[str, tuple[float, float, float]] = MappingProxyType(
+    {"H100 SXM 80GB": (0.90, 2842e9, 0.95)}  # DRAM activity, B/s of a copy, pipe activity
+)
+
+
+def _with_practical(device: Device) -> Device:
+    if device.name not in _PRACTICAL:
+        return device
+    dram, bandwidth, pipe = _PRACTICAL[device.name]
+    return replace(
+        device,
+        practical_dram_active=dram,
+        practical_hbm_bytes_per_s=bandwidth,
+        practical_pipe_active=pipe,
+    )
+
 
 def _with_links(device: Device) -> Device:
     nvlink, pcie = (
@@ -341,7 +366,7 @@ _MODELS: tuple[Device, ...] = (
 )  # fmt: skip
 
 DEVICE_CATALOGUE: tuple[Device, ...] = tuple(
-    _with_links(_with_limits(device)) for device in _MODELS
+    _with_practical(_with_links(_with_limits(device))) for device in _MODELS
 )
 DEVICES_BY_NAME: Mapping[str, Device] = MappingProxyType(
     {device.name: device for device in DEVICE_CATALOGUE}

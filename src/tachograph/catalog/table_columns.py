@@ -164,14 +164,23 @@ def roofline(pipe: str) -> tuple[TableColumn, ...]:
 
 def speed() -> tuple[TableColumn, ...]:
     """Return what limited the speed of a job, and what that is concluded from."""
-    null = "no pipe was active, or pipe and memory were not measured together"
+    null = "not measured, or never active"
     return (
         text("main_pipe", "Pipe with the highest mean activity.", "none measured, or all at zero"),
         real("main_pipe_at_work", "fraction", "Its mean activity, samples weighted by that activity.", null),
-        real("dram_at_work", "fraction", ("Mean DRAM activity, samples weighted by the activity of "
-        "the pipe."), null),
         real("work_fraction", "fraction", "Share of the time in which the pipe was active: "
              "sum^2 / (n x sum of squares), GPUs weighted by their work.", null),
+        real("dram_at_work", "fraction", "Mean DRAM activity, samples weighted by that activity.", null),
+        real("dram_work_fraction", "fraction", "As work_fraction, of DRAM activity.", null),
+        *(
+            column
+            for link, name in (("nvlink", "NVLink"), ("pcie", "PCIe"))
+            for column in (
+                real(f"{link}_bytes_per_s_at_work", "B/s",
+                     f"Traffic of {name} per GPU, busier direction, samples weighted by that traffic.", null),
+                real(f"{link}_work_fraction", "fraction", f"As work_fraction, of that traffic of {name}.", null),
+            )
+        ),
         text("limiter", ("What set the speed: compute, memory, nvlink, pcie; neither: none of them was "
         "near its peak."),
              "not measured, ambiguous, idle or hung"),

@@ -8,6 +8,7 @@ the analysis.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import polars as pl
@@ -327,6 +328,33 @@ TABLES: Mapping[str, LakeTable] = MappingProxyType(
 PIPES: Mapping[str, str] = MappingProxyType(
     {"fp64": "fp64_active", "fp32": "fp32_active", "fp16": "fp16_active", "tensor": "tensor_active"}
 )
+
+
+@dataclass(frozen=True, slots=True)
+class LimitingResource:
+    """What may limit the speed of a job: of its counters the busiest decides.
+
+    at_work: column of its mean, samples weighted by themselves. share: of the time at work.
+    """
+
+    counters: tuple[str, ...]
+    at_work: str
+    share: str
+
+
+ARITHMETIC = LimitingResource(tuple(PIPES.values()), "main_pipe_at_work", "work_fraction")
+MEMORY = LimitingResource(("dram_active",), "dram_at_work", "dram_work_fraction")
+LINK_TRAFFIC: Mapping[str, LimitingResource] = MappingProxyType(
+    {
+        link: LimitingResource(
+            (f"{link}_tx_bytes_per_s", f"{link}_rx_bytes_per_s"),
+            f"{link}_bytes_per_s_at_work",
+            f"{link}_work_fraction",
+        )
+        for link in ("nvlink", "pcie")
+    }
+)
+RESOURCES = (ARITHMETIC, MEMORY, *LINK_TRAFFIC.values())
 # counters of which windows are kept for imbalance; all those with a per-minute mean, and with a
 # per-minute maximum
 WINDOWED = (

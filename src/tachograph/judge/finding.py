@@ -18,7 +18,8 @@ import msgspec
 import polars as pl
 
 from tachograph.catalog.tables import FINDINGS
-from tachograph.catalog.units import text
+from tachograph.catalog.units import factor as unit_factor
+from tachograph.catalog.units import is_convertible, text
 
 Severity = Literal["problem", "hint", "fact"]
 # most urgent first; a fact needs no fix
@@ -152,11 +153,16 @@ def apart(value: float, threshold: float, unit: str) -> str:
 
     >>> apart(0.9487, 0.95, "fraction"), apart(0.95, 0.95, "fraction"), apart(84.7, 85.0, "C")
     ('94.9 %', '95 %', '84.7 °C')
+    >>> apart(4.9996e9, 5e9, "B/s")
+    '4.9996 GB/s'
     """
     shown = text(value, unit)
     if value == threshold or shown != text(threshold, unit):
         return shown
+    scaled = text(threshold, unit).partition(" ")[2]  # the unit with its prefix: GB/s
     factor, suffix = _PRECISE.get(unit, (1.0, f" {unit}"))
+    if unit not in _PRECISE and is_convertible(scaled, unit):
+        factor, suffix = 1 / unit_factor(scaled, unit), f" {scaled}"
     for digits in range(3, 17):
         precise = f"{factor * value:,.{digits}g}"
         if precise != f"{factor * threshold:,.{digits}g}":

@@ -195,6 +195,21 @@ def zeros(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs) -> None:
 
 
 @reordered
+def squares(col: Singles, seg_a: Longs, seg_b: Longs, square: Floats) -> None:
+    """Per segment the sum of the squares; missing values add nothing.
+
+    Over the sum it is the mean of the values weighted by themselves: that of the times at work.
+    """
+    for g in range(seg_a.shape[0]):
+        values = col[seg_a[g] : seg_b[g]]
+        total = 0.0
+        for i in range(values.shape[0]):
+            value = np.float64(values[i] if values[i] == values[i] else np.float32(0))
+            total += value * value
+        square[g] = total
+
+
+@reordered
 def _trapezoids(after: Singles, before: Singles, steps: Ints) -> float:
     """Twice the integral between neighbours; NaN if a value is missing."""
     total = 0.0
@@ -414,34 +429,6 @@ def labels(
                     c, m = _label(pipe[a:b], dram[a:b], state, w)
                     compute[g, p] += c
                     memory[g, p] += m
-
-
-@reordered
-def _sum_products(pipe: Singles, dram: Singles) -> tuple[float, float, float, float]:
-    """Number of samples with both values; sums of pipe, pipe squared, pipe times memory."""
-    n, work, square, traffic = 0.0, 0.0, 0.0, 0.0
-    for i in range(pipe.shape[0]):
-        v, d = pipe[i], dram[i]
-        there = (v == v) & (d == d)
-        v, d = np.float64(v if there else np.float32(0)), np.float64(d if there else np.float32(0))
-        n += np.float64(there)
-        work += v
-        square += v * v
-        traffic += v * d
-    return n, work, square, traffic
-
-
-@compiled
-def products(pipe: Singles, dram: Singles, seg_a: Longs, seg_b: Longs, found: Floats) -> None:
-    """Return per segment, for samples with pipe and memory: number, sums of p, p * p, p * d.
-
-    `found`: 4 rows.
-
-    Weighted by the pipe itself, a mean is that of the times at which it worked.
-    """
-    for g in range(seg_a.shape[0]):
-        a, b = seg_a[g], seg_b[g]
-        found[0, g], found[1, g], found[2, g], found[3, g] = _sum_products(pipe[a:b], dram[a:b])
 
 
 INTENSITY_BINS = 32  # one under, 30 between, one over

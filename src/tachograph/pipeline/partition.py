@@ -22,7 +22,6 @@ from tachograph.pipeline.accumulators import Accumulators
 from tachograph.pipeline.minutes import PartitionMinutes
 from tachograph.pipeline.statistics import (
     AREA,
-    AT_WORK,
     BITS,
     COMPUTE,
     EVENTS,
@@ -39,6 +38,8 @@ from tachograph.pipeline.statistics import (
     MEMORY,
     SAMPLES,
     SECONDS,
+    SQUARE,
+    SQUARED,
     TOTAL,
     ZEROS,
 )
@@ -367,6 +368,10 @@ def _counter(
         kernel.levels(column, layout.seg_a, layout.seg_b, n, total, most)
     result = {SAMPLES.of(counter.name): pl.Series(n), TOTAL.of(counter.name): pl.Series(total)}
     result[HIGHEST.of(counter.name)] = pl.Series(np.where(n > 0, most, np.nan)).fill_nan(None)
+    if counter.name in SQUARED:
+        square = np.empty(size)
+        kernel.squares(column, layout.seg_a, layout.seg_b, square)
+        result[SQUARE.of(counter.name)] = pl.Series(square)
     if counter.name == "gpu_util":
         zero = np.empty(size, np.int64)
         kernel.zeros(column, layout.seg_a, layout.seg_b, zero)
@@ -502,12 +507,6 @@ def _roofline(
         seen = measured[:, place] > 0
         result[COMPUTE.of(pipe)] = pl.Series(np.where(seen, compute[:, place], 0.0))
         result[MEMORY.of(pipe)] = pl.Series(np.where(seen, memory[:, place], 0.0))
-        if seen.any():
-            products = np.empty((len(AT_WORK), size))
-            kernel.products(pipes[place], dram, layout.seg_a, layout.seg_b, products)
-            result |= {
-                kept.of(pipe): pl.Series(row) for kept, row in zip(AT_WORK, products, strict=True)
-            }
     _count_intensities(pipes, dram, measured, _ridges(layout, keys, ridges), layout, histogram)
     return result, histogram
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 import polars as pl
 
 from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
-from tachograph.catalog.tables import PIPES
+from tachograph.catalog.tables import PIPES, RESOURCES
 
 
 def seconds_between(start: str, end: str) -> pl.Expr:
@@ -54,6 +54,7 @@ class Statistic:
 SAMPLES = Statistic("n", Merge.SUM, is_count=True)  # those with a value
 TOTAL = Statistic("sum", Merge.SUM)
 HIGHEST = Statistic("max", Merge.MAXIMUM)
+SQUARE = Statistic("square", Merge.SUM)  # sum of squares
 ZEROS = Statistic("zeros", Merge.SUM, is_count=True)  # samples of exactly 0
 AREA = Statistic("area", Merge.SUM)  # integral over time by trapezoids, in the unit times seconds
 SECONDS = Statistic("seconds", Merge.SUM)  # time that AREA, or GROWN, covers
@@ -69,12 +70,6 @@ BITS = Statistic("bits", Merge.BITS, is_count=True)
 # of pipes
 COMPUTE = Statistic("compute", Merge.SUM)
 MEMORY = Statistic("memory", Merge.SUM)
-AT_WORK = tuple(
-    Statistic(stem, Merge.SUM)
-    # Samples, sums of p, p * p, p * DRAM activity.
-    for stem in ("pairs", "work", "square", "traffic")
-)
-PAIRS, WORK, SQUARE, TRAFFIC = AT_WORK
 # of places of labels
 LABEL = Statistic("label", Merge.SUM)
 
@@ -82,6 +77,9 @@ BORDERS = (FIRST, LAST, FIRST_TIME, LAST_TIME)
 INTEGRATED = tuple(
     one.name for one in COUNTERS if one.kind is CounterKind.RATE or one.name == "power_w"
 )
+
+# counters of which the level while at work is known
+SQUARED = tuple(counter for resource in RESOURCES for counter in resource.counters)
 
 
 def statistics_of(counter: Counter) -> tuple[Statistic, ...]:
@@ -94,7 +92,8 @@ def statistics_of(counter: Counter) -> tuple[Statistic, ...]:
         return (SAMPLES, GROWN, SECONDS, *BORDERS)
     zeros = (ZEROS,) if counter.name == "gpu_util" else ()
     integral = (AREA, SECONDS, *BORDERS) if counter.name in INTEGRATED else ()
-    return (SAMPLES, TOTAL, HIGHEST, *zeros, *integral)
+    square = (SQUARE,) if counter.name in SQUARED else ()
+    return (SAMPLES, TOTAL, HIGHEST, *square, *zeros, *integral)
 
 
 _MERGES: Mapping[str, Merge] = MappingProxyType(
@@ -109,7 +108,7 @@ _MERGES: Mapping[str, Merge] = MappingProxyType(
             for counter in COUNTERS
             for kept in statistics_of(counter)
         },
-        **{kept.of(pipe): kept.merge for pipe in PIPES for kept in (COMPUTE, MEMORY, *AT_WORK)},
+        **{kept.of(pipe): kept.merge for pipe in PIPES for kept in (COMPUTE, MEMORY)},
     }
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -19,13 +20,14 @@ from tachograph.catalog.tables import (
     OTHER_IMBALANCES,
     PIPES,
     RATE_VOLUMES,
+    RESOURCES,
     WINDOWED,
+    LimitingResource,
 )
 from tachograph.lake.conform import in_schema
 from tachograph.pipeline.accumulators import SEGMENT_KEY, Accumulators
 from tachograph.pipeline.statistics import (
     AREA,
-    AT_WORK,
     BITS,
     BORDERS,
     COMPUTE,
@@ -37,12 +39,11 @@ from tachograph.pipeline.statistics import (
     LAST,
     LOWERED,
     MEMORY,
-    PAIRS,
     SAMPLES,
     SECONDS,
     SQUARE,
+    SQUARED,
     TOTAL,
-    WORK,
     ZEROS,
     seconds_between,
     statistics_of,
@@ -189,7 +190,7 @@ def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
                 wanted[statistic.of(counter.name)] = dtype
     wanted[LAST.of("remapped_rows_uncorrectable")] = pl.Float64()
     for pipe in PIPES:
-        for statistic in (COMPUTE, MEMORY, *AT_WORK):
+        for statistic in (COMPUTE, MEMORY):
             wanted[statistic.of(pipe)] = pl.Float64()
     return frame.with_columns(
         pl.lit(None, dtype=dtype).alias(name)
@@ -448,10 +449,11 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
     for pipe, activity in PIPES.items():
         expressions += [_sum_known(one.of(pipe)) for one in (COMPUTE, MEMORY)]
         expressions.append(_sum_known(SAMPLES.of(activity)).alias(f"measured_{pipe}"))
-        work, square = pl.col(WORK.of(pipe)), pl.col(SQUARE.of(pipe))
-        expressions += [_sum_known(one.of(pipe)) for one in AT_WORK[1:]]
-        share = work**2 / (pl.col(PAIRS.of(pipe)) * square)  # of its time in which a GPU worked
-        expressions.append((work * share).filter(square > 0).sum().alias(f"share_{pipe}"))
+    for activity in SQUARED:
+        total, square = pl.col(TOTAL.of(activity)), pl.col(SQUARE.of(activity))
+        expressions += [_sum_known(one.of(activity)) for one in (TOTAL, SQUARE)]
+        share = total**2 / (pl.col(SAMPLES.of(activity)) * square)  # of its time, one GPU at work
+        expressions.append((total * share).filter(square > 0).sum().alias(f"share_{activity}"))
     for counter in COUNTERS:
         if counter.name != "power_w":
             expressions.append(pl.col(f"{counter.name}_mean").mean())
@@ -506,28 +508,38 @@ def _roofline() -> dict[str, pl.Expr]:
     return columns
 
 
-_OF_WORK = {"main_pipe_at_work": "square", "dram_at_work": "traffic", "work_fraction": "share"}
-
-
 def _at_work() -> dict[str, pl.Expr]:
-    """Most active pipe: its activity and that of memory while at work, and the share of that time.
+    """Most active pipe; level of pipe, memory and links at work, and the share of that time.
 
-    Each sample, and each GPU, counts by how active the pipe was in it: a GPU that rests adds
-    nothing.
+    Each sample, and each GPU, counts by how active the resource was in it: a GPU that rests, and
+    the time before the work, add nothing. Each resource is weighted by itself, so memory without
+    arithmetic has a level, too.
     """
-    means = {pipe: pl.col(f"{counter}_mean") for pipe, counter in PIPES.items()}
-    most = pl.max_horizontal(*means.values())
-    main = pl.coalesce(
-        pl.when((mean == most) & (most > 0)).then(pl.lit(pipe)) for pipe, mean in means.items()
-    )
-
-    def over_work(stem: str) -> pl.Expr:
-        of_pipe = (pl.col(f"{stem}_{pipe}") / pl.col(WORK.of(pipe)) for pipe in PIPES)
-        return pl.coalesce(
-            pl.when(main == pipe).then(value) for pipe, value in zip(PIPES, of_pipe, strict=True)
+    columns = {
+        "main_pipe": pl.coalesce(
+            pl.when(_is_busiest(counter, tuple(PIPES.values()))).then(pl.lit(pipe))
+            for pipe, counter in PIPES.items()
         )
+    }
+    for resource in RESOURCES:
+        columns[resource.at_work] = _of_busiest(resource, SQUARE.stem)
+        columns[resource.share] = _of_busiest(resource, "share")
+    return columns
 
-    return {"main_pipe": main, **{name: over_work(stem) for name, stem in _OF_WORK.items()}}
+
+def _is_busiest(counter: str, counters: Sequence[str]) -> pl.Expr:
+    mean = pl.col(f"{counter}_mean")
+    return (mean > 0) & (mean == pl.max_horizontal(f"{name}_mean" for name in counters))
+
+
+def _of_busiest(resource: LimitingResource, stem: str) -> pl.Expr:
+    """A sum over GPUs and samples, per sum of the activity; of the counter with the most."""
+    return pl.coalesce(
+        pl.when(_is_busiest(counter, resource.counters)).then(
+            pl.col(f"{stem}_{counter}") / pl.col(TOTAL.of(counter))
+        )
+        for counter in resource.counters
+    )
 
 
 def _spatial(

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tachograph.catalog.columns import share_text
-from tachograph.catalog.tables import PIPES
+from tachograph.catalog.devices import DEVICES_BY_NAME
+from tachograph.catalog.tables import ARITHMETIC, LINK_TRAFFIC, MEMORY, PIPES
 from tachograph.catalog.units import capitalized, text
 from tachograph.judge.activity import ACTIVITY_NAMES, PIPE_NAMES, activity_counter, number
 from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS
@@ -98,9 +99,8 @@ def limiter_sentence(
 
     `shares`: see judge.limiter.shares_of_job.
 
-    >>> row = {"limiter": "memory", "main_pipe": "fp64", "main_pipe_at_work": 0.2, "dram_at_work": 0.6}
-    >>> limiter_sentence(row, {"memory": 0.75, "compute": 0.22})
-    'Memory: while the FP64 units worked, memory moved data 60 % of the time, 75 % of what is achievable.'
+    >>> limiter_sentence({"limiter": "memory", "dram_at_work": 0.6}, {"memory": 0.75})
+    'Memory: at work, it moved data 60 % of the time, 75 % of what is achievable.'
     """
     limiter, pipe = row.get("limiter"), row.get("main_pipe")
     if idle:
@@ -113,31 +113,15 @@ def limiter_sentence(
     of_peak = {name: text(share, "fraction") for name, share in shares.items() if share is not None}
     carried = "".join(f" {sentence}" for sentence in _link_sentences(row, shares, limiter))
     if limiter == "compute" and pipe:
-        found = (
-            f"Compute: while they worked, the {PIPE_NAMES[pipe]} were active {at_work} of "
-            "the time, "
-        )
-        return f"{found}{of_peak['compute']} of what is achievable.{carried}"
-    if limiter == "memory" and pipe:
-        found = (
-            f"Memory: while the {PIPE_NAMES[pipe]} worked, memory moved data {traffic} of "
-            "the time, "
-        )
-        return f"{found}{of_peak['memory']} of what is achievable.{carried}"
+        level = f"Compute: at work, the {PIPE_NAMES[pipe]} were active {at_work} of the time, "
+        return f"{level}{of_peak['compute']} of what is achievable.{carried}"
+    if limiter == "memory":
+        level = f"Memory: at work, it moved data {traffic} of the time, "
+        return f"{level}{of_peak['memory']} of what is achievable.{carried}"
     if isinstance(limiter, str) and limiter in LINKS:
         return f"{LINKS[limiter]}:{carried}"
     if limiter == NEITHER:
-        sentence = "Neither arithmetic nor memory was near its peak."
-        if pipe is not None:
-            sentence += f" The {PIPE_NAMES[pipe]} were active {at_work} while they worked"
-            share = number(row, "work_fraction")
-            if share is not None and share < MOST:
-                sentence += f", and only {text(share, 'fraction')} of the time"
-            sentence += (
-                f", memory {traffic}: latency, kernel launches, input or communication set the "
-                "speed."
-            )
-        return f"{sentence}{carried}"
+        return f"{' '.join(_neither_sentences(row))}{carried}"
     missing = [
         name for name in (*PIPES.values(), "dram_active") if number(row, f"{name}_mean") is None
     ]
@@ -146,18 +130,45 @@ def limiter_sentence(
     return f"Not known: no arithmetic was measured on any pipe.{carried}"
 
 
+def _neither_sentences(row: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on a job without a limiter: what is known, and what to record to know more."""
+    yield "Neither arithmetic nor memory was near its peak for most of the time."
+    units = PIPE_NAMES.get(row.get("main_pipe") or "", "pipes")
+    levels = []
+    for what, resource in ((f"the {units} were active", ARITHMETIC), ("memory moved data", MEMORY)):
+        level, share = number(row, resource.at_work), number(row, resource.share)
+        if level is not None and share is not None:
+            part = f" (at work in {text(share, 'fraction')} of the run)" if share < MOST else ""
+            levels.append(f"{what} {text(level, 'fraction')} of the time{part}")
+    if levels:
+        yield f"At work, {', '.join(levels)}."
+    sms = number(row, "sm_active_mean")
+    if sms is not None:
+        yield f"The SMs were active {text(sms, 'fraction')} of the time."
+    device = DEVICES_BY_NAME.get(row.get("gpu_model") or "")
+    counters = ["sm_active"]
+    for link, traffic in LINK_TRAFFIC.items():
+        if device is None or getattr(device, f"{link}_bytes_per_s") is not None:
+            counters += traffic.counters
+    missing = [name for name in counters if number(row, f"{name}_mean") is None]
+    advice = f"record {', '.join(missing)}" if missing else "profile a part of it (Nsight Systems)"
+    yield f"What set the speed is not known: {advice} to know more."
+
+
 def _link_sentences(
     row: Mapping[str, Any], shares: Mapping[str, float | None], limiter: object
 ) -> Iterator[str]:
     """Sentences on heavy link traffic."""
     for link, name in LINKS.items():
-        rates = [number(row, f"{link}_{way}_bytes_per_s_mean") for way in ("tx", "rx")]
+        traffic, peak = LINK_TRAFFIC[link], shares.get(link)
+        rates = [number(row, f"{counter}_mean") for counter in traffic.counters]
         rate = max((rate for rate in rates if rate is not None), default=0.0)
-        peak = shares.get(link)
-        much = rate >= MUCH_TRAFFIC if peak is None else peak >= MUCH_OF_PEAK
-        if much or limiter == link:
-            share = "" if peak is None else f", {text(peak, 'fraction')} of what is achievable"
-            yield f"{name} carried {text(rate, 'B/s')} per GPU{share}."
+        level = number(row, traffic.at_work)
+        if peak is not None and (peak >= MUCH_OF_PEAK or limiter == link):
+            share = f"{text(peak, 'fraction')} of what is achievable"
+            yield f"{name} carried {text(level, 'B/s')} per GPU at work, {share}."
+        elif rate >= MUCH_TRAFFIC:
+            yield f"{name} carried {text(rate, 'B/s')} per GPU."
 
 
 def balance_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from tachograph.catalog.units import text
 from tachograph.judge.workload.classes import (
-    CONDITIONS,
+    ALL_PIPES,
     IO_COPY,
     MAYBE,
     NO,
     UNKNOWN,
     WORKLOAD_CLASSES,
     WorkloadCondition,
+    rules_of,
 )
 from tachograph.judge.workload.rules import GpuReading, KnownReading, classify, known_of, verdicts
 from tachograph.judge.workload.settings import WorkloadSettings
 
-NAMES = {"real": "real", "sm": "SM", "tensor": "TENSOR", "dram": "DRAM", "gr": "GR", "fp64": "FP64"}
+NAMES = {
+    "real": "real",
+    "sm": "SM",
+    "tensor": "TENSOR",
+    "dram": "DRAM",
+    "gr": "GR",
+    "fp64": "FP64",
+    "gr_alone": "GR without SM",
+}
 
 
 def explained(reading: GpuReading, settings: WorkloadSettings | None = None) -> str:
@@ -29,12 +38,13 @@ def explained(reading: GpuReading, settings: WorkloadSettings | None = None) -> 
     settings = settings or WorkloadSettings()
     known = known_of(reading, settings)
     found = verdicts(reading, settings)
-    place = next((place for place, verdict in enumerate(found) if verdict != NO), len(found))
-    if place == len(found):
+    index = next((index for index, verdict in enumerate(found) if verdict != NO), len(found))
+    if index == len(found):
         return "no other rule holds"
-    if found[place] == MAYBE:
-        return f"{WORKLOAD_CLASSES[place]} is undetermined: {_missing(reading, settings)}"
-    return ", ".join(_condition(condition, known, settings) for condition in CONDITIONS[place])
+    rule = rules_of(published=settings.published)[index]
+    if found[index] == MAYBE:
+        return f"{WORKLOAD_CLASSES[rule.place]} is undetermined: {_missing(reading, settings)}"
+    return ", ".join(_condition(condition, known, settings) for condition in rule.conditions)
 
 
 def _missing(reading: GpuReading, settings: WorkloadSettings) -> str:
@@ -49,6 +59,8 @@ def _condition(
     sign = ">=" if condition.least else "<"
     if condition.quantity == "io":
         return _io(condition, known, sign)
+    if condition.quantity == "pipe_lead":
+        return _pipe_lead(known)
     name, value = _value(condition, known, settings)
     return (
         f"{name} {_percent(value, condition.threshold)} {sign} "
@@ -64,6 +76,8 @@ def _value(
     match condition.quantity:
         case "real":
             return name, _highest_real(known, settings)
+        case "gr_alone":
+            return name, known.gr - known.sm
         case "tensor" if known.dfma > 0:
             return "TENSOR without FP64", known.tensor - known.dfma
         case "fp64" if not known.fp64 >= condition.threshold:
@@ -79,6 +93,14 @@ def _highest_real(known: KnownReading, settings: WorkloadSettings) -> float:
     """Upper bound of real utilisation."""
     parts = zip((known.sm, known.tensor, known.dram, known.gr), settings.weights, strict=True)
     return min(1.0, sum(weight * (value if value == value else 1.0) for value, weight in parts))
+
+
+def _pipe_lead(known: KnownReading) -> str:
+    """The most active pipe, which is less active than memory."""
+    names = [name.removesuffix("_active") for name in ALL_PIPES]
+    most = max(names, key=lambda name: float(getattr(known, name)))
+    value, dram = float(getattr(known, most)), known.dram
+    return f"{most.upper()} beside DRAM {_percent(value, dram)} < {_percent(dram, value)}"
 
 
 def _io(condition: WorkloadCondition, known: KnownReading, sign: str) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import text
-from tachograph.judge.activity import PIPE_NAMES
 from tachograph.judge.check import Check, CheckedJob, Found
 
 
 def decide(job: CheckedJob) -> Found | None:
     """Return Found if memory came near its practical peak while the job worked: its limiter."""
-    pipe, traffic = job.summary.get("main_pipe"), job.number("dram_at_work")
-    if job.summary.get("limiter") != "memory" or pipe is None or traffic is None:
+    traffic = job.number("dram_at_work")
+    if job.summary.get("limiter") != "memory" or traffic is None:
         return None
     return Found(
-        f"While the {PIPE_NAMES[pipe]} worked, memory was moving data "
-        f"{text(traffic, 'fraction')} of the time: "
+        f"At work, memory was moving data {text(traffic, 'fraction')} of the time: "
         "nothing else came as near to its peak.",
         job.evidence("dram_at_work", "main_pipe_at_work", "dram_active_mean"),
     )

@@ -5,10 +5,12 @@ Decided from all samples of the job, and by the rule heat_throttling from those 
 
 from __future__ import annotations
 
+from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.units import text
 from tachograph.judge.check import Check, CheckedJob, Found
 
 OFTEN = 0.1  # share of samples from which it is worth a word
+NEAR_LIMIT = 0.9  # highest power over the board's limit from which it was reached
 HEAT, HARDWARE, POWER = 0x20 | 0x40, 0x8, 0x4 | 0x80  # bits of DCGM_FI_DEV_CLOCK_THROTTLE_REASONS
 
 
@@ -24,7 +26,7 @@ def decide(job: CheckedJob) -> Found | None:
         for mask, name in (
             (HEAT, "heat"),
             (HARDWARE, "a hardware slowdown"),
-            (POWER, "the power limit"),
+            (POWER, _power_reason(job)),
         )
         if int(bits) & mask
     ]
@@ -37,6 +39,19 @@ def decide(job: CheckedJob) -> Found | None:
         f"reasons seen: {', '.join(reasons)}.{degrees}",
         job.evidence("gpu_temp_c_max", "power_w_mean", throttled_fraction=share),
     )
+
+
+def _power_reason(job: CheckedJob) -> str:
+    """Name the power limit with what is known of it: far below the board's it was another one."""
+    highest = job.number("power_w_max")
+    device = DEVICES_BY_NAME.get(job.summary.get("gpu_model") or "")
+    limit = None if device is None else device.board_power_w
+    if highest is None or limit is None:
+        return "a power limit"
+    if highest < NEAR_LIMIT * limit:
+        drawn = f"{text(highest, 'W')} of {text(limit, 'W')}"
+        return f"a power limit (highest power {drawn})"
+    return "the power limit"
 
 
 CHECK = Check(

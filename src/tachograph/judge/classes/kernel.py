@@ -83,11 +83,11 @@ def window_works(works: Bytes, offset: Longs, windows: Longs, width: int, count:
     for j in range(offset.shape[0] - 1):
         n = 0
         for i in range(offset[j], offset[j + 1]):
-            n += works[i]
+            n += int(works[i])  # without the compiler a sum of bytes would wrap at 256
             minute = i - offset[j]
             if minute + 1 >= width:
                 count[windows[j] + minute + 1 - width] = n
-                n -= works[i + 1 - width]
+                n -= int(works[i + 1 - width])
 
 
 @compiled

@@ -19,6 +19,7 @@ from tachograph.catalog.tables import (
     RATE_VOLUMES,
     SCORES,
 )
+from tachograph.judge.limiter import of_model
 from tachograph.judge.rules.model import RuleLevel, RuleMetric
 from tachograph.pipeline.timelines import ACTIVITY
 
@@ -137,6 +138,8 @@ COMPUTED: tuple[Offered, ...] = (
     _gpu("gpu_throttled_for_power", "flag", ("1: the power limit or power brake was among the "
     "reasons."),
          _any_bit(_POWER), "throttle_reasons"),
+    _gpu("gpu_power_limit_fraction", "fraction", "Highest power over the power limit of its board, of the catalogue.",
+         pl.col("power_w_max") / of_model("board_power_w"), "power_w", "gpu_model"),
     _gpu("gpu_energy_j", "J", "Energy, while it was measured.", pl.col("energy_j"), "energy_j", "power_w"),
     _gpu("gpu_hbm_mib", "MiB", "Capacity of its memory.", pl.col("hbm_mib"), "gpu_model"),
     _gpu("gpu_hbm_peak_fraction", "fraction", "Peak of memory used over capacity.", pl.col("hbm_peak_fraction"),

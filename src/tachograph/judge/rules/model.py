@@ -99,7 +99,7 @@ class RuleTerm:
 class TextPiece:
     """A piece of a user text: plain `text`, a value, or a conditional part.
 
-    `node`: the value, shown in `unit` ("", "%" or "h"); or the condition of `inner`. Beside a
+    `node`: the value, shown in `unit` ("", "%", "h" or of bytes); or the condition of `inner`. Beside a
     `node`, `text` is its source.
     """
 

@@ -40,6 +40,7 @@ _PLACE = re.compile(
     r"|(?P<condition>(?<![A-Za-z0-9_])if\()"
 )
 _PERCENT = re.compile(r"\s?%")
+_BYTES = re.compile(r"\s?(B/s|B)(?![A-Za-z0-9])")
 _HOURS = re.compile(r"\s?(?:cpuh|gpuh|CPU-h|GPU-h|h)(?![A-Za-z0-9])")
 _PATH = re.compile(r"\.(\w+)|\[(\d+)\]")
 # `Overall` is a slip where it is the second of SelectMetric, and a word of a text elsewhere.
@@ -264,7 +265,8 @@ def pieces_of(text: str) -> tuple[TextPiece, ...]:
     """Return a text in pieces: `{name}`, `$name`, and conditional `if(condition;text)`.
 
     `$$`, `{{` and `}}` stand for the characters themselves. A placeholder before % is shown in
-    percent, one before `cpuh`, `GPU-h` or `h` in hours. Raises RuleError.
+    percent, one before `cpuh`, `GPU-h` or `h` in hours, one before `B` or `B/s` as GB or GB/s.
+    Raises RuleError.
 
     >>> [piece.text for piece in pieces_of("ratio {ratio}%")]
     ['ratio ', 'ratio', '%']
@@ -287,6 +289,8 @@ def _pieces(text: str, start: int, end: int, depth: int) -> Iterator[TextPiece]:
             yield TextPiece(match["twice"][0])
         elif condition is None:
             yield _placeholder(text, match, end)
+            if unit := _BYTES.match(text, start, end):
+                start = unit.end()  # shown with the value
         else:
             semicolon, start = condition
             if depth >= DEEPEST:
@@ -312,6 +316,8 @@ def _placeholder(text: str, match: re.Match[str], end: int) -> TextPiece:
         unit = "%"
     elif match.end() < end and _HOURS.match(text, match.end()):
         unit = "h"
+    elif bytes_unit := _BYTES.match(text, match.end(), end):
+        unit = bytes_unit[1]
     return TextPiece(source, node, unit)
 
 

@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.units import printable
+from tachograph.catalog.units import printable, text
 from tachograph.judge.rules.compiler import RuleCompiler, RuleProgram
 from tachograph.judge.rules.documents import RuleError
 from tachograph.judge.rules.expression import Node
@@ -531,6 +531,8 @@ def _shown(value: Any, unit: str) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return printable(value)
+    if unit.startswith("B"):
+        return text(value, unit)
     if unit == "%":
         return f"{100 * value:.3g}" if abs(value) < 9.995 else f"{100 * value:.4g}"
     return f"{value / 3600 if unit == 'h' else value:.4g}"

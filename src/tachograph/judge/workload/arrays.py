@@ -13,17 +13,19 @@ from numpy.typing import NDArray
 
 from tachograph.catalog.arrays import Bytes, Floats, Singles
 from tachograph.judge.workload.classes import (
-    CONDITIONS,
+    ALL_PIPES,
     IO_BYTES_PER_S,
     IO_COPY,
     MAYBE,
+    MIXED_PLACE,
     NO,
     PCIE,
-    RULE_COUNT,
+    UNKNOWN_PLACE,
     WORKLOAD_CLASSES,
     YES,
     Quantity,
     WorkloadCondition,
+    rules_of,
 )
 from tachograph.judge.workload.settings import WorkloadSettings
 
@@ -32,7 +34,7 @@ Verdicts = NDArray[np.int8]
 AT_A_TIME = 8192  # minutes: what they take stays in the cache of a core
 # counters that classes look at
 COUNTERS = (
-    *("sm_active", "tensor_active", "dram_active", "gr_engine_active", "gpu_util", "fp64_active"),
+    *("sm_active", "dram_active", "gr_engine_active", "gpu_util", *ALL_PIPES),
     *("tensor_dfma_active", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", "mem_copy_util"),
 )
 
@@ -64,17 +66,19 @@ def classify_rows(
     """
     settings = settings or WorkloadSettings()
     bounds = quantity_bounds(values, size, settings)
-    verdicts = np.empty((RULE_COUNT, size), np.int8)
+    rules = rules_of(published=settings.published)
+    verdicts = np.empty((len(rules), size), np.int8)
     least: dict[tuple[Quantity, float], Verdicts] = {}
-    for rule, conditions in enumerate(CONDITIONS):
-        parts = [_holds(condition, bounds, least) for condition in conditions]
-        verdicts[rule] = parts[0]
+    for index, rule in enumerate(rules):
+        parts = [_holds(condition, bounds, least) for condition in rule.conditions]
+        verdicts[index] = parts[0]
         for part in parts[1:]:
-            np.minimum(verdicts[rule], part, out=verdicts[rule])
+            np.minimum(verdicts[index], part, out=verdicts[index])
     # The last class holds where no other does.
     requested = np.vstack([verdicts, np.full((1, size), YES, np.int8)])
-    labels = np.argmax(requested != NO, axis=0)
-    labels[requested[labels, np.arange(size)] == MAYBE] = RULE_COUNT + 1
+    first = np.argmax(requested != NO, axis=0)
+    labels = np.array([*(rule.place for rule in rules), MIXED_PLACE])[first]
+    labels[requested[first, np.arange(size)] == MAYBE] = UNKNOWN_PLACE
     low, high = bounds["real"]
     return WorkloadRows(labels.astype(np.uint8), np.where(low == high, low, np.nan), verdicts)
 
@@ -111,6 +115,7 @@ def quantity_bounds(values: Mapping[str, Floats], size: int, settings: WorkloadS
     if published:
         directions.append(column("mem_copy_util") * (IO_BYTES_PER_S / IO_COPY))
     other = np.where(no_matrix, tensor, tensor - matrix)
+    pipes = [column(name) for name in ALL_PIPES]
     return {
         "real": (np.clip(low, 0.0, 1.0), np.clip(low + missing, 0.0, 1.0)),
         "sm": (sm, sm),
@@ -119,6 +124,11 @@ def quantity_bounds(values: Mapping[str, Floats], size: int, settings: WorkloadS
         "tensor": (other, other),
         "fp64": (np.fmax(fp64, matrix), np.maximum(fp64, np.where(no_matrix, tensor, matrix))),
         "io": (np.fmax.reduce(directions), np.maximum.reduce(directions)),
+        "pipe_lead": (np.fmax.reduce(pipes) - dram, np.maximum.reduce(pipes) - dram),
+        "gr_alone": (
+            engine - np.where(np.isnan(sm), 1.0, sm),
+            engine - np.where(np.isnan(sm), 0.0, sm),
+        ),
     }
 
 

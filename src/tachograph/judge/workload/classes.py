@@ -1,7 +1,9 @@
 """Workload classes of a GPU: order, bottleneck, colour, rule, typical reading.
 
-CONDITIONS is the one definition of the rules; `arrays` evaluates it, for one reading, live views
-and stored minutes.
+PUBLISHED_RULES and DEFAULT_RULES are the one definition of the rules; `arrays` evaluates them, for
+one reading, live views and stored minutes. The default rules differ where recordings of known
+workloads contradict the published ones: a copy in memory keeps the SMs active, and kernels of a
+thread or two keep the engine busy.
 
 Source: KempnerPulse, "Workload Classification & Health States"; thresholds there are percent, here
 fractions.
@@ -26,6 +28,7 @@ COMPUTE_HEAVY_SM, COMPUTE_ACTIVE_SM = 0.80, 0.50
 MEMORY_ACTIVE = 0.40
 BUSY, BUSY_SM_BELOW = 0.40, 0.25
 LOW_BELOW = 0.15  # engine, SM and memory
+BUSY_ALONE = 0.15  # engine beyond SM, default rules: at BUSY and BUSY_SM_BELOW the published rule
 
 # six axes of a profile; `io` is 1 at so many bytes per second of the busier direction: its
 # threshold is at 0.4
@@ -49,12 +52,12 @@ COLOURS: Mapping[Bottleneck, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class WorkloadClass:
-    """One class. rule: in percent, as published.
+    """One class. rule: in percent, as published; default: where the default rule differs.
 
     profile: a typical reading along AXES (fractions), ours.
 
-    code: its name in evidence. bounds: {axis: (from, to)} that the rule requires; of `I/O`, any one
-    of them.
+    code: its name in evidence. bounds: {axis: (from, to)} that the published rule requires; of
+    `I/O`, any one of them.
     """
 
     name: str
@@ -63,6 +66,11 @@ class WorkloadClass:
     rule: str
     bounds: Mapping[str, tuple[float, float]]
     profile: tuple[float, float, float, float, float, float]
+    default: str = ""
+
+    def rule_text(self, *, published: bool) -> str:
+        """Return the rule in words."""
+        return self.rule if published else self.default or self.rule
 
     @property
     def colour(self) -> str:
@@ -83,15 +91,18 @@ RULED: tuple[WorkloadClass, ...] = (
     WorkloadClass("I/O or data-loading", "io", "io", "(MEMCPY >= 40 or max(PCIe RX, TX) >= 1e9 B/s) and SM < 30",
                   {"io": (IO_COPY, 1), "sm": (0, IO_SM_BELOW)}, (0.12, 0.02, 0.2, 0.35, 0.8, 0)),
     WorkloadClass("memory-bound", "memory_bound", "memory", "DRAM >= 50 and SM < 50",
-                  {"dram": (MEMORY_BOUND, 1), "sm": (0, MEMORY_BOUND_SM_BELOW)}, (0.35, 0.05, 0.7, 0.9, 0.1, 0.05)),
+                  {"dram": (MEMORY_BOUND, 1), "sm": (0, MEMORY_BOUND_SM_BELOW)}, (0.35, 0.05, 0.7, 0.9, 0.1, 0.05),
+                  "DRAM >= 50, and SM < 50 or every pipe < DRAM"),
     WorkloadClass("compute-heavy", "compute_heavy", "compute", "SM >= 80",
                   {"sm": (COMPUTE_HEAVY_SM, 1)}, (0.9, 0.05, 0.3, 0.97, 0.05, 0.05)),
     WorkloadClass("compute-active", "compute_active", "compute", "SM >= 50",
                   {"sm": (COMPUTE_ACTIVE_SM, 1)}, (0.65, 0.05, 0.3, 0.9, 0.05, 0.05)),
     WorkloadClass("memory-active", "memory_active", "memory", "DRAM >= 40",
-                  {"dram": (MEMORY_ACTIVE, 1)}, (0.35, 0.05, 0.45, 0.8, 0.05, 0.05)),
+                  {"dram": (MEMORY_ACTIVE, 1)}, (0.35, 0.05, 0.45, 0.8, 0.05, 0.05),
+                  "DRAM >= 40, and SM < 50 or every pipe < DRAM"),
     WorkloadClass("busy, low SM use", "busy_low_sm", "mixed", "GR >= 40 and SM < 25",
-                  {"gr": (BUSY, 1), "sm": (0, BUSY_SM_BELOW)}, (0.15, 0.03, 0.2, 0.7, 0.05, 0.02)),
+                  {"gr": (BUSY, 1), "sm": (0, BUSY_SM_BELOW)}, (0.15, 0.03, 0.2, 0.7, 0.05, 0.02),
+                  "GR - SM >= 15 and SM < 25"),
     WorkloadClass("low utilization", "low", "mixed", "GR < 15 and SM < 15 and DRAM < 15",
                   dict.fromkeys(("gr", "sm", "dram"), (0, LOW_BELOW)), (0.08, 0.01, 0.08, 0.1, 0.02, 0)),
     WorkloadClass("mixed / moderate", "mixed", "mixed", "otherwise", {}, (0.35, 0.1, 0.25, 0.6, 0.1, 0.05)),
@@ -113,12 +124,13 @@ def bottleneck(name: str) -> Bottleneck:
     return WORKLOAD_BY_NAME[name].bottleneck if name in WORKLOAD_BY_NAME else "unknown"
 
 
-Quantity = Literal["real", "sm", "tensor", "dram", "gr", "fp64", "io"]
+Quantity = Literal["real", "sm", "tensor", "dram", "gr", "fp64", "io", "pipe_lead", "gr_alone"]
 OF_REAL = ("sm_active", "tensor_active", "dram_active", "gr_engine_active")
+ALL_PIPES = ("tensor_active", "fp64_active", "fp32_active", "fp16_active")
 PCIE = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
 # what decides, in the order in which it is named; FP64 tensor work and utilisation only add to the
 # others
-DECIDING = (*OF_REAL, "fp64_active", *PCIE)
+DECIDING = (*OF_REAL, *ALL_PIPES[1:], *PCIE)
 # counters that a quantity is made of
 MADE_OF: Mapping[Quantity, tuple[str, ...]] = MappingProxyType(
     {
@@ -129,6 +141,8 @@ MADE_OF: Mapping[Quantity, tuple[str, ...]] = MappingProxyType(
         "gr": ("gr_engine_active",),
         "fp64": ("fp64_active", "tensor_active"),
         "io": PCIE,
+        "pipe_lead": (*ALL_PIPES, "dram_active"),
+        "gr_alone": ("gr_engine_active", "sm_active"),
     }
 )
 
@@ -140,8 +154,9 @@ NO, MAYBE, YES = 0, 1, 2
 class WorkloadCondition:
     """A condition of a rule: quantity at least `threshold`, or below it if `least` is False.
 
-    Of `fp64` the FP64 pipe or FP64 tensor work counts; of `io` either direction of PCIe (B/s), or
-    copying from IO_COPY on as published.
+    `pipe_lead` is the activity of the most active pipe less that of memory, `gr_alone` that of the
+    engine less that of the SMs. Of `fp64` the FP64 pipe or FP64 tensor work counts; of `io`
+    either direction of PCIe (B/s), or copying from IO_COPY on as published.
     """
 
     quantity: Quantity
@@ -157,7 +172,15 @@ def _below(quantity: Quantity, threshold: float) -> WorkloadCondition:
     return WorkloadCondition(quantity, False, threshold)
 
 
-# per class but the last, in their order: what must all hold
+@dataclass(frozen=True, slots=True)
+class WorkloadRule:
+    """A rule: the class (its place in RULED) of a reading for which all conditions hold."""
+
+    place: int
+    conditions: tuple[WorkloadCondition, ...]
+
+
+# as published: per class but the last, in their order
 CONDITIONS: tuple[tuple[WorkloadCondition, ...], ...] = (
     (
         _below("real", IDLE_BELOW),
@@ -176,4 +199,23 @@ CONDITIONS: tuple[tuple[WorkloadCondition, ...], ...] = (
     (_at("gr", BUSY), _below("sm", BUSY_SM_BELOW)),
     (_below("gr", LOW_BELOW), _below("sm", LOW_BELOW), _below("dram", LOW_BELOW)),
 )
-RULE_COUNT = len(CONDITIONS)
+PUBLISHED_RULES = tuple(WorkloadRule(place, found) for place, found in enumerate(CONDITIONS))
+_BOUND_PLACE, _ACTIVE_PLACE, _BUSY_PLACE = (
+    WORKLOAD_CODES.index(code) for code in ("memory_bound", "memory_active", "busy_low_sm")
+)
+# Where memory is more active than any pipe, active SMs are no sign of arithmetic.
+_MEMORY_LEADS = (_at("sm", COMPUTE_ACTIVE_SM), _below("pipe_lead", 0.0))
+DEFAULT_RULES = (
+    *PUBLISHED_RULES[: _BOUND_PLACE + 1],
+    WorkloadRule(_BOUND_PLACE, (_at("dram", MEMORY_BOUND), *_MEMORY_LEADS)),
+    WorkloadRule(_ACTIVE_PLACE, (_at("dram", MEMORY_ACTIVE), *_MEMORY_LEADS)),
+    *PUBLISHED_RULES[_BOUND_PLACE + 1 : _BUSY_PLACE],
+    WorkloadRule(_BUSY_PLACE, (_at("gr_alone", BUSY_ALONE), _below("sm", BUSY_SM_BELOW))),
+    *PUBLISHED_RULES[_BUSY_PLACE + 1 :],
+)
+MIXED_PLACE, UNKNOWN_PLACE = len(RULED) - 1, len(RULED)
+
+
+def rules_of(*, published: bool) -> tuple[WorkloadRule, ...]:
+    """Return the rules in their order; what none of them holds for is of the last class."""
+    return PUBLISHED_RULES if published else DEFAULT_RULES

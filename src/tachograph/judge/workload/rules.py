@@ -11,11 +11,11 @@ import numpy as np
 from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
 from tachograph.judge.workload.arrays import classify_rows
 from tachograph.judge.workload.classes import (
-    CONDITIONS,
     DECIDING,
     IO_BYTES_PER_S,
     MADE_OF,
     MAYBE,
+    MIXED_PLACE,
     NO,
     PCIE,
     RULED,
@@ -23,6 +23,8 @@ from tachograph.judge.workload.classes import (
     WORKLOAD_CLASSES,
     YES,
     Bottleneck,
+    WorkloadRule,
+    rules_of,
 )
 from tachograph.judge.workload.settings import WorkloadSettings
 
@@ -38,6 +40,8 @@ class KnownReading:
     dram: float
     gr: float
     fp64: float
+    fp32: float
+    fp16: float
     dfma: float
     tx: float
     rx: float
@@ -58,6 +62,8 @@ class GpuReading:
     pcie_tx_bytes_per_s: float | None = None
     pcie_rx_bytes_per_s: float | None = None
     mem_copy_util: float | None = None
+    fp32_active: float | None = None
+    fp16_active: float | None = None
 
     @property
     def engine(self) -> float | None:
@@ -103,12 +109,14 @@ def classify(reading: GpuReading, settings: WorkloadSettings | None = None) -> C
     """
     settings = settings or WorkloadSettings()
     found = verdicts(reading, settings)
-    place = next((place for place, verdict in enumerate(found) if verdict != NO), len(found))
+    rules = rules_of(published=settings.published)
+    index = next((index for index, verdict in enumerate(found) if verdict != NO), len(found))
     real = real_utilisation(reading, settings)
-    if place < len(found) and found[place] == MAYBE:
-        first = next((place for place, verdict in enumerate(found) if verdict == YES), len(found))
-        unsure = [rule for rule in range(first) if found[rule] == MAYBE]
+    if index < len(found) and found[index] == MAYBE:
+        first = next((index for index, verdict in enumerate(found) if verdict == YES), len(found))
+        unsure = [rules[index] for index in range(first) if found[index] == MAYBE]
         return Classified(UNKNOWN, "unknown", real, _needs(reading, unsure))
+    place = rules[index].place if index < len(rules) else MIXED_PLACE
     return Classified(WORKLOAD_CLASSES[place], RULED[place].bottleneck, real)
 
 
@@ -131,6 +139,8 @@ def known_of(reading: GpuReading, settings: WorkloadSettings) -> KnownReading:
         dram=_number(reading.dram_active, missing),
         gr=_number(reading.engine, missing),
         fp64=_number(reading.fp64_active, missing),
+        fp32=_number(reading.fp32_active, missing),
+        fp16=_number(reading.fp16_active, missing),
         dfma=0.0 if published else _number(reading.tensor_dfma_active),
         tx=_number(reading.pcie_tx_bytes_per_s, missing),
         rx=_number(reading.pcie_rx_bytes_per_s, missing),
@@ -184,7 +194,7 @@ def _number(value: float | None, missing: float = _NAN) -> float:
     return missing if value is None else float(value)
 
 
-def _needs(reading: GpuReading, rules: list[int]) -> tuple[str, ...]:
+def _needs(reading: GpuReading, rules: Iterable[WorkloadRule]) -> tuple[str, ...]:
     """Missing counters that these rules look at."""
     missing = {name for name in DECIDING if getattr(reading, name) is None}
     if reading.engine is not None:
@@ -193,6 +203,6 @@ def _needs(reading: GpuReading, rules: list[int]) -> tuple[str, ...]:
         missing -= set(PCIE)  # the other direction decides
     deciding: set[str] = set()
     for rule in rules:
-        for condition in CONDITIONS[rule]:
+        for condition in rule.conditions:
             deciding.update(MADE_OF[condition.quantity])
     return tuple(name for name in DECIDING if name in deciding & missing)

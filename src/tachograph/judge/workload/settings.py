@@ -19,7 +19,8 @@ PRESETS: Mapping[str, Weights] = MappingProxyType(
         "mem": (0.35, 0.10, 0.40, 0.15),
     }
 )
-CLASSIFIERS = ("default", "reference")
+REFERENCE = "reference"
+CLASSIFIERS = ("default", REFERENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,12 @@ def settings_of(configured: WorkloadOptions) -> WorkloadSettings:
 
     Errors: ConfigError naming the key.
     """
-    if configured.preset not in PRESETS:
+    published = REFERENCE in (configured.preset, configured.classifier)
+    preset = "ai" if configured.preset == REFERENCE else configured.preset  # the published default
+    if preset not in PRESETS:
         raise ConfigError(
-            f"workload.preset: unknown preset {configured.preset!r}", do=f"use {', '.join(PRESETS)}"
+            f"workload.preset: unknown preset {configured.preset!r}",
+            do=f"use {', '.join((*PRESETS, REFERENCE))}",
         )
     if configured.classifier not in CLASSIFIERS:
         raise ConfigError(
@@ -57,10 +61,10 @@ def settings_of(configured: WorkloadOptions) -> WorkloadSettings:
     for key in ("smoothing_s", "event_memory_s"):
         if not 0 <= getattr(configured, key) < float("inf"):
             raise ConfigError(f"workload.{key}: must be a number of seconds", do="give 0 or more")
-    weights = _normalised(configured.weights) if configured.weights else PRESETS[configured.preset]
+    weights = _normalised(configured.weights) if configured.weights else PRESETS[preset]
     return WorkloadSettings(
         weights,
-        configured.classifier == "reference",
+        published,
         configured.smoothing_s,
         configured.event_memory_s,
     )

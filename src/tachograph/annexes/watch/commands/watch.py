@@ -151,9 +151,11 @@ def _settings(arguments: Arguments, configuration: Configuration) -> WorkloadSet
     """Settings of the workload classifier: the configuration, overridden by options."""
     import msgspec
 
-    from tachograph.judge.workload.settings import settings_of
+    from tachograph.judge.workload.settings import REFERENCE, settings_of
 
     chosen: dict[str, object] = {}
+    if configuration.workload.preset == REFERENCE:  # rules and weights can be replaced apart
+        chosen |= {"preset": "ai", "classifier": REFERENCE}
     if arguments.classifier:
         chosen["classifier"] = arguments.classifier
     if arguments.preset:

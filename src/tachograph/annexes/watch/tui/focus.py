@@ -51,7 +51,8 @@ def classed(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list
         return rows + paragraph("no values now", width, colours.NOTICE, indent=2)
     if smoothed in RULES:
         place = RULES.index(smoothed)
-        rows += paragraph(f"rule {place + 1} of {len(RULES)}: {RULED[place].rule}", width, indent=2)
+        rule = RULED[place].rule_text(published=view.settings.published)
+        rows += paragraph(f"class {place + 1} of {len(RULES)}: {rule}", width, indent=2)
     rows += paragraph(
         found.why, width, colours.NOTICE if smoothed == UNKNOWN else colours.PLAIN, indent=2
     )

@@ -113,7 +113,9 @@ class SimulatedSource:
         busy, io = values["sm_active"], noisy[:, _AXES.index("io")]
         values["gpu_util"] = np.clip(np.round(values["gr_engine_active"] * 1.05, 2), 0, 1)
         values["sm_occupancy"] = busy * 0.5
-        values["fp32_active"] = np.clip(busy * 0.3 - values["tensor_active"] * 0.2, 0, 1)
+        values["fp32_active"] = np.clip(
+            0.7 * busy - values["tensor_active"] - values["fp64_active"], 0, 1
+        )
         values["fp16_active"] = busy * 0.05
         values["mem_copy_util"] = np.round(values["dram_active"] * 0.9, 2)
         values["pcie_rx_bytes_per_s"] = io * FULL_IO_BYTES_PER_S
