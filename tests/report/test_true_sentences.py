@@ -21,7 +21,7 @@ from tachograph.catalog.tables import PIPES, WASTE_ENERGY
 from tachograph.catalog.units import text
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS
-from tachograph.judge.limiter import WITHOUT_WORK
+from tachograph.judge.limiter import MOST, WITHOUT_WORK
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job import JobReport
@@ -64,9 +64,9 @@ def test_the_limiter_came_near_its_peak(reports: list[JobReport]) -> None:
         pipe = getattr(device, "practical_pipe_active", None) or BOUND.practical_pipe
         dram = getattr(device, "practical_dram_active", None) or BOUND.practical_dram
         near = {}
-        if (row["work_fraction"] or 0.0) >= HALF:
+        if (row["work_fraction"] or 0.0) >= MOST:
             near["compute"] = row["main_pipe_at_work"] / pipe
-        if (row["dram_work_fraction"] or 0.0) >= HALF:
+        if (row["dram_work_fraction"] or 0.0) >= MOST:
             near["memory"] = row["dram_at_work"] / dram
         if limiter in near:
             assert near[limiter] >= BOUND.near_peak

@@ -15,15 +15,14 @@ from typing import Literal
 
 import polars as pl
 
-from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
+from tachograph.catalog.counters import COUNTERS, COUNTERS_BY_NAME, Counter, CounterKind
 from tachograph.catalog.devices import DEVICES_BY_NAME
-from tachograph.catalog.tables import HOST_CHARACTERISTICS, OTHER_IMBALANCES
+from tachograph.catalog.tables import HOST_CHARACTERISTICS, OTHER_IMBALANCES, RESOURCES
 from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import ACTIVITY, AVERAGED
 from tachograph.pipeline.timelines import WORK as WORK_COUNTERS
 
 _MINUTE_S = 60.0
-_ARITHMETIC = tuple(c.name for c in COUNTERS if c.name.startswith(("fp", "tensor")))
 _LINK_BYTES_PER_S = 1e13
 _MOST_MINUTES = 1440  # after the last sample of a job that are judged: more would change no verdict
 
@@ -288,11 +287,9 @@ def _then(counter: Counter, fill: Fill, part: pl.Expr) -> tuple[pl.Expr, pl.Expr
 
 def _level(counter: Counter, state: State) -> pl.Expr:
     """A counter of a GPU in a state."""
-    if counter.kind is CounterKind.FRACTION:
-        return pl.lit(state.fraction(counter.name))
-    if counter.kind is CounterKind.RATE:
-        return pl.lit(counter.high if state.links else 0.0)
-    return pl.col("_board") * state.power
+    if counter.name == "power_w":
+        return pl.col("_board") * state.power
+    return pl.lit(_highest(counter, state))
 
 
 def _derived(fill: Fill) -> dict[str, pl.Expr]:
@@ -363,25 +360,27 @@ def _imbalances(fill: Fill) -> dict[str, pl.Expr]:
 
 
 def _at_work(fill: Fill) -> dict[str, pl.Expr]:
-    """What was active while the job worked, and for which part of the time."""
-    pipe = max(fill.state.fraction(name) for name in _ARITHMETIC)
-    traffic = fill.state.fraction("dram_active")
-    if fill.steady or not (pipe or traffic):
-        added, pipe, traffic = pl.lit(0.0), 0.0, 0.0
-    else:
-        added = pl.col("_part") * pl.col("_share")
-    worked = pl.col("work_fraction").fill_null(0.0) * (1 - pl.col("_share"))
+    """The level of pipes, memory and links at work, weighted by themselves; their share of time."""
     if fill.steady:
         return {}
-    work = worked + added
-    values = {"main_pipe_at_work": pipe, "dram_at_work": traffic}
-    found = {
-        name: (pl.col(name).fill_null(0.0) * worked + value * added) / work
-        for name, value in values.items()
-    }
-    found["work_fraction"] = work
-    known = pl.when(pl.col("main_pipe").is_not_null())
-    return {name: known.then(value.fill_nan(None)) for name, value in found.items()}
+    measured, added = 1 - pl.col("_share"), pl.col("_part") * pl.col("_share")
+    found: dict[str, pl.Expr] = {}
+    for resource in RESOURCES:
+        level = pl.col(resource.at_work).fill_null(0.0)
+        work = pl.col(resource.share).fill_null(0.0) * measured
+        then = max(_highest(COUNTERS_BY_NAME[name], fill.state) for name in resource.counters)
+        total, square = level * work + then * added, level**2 * work + then**2 * added
+        known = pl.any_horizontal(pl.col(f"{name}_max").is_not_null() for name in resource.counters)
+        found[resource.at_work] = pl.when(known & (total > 0)).then(square / total)
+        found[resource.share] = pl.when(known & (total > 0)).then(total**2 / square)
+    return found
+
+
+def _highest(counter: Counter, state: State) -> float:
+    """A fraction or a rate of a GPU in a state."""
+    if counter.kind is CounterKind.RATE:
+        return counter.high if state.links else 0.0
+    return state.fraction(counter.name)
 
 
 def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
