@@ -401,6 +401,8 @@ _JOB_COLUMNS = tuple(
         ),
         *(
             "state",
+            "exit_code",
+            "exit_signal",
             "submit",
             "start",
             "end",
@@ -609,6 +611,7 @@ _STEP_FACTS = (
     "tasks",
     "state",
     "exit_code",
+    "exit_signal",
     "max_rss_mib",
 )
 STEP_SUMMARIES = LakeTable(

@@ -263,7 +263,8 @@ def build_job_report(
     )
     culprit = hang_culprit(judged, gpus, minutes, held=number(summary, "gpus"))
     judged = tuple(with_culprit(finding, culprit) for finding in judged)
-    reported = worst_first(worth_knowing(judged))
+    reported = worst_first(worth_knowing(judged), summary)
+    steps = steps or JobSteps()
     shares = shares_of_job(summary, bound or BoundOptions())
     counter = activity_counter(summary)
     timeline = build_timeline(minutes, elapsed_s=number(summary, "elapsed_s"), counter=counter)
@@ -274,7 +275,7 @@ def build_job_report(
         job=str(summary.get("display_id") or summary["job_id"]),
         node_list=fold_nodes(gpus["node"].unique().to_list()),
         headline=verdict_sentence(
-            summary, reported, [step.row for step in steps.steps] if steps else ()
+            summary, judged, [step.row for step in steps.steps], steps.node_memory_mib
         ),
         tiles=_tiles(summary),
         findings=reported,
@@ -291,7 +292,7 @@ def build_job_report(
         next_time=next_time(summary, judged, runs_s, host_memory),
         culprit=culprit,
         timeline=timeline,
-        steps=steps or JobSteps(),
+        steps=steps,
         other_runs=tuple(other_runs),
         kernels=kernels,
     )

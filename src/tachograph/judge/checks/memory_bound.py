@@ -24,7 +24,7 @@ def decide(job: CheckedJob) -> Found | None:
 CHECK = Check(
     "memory_bound",
     family="kernels",
-    severity="hint",
+    severity="fact",
     title="Memory traffic set the speed",
     brief="Memory traffic set the speed: DRAM active {dram_at_work} of the time at work",
     advice=(
