@@ -27,6 +27,7 @@ from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
 from tachograph.judge.steps import JobSteps
 from tachograph.report.drawing.timeline import JobTimeline, Mark, Series, build_timeline
 from tachograph.report.findings import (
+    FACTS,
     SHOWN_COUNTERS,
     as_reported,
     by_group,
@@ -42,6 +43,7 @@ from tachograph.report.job_sentences import (
     energy_sentence,
     host_sentence,
     limiter_sentence,
+    means_sentence,
     memory_sentence,
     shares_of_work,
     use_sentence,
@@ -115,6 +117,7 @@ class JobReport:
     gpus: tuple[GpuUse, ...]
     pipes: tuple[PipeUse, ...]
     use: str
+    means: str | None
     limiter: str | None
     host: str | None
     balance: tuple[str, ...]
@@ -158,6 +161,16 @@ class JobReport:
         return tuple(
             (name, sum(low <= mean < high for mean in means)) for low, high, name in limits
         )
+
+    @property
+    def facts(self) -> str | None:
+        """The facts that checks found, in short: the nature of the code, nothing to fix."""
+        titles = [
+            finding.title
+            for finding in self.verdicts
+            if finding.kind == "check" and group_of(finding) == FACTS
+        ]
+        return f"{'. '.join(titles)}." if titles else None
 
     @property
     def checks(self) -> tuple[tuple[str, tuple[Finding, ...]], ...]:
@@ -283,6 +296,7 @@ def build_job_report(
         gpus=_gpu_uses(gpus, counter, timeline),
         pipes=tuple(_pipe_use(summary, pipe) for pipe in PIPES),
         use=use_sentence(summary),
+        means=means_sentence(summary),
         limiter=limiter_sentence(summary, shares, idle=_without_work(reported)),
         host=host_sentence(summary),
         balance=balance_sentences(summary),
@@ -345,6 +359,9 @@ def _marks(report: JobReport) -> tuple[Mark, ...]:
 def _tiles(row: Mapping[str, Any]) -> tuple[Quantity, ...]:
     names = {
         "gpu_util_mean": "GPU utilisation",
+        "sm_active_mean": "SMs active",
+        "tensor_active_mean": "Tensor cores active",
+        "dram_active_mean": "DRAM active",
         "hbm_peak_fraction": "Memory peak",
         "spatial_imbalance": "Imbalance across GPUs",
         "temporal_imbalance": "Imbalance over time",

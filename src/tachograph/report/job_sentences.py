@@ -91,6 +91,33 @@ def use_sentence(row: Mapping[str, Any]) -> str:
     return f"{who} busy {share} of the time{how}."
 
 
+# of the means that every report shows: column and label
+_MEANS = (
+    ("gpu_util_mean", "utilisation", "fraction"),
+    ("sm_active_mean", "SMs active", "fraction"),
+    ("tensor_active_mean", "tensor", "fraction"),
+    ("dram_active_mean", "DRAM", "fraction"),
+    ("power_w_mean", "power", "W"),
+)
+
+
+def means_sentence(row: Mapping[str, Any]) -> str | None:
+    """Return the means over GPUs and time that tell most; None if none of them was measured.
+
+    >>> means_sentence({"gpu_util_mean": 0.64, "sm_active_mean": 0.22, "power_w_mean": 250.0})
+    'Utilisation 64 %, SMs active 22 %, power 250 W; not recorded: tensor, DRAM.'
+    """
+    values = [(label, number(row, column), unit) for column, label, unit in _MEANS]
+    known = [f"{label} {text(value, unit)}" for label, value, unit in values if value is not None]
+    if not known:
+        return None
+    missing = [label for label, value, _ in values if value is None]
+    message = ", ".join(known)
+    if missing:
+        message += f"; not recorded: {', '.join(missing)}"
+    return f"{capitalized(message)}."
+
+
 def limiter_sentence(
     row: Mapping[str, Any], shares: Mapping[str, float | None], *, idle: bool = False
 ) -> str | None:
@@ -248,7 +275,7 @@ def energy_sentence(row: Mapping[str, Any]) -> str:
     if row.get("attribution") == "ambiguous":
         return NOT_ATTRIBUTABLE
     if joules is None:
-        return "Not known: neither energy nor power was recorded."
+        return _unknown_energy(row)
     gpus, per_gpu = "The GPUs", "per GPU "
     if number(row, "gpus") == 1:
         gpus, per_gpu = "The GPU", ""
@@ -260,6 +287,22 @@ def energy_sentence(row: Mapping[str, Any]) -> str:
     return (
         f"{used} in the measured {part} of the time{mean}; scaled to the run time an "
         f"estimated {text(estimate, 'J')}."
+    )
+
+
+def _unknown_energy(row: Mapping[str, Any]) -> str:
+    """What was recorded of energy and power, and what is missing."""
+    watts = number(row, "power_w_sampled_mean")
+    if watts is None:
+        watts = number(row, "power_w_max")
+    if watts is None:
+        return "Not known: neither energy nor power was recorded."
+    seen = f"Not known: power was recorded ({text(watts, 'W')}), the energy counter was not"
+    if (number(row, "samples") or 0.0) <= (number(row, "gpus_seen") or 0.0):
+        return f"{seen}, and one sample of a GPU cannot be added up over time."
+    return (
+        f"{seen}; samples of power cannot be added up, as they are of whole GPUs and the job had "
+        "slices, or too far apart."
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,13 +89,14 @@ def next_time(
     found = {finding.code: finding for finding in findings if finding.verdict == "yes"}
     fewer = _gpus(row, found)
     divided = fewer and number(row, "nodes") != 1  # how many tasks a node will have is not known
+    more_time, how_long = _after_limit(row, runs_s, found)
     chosen = [
         *fewer,
         *_time(row, runs_s),
-        *_more_time(row, runs_s, found),
+        *more_time,
         *(_memory(row, memory) if memory and not divided else []),
     ]
-    note = _without_gpus(row, found) or _not_known_time(row, runs_s, found)
+    note = _without_gpus(row, found) or how_long
     if note is None and "low_memory" in found:
         peak = text(number(row, "hbm_peak_fraction"), "fraction")
         note = f"leave out the request for {row.get('hbm_request')}: {peak} of the memory was used"
@@ -160,41 +160,33 @@ def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, st
 
 
 _STOPPED = ("job_hang", "busy_waiting")  # a longer time limit gains nothing
+_ALIKE = 4.0  # a time limit of so many times the old one is that of other work
 
 
-def _more_time(
+def _after_limit(
     row: Mapping[str, Any], runs_s: Sequence[float], found: Mapping[str, Finding]
-) -> list[tuple[str, str]]:
-    """A longer limit for a job stopped at its limit, if jobs that completed needed one."""
-    limit = number(row, "timelimit_s")
-    longest = max(runs_s, default=0.0)
-    if row.get("state") != "TIMEOUT" or limit is None or longest <= limit:
-        return []
-    wanted = time_bound_s(runs_s)
-    if math.isinf(wanted) or any(code in found for code in _STOPPED):
-        return []
-    ran = f"a job of this name and size that completed ran for {text(longest, 's')}"
-    margin = text(wanted / longest - 1, "fraction")
-    return [(f"--time={slurm_duration(wanted)}", f"{ran}, {margin} on top")]
+) -> tuple[list[tuple[str, str]], str | None]:
+    """For a job stopped at its time limit: a longer limit with its reason, or what to do.
 
-
-def _not_known_time(
-    row: Mapping[str, Any], runs_s: Sequence[float], found: Mapping[str, Finding]
-) -> str | None:
-    """What to do about a time limit that was too short, where no longer one can be named.
-
-    No counter records how far a program has come.
+    No counter records how far a program has come, so jobs that completed are the only evidence.
     """
-    if row.get("state") != "TIMEOUT":
-        return None
+    limit = number(row, "timelimit_s")
+    if row.get("state") != "TIMEOUT" or limit is None:
+        return [], None
     if any(code in found for code in _STOPPED):
-        return "work had stopped before the time limit: more time alone does not help"
-    if _more_time(row, runs_s, found):
-        return None
-    return (
-        "how much more time it needs is not known, as no longer job of its name and size "
-        "completed: request more time, or write checkpoints and continue from them"
-    )
+        return [], "work had stopped before the time limit: more time alone does not help"
+    longest = max(runs_s, default=0.0)
+    if longest <= limit:
+        return [], (
+            "how much more time it needs is not known, as no longer job of its name and size "
+            "completed: request more time, or write checkpoints and continue from them"
+        )
+    ran = f"a job of this name and size that completed ran for {text(longest, 's')}"
+    wanted = time_bound_s(runs_s)
+    if wanted > _ALIKE * limit:
+        return [], f"{ran}: request more time, or write checkpoints and continue from them"
+    margin = text(wanted / longest - 1, "fraction")
+    return [(f"--time={slurm_duration(wanted)}", f"{ran}, {margin} on top")], None
 
 
 def may_change_memory(row: Mapping[str, Any], own: float | None) -> bool:

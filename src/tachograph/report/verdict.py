@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tachograph.catalog.codes import CAUSE_OF_CLASS
+from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import text
 from tachograph.judge.activity import activity_counter, number, so_far
@@ -40,6 +41,7 @@ _NEAR_PEAK = {
     "nvlink": "NVLink traffic set the speed",
     "pcie": "PCIe traffic set the speed",
 }
+_RECOVERABLE_IMBALANCE = WasteOptions().imbalance_share
 # of its GPU-hours: a job that lost more is not called healthy
 _MOST_LOST = 0.1
 _FAULTY = ("CRIT", "WARN", "HOT")
@@ -48,19 +50,22 @@ _FAULTY = ("CRIT", "WARN", "HOT")
 def hours_behind(finding: Finding, row: Mapping[str, Any]) -> float:
     """Return the GPU-hours that the ledger of the job counts for the causes of a finding.
 
-    Those of a finding of low confidence are counted as idle: its interval is not certain. 0: none,
-    or not known.
+    Those of a finding of low confidence are counted as idle: its interval is not certain. Of an
+    imbalance a part can be recovered. 0: none, or not known.
 
     >>> row = {"gpu_hours_idle": 3.0, "gpu_hours_imbalance": 0.5}
     >>> hours_behind(Finding("low_utilisation", "hint", "", ""), row)
     3.0
     >>> hours_behind(Finding("imbalanced_gpus", "hint", "", ""), row)
-    0.5
+    0.25
     """
     causes = _CAUSES.get(finding.code, ())
     if causes and finding.confidence == "low":
         causes = ("idle",)
-    return sum(number(row, f"gpu_hours_{cause}") or 0.0 for cause in causes)
+    hours = {cause: number(row, f"gpu_hours_{cause}") or 0.0 for cause in causes}
+    if "imbalance" in hours:
+        hours["imbalance"] *= _RECOVERABLE_IMBALANCE
+    return sum(hours.values())
 
 
 def worst_first(findings: Sequence[Finding], row: Mapping[str, Any]) -> tuple[Finding, ...]:
