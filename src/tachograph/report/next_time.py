@@ -174,7 +174,7 @@ def _after_limit(
     if row.get("state") != "TIMEOUT" or limit is None:
         return [], None
     if any(code in found for code in _STOPPED):
-        return [], "work had stopped before the time limit: more time alone does not help"
+        return [], "the GPUs did no more work at the end: find out why before requesting more time"
     longest = max(runs_s, default=0.0)
     if longest <= limit:
         return [], (
