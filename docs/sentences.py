@@ -4,7 +4,7 @@
 
 The templates are the texts in the modules of MODULES; LAKE is that of the demo. The example of a
 template is a job of the demo whose report says it, else a test that expects it; the other job is
-one of the demo that the same part of the report says something else of.
+one of the demo whose report does not: of a check one for which it has another result.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import tachograph
 from tachograph.report.job import JobReport
+from tachograph.report.steps import steps_headline, steps_note
 
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER / "sentences.md"
@@ -30,7 +31,8 @@ MODULES: Mapping[str, str] = {
     "report/job_sentences.py": "Use, speed, balance, memory, energy, data",
     "report/steps.py": "Steps",
     "judge/checks": "Checks",
-    "judge/classes": "Classes of jobs",
+    "judge/classes/hang.py": "Hang, cold start, stall",
+    "judge/classes/idleness.py": "Idle nodes and GPUs",
 }
 _HEADINGS = ("template", "true of", "not said of")
 _LEAST_WORDS = 3
@@ -59,6 +61,8 @@ def templates(module: Path) -> Iterator[str]:
         if id(node) in skipped:
             continue
         text = _text(node)
+        if " " not in text:  # the name of a column
+            continue
         if len(re.findall(r"[A-Za-z]{2,}", text)) >= _LEAST_WORDS:
             yield text
 
@@ -77,37 +81,39 @@ def _text(node: ast.AST) -> str:
     return " ".join(re.sub(r"\{\w+\}", _ANY, written).split())
 
 
-def all_templates() -> Mapping[str, Sequence[str]]:
-    """Return the templates by the part of the report, each once, in the order of the sources."""
-    found: dict[str, list[str]] = {}
+def all_templates() -> Mapping[str, Mapping[str, str]]:
+    """Return {template: its module} by the part of the report, in the order of the sources."""
+    found: dict[str, dict[str, str]] = {}
     for place, title in MODULES.items():
         path = SOURCES / place
-        modules = sorted(path.glob("*.py")) if path.is_dir() else [path]
-        texts = (text for module in modules for text in templates(module))
-        found[title] = list(dict.fromkeys(texts))
+        for module in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+            for text in templates(module):
+                found.setdefault(title, {}).setdefault(text, module.stem)
     return found
 
 
 def pattern(template: str) -> re.Pattern[str]:
     """Return what finds a template in a text, whatever was filled in."""
-    parts = (re.escape(part) for part in template.strip(f"{_ANY} ").split(_ANY))
-    return re.compile(_FILLED_IN.join(parts))
+    fixed = template.strip(f"{_ANY} ")
+    parts = [re.escape(part) for part in fixed[1:].split(_ANY)]
+    # a sentence may begin with it
+    return re.compile(f"(?i:{re.escape(fixed[0])}){_FILLED_IN.join(parts)}")
 
 
-def texts_of_report(report: JobReport) -> Sequence[str]:
-    """Return all that the report of a job says, in words."""
+def texts_of_report(report: JobReport) -> Mapping[str, str]:
+    """Return what the report of a job says, in words: by check, and under "" all else."""
     following = report.next_time
-    verdicts = (
-        text
-        for finding in report.verdicts
-        for text in (finding.title, finding.sentence, finding.advice)
-    )
     said = (
         *(report.headline, following and following.why, report.use, report.limiter, report.host),
         *(*report.balance, report.memory, report.energy, *report.caveats, report.means),
-        *verdicts,
+        *(steps_headline(report.steps), steps_note(report.steps)),
     )
-    return [text for text in said if text]
+    texts = {"": "\n".join(text for text in said if text)}
+    for finding in report.verdicts:
+        holding = (finding.title, finding.advice or "") if finding.verdict == "yes" else ()
+        brief = (report.headline,) if finding.verdict == "yes" else ()
+        texts[finding.code] = "\n".join((finding.sentence, *holding, *brief))
+    return texts
 
 
 def texts_of_tests() -> Iterator[tuple[str, str]]:
@@ -126,22 +132,34 @@ def texts_of_tests() -> Iterator[tuple[str, str]]:
 def examples(lake: str) -> Mapping[str, SentenceExample]:
     """Return an example of each template."""
     opened = tachograph.open(lake)
-    said: dict[str, str] = {}
+    reports: dict[str, Mapping[str, str]] = {}
     for row in opened.jobs().sort("job_key").iter_rows(named=True):
-        page = opened.job(row["display_id"], cluster=row["cluster"])
-        said[row["display_id"]] = "\n".join(dict.fromkeys(texts_of_report(page.report)))
+        job = opened.job(row["display_id"], cluster=row["cluster"])
+        reports[row["display_id"]] = texts_of_report(job.report)
     expected = dict(texts_of_tests())
-    found = {}
-    for texts in all_templates().values():
-        for text in texts:
-            search = pattern(text).search
-            true_of = next((f"job {job}" for job, words in said.items() if search(words)), "")
-            if not true_of:
-                files = (file for file, words in expected.items() if search(words))
-                true_of = next((f"`{file}`" for file in files), "")
-            not_of = next((f"job {job}" for job, words in said.items() if not search(words)), "")
-            found[text] = SentenceExample(true_of, not_of)
-    return found
+    return {
+        text: _example(pattern(text), module, reports, expected)
+        for texts in all_templates().values()
+        for text, module in texts.items()
+    }
+
+
+def _example(
+    template: re.Pattern[str],
+    module: str,
+    reports: Mapping[str, Mapping[str, str]],
+    expected: Mapping[str, str],
+) -> SentenceExample:
+    """Where a template of a module is said; a module of a check is named as its code."""
+    if any(module in texts for texts in reports.values()):
+        said = {job: texts.get(module, "") for job, texts in reports.items()}
+    else:
+        said = {job: "\n".join(texts.values()) for job, texts in reports.items()}
+    jobs = {job: template.search(text) is not None for job, text in said.items()}
+    files = (f"`{name}`" for name, text in expected.items() if template.search(text))
+    true_of = next((f"job {job}" for job, found in jobs.items() if found), None)
+    not_of = next((f"job {job}" for job, found in jobs.items() if not found and said[job]), "")
+    return SentenceExample(true_of or next(files, ""), not_of)
 
 
 def page(found: Mapping[str, SentenceExample]) -> str:

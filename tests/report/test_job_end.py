@@ -88,6 +88,11 @@ def test_signal_9_at_the_request_is_out_of_memory(
         ("CANCELLED", "Cancelled by its user or an administrator"),
         ("PREEMPTED", "Preempted: another job took its nodes"),
         ("TIMEOUT", "Stopped at its time limit"),
+        ("DEADLINE", "Stopped at its deadline"),
+        ("BOOT_FAIL", "Ended because a node did not boot"),
+        ("LAUNCH_FAILED", "Its launch failed"),
+        ("RECONFIG_FAIL", "Its reconfiguration failed"),
+        ("REVOKED", "Revoked: another cluster of the federation ran it"),
         ("COMPLETED", None),
         ("RUNNING", None),
         (None, None),
@@ -95,6 +100,23 @@ def test_signal_9_at_the_request_is_out_of_memory(
 )
 def test_states_in_plain_words(state: str | None, sentence: str | None) -> None:
     assert end_cause({"state": state}) == sentence
+
+
+@pytest.mark.parametrize(
+    ("signal", "meaning"),
+    [
+        (2, "SIGINT, interrupted"),
+        (6, "SIGABRT, aborted by the program"),
+        (7, "SIGBUS, invalid memory access"),
+        (8, "SIGFPE, invalid arithmetic"),
+        (9, "SIGKILL, killed"),
+        (15, "SIGTERM, asked to end"),
+    ],
+)
+def test_signals_have_names_and_words(signal: int, meaning: str) -> None:
+    row = {"state": "FAILED", "exit_signal": signal, "xid_events": 1, "xid_event_max": 79.0}
+    ended = f"Failed with signal {signal} ({meaning}); the driver reported XID 79"
+    assert end_cause(row) == ended
 
 
 @pytest.fixture(scope="module")
