@@ -116,6 +116,11 @@ def texts_of_report(report: JobReport) -> Mapping[str, str]:
     return texts
 
 
+def text_of_module(texts: Mapping[str, str], module: str) -> str:
+    """Return what a module says of a job: one of a check is named as its code."""
+    return texts.get(module, "\n".join(texts.values()))
+
+
 def texts_of_tests() -> Iterator[tuple[str, str]]:
     """Yield (name of the file, its strings) of all tests and their snapshots."""
     for file in sorted(TESTS.rglob("test_*.py")):
@@ -150,11 +155,8 @@ def _example(
     reports: Mapping[str, Mapping[str, str]],
     expected: Mapping[str, str],
 ) -> SentenceExample:
-    """Where a template of a module is said; a module of a check is named as its code."""
-    if any(module in texts for texts in reports.values()):
-        said = {job: texts.get(module, "") for job, texts in reports.items()}
-    else:
-        said = {job: "\n".join(texts.values()) for job, texts in reports.items()}
+    """Return where a template of a module is said, and where not."""
+    said = {job: text_of_module(texts, module) for job, texts in reports.items()}
     jobs = {job: template.search(text) is not None for job, text in said.items()}
     files = (f"`{name}`" for name, text in expected.items() if template.search(text))
     true_of = next((f"job {job}" for job, found in jobs.items() if found), None)

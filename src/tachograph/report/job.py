@@ -301,7 +301,7 @@ def build_job_report(
         host=host_sentence(summary),
         balance=balance_sentences(summary),
         memory=memory_sentence(summary),
-        energy=energy_sentence(summary),
+        energy=energy_sentence(summary, slices=gpus.get_column("mig").is_not_null().any()),
         caveats=caveat_sentences(summary, evidence),
         next_time=next_time(summary, judged, runs_s, host_memory),
         culprit=culprit,
