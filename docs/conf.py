@@ -34,7 +34,7 @@ CONTENTS = {
         *("rollout", "serve", "slurm", "act", "policies", "retention", "tune", "scale-out"),
     ),
     "Reference": (
-        *("commands", "configuration", "job-report", "rules", "rule-language"),
+        *("commands", "configuration", "job-report", "sentences", "rules", "rule-language"),
         *("api", "metrics", "tables", "counters", "devices"),
     ),
     "Explanation": (

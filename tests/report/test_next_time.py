@@ -224,3 +224,78 @@ def test_memory_of_a_node_is_unknown_where_fewer_gpus_may_divide_the_tasks_other
         )
         lines.append(made.line if made else "")
     assert lines == ["#SBATCH --gpus=1 --mem=30G", "#SBATCH --gpus=1"]
+
+
+HANG = Finding("job_hang", "problem", "", "")
+TIMED_OUT: dict[str, Any] = {
+    "gpus": 1,
+    "state": "TIMEOUT",
+    "timelimit_s": 3600.0,
+    "elapsed_s": 3630.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("runs_s", "findings", "line", "why"),
+    [
+        ([], [], "", "How much more time it needs is not known"),
+        ([3600.0], [], "", "How much more time it needs is not known"),
+        (
+            [3601.0],
+            [],
+            "#SBATCH --time=01:20:00",
+            "A job of this name and size that completed ran for 1 h, 33 % on top.",
+        ),
+        (
+            [1000.0, 11520.0],
+            [],
+            "#SBATCH --time=04:00:00",
+            "A job of this name and size that completed ran for 3 h 12 min, 25 % on top.",
+        ),
+        (
+            [1000.0, 11521.0],
+            [],
+            "",
+            "A job of this name and size that completed ran for 3 h 12 min: request more time",
+        ),
+        ([3601.0], [HANG], "", "The GPUs did no more work at the end: find out why"),
+    ],
+)
+def test_a_time_limit_that_was_too_short(
+    runs_s: list[float], findings: list[Finding], line: str, why: str
+) -> None:
+    following = next_time(TIMED_OUT, findings, runs_s)
+    assert following is not None
+    assert following.line == line
+    assert following.why.startswith(why)
+    assert next_time(TIMED_OUT | {"timelimit_s": None}, findings, runs_s) is None
+    cancelled = next_time(TIMED_OUT | {"state": "CANCELLED"}, findings, runs_s)
+    assert cancelled is None
+
+
+def test_only_jobs_that_completed_say_how_long_it_takes(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    rows = []
+    states = (("TIMEOUT", 3600.0), ("COMPLETED", 5000.0), ("TIMEOUT", 7200.0), ("FAILED", 9000.0))
+    for number, (state, elapsed_s) in enumerate(states):
+        start = T + timedelta(days=number)
+        end = start + timedelta(seconds=elapsed_s)
+        rows.append(
+            job(
+                str(number),
+                start,
+                end,
+                elapsed_s=elapsed_s,
+                state=state,
+                user="anna",
+                name="train",
+                gpus=1,
+                timelimit_s=elapsed_s,
+            )
+        )
+    fill(lake, {"jobs": rows}, chunk="jobs")
+    command = ["analyze", "--lake", str(tmp_path / "lake"), "--as-of", "2026-05-30T00:00:00Z"]
+    assert main([*command, "--quiet"]) == 0
+    report = read_job(lake, "0", now=T, configuration=Configuration())
+    assert report.next_time is not None
+    assert report.next_time.line == "#SBATCH --time=01:45:00"

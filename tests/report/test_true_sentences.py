@@ -222,7 +222,9 @@ def test_messages_propose_once_and_begin_with_the_verdict(reports: list[JobRepor
     assert proposed
 
 
-def test_next_time_asks_for_no_more_than_this_time(reports: list[JobReport]) -> None:
+def test_next_time_asks_for_no_more_unless_the_limit_was_too_short(
+    reports: list[JobReport],
+) -> None:
     seen = 0
     for report in reports:
         following: Any = report.next_time
@@ -236,9 +238,9 @@ def test_next_time_asks_for_no_more_than_this_time(reports: list[JobReport]) -> 
         if asked:
             days, hours, minutes, seconds = (int(part or 0) for part in asked.groups())
             wanted = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-            assert (
-                report.summary["elapsed_s"] * 1.25 <= wanted <= 0.75 * report.summary["timelimit_s"]
-            )
+            elapsed_s, limit_s = (report.summary[name] for name in ("elapsed_s", "timelimit_s"))
+            most = 4 * limit_s if report.summary["state"] == "TIMEOUT" else 0.75 * limit_s
+            assert elapsed_s * 1.25 <= wanted <= most
     assert seen > 10
 
 

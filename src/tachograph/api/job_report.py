@@ -74,7 +74,7 @@ def read_job(
             evidence=read_evidence(lake, chosen.row),
             bound=configuration.bound,
             kernels=_kernels(lake, chosen.row, configuration),
-            runs_s=_run_times(same),
+            runs_s=_run_times(same, chosen.row),
             host_memory=_host_memory(lake, same, chosen.row, own_peak)
             if may_change_memory(chosen.row, own_peak)
             else None,
@@ -105,9 +105,13 @@ def _same_jobs(row: Mapping[str, Any]) -> pl.Expr:
     return pl.any_horizontal(own, alike)
 
 
-def _run_times(same: pl.DataFrame) -> list[float]:
-    """Run times of the jobs that ended by themselves or at their limit, in s."""
-    ended = same.filter(pl.col("state").is_in(["COMPLETED", "TIMEOUT"]))
+def _run_times(same: pl.DataFrame, row: Mapping[str, Any]) -> list[float]:
+    """Run times in s of the jobs that ended by themselves or at their limit.
+
+    For a job that was stopped at its limit only those that completed say how long it takes.
+    """
+    states = ["COMPLETED"] if row["state"] == "TIMEOUT" else ["COMPLETED", "TIMEOUT"]
+    ended = same.filter(pl.col("state").is_in(states))
     return ended.get_column("elapsed_s").drop_nulls().to_list()
 
 

@@ -431,6 +431,8 @@ _JOB_COLUMNS = tuple(
         ),
         *(
             "state",
+            "exit_code",
+            "exit_signal",
             "submit",
             "start",
             "end",
@@ -639,6 +641,7 @@ _STEP_FACTS = (
     "tasks",
     "state",
     "exit_code",
+    "exit_signal",
     "max_rss_mib",
 )
 STEP_SUMMARIES = LakeTable(

@@ -108,6 +108,16 @@ class JobSteps:
         """There is more to show than one srun step as long as the job."""
         return len(self.by_srun) > 1 or bool(self.gaps)
 
+    @property
+    def node_memory_mib(self) -> float | None:
+        """Peak host memory of the tasks on a node, MiB; None if unknown."""
+        facts = [{name: step.row.get(name) for name in NODE_MEMORY_COLUMNS} for step in self.steps]
+        if all(row["max_rss_mib"] is None for row in facts):
+            return None
+        # all steps are of one job
+        rows = pl.DataFrame(facts, infer_schema_length=None).with_columns(job_key=pl.lit(""))
+        return node_memory_mib(rows).get("")
+
     def largest(self, count: int) -> tuple[StepUse, ...]:
         """Return the `count` steps of most GPU time, in order of start."""
         kept = sorted(range(len(self.steps)), key=lambda place: -self.steps[place].gpu_seconds)[

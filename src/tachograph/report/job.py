@@ -27,6 +27,7 @@ from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
 from tachograph.judge.steps import JobSteps
 from tachograph.report.drawing.timeline import JobTimeline, Mark, Series, build_timeline
 from tachograph.report.findings import (
+    FACTS,
     SHOWN_COUNTERS,
     as_reported,
     by_group,
@@ -42,6 +43,7 @@ from tachograph.report.job_sentences import (
     energy_sentence,
     host_sentence,
     limiter_sentence,
+    means_sentence,
     memory_sentence,
     shares_of_work,
     use_sentence,
@@ -115,6 +117,7 @@ class JobReport:
     gpus: tuple[GpuUse, ...]
     pipes: tuple[PipeUse, ...]
     use: str
+    means: str | None
     limiter: str | None
     host: str | None
     balance: tuple[str, ...]
@@ -158,6 +161,16 @@ class JobReport:
         return tuple(
             (name, sum(low <= mean < high for mean in means)) for low, high, name in limits
         )
+
+    @property
+    def facts(self) -> str | None:
+        """The facts that checks found, in short: the nature of the code, nothing to fix."""
+        titles = [
+            finding.title
+            for finding in self.verdicts
+            if finding.kind == "check" and group_of(finding) == FACTS
+        ]
+        return f"{'. '.join(titles)}." if titles else None
 
     @property
     def checks(self) -> tuple[tuple[str, tuple[Finding, ...]], ...]:
@@ -263,7 +276,8 @@ def build_job_report(
     )
     culprit = hang_culprit(judged, gpus, minutes, held=number(summary, "gpus"))
     judged = tuple(with_culprit(finding, culprit) for finding in judged)
-    reported = worst_first(worth_knowing(judged))
+    reported = worst_first(worth_knowing(judged), summary)
+    steps = steps or JobSteps()
     shares = shares_of_job(summary, bound or BoundOptions())
     counter = activity_counter(summary)
     timeline = build_timeline(minutes, elapsed_s=number(summary, "elapsed_s"), counter=counter)
@@ -274,7 +288,7 @@ def build_job_report(
         job=str(summary.get("display_id") or summary["job_id"]),
         node_list=fold_nodes(gpus["node"].unique().to_list()),
         headline=verdict_sentence(
-            summary, reported, [step.row for step in steps.steps] if steps else ()
+            summary, judged, [step.row for step in steps.steps], steps.node_memory_mib
         ),
         tiles=_tiles(summary),
         findings=reported,
@@ -282,16 +296,17 @@ def build_job_report(
         gpus=_gpu_uses(gpus, counter, timeline),
         pipes=tuple(_pipe_use(summary, pipe) for pipe in PIPES),
         use=use_sentence(summary),
+        means=means_sentence(summary),
         limiter=limiter_sentence(summary, shares, idle=_without_work(reported)),
         host=host_sentence(summary),
         balance=balance_sentences(summary),
         memory=memory_sentence(summary),
-        energy=energy_sentence(summary),
+        energy=energy_sentence(summary, slices=gpus.get_column("mig").is_not_null().any()),
         caveats=caveat_sentences(summary, evidence),
         next_time=next_time(summary, judged, runs_s, host_memory),
         culprit=culprit,
         timeline=timeline,
-        steps=steps or JobSteps(),
+        steps=steps,
         other_runs=tuple(other_runs),
         kernels=kernels,
     )
@@ -344,6 +359,9 @@ def _marks(report: JobReport) -> tuple[Mark, ...]:
 def _tiles(row: Mapping[str, Any]) -> tuple[Quantity, ...]:
     names = {
         "gpu_util_mean": "GPU utilisation",
+        "sm_active_mean": "SMs active",
+        "tensor_active_mean": "Tensor cores active",
+        "dram_active_mean": "DRAM active",
         "hbm_peak_fraction": "Memory peak",
         "spatial_imbalance": "Imbalance across GPUs",
         "temporal_imbalance": "Imbalance over time",

@@ -24,7 +24,7 @@ import msgspec
 from tachograph.catalog.units import MI
 from tachograph.judge.activity import number
 from tachograph.report.job import JobReport
-from tachograph.report.job_efficiency import job_link, node_memory
+from tachograph.report.job_efficiency import job_link
 
 PREFIX = "JS1:"
 SMALL_LETTERS = "js32:"
@@ -120,7 +120,7 @@ def _nodes(report: JobReport) -> dict[str, dict[str, Any]]:
                 )
     if len(nodes) == 1 and number(report.summary, "nodes") == 1:
         (node,) = nodes.values()
-        row, held = report.summary, node_memory(report)
+        row, held = report.summary, report.steps.node_memory_mib
         requested = number(row, "mem_requested_mib")
         known = {
             "cpus": row.get("cpus"),

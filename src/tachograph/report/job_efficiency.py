@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
-import polars as pl
-
 from tachograph.catalog.units import column_texts, printable, slurm_duration, text
 from tachograph.judge.activity import number
-from tachograph.judge.steps import NODE_MEMORY_COLUMNS, node_memory_mib
 from tachograph.report.job import JobReport
+from tachograph.report.job_end import exit_text
 from tachograph.report.job_text import allocation_text
 
 SHOWN_GPUS = 16
@@ -45,20 +43,6 @@ def brief_lines(report: JobReport, *, url: str = "") -> Iterator[str]:
     yield f"More: {link or f'tachograph job {report.job}'}"
 
 
-def node_memory(report: JobReport) -> float | None:
-    """Return the peak host memory of the tasks on a node, MiB; None if unknown."""
-    rows = [step.row for step in report.steps.steps]
-    if not rows:
-        return None
-    facts = [{name: row.get(name) for name in NODE_MEMORY_COLUMNS} for row in rows]
-    steps = pl.DataFrame(facts, infer_schema_length=None).with_columns(
-        job_key=pl.lit(report.summary["job_key"])
-    )
-    if steps.get_column("max_rss_mib").null_count() == steps.height:
-        return None
-    return node_memory_mib(steps).get(report.summary["job_key"])
-
-
 def _accounted(report: JobReport) -> Iterator[str]:
     row = report.summary
     elapsed, cpus, used = number(row, "elapsed_s"), number(row, "cpus"), number(row, "cpu_time_s")
@@ -66,7 +50,8 @@ def _accounted(report: JobReport) -> Iterator[str]:
     if row.get("cluster"):
         yield f"Cluster: {row['cluster']}"
     yield f"User/Account: {row.get('user') or NOT_RECORDED}/{row.get('account') or NOT_RECORDED}"
-    yield f"State: {row.get('state') or NOT_RECORDED}"
+    ended = exit_text(row)
+    yield f"State: {row.get('state') or NOT_RECORDED}{f' ({ended})' if ended else ''}"
     yield f"Nodes: {_known(row, 'nodes', 'count')}"
     yield f"CPUs: {_known(row, 'cpus', 'count')}"
     yield f"CPU Utilized: {NOT_RECORDED if used is None else slurm_duration(used)}"
@@ -88,7 +73,7 @@ def _memory(report: JobReport) -> Iterator[str]:
     requested, nodes, held = (
         number(row, "mem_requested_mib"),
         number(row, "nodes"),
-        node_memory(report),
+        report.steps.node_memory_mib,
     )
     if held is not None and requested is not None and nodes:
         yield f"Memory Utilized: {text(held, 'MiB')}{'' if nodes == 1 else ' on a node'}"

@@ -14,7 +14,7 @@ from typing import Any
 from tachograph.catalog.columns import share_text
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import ARITHMETIC, LINK_TRAFFIC, MEMORY, PIPES
-from tachograph.catalog.units import capitalized, text
+from tachograph.catalog.units import capitalized, plural, text
 from tachograph.judge.activity import ACTIVITY_NAMES, PIPE_NAMES, activity_counter, number
 from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS
 from tachograph.judge.limiter import LINKS, MOST, NEITHER
@@ -90,6 +90,33 @@ def use_sentence(row: Mapping[str, Any]) -> str:
         return f"The mean of {ACTIVITY_NAMES.get(counter, counter)} was {share} of the MIG slice."
     how = "" if counter == "gpu_util" else f" ({ACTIVITY_NAMES[counter]})"
     return f"{who} busy {share} of the time{how}."
+
+
+# of the means that every report shows: column and label
+_MEANS = (
+    ("gpu_util_mean", "utilisation", "fraction"),
+    ("sm_active_mean", "SMs active", "fraction"),
+    ("tensor_active_mean", "tensor", "fraction"),
+    ("dram_active_mean", "DRAM", "fraction"),
+    ("power_w_mean", "power", "W"),
+)
+
+
+def means_sentence(row: Mapping[str, Any]) -> str | None:
+    """Return the means over GPUs and time that tell most; None if none of them was measured.
+
+    >>> means_sentence({"gpu_util_mean": 0.64, "sm_active_mean": 0.22, "power_w_mean": 250.0})
+    'Utilisation 64 %, SMs active 22 %, power 250 W; not recorded: tensor, DRAM.'
+    """
+    values = [(label, number(row, column), unit) for column, label, unit in _MEANS]
+    known = [f"{label} {text(value, unit)}" for label, value, unit in values if value is not None]
+    if not known:
+        return None
+    missing = [label for label, value, _ in values if value is None]
+    message = ", ".join(known)
+    if missing:
+        message += f"; not recorded: {', '.join(missing)}"
+    return f"{capitalized(message)}."
 
 
 def limiter_sentence(
@@ -245,8 +272,10 @@ def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     return tuple(zip(WORKLOAD_CLASSES, shares, strict=True)) if shares else ()
 
 
-def energy_sentence(row: Mapping[str, Any]) -> str:
+def energy_sentence(row: Mapping[str, Any], *, slices: bool = False) -> str:
     """Return measured energy and power of the GPUs, and the estimate where it differs.
+
+    `slices`: whether it had MIG slices; power and energy are measured of whole GPUs only.
 
     >>> energy_sentence({"energy_j": 7.2e6, "energy_j_estimated": 7.2e6, "power_w_mean": 250.0})
     'The GPUs used 2.00 kWh, 250 W per GPU on average.'
@@ -259,7 +288,7 @@ def energy_sentence(row: Mapping[str, Any]) -> str:
     if row.get("attribution") == "ambiguous":
         return NOT_ATTRIBUTABLE
     if joules is None:
-        return "Not known: neither energy nor power was recorded."
+        return _unknown_energy(row, slices=slices)
     gpus, per_gpu = "The GPUs", "per GPU "
     if number(row, "gpus") == 1:
         gpus, per_gpu = "The GPU", ""
@@ -272,6 +301,24 @@ def energy_sentence(row: Mapping[str, Any]) -> str:
         f"{used} in the measured {part} of the time{mean}; scaled to the run time an "
         f"estimated {text(estimate, 'J')}."
     )
+
+
+def _unknown_energy(row: Mapping[str, Any], *, slices: bool) -> str:
+    """What was recorded of energy and power, and what is missing."""
+    watts = number(row, "power_w_sampled_mean")
+    if watts is None:
+        watts = number(row, "power_w_max")
+    counted = number(row, "energy_j_mean") is not None
+    if watts is None and not counted:
+        return "Not known: neither energy nor power was recorded."
+    recorded = "the energy counter" if watts is None else f"power ({text(watts, 'W')})"
+    known = f"Not known: {recorded} was recorded"
+    if slices:
+        return f"{known}, but of whole GPUs, and the job had slices of them."
+    if (number(row, "samples") or 0.0) <= (number(row, "gpus_seen") or 0.0):
+        return f"{known}, but in one sample of a GPU; energy takes two."
+    missing = "" if counted else ", and the energy counter was not recorded"
+    return f"{known}, but in samples too far apart to add up{missing}."
 
 
 def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, ...]:
@@ -327,14 +374,15 @@ def host_sentence(row: Mapping[str, Any]) -> str | None:
     """Return CPU efficiency and host memory from the accounting; None without both.
 
     >>> host_sentence({"cpus": 64, "cpu_efficiency": 0.12, "max_rss_mib": 20480.0, "mem_requested_mib": 262144.0})
-    'CPUs busy 12 % of the time of 64; the largest task peaked at 20.0 GiB of host memory, 256.0 GiB were requested.'
+    '64 CPUs were busy 12 % of the time; the largest task peaked at 20.0 GiB of host memory, 256.0 GiB were requested.'
     """
     efficiency, cpus = number(row, "cpu_efficiency"), number(row, "cpus")
     peak, requested = number(row, "max_rss_mib"), number(row, "mem_requested_mib")
     parts = []
     if efficiency is not None and cpus is not None:
         parts.append(
-            f"CPUs busy {text(efficiency, 'fraction')} of the time of {text(cpus, 'count')}"
+            f"{plural(cpus, 'CPU')} {'was' if cpus == 1 else 'were'} busy "
+            f"{text(efficiency, 'fraction')} of the time"
         )
     if peak is not None:
         asked = "" if requested is None else f", {text(requested, 'MiB')} were requested"

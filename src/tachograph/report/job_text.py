@@ -69,7 +69,7 @@ _BAR = 10
 _LABEL = 10  # columns of a label and what stands before it
 MOST_LINES = 30
 # Left out first where lines are few.
-_LEAST_FACTS = ("Balance", "Use", "Energy", "Memory", "Steps", "Speed")
+_LEAST_FACTS = ("Unknown", "Energy", "Facts", "Memory", "Steps", "Balance", "Speed")
 
 
 def job_text(
@@ -120,6 +120,7 @@ def _layouts(findings: int) -> Iterator[tuple[int, bool, int, Sequence[str]]]:
     yield FEW_GPUS, True, findings, ()
     yield FEW_GPUS, False, findings, ()
     yield 3, False, findings, ()
+    yield 3, False, findings, _LEAST_FACTS[:1]
     for shown in range(findings, 0, -1):
         yield 3, False, shown, _LEAST_FACTS[:2]
     for place in range(len(_LEAST_FACTS) + 1):
@@ -174,7 +175,9 @@ def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Ite
     yield plain("")
     facts = [
         ("Use", _use_summary(report)),
+        ("Means", report.means),
         ("Speed", report.limiter),
+        ("Facts", report.facts),
         ("Balance", " ".join(report.balance)),
         ("Memory", report.memory),
         ("Energy", report.energy),

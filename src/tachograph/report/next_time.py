@@ -19,6 +19,7 @@ from tachograph.judge.advice.bounds import (
 )
 from tachograph.judge.checks.idle_job import HELD_MIB
 from tachograph.judge.finding import Finding
+from tachograph.report.job_end import memory_of_node_mib, out_of_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +39,21 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True)
 class NextTime:
-    """Options to paste with reasons, in order. `leave_out`: options to drop, with reasons."""
+    """Options to paste with reasons, in order. `note`: advice that is no option to paste."""
 
     options: tuple[str, ...]
     reasons: tuple[str, ...]
-    leave_out: str | None = None
+    note: str | None = None
 
     @property
     def line(self) -> str:
-        """Line for a job script; empty if there is only `leave_out`."""
+        """Line for a job script; empty if there is only a `note`."""
         return f"#SBATCH {' '.join(self.options)}" if self.options else ""
 
     @property
     def why(self) -> str:
         """The reasons in one sentence."""
-        message = "; ".join([*self.reasons, *([self.leave_out] if self.leave_out else [])])
+        message = "; ".join([*self.reasons, *([self.note] if self.note else [])])
         return f"{capitalized(message)}."
 
 
@@ -64,8 +65,8 @@ def next_time(
 ) -> NextTime | None:
     """Return the request for the next run; None if the record supports no change.
 
-    `runs_s`: run times of the user's jobs of this name on as many GPUs, this one too; `memory`:
-    their host memory.
+    `runs_s`: run times of the user's jobs of this name on as many GPUs, this one too; of a job
+    stopped at its time limit only of those that completed. `memory`: their host memory.
 
     >>> unused = {"gpus_unused": 7.0, "gpus_seen": 8.0}
     >>> job = {"gpus": 8, "elapsed_s": 42732.0, "timelimit_s": 90000.0, "state": "COMPLETED"}
@@ -88,22 +89,20 @@ def next_time(
     found = {finding.code: finding for finding in findings if finding.verdict == "yes"}
     fewer = _gpus(row, found)
     divided = fewer and number(row, "nodes") != 1  # how many tasks a node will have is not known
+    more_time, how_long = _after_limit(row, runs_s, found)
     chosen = [
         *fewer,
         *_time(row, runs_s),
+        *more_time,
         *(_memory(row, memory) if memory and not divided else []),
     ]
-    leave_out = _without_gpus(row, found)
-    if leave_out is None and "low_memory" in found:
+    note = _without_gpus(row, found) or how_long
+    if note is None and "low_memory" in found:
         peak = text(number(row, "hbm_peak_fraction"), "fraction")
-        leave_out = (
-            f"leave out the request for {row.get('hbm_request')}: {peak} of the memory was used"
-        )
-    if not chosen and leave_out is None:
+        note = f"leave out the request for {row.get('hbm_request')}: {peak} of the memory was used"
+    if not chosen and note is None:
         return None
-    return NextTime(
-        tuple(option for option, _ in chosen), tuple(reason for _, reason in chosen), leave_out
-    )
+    return NextTime(tuple(option for option, _ in chosen), tuple(why for _, why in chosen), note)
 
 
 def _without_gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> str | None:
@@ -160,6 +159,36 @@ def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, st
     return [(f"--time={slurm_duration(wanted)}", f"{ran}, {margin}")]
 
 
+_STOPPED = ("job_hang", "busy_waiting")  # a longer time limit gains nothing
+_ALIKE = 4.0  # a time limit of so many times the old one is that of other work
+
+
+def _after_limit(
+    row: Mapping[str, Any], runs_s: Sequence[float], found: Mapping[str, Finding]
+) -> tuple[list[tuple[str, str]], str | None]:
+    """For a job stopped at its time limit: a longer limit with its reason, or what to do.
+
+    No counter records how far a program has come, so jobs that completed are the only evidence.
+    """
+    limit = number(row, "timelimit_s")
+    if row.get("state") != "TIMEOUT" or limit is None:
+        return [], None
+    if any(code in found for code in _STOPPED):
+        return [], "the GPUs did no more work at the end: find out why before requesting more time"
+    longest = max(runs_s, default=0.0)
+    if longest <= limit:
+        return [], (
+            "how much more time it needs is not known, as no longer job of its name and size "
+            "completed: request more time, or write checkpoints and continue from them"
+        )
+    ran = f"a job of this name and size that completed ran for {text(longest, 's')}"
+    wanted = time_bound_s(runs_s)
+    if wanted > _ALIKE * limit:
+        return [], f"{ran}: request more time, or write checkpoints and continue from them"
+    margin = text(wanted / longest - 1, "fraction")
+    return [(f"--time={slurm_duration(wanted)}", f"{ran}, {margin} on top")], None
+
+
 def may_change_memory(row: Mapping[str, Any], own: float | None) -> bool:
     """Return whether to request other host memory: it was too small, or mostly unused.
 
@@ -168,8 +197,8 @@ def may_change_memory(row: Mapping[str, Any], own: float | None) -> bool:
     >>> may_change_memory({"nodes": 1, "mem_requested_mib": 245760.0, "state": "COMPLETED"}, 9000.0)
     True
     """
-    requested = _memory_of_node(row)
-    if requested is None or row.get("state") == "OUT_OF_MEMORY":
+    requested = memory_of_node_mib(row)
+    if requested is None or out_of_memory(row, own):
         return requested is not None
     return (
         row.get("state") == "COMPLETED"
@@ -178,21 +207,17 @@ def may_change_memory(row: Mapping[str, Any], own: float | None) -> bool:
     )
 
 
-def _memory_of_node(row: Mapping[str, Any]) -> float | None:
-    """Requested memory per node, MiB."""
-    total, nodes = number(row, "mem_requested_mib"), number(row, "nodes")
-    return total / nodes if total is not None and nodes else None
-
-
 def _memory(row: Mapping[str, Any], memory: HostMemory) -> list[tuple[str, str]]:
     """Per node: the largest peak plus a margin; for a job killed by memory, more than it had."""
-    requested, nodes = _memory_of_node(row), number(row, "nodes")
+    requested, nodes = memory_of_node_mib(row), number(row, "nodes")
     if requested is None or not may_change_memory(row, memory.own):
         return []
-    peak, killed = max(memory.peaks, default=0.0), max(memory.killed, default=0.0)
+    of_memory = out_of_memory(row, memory.own)
+    peak = max(memory.peaks, default=0.0)
+    killed = max([*memory.killed, *([requested] if of_memory else [])], default=0.0)
     wanted = memory_bound_mib(memory.peaks if peak > killed else [max(peak, killed)])
     of_node = "" if nodes == 1 else " on a node"
-    if row.get("state") == "OUT_OF_MEMORY" and killed:
+    if of_memory:
         reason = f"{text(killed, 'MiB')} of host memory{of_node} did not suffice"
     elif row.get("state") == "COMPLETED" and peak > killed and wanted <= WORTH * requested:
         count = len(memory.peaks)

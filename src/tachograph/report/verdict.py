@@ -1,64 +1,118 @@
-"""The verdict on a job: how it ended, the known cause, its worst finding and the loss."""
+"""The verdict on a job: how it ended and why, what cost most, or how well it used its GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tachograph.catalog.codes import CAUSE_OF_CLASS
+from tachograph.catalog.config import WasteOptions
+from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import text
-from tachograph.judge.activity import number, so_far
+from tachograph.judge.activity import activity_counter, number, so_far
 from tachograph.judge.checks import CHECKS, OF_RECORDING
 from tachograph.judge.finding import EVIDENCE, SEVERITIES, Finding
-from tachograph.report.job_sentences import HIGH, steadiness, use_sentence
+from tachograph.judge.limiter import NEITHER
+from tachograph.report.job_end import end_cause
+from tachograph.report.job_sentences import steadiness, use_sentence
 
-LOST = "gpu_hours_idle"  # evidence: GPU-hours that a finding is about
 ENOUGH = 0.9  # of the expected samples; with fewer the verdict names the share
 _BRIEF = {code: check.brief for check in CHECKS if check.brief for code in check.codes}
-_ENDED: Mapping[str, str] = {
-    "OUT_OF_MEMORY": "Killed: out of host memory",
-    "TIMEOUT": "Stopped at its time limit",
-    "DEADLINE": "Stopped at its deadline",
-    "NODE_FAIL": "Ended by the failure of a node",
-    "BOOT_FAIL": "Ended by a node that did not boot",
-    "LAUNCH_FAILED": "Its launch failed",
-    "RECONFIG_FAIL": "Its reconfiguration failed",
-    "PREEMPTED": "Preempted",
-    "CANCELLED": "Cancelled",
-    "REVOKED": "Revoked",
-    "FAILED": "Failed",
+# causes in the ledger by the family of a check; of classes CAUSE_OF_CLASS counts
+_CAUSES_OF_FAMILY: Mapping[str, tuple[str, ...]] = {
+    "idle job": WASTE,
+    "idle GPUs": ("never_used",),
+    "hang": ("hung",),
+    "startup": ("cold_start",),
+    "input": ("idle",),
+    "imbalance": ("imbalance",),
+    "low use": ("idle",),
 }
-_SIGNALS = {
-    2: "interrupted",
-    6: "aborted",
-    7: "bus error",
-    8: "arithmetic fault",
-    9: "killed",
-    11: "memory fault",
+_CAUSES = {
+    code: (CAUSE_OF_CLASS[check.code],)
+    if check.code in CAUSE_OF_CLASS
+    else _CAUSES_OF_FAMILY.get(check.family, ())
+    for check in CHECKS
+    for code in check.codes
 }
-_SIGNALS |= {15: "terminated"}
+_NEAR_PEAK = {
+    "compute": "arithmetic set the speed",
+    "memory": "memory traffic set the speed",
+    "nvlink": "NVLink traffic set the speed",
+    "pcie": "PCIe traffic set the speed",
+}
+_RECOVERABLE_IMBALANCE = WasteOptions().imbalance_share
+# of its GPU-hours: a job that lost more is not called healthy
+_MOST_LOST = 0.1
+_FAULTY = ("CRIT", "WARN", "HOT")
 
 
-def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings by severity, then cost; otherwise in their order."""
-    return tuple(
-        sorted(
-            findings, key=lambda one: (SEVERITIES.index(one.severity), -one.evidence.get(LOST, 0.0))
-        )
-    )
+def hours_behind(finding: Finding, row: Mapping[str, Any]) -> float:
+    """Return the GPU-hours that the ledger of the job counts for the causes of a finding.
+
+    Those of a finding of low confidence are counted as idle: its interval is not certain. Of an
+    imbalance a part can be recovered. 0: none, or not known.
+
+    >>> row = {"gpu_hours_idle": 3.0, "gpu_hours_imbalance": 0.5}
+    >>> hours_behind(Finding("low_utilisation", "hint", "", ""), row)
+    3.0
+    >>> hours_behind(Finding("imbalanced_gpus", "hint", "", ""), row)
+    0.25
+    """
+    causes = _CAUSES.get(finding.code, ())
+    if causes and finding.confidence == "low":
+        causes = ("idle",)
+    hours = {cause: number(row, f"gpu_hours_{cause}") or 0.0 for cause in causes}
+    if "imbalance" in hours:
+        hours["imbalance"] *= _RECOVERABLE_IMBALANCE
+    return sum(hours.values())
+
+
+def worst_first(findings: Sequence[Finding], row: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """Return findings of a job by the GPU-hours behind them, then severity; else in their order."""
+
+    def rank(finding: Finding) -> tuple[float, int]:
+        return -hours_behind(finding, row), SEVERITIES.index(finding.severity)
+
+    return tuple(sorted(findings, key=rank))
+
+
+def headline_finding(findings: Sequence[Finding], row: Mapping[str, Any]) -> Finding | None:
+    """Return the finding that a job is headed with, None without any.
+
+    `findings`: its verdicts. One that another covers counts where more hours are behind it: uneven
+    work does not explain what all GPUs waited for. Facts are no headline.
+    """
+    holding = [
+        finding
+        for finding in findings
+        if finding.verdict == "yes"
+        and finding.severity != "fact"
+        and finding.code not in OF_RECORDING
+    ]
+    ordered = sorted(holding, key=lambda finding: finding.covered_by is not None)
+    return next(iter(worst_first(ordered, row)), None)
 
 
 def verdict_sentence(
-    row: Mapping[str, Any], findings: Sequence[Finding], steps: Sequence[Mapping[str, Any]] = ()
+    row: Mapping[str, Any],
+    findings: Sequence[Finding],
+    steps: Sequence[Mapping[str, Any]] = (),
+    held_mib: float | None = None,
 ) -> str:
     """Return the verdict on a job.
 
-    `findings`: the reported ones; `steps`: its steps, if recorded.
+    `findings`: its verdicts; `steps`: its steps, if recorded; `held_mib`: see `end_cause`.
 
-    >>> verdict_sentence({"gpu_util_mean": 0.84, "temporal_imbalance": 0.05, "samples": 9}, [])
-    'Healthy: 84 % busy, steady.'
+    >>> row = {"gpu_util_mean": 0.84, "temporal_imbalance": 0.05, "samples": 9, "limiter": "memory"}
+    >>> row |= {"coverage": 1.0, "gpus": 1, "gpu_hours": 2.0, "gpu_hours_idle": 0.1}
+    >>> verdict_sentence(row, [])
+    'Healthy: 84 % busy, steady; memory traffic set the speed.'
+    >>> verdict_sentence(row | {"limiter": "neither", "sm_active_mean": 0.22}, [])
+    'The GPU was busy 84 % of the time, SMs active 22 %; neither arithmetic nor memory was near its peak.'
     """
-    cause, parts = end_cause(row, steps), []
-    main = next((one for one in worst_first(findings) if one.code not in OF_RECORDING), None)
+    cause, parts = end_cause(row, steps, held_mib), []
+    main = headline_finding(findings, row)
     if cause:
         parts.append(cause)
     if row.get("attribution") == "ambiguous":
@@ -69,11 +123,30 @@ def verdict_sentence(
         parts.append("What its GPUs did is not known: there is no sample of them")
     elif main is not None:
         parts.append(brief(main, row))
-    elif cause:
-        parts.append(use_sentence(row).removesuffix("."))
-    else:
+    elif cause is None and is_healthy(row, findings):
         parts.append(_healthy(row))
+    else:
+        parts.append(_use(row))
     return f"{'. '.join(parts)}{_measured_share(row)}."
+
+
+def is_healthy(row: Mapping[str, Any], findings: Sequence[Finding]) -> bool:
+    """Return whether all that it takes to call a job healthy is known, and nothing contradicts it.
+
+    Something was near its peak, most GPU-hours were in use, enough was measured, no GPU was at
+    fault, and no check of a problem is unknown.
+    """
+    held, lost = number(row, "gpu_hours"), _lost_hours(row)
+    coverage = number(row, "coverage")
+    if row.get("limiter") not in _NEAR_PEAK or number(row, "gpu_util_mean") is None:
+        return False
+    if held is None or lost is None or lost > _MOST_LOST * held:
+        return False
+    if coverage is None or coverage < ENOUGH or row.get("health") in _FAULTY:
+        return False
+    return not any(
+        finding.severity == "problem" and finding.verdict == "unknown" for finding in findings
+    )
 
 
 def brief(finding: Finding, row: Mapping[str, Any]) -> str:
@@ -106,49 +179,35 @@ def _short(name: str, value: float) -> str:
     )
 
 
-def end_cause(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]] = ()) -> str | None:
-    """Return how an uncompleted job ended, with the known cause; None for others.
-
-    >>> end_cause({"state": "OUT_OF_MEMORY", "hbm_peak_fraction": 0.37})
-    'Killed: out of host memory; GPU memory peaked at 37 %'
-    >>> end_cause({"state": "FAILED", "exit_code": 1}), end_cause({"state": "COMPLETED"})
-    ('Failed with exit code 1', None)
-    """
-    state = str(row.get("state") or "")
-    ended = _ENDED.get(state)
-    if ended is None:
-        return None
-    failed = next(
-        (step for step in steps if step.get("state") in ("FAILED", "OUT_OF_MEMORY")), None
-    )
-    code, signal = (number(row, name) for name in ("exit_code", "exit_signal"))
-    if state == "FAILED" and signal:
-        ended = f"Failed by signal {signal:.0f}{_in_words(signal)}"
-    elif state == "FAILED" and code:
-        ended = f"Failed with exit code {code:.0f}"
-    if failed is not None and failed.get("step") not in ("batch", "extern"):
-        named = f" ({failed['name']})" if failed.get("name") else ""
-        ended += f", in step {failed['step']}{named}"
-    notes = []
-    if row.get("xid_events"):
-        notes.append(f"the driver reported XID {number(row, 'xid_event_max') or 0:.0f}")
-    peak = number(row, "hbm_peak_fraction")
-    if peak is not None and (state == "OUT_OF_MEMORY" or (state == "FAILED" and peak >= HIGH)):
-        notes.append(f"GPU memory peaked at {text(peak, 'fraction')}")
-    return "; ".join([ended, *notes])
-
-
-def _in_words(signal: float) -> str:
-    words = _SIGNALS.get(int(signal))
-    return f" ({words})" if words else ""
-
-
 def _healthy(row: Mapping[str, Any]) -> str:
-    mean, temporal = number(row, "gpu_util_mean"), number(row, "temporal_imbalance")
-    if mean is None:
-        return use_sentence(row).removesuffix(".")
+    temporal = number(row, "temporal_imbalance")
     steady = "" if temporal is None else f", {steadiness(temporal)}"
-    return f"Healthy{so_far(row)}: {text(mean, 'fraction')} busy{steady}"
+    busy = text(number(row, "gpu_util_mean"), "fraction")
+    return f"Healthy{so_far(row)}: {busy} busy{steady}; {_NEAR_PEAK[row['limiter']]}"
+
+
+def _use(row: Mapping[str, Any]) -> str:
+    """How busy the GPUs were, and what tells how well they were used; no judgement."""
+    sentence = use_sentence(row).removesuffix(".") + so_far(row)
+    if activity_counter(row) is None:
+        return sentence
+    sm_active = number(row, "sm_active_mean")
+    if activity_counter(row) == "gpu_util" and sm_active is not None:
+        sentence += f", SMs active {text(sm_active, 'fraction')}"
+    held, lost = number(row, "gpu_hours"), _lost_hours(row)
+    if held and lost is not None and lost > _MOST_LOST * held:
+        sentence += f"; {text(lost, 'h')} of {text(held, 'h')} of GPU time without work"
+    limiter = row.get("limiter")
+    if limiter == NEITHER:
+        return f"{sentence}; neither arithmetic nor memory was near its peak"
+    return f"{sentence}; {_NEAR_PEAK.get(str(limiter), 'what limited the speed is not known')}"
+
+
+def _lost_hours(row: Mapping[str, Any]) -> float | None:
+    """GPU-hours lost to all causes of the ledger; None if unknown."""
+    hours = [number(row, f"gpu_hours_{cause}") for cause in WASTE]
+    known = [value for value in hours if value is not None]
+    return sum(known) if known else None
 
 
 def _measured_share(row: Mapping[str, Any]) -> str:

@@ -14,12 +14,12 @@ CHECK = Check(
     "load_imbalance_waste",
     family="imbalance",
     severity="hint",
-    title="Load Imbalance",
+    title="The GPUs did unequal work",
     causes=("imbalance",),
     brief="Uneven work: GPUs between {idlest_gpu_mean} and {busiest_gpu_mean}",
     advice="Request fewer GPUs, or start one process per GPU (srun with --gpus-per-task, "
     "torchrun --nproc-per-node); "
     "divide the work evenly.",
-    job_class=idle_class("GPU", "idle_gpus", "Load Imbalance"),
+    job_class=idle_class("GPU", "idle_gpus", "The GPUs did unequal work"),
     deciders=("idle_gpus",),
 )

@@ -40,7 +40,7 @@ CHECK = Check(
     title="Large GPU memory was requested and hardly used",
     brief="Large GPU memory requested, {hbm_peak_fraction} used at the peak",
     advice=(
-        "Leave the memory constraint out: GPUs with less memory are usually free sooner. "
+        "Leave the memory constraint out: GPUs with less memory may be free sooner. "
         "Keep it if the next runs will be larger."
     ),
     needs=("hbm_used_mib",),

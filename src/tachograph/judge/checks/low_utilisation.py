@@ -25,7 +25,7 @@ def decide(job: CheckedJob) -> Found | None:
     of_engine = counter != "gpu_util"
     what = ACTIVITY_NAMES[counter].capitalize() if of_engine else "GPU utilisation"
     sentence = f"{what} was {text(mean, 'fraction')} on average{job.so_far}"
-    if zero is not None:
+    if zero:
         sentence += f"; in {text(zero, 'fraction')} of the samples a GPU did nothing at all"
     peak = job.number("hbm_peak_fraction")
     if peak is not None and peak < ROOM:
@@ -51,7 +51,7 @@ CHECK = Check(
         "Find out what the GPUs wait for, with a profiler on a short run: input, the CPU, "
         "communication, or many small "
         "kernels. Where memory has room, use larger batches or problems. If nothing helps, "
-        "fewer GPUs do the same work."
+        "and there are several GPUs, try fewer."
     ),
     needs=(ANY_ACTIVITY,),
     decide=decide,

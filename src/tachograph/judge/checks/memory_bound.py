@@ -22,14 +22,13 @@ def decide(job: CheckedJob) -> Found | None:
 CHECK = Check(
     "memory_bound",
     family="kernels",
-    severity="hint",
+    severity="fact",
     title="Memory traffic set the speed",
-    brief="Memory traffic set the speed: DRAM active {dram_at_work} of the time at work",
     advice=(
         "Move fewer bytes for each operation: fuse kernels, reuse data in caches and shared "
         "memory, store in a "
-        "smaller type where accuracy allows. Faster arithmetic alone will not help; faster "
-        "memory will."
+        "smaller type where accuracy allows. Faster arithmetic alone does not help; faster "
+        "memory may."
     ),
     needs=("dram_active", "|".join(PIPES.values())),
     decide=decide,

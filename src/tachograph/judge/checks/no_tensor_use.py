@@ -32,7 +32,7 @@ def decide(job: CheckedJob) -> Found | None:
 CHECK = Check(
     "no_tensor_use",
     family="kernels",
-    severity="hint",
+    severity="fact",
     title="The tensor cores were not used",
     advice=(
         "If the work is mostly matrix products (deep learning, dense linear algebra) and "

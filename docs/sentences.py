@@ -1,0 +1,187 @@
+"""Writes docs/sentences.md: every sentence template of the report, and jobs that it is true of.
+
+    python docs/sentences.py LAKE
+
+The templates are the texts in the modules of MODULES; LAKE is that of the demo. The example of a
+template is a job of the demo whose report says it, else a test that expects it; the other job is
+one of the demo whose report does not: of a check one for which it has another result.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import tachograph
+from tachograph.report.job import JobReport
+from tachograph.report.steps import steps_headline, steps_note
+
+FOLDER = Path(__file__).resolve().parent
+PAGE = FOLDER / "sentences.md"
+SOURCES = FOLDER.parent / "src" / "tachograph"
+TESTS = FOLDER.parent / "tests"
+MODULES: Mapping[str, str] = {
+    "report/verdict.py": "Headline",
+    "report/job_end.py": "How a job ended",
+    "report/next_time.py": "Next time",
+    "report/job_sentences.py": "Use, speed, balance, memory, energy, data",
+    "report/steps.py": "Steps",
+    "judge/checks": "Checks",
+    "judge/classes/hang.py": "Hang, cold start, stall",
+    "judge/classes/idleness.py": "Idle nodes and GPUs",
+}
+_HEADINGS = ("template", "true of", "not said of")
+_LEAST_WORDS = 3
+_FILLED_IN = ".{0,120}?"  # bounded: a search must end soon
+_ANY = "…"  # stands for what a template fills in
+
+
+class SentenceExample(NamedTuple):
+    """Where a template is used, and where not: a job of the demo or a test; empty: none."""
+
+    true_of: str
+    not_of: str
+
+
+def templates(module: Path) -> Iterator[str]:
+    """Yield the texts of a module that people read, `…` for what is filled in."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and ast.get_docstring(node, clean=False):
+            skipped.add(id(node.body[0].value))  # type: ignore[attr-defined]
+        if isinstance(node, ast.JoinedStr):
+            skipped.update(id(part) for part in node.values)
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        text = _text(node)
+        if " " not in text:  # the name of a column
+            continue
+        if len(re.findall(r"[A-Za-z]{2,}", text)) >= _LEAST_WORDS:
+            yield text
+
+
+def _text(node: ast.AST) -> str:
+    """The text of a string or an f-string; fields of `brief` are filled in later."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        written = node.value
+    elif isinstance(node, ast.JoinedStr):
+        parts = (
+            str(part.value) if isinstance(part, ast.Constant) else _ANY for part in node.values
+        )
+        written = "".join(parts)
+    else:
+        return ""
+    return " ".join(re.sub(r"\{\w+\}", _ANY, written).split())
+
+
+def all_templates() -> Mapping[str, Mapping[str, str]]:
+    """Return {template: its module} by the part of the report, in the order of the sources."""
+    found: dict[str, dict[str, str]] = {}
+    for place, title in MODULES.items():
+        path = SOURCES / place
+        for module in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+            for text in templates(module):
+                found.setdefault(title, {}).setdefault(text, module.stem)
+    return found
+
+
+def pattern(template: str) -> re.Pattern[str]:
+    """Return what finds a template in a text, whatever was filled in."""
+    fixed = template.strip(f"{_ANY} ")
+    parts = [re.escape(part) for part in fixed[1:].split(_ANY)]
+    # a sentence may begin with it
+    return re.compile(f"(?i:{re.escape(fixed[0])}){_FILLED_IN.join(parts)}")
+
+
+def texts_of_report(report: JobReport) -> Mapping[str, str]:
+    """Return what the report of a job says, in words: by check, and under "" all else."""
+    following = report.next_time
+    said = (
+        *(report.headline, following and following.why, report.use, report.limiter, report.host),
+        *(*report.balance, report.memory, report.energy, *report.caveats, report.means),
+        *(steps_headline(report.steps), steps_note(report.steps)),
+    )
+    texts = {"": "\n".join(text for text in said if text)}
+    for finding in report.verdicts:
+        holding = (finding.title, finding.advice or "") if finding.verdict == "yes" else ()
+        brief = (report.headline,) if finding.verdict == "yes" else ()
+        texts[finding.code] = "\n".join((finding.sentence, *holding, *brief))
+    return texts
+
+
+def text_of_module(texts: Mapping[str, str], module: str) -> str:
+    """Return what a module says of a job: one of a check is named as its code."""
+    return texts.get(module, "\n".join(texts.values()))
+
+
+def texts_of_tests() -> Iterator[tuple[str, str]]:
+    """Yield (name of the file, its strings) of all tests and their snapshots."""
+    for file in sorted(TESTS.rglob("test_*.py")):
+        strings = (
+            node.value
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        )
+        yield file.name, "\n".join(strings)
+    for file in sorted(TESTS.rglob("*.ambr")):
+        yield file.name, file.read_text(encoding="utf-8")
+
+
+def examples(lake: str) -> Mapping[str, SentenceExample]:
+    """Return an example of each template."""
+    opened = tachograph.open(lake)
+    reports: dict[str, Mapping[str, str]] = {}
+    for row in opened.jobs().sort("job_key").iter_rows(named=True):
+        job = opened.job(row["display_id"], cluster=row["cluster"])
+        reports[row["display_id"]] = texts_of_report(job.report)
+    expected = dict(texts_of_tests())
+    return {
+        text: _example(pattern(text), module, reports, expected)
+        for texts in all_templates().values()
+        for text, module in texts.items()
+    }
+
+
+def _example(
+    template: re.Pattern[str],
+    module: str,
+    reports: Mapping[str, Mapping[str, str]],
+    expected: Mapping[str, str],
+) -> SentenceExample:
+    """Return where a template of a module is said, and where not."""
+    said = {job: text_of_module(texts, module) for job, texts in reports.items()}
+    jobs = {job: template.search(text) is not None for job, text in said.items()}
+    files = (f"`{name}`" for name, text in expected.items() if template.search(text))
+    true_of = next((f"job {job}" for job, found in jobs.items() if found), None)
+    not_of = next((f"job {job}" for job, found in jobs.items() if not found and said[job]), "")
+    return SentenceExample(true_of or next(files, ""), not_of)
+
+
+def page(found: Mapping[str, SentenceExample]) -> str:
+    """Return the page."""
+    lines = [
+        "# Sentences of the report",
+        "",
+        "<!-- Made by `python docs/sentences.py LAKE`; a change here is overwritten. -->",
+        "",
+        "Every sentence, and part of one, that the report of a job is made of. `…` is filled in.",
+        "Jobs are those of the [demo](simulate.md); a file is a test that expects the sentence.",
+    ]
+    for title, texts in all_templates().items():
+        lines += ["", f"## {title}", "", f"| {' | '.join(_HEADINGS)} |", "| --- | --- | --- |"]
+        for text in texts:
+            example = found.get(text, SentenceExample("", ""))
+            cell = text.replace("|", "\\|")
+            lines.append(f"| {cell} | {example.true_of or '–'} | {example.not_of or '–'} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(examples(sys.argv[1])), encoding="utf-8")
