@@ -421,9 +421,7 @@ def at_work(result: Mapping[str, Any], gpus: Sequence[Mapping[str, Any]]) -> dic
     for (level, share), counters in RESOURCES.items():
         found |= {level: None, share: None}
         busiest = max(counters, key=lambda name: result[f"{name}_mean"] or 0.0)
-        levels = [
-            [row[busiest] for row in gpu["rows"] if row[busiest] is not None] for gpu in gpus
-        ]
+        levels = [[row[busiest] for row in gpu["rows"] if row[busiest] is not None] for gpu in gpus]
         work = math.fsum(value for values in levels for value in values)
         if work > 0:
             squares = [math.fsum(value * value for value in values) for values in levels]

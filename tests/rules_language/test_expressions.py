@@ -187,9 +187,7 @@ def test_bytes_have_the_prefix_that_people_write() -> None:
         template="{x} B/s, $y B/s. {y}B {y} Bytes {y}",
     )
     assert errors(text) == []
-    assert outcome(text, Job()).text == (
-        "46.06 GB/s, 10.00 GB/s. 10.00 GB 1e+10 Bytes 1e+10"
-    )
+    assert outcome(text, Job()).text == ("46.06 GB/s, 10.00 GB/s. 10.00 GB 1e+10 Bytes 1e+10")
 
 
 def test_placeholders() -> None:

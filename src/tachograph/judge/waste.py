@@ -276,7 +276,7 @@ def with_hours(findings: pl.DataFrame, jobs: pl.DataFrame, checks: Sequence[Chec
     holding = findings.filter(pl.col("verdict") == "yes", pl.col("code").is_in(list(by_code)))
     changed = []
     for row in holding.join(jobs.select("job_key", *HOURS), on="job_key").iter_rows(named=True):
-        causes = _causes(by_code[row["code"]], row["code"], row["confidence"])
+        causes = causes_of(by_code[row["code"]], row["code"], row["confidence"])
         hours = sum(row[f"gpu_hours_{cause}"] or 0.0 for cause in causes)
         if hours >= LEAST_HOURS:
             evidence = msgspec.json.decode(row["evidence"]) | {"gpu_hours_idle": hours}
@@ -293,8 +293,8 @@ def with_hours(findings: pl.DataFrame, jobs: pl.DataFrame, checks: Sequence[Chec
     return both.with_columns(**filled).select(findings.columns)
 
 
-def _causes(check: Check, code: str, confidence: str | None) -> tuple[str, ...]:
-    """Causes of a finding; minutes of an interval that is not booked as its cause are idle."""
+def causes_of(check: Check, code: str, confidence: str | None) -> tuple[str, ...]:
+    """Return the causes of a finding; minutes of an interval that is not booked as its cause are idle."""
     is_booked = code in CAUSE_OF_CLASS and confidence != "low"
     return check.causes if is_booked or check.code not in CAUSE_OF_CLASS else ("idle",)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tachograph.catalog.codes import CAUSE_OF_CLASS
 from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import text
@@ -13,28 +12,14 @@ from tachograph.judge.activity import activity_counter, number, so_far
 from tachograph.judge.checks import CHECKS, OF_RECORDING
 from tachograph.judge.finding import EVIDENCE, SEVERITIES, Finding
 from tachograph.judge.limiter import NEITHER
+from tachograph.judge.waste import causes_of
 from tachograph.report.job_end import end_cause
 from tachograph.report.job_sentences import steadiness, use_sentence
 
+LOST = "gpu_hours_idle"  # evidence: GPU-hours that a finding is about
 ENOUGH = 0.9  # of the expected samples; with fewer the verdict names the share
 _BRIEF = {code: check.brief for check in CHECKS if check.brief for code in check.codes}
-# causes in the ledger by the family of a check; of classes CAUSE_OF_CLASS counts
-_CAUSES_OF_FAMILY: Mapping[str, tuple[str, ...]] = {
-    "idle job": WASTE,
-    "idle GPUs": ("never_used",),
-    "hang": ("hung",),
-    "startup": ("cold_start",),
-    "input": ("idle",),
-    "imbalance": ("imbalance",),
-    "low use": ("idle",),
-}
-_CAUSES = {
-    code: (CAUSE_OF_CLASS[check.code],)
-    if check.code in CAUSE_OF_CLASS
-    else _CAUSES_OF_FAMILY.get(check.family, ())
-    for check in CHECKS
-    for code in check.codes
-}
+_CHECKS = {code: check for check in CHECKS for code in check.codes}
 _NEAR_PEAK = {
     "compute": "arithmetic set the speed",
     "memory": "memory traffic set the speed",
@@ -59,9 +44,8 @@ def hours_behind(finding: Finding, row: Mapping[str, Any]) -> float:
     >>> hours_behind(Finding("imbalanced_gpus", "hint", "", ""), row)
     0.25
     """
-    causes = _CAUSES.get(finding.code, ())
-    if causes and finding.confidence == "low":
-        causes = ("idle",)
+    check = _CHECKS.get(finding.code)
+    causes = () if check is None else causes_of(check, finding.code, finding.confidence)
     hours = {cause: number(row, f"gpu_hours_{cause}") or 0.0 for cause in causes}
     if "imbalance" in hours:
         hours["imbalance"] *= _RECOVERABLE_IMBALANCE
