@@ -273,12 +273,13 @@ class Check:
     family: of those that hold in a family, and in the wider ones around it, the most specific is
     reported and covers the others. brief: what it found in a few words, for headlines, with names
     of its evidence in braces; empty: the title. Behind a `;` are the hours, left out where the
-    ledger has none. causes: of the ledger, whose hours it is about. needs: counters without which nothing is denied, of
-    alternatives (`a|b`) one. of_samples: False for what accounting alone decides. hidden: what it
-    takes not to deny it; None: it decides that itself. decide: returns what was found; None where
-    the check does not hold, and where a counter it needs was not measured. A check with a class has
-    one too where it knows a second definition, which is less certain. deciders: further classes and
-    rules, by their names, which decide the same; it holds where one of them does.
+    ledger has none. causes: of the ledger, whose hours it is about. needs: counters without which
+    nothing is denied, of alternatives (`a|b`) one. of_samples: False for what accounting alone
+    decides. hidden: what it takes not to deny it; None: it decides that itself. decide: returns
+    what was found; None where the check does not hold, and where a counter it needs was not
+    measured. A check with a class has one too where it knows a second definition, which is less
+    certain. deciders: further classes and rules, by their names, which decide the same; it holds
+    where one of them does.
     """
 
     code: str

@@ -177,7 +177,9 @@ def _worst() -> str:
     summaries = read_summaries(opened)
     problems = read_findings(opened, summaries).filter(pl.col("severity") == "problem")
     ended = summaries.filter(pl.col("end").is_not_null()).join(problems, on="job_key", how="semi")
-    return str(ended.sort(lost_hours(), descending=True, nulls_last=True).get_column("display_id")[0])
+    return str(
+        ended.sort(lost_hours(), descending=True, nulls_last=True).get_column("display_id")[0]
+    )
 
 
 def _truth(cluster: SimulatedCluster) -> str:
