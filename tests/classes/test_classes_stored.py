@@ -26,6 +26,7 @@ from tachograph.judge.families import covered, settled
 from tachograph.judge.finding import EVIDENCE, FINDING_SCHEMA, Finding, read_findings
 from tachograph.judge.job_classes import CLASS_CODES, JOB_CLASSES, judge_classes
 from tachograph.judge.judge import judge_summaries
+from tachograph.judge.waste import with_hours
 from tachograph.lake.query import read_summaries, read_verdicts
 from tachograph.pipeline.minutes import read_stored
 from tachograph.pipeline.summaries import JobTables
@@ -128,9 +129,8 @@ def test_the_same_from_stored_minutes_as_while_analysing(tmp_path: Path) -> None
         .drop("seq")
         .sort("job_id", "code")
     )
-    again = judge_classes(jobs, *read_stored(lake, jobs, idle_util=0.01), ClassOptions()).sort(
-        "job_id", "code"
-    )
+    classified = judge_classes(jobs, *read_stored(lake, jobs, idle_util=0.01), ClassOptions())
+    again = with_hours(classified, jobs, CHECKS).sort("job_id", "code")
     # It decides load_imbalance_waste.
     assert stored.equals(again.filter(pl.col("code") != "idle_gpus"))
     holds = again.filter(pl.col("verdict") == "yes").select("job_id", "code").rows()

@@ -139,7 +139,8 @@ def brief(finding: Finding, row: Mapping[str, Any]) -> str:
     >>> cost = {"gpus_seen": 8.0, "gpu_hours_idle": 83.1}
     >>> brief(Finding("one_gpu_of_many", "problem", "One GPU", "...", evidence=cost), {})
     '1 of 8 GPUs used; 83.1 GPU-h unused'
-    >>> brief(Finding("one_gpu_of_many", "problem", "One GPU", "...", evidence={"gpus_seen": 8.0}), {})
+    >>> cost = {"gpus_seen": 8.0}
+    >>> brief(Finding("one_gpu_of_many", "problem", "One GPU", "...", evidence=cost), {})
     '1 of 8 GPUs used'
     """
     template = _BRIEF.get(finding.code)
