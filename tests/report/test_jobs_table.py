@@ -28,7 +28,6 @@ from tachograph.report.jobs import (
     write_jobs_parquet,
 )
 
-
 NUMERIC = {
     name: COLUMN_UNITS[name] for name, kind in JOB_SUMMARIES.schema.items() if kind.is_numeric()
 }
