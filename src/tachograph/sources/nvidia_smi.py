@@ -366,9 +366,9 @@ def _times(
     if given.start is None:
         raise InputError("the rows have no time", where=where, do=f"{_WITH_TIMES}, or give --time")
     readings = _readings(order, table.places, where)
-    if given.interval_s is None and readings.max():
+    if given.interval_s is None and readings.n_unique() > 1:
         raise InputError(
-            f"{int(readings.max()) + 1} readings of the GPUs, and --time is that of the first",
+            f"{readings.n_unique()} readings of the GPUs, and --time is that of the first",
             where=where,
             do=f"give --interval, the seconds between two, or {_WITH_TIMES}",
         )
