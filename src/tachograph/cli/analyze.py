@@ -196,9 +196,9 @@ def sentence(report: AnalysisReport) -> str:
             "with node lists, a map, or samples that name their job"
         )
     read = plural(report.samples, "sample")
-    of_no_job = f"{read} read"
-    if report.full:
-        share = report.attributed / report.samples if report.samples else 0.0
+    of_no_job = f"{read} read" if report.samples else "no sample of their time"
+    if report.full and report.samples:
+        share = report.attributed / report.samples
         of_no_job = f"{share:.0%} of {read} belong to {'it' if report.jobs == 1 else 'them'}"
     unclear = f", {report.ambiguous:,} of them ambiguous" if report.ambiguous else ""
     return (
