@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import TABLES
 from tachograph.lake.conform import conform
@@ -122,6 +123,21 @@ def test_recorded_exports_come_back_as_by_their_own_source(recorded: Path, name:
     part = next(iter(ldms.read_file(path))).parts[0]
     assert table == part.table
     assert frame.equals(conform(part.frame, TABLES[table], now=NOW, units=part.units).frame)
+
+
+@pytest.mark.parametrize(
+    "name", ["bf16", "device-copy", "fp64-vector", "host-copy", "tiny-kernels"]
+)
+def test_recorded_columns_of_the_contract_are_proposed_as_they_are(
+    recorded: Path, name: str
+) -> None:
+    path = recorded / "h100_day" / "samples" / f"{name}.parquet"
+    stored = pl.read_parquet(path)
+    columns = tomllib.loads(suggest(path).text)["columns"]
+    counters = {column for column in stored.columns if column in COUNTERS_BY_NAME}
+    assert {name: target["to"] for name, target in columns.items()} == {
+        name: name for name in counters
+    }
 
 
 def test_what_is_known_is_proposed_where_something_is_missing(tmp_path: Path) -> None:

@@ -153,8 +153,9 @@ def caveats(report: AnalysisReport) -> Iterator[str]:
     """Yield data missing to match jobs and samples, each with what to ingest."""
     if report.unaccounted:
         samples = plural(report.unaccounted_samples, "sample")
+        of_samples = f" with {samples}" if report.unaccounted_samples else ""
         yield (
-            f"{plural(report.unaccounted, 'job')} with {samples} not in the accounting, known "
+            f"{plural(report.unaccounted, 'job')}{of_samples} not in the accounting, known "
             "from samples or maps "
             "alone: their times are those of the records; ingest the accounting of that time"
         )

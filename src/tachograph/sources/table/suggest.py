@@ -469,6 +469,8 @@ def _line(proposal: _Proposal, name: str, known: tuple[str, str], values: pl.Ser
         unit, remark, why = _energy_unit(proposal, values, unit)
     else:
         why = _objection(proposal, to, unit or wanted, values)
+        if not why and not unit and wanted == "MiB":
+            why = _gib_or_mib(proposal, values)
     if not why and _decreases(proposal, to, values):
         why = "it decreases, so it is not a counter"
     if why:
@@ -492,9 +494,15 @@ def _objection(proposal: _Proposal, to: str, unit: str, values: pl.Series) -> st
     if highest > capacity * _ROUNDED:
         of = "the capacity" if proposal.capacity_mib else "the largest GPU has"
         return f"values up to {high:,.6g}: more than {of}, {capacity:,.6g} MiB"
-    if unit == wanted and high < _SMALLEST_CAPACITY_MIB and not _are_whole(proposal, values):
-        return f"values up to {high:,.4g} with fractions: GiB, or MiB?"
     return ""
+
+
+def _gib_or_mib(proposal: _Proposal, values: pl.Series) -> str:
+    """Return the doubt about memory without a unit: drivers count whole MiB."""
+    high = _highest(proposal, values, "MiB")
+    if high >= _SMALLEST_CAPACITY_MIB or _are_whole(proposal, values):
+        return ""
+    return f"values up to {high:,.4g} with fractions: GiB, or MiB?"
 
 
 def _energy_unit(proposal: _Proposal, values: pl.Series, unit: str) -> tuple[str, str, str]:
