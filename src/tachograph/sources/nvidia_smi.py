@@ -383,7 +383,7 @@ def _readings(gpus: pl.DataFrame, places: pl.Series, where: str) -> pl.Series:
     its place. `gpus`: the GPU of each row; `places`: the number of its line.
     Errors: InputError where lines are missing, so that the order does not repeat.
     """
-    width = gpus.unique().height
+    width = max(1, gpus.unique().height)
     in_reading = gpus.with_columns((places % width).alias(_ROW))
     if in_reading.unique().height > width:
         what = "lines of GPUs are missing or out of order: readings cannot be counted"
