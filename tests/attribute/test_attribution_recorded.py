@@ -208,6 +208,15 @@ def test_local_times_through_clock_changes_and_midnights(
         )
 
 
+def test_a_job_over_at_once_is_not_named_at_other_times(tmp_path: Path) -> None:
+    """Its accounting gives its node from its start to the same second."""
+    lake, file = Lake.create(str(tmp_path / "lake")), tmp_path / "sacct.txt"
+    at = "2026-04-23T12:00:00"
+    file.write_text("\n".join([HEADER, line("1", "n1", at, at, "00:00:00")]) + "\n")
+    ingested(lake, sacct, file)
+    assert summarized(lake)[0].misplaced == 0
+
+
 def test_shared_node_with_a_map_file(tmp_path: Path) -> None:
     """Two jobs share n1; the map has one of them."""
     lake = Lake.create(str(tmp_path / "lake"))

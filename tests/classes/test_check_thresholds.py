@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -13,7 +14,8 @@ import pytest
 from made_jobs import RESTING, WAITING, WORKING, gpu_minutes, phases
 
 from jobframes import frame, gpus, minutes, summary
-from tachograph.catalog.config import Configuration
+from tachograph.catalog.config import Configuration, load
+from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.finding import EVIDENCE, Finding, read_findings
@@ -253,6 +255,16 @@ def test_rules_that_say_the_same_as_a_check_hold_from_their_thresholds_on(
             tuple(finding.verdict == "yes" for finding in boundaries[index])
             == BOUNDARIES[index].holds
         )
+
+
+def test_a_threshold_in_percent_is_refused_with_the_fraction(tmp_path: Path) -> None:
+    file = tmp_path / "tachograph.toml"
+    file.write_text("[thresholds]\nlow_util = 1\n")
+    assert load(str(file), {}).thresholds.low_util == 1.0
+    file.write_text("[thresholds]\nlow_util = 30\n")
+    with pytest.raises(ConfigError, match=r"30 % or 3000 %\?; write 0\.3$") as refused:
+        load(str(file), {})
+    assert refused.value.where == str(file)
 
 
 def test_a_stop_is_found_with_high_confidence_from_an_hour_on() -> None:

@@ -279,6 +279,8 @@ def test_thresholds_are_the_sites() -> None:
     "settings",
     [
         ClassOptions(theta={"powr": 1.0}),
+        ClassOptions(level={"power": 30}),
+        ClassOptions(busy={"cpu_user": 1.01}),
         ClassOptions(characteristics={"job_hang": ("cpu_user",)}),
         ClassOptions(characteristics={"hang": ("power",)}),
         ClassOptions(characteristics={"job_hang": ()}),

@@ -166,6 +166,8 @@ def accounted(report: Any, source: str) -> int:
             )
         else:
             total += report["rows"].get(table, 0) + sum(removed.values())
+    if not report["reshaped"]:
+        total += report["completing"]
     return int(total)
 
 

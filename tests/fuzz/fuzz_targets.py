@@ -457,7 +457,8 @@ def read_named_jobs(path: Path, whole: bool) -> None:
 
 
 def read_smi(path: Path, whole: bool, fields: str | None = None) -> None:
-    chosen = options(path, fields=fields, node="n1", gpu=None, date="2026-03-01", time=None)
+    named = {"date": "2026-03-01", "time": None, "interval": None}
+    chosen = options(path, fields=fields, node="n1", gpu=None, **named)
     conformed(nvidia_smi.read(chosen, configuration=SITE, now=NOW), whole)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lake_rows import NOW, START, chunk, lying, merged_rows, rows, samples
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
@@ -18,6 +20,7 @@ from tachograph.catalog.errors import SchemaError
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, LakeTable
 from tachograph.lake.batch import between_nodes
 from tachograph.lake.compact import compact
+from tachograph.lake.conform import conform, resolve
 from tachograph.lake.delta import AppendResult, BatchResult, Lake
 from tachograph.lake.ingest import IngestReport, ingest
 from tachograph.sources import ldms as source
@@ -142,8 +145,8 @@ def test_recordings_of_the_same_samples_are_merged_when_they_come(
         samples(seconds=range(0, 1200, 10), gpu_util=0.5),
     )
     report = ingest(lake, [chunk("power", power), chunk("load", load)], now=NOW)
-    assert (report.rows, report.duplicates, lying(lake)) == ({"gpu_samples": 120}, 120, 120)
-    assert merged_rows(lake) == 120
+    assert (report.rows, report.duplicates, lying(lake)) == ({"gpu_samples": 120}, 0, 120)
+    assert (report.completing, merged_rows(lake)) == (120, 0)
     files = lake.files(GPU_SAMPLES)
     assert len(files) == 2
     compact(lake, [GPU_SAMPLES])
@@ -153,8 +156,69 @@ def test_recordings_of_the_same_samples_are_merged_when_they_come(
         ingest(apart, [one], now=NOW)
     compact(apart, [GPU_SAMPLES])
     assert rows(apart) == rows(lake)
-    assert merged_rows(apart) == 120
+    assert merged_rows(apart) == 0
     assert ingest(lake, [chunk("power", power), chunk("load", load)], now=NOW).chunks_known == 2
+
+
+COUNTERS = ("gpu_util", "power_w", "sm_active")
+Rows = list[tuple[int, int, frozenset[str]]]  # GPU, reading, counters
+SOME_ROWS = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 2), st.frozensets(st.sampled_from(COUNTERS))),
+    max_size=8,
+)
+
+
+def some_samples(written: Rows) -> pl.DataFrame:
+    frames = [
+        samples("n1", gpu, seconds=[10 * reading], **{name: [0.5] for name in counters})
+        for gpu, reading, counters in written
+    ]
+    return pl.concat([samples(seconds=[]), *frames], how="diagonal_relaxed")
+
+
+@given(SOME_ROWS)
+def test_a_row_repeats_another_if_one_of_its_counters_is_there(written: Rows) -> None:
+    there: set[tuple[int, int, str]] = set()
+    keys: set[tuple[int, int]] = set()
+    repeated = 0
+    for gpu, reading, counters in written:
+        mine = {(gpu, reading, name) for name in counters}
+        repeated += (gpu, reading) in keys and (not mine or bool(mine & there))
+        there |= mine
+        keys.add((gpu, reading))
+    frame = conform(some_samples(written), GPU_SAMPLES, now=NOW).frame
+    stamped = frame.with_columns(seq=pl.lit(0, pl.Int64)).select(*GPU_SAMPLES.schema)
+    resolved, counted = resolve(stamped, GPU_SAMPLES, repeats=True)
+    assert (resolved.height, counted) == (len(keys), repeated)
+
+
+@given(st.lists(SOME_ROWS, min_size=1, max_size=3), st.booleans())
+@settings(max_examples=settings().max_examples // 4)
+def test_rows_are_new_repeat_others_or_complete_them(
+    tmp_path_factory: pytest.TempPathFactory, written: list[Rows], again: bool
+) -> None:
+    lake = Lake.create(str(tmp_path_factory.mktemp("lake")))
+    frames = [some_samples(rows_of_chunk) for rows_of_chunk in written]
+    chunks = [chunk(f"{place}", frame) for place, frame in enumerate(frames)]
+    chunks += [chunk(f"{place} again", frame) for place, frame in enumerate(frames) if again]
+    report = ingest(lake, chunks, now=NOW)
+    stored = report.rows.get("gpu_samples", 0)
+    assert stored + report.duplicates + report.completing == report.rows_read
+    assert stored == lying(lake)
+    counted = sum(
+        count for (_, reason, _), count in report.rejects.items() if reason == "duplicate"
+    )
+    assert report.duplicates == counted + merged_between(lake)
+    every = [row for rows_of_chunk in written for row in rows_of_chunk]
+    named = [(gpu, reading, name) for gpu, reading, names in every for name in names]
+    if not again and len(named) == len(set(named)) and all(names for *_, names in every):
+        assert report.duplicates == 0
+
+
+def merged_between(lake: Lake) -> int:
+    """Return how many duplicates between chunks are counted in the rejects."""
+    between = lake.latest(REJECTS).filter(source="compact", reason="duplicate")
+    return int(between["removed"].sum())
 
 
 @pytest.mark.parametrize(("most", "files"), [(320, 1), (200, 2)])

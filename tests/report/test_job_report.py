@@ -187,8 +187,8 @@ def test_page_of_a_job_nobody_measured_says_so() -> None:
     assert all(drawing is None for drawing in job_plots(report).values())
     page, plain = _Page(job_html(report)).text, job_text(report)
     for shown in (
-        "samples of its nodes cannot be attributed to it",
-        "so none are shown",
+        "no sample can be attributed to it",
+        "No sample is shown",
         "still runs",
     ):
         assert shown in page

@@ -3,14 +3,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from jobframes import START, frame, measured, summary
+from tachograph.catalog.columns import COLUMN_UNITS
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.judge.finding import Finding, findings_frame
@@ -23,6 +27,10 @@ from tachograph.report.jobs import (
     jobs_text,
     write_jobs_parquet,
 )
+
+NUMERIC = {
+    name: COLUMN_UNITS[name] for name, kind in JOB_SUMMARIES.schema.items() if kind.is_numeric()
+}
 
 
 def _job(number: int, **given: Any) -> dict[str, Any]:
@@ -151,11 +159,30 @@ def test_conditions(written: str, ids: list[str]) -> None:
         ("user<alice", "is text"),
         ("start>2026-01-01", "use since and until"),
         ("intensity_histogram=1", "cannot be compared"),
+        ("gpu_util_mean<10", "is a fraction: 10 % or 1000 %?; write 10% or 0.1"),
+        ("gpu_util_mean<1.01", "is a fraction: 1.01 % or 101 %?; write 1.01% or 0.0101"),
+        ("spatial_imbalance>=50", "is a fraction: 50 % or 5000 %?; write 50% or 0.5"),
     ],
 )
 def test_wrong_conditions_name_the_error(written: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message.replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(UsageError, match=re.escape(message)):
         parse_condition(written)
+
+
+@given(st.sampled_from(sorted(NUMERIC)), st.floats(0, 5), st.booleans())
+def test_a_fraction_is_at_most_one_or_has_a_percent_sign(
+    name: str, value: float, percent: bool
+) -> None:
+    is_share = NUMERIC[name] in ("fraction", "ratio")
+    written = f"{name}<{value * 100!r}%" if percent and is_share else f"{name}<{value!r}"
+    if is_share and not percent and value > 1:
+        with pytest.raises(UsageError, match="is a fraction"):
+            parse_condition(written)
+        return
+    condition = parse_condition(written)
+    assert condition.value == pytest.approx(value)
+    # What a page shows of a condition can be given again.
+    assert parse_condition(str(condition)).value == pytest.approx(value, rel=1e-5)
 
 
 def test_unknown_names_suggest_close_ones() -> None:

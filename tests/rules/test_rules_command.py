@@ -234,6 +234,7 @@ def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
         (("run", "--set", "=1"), 2, "invalid number"),
         (("run", "--set", "hot_c=-1"), 2, "negative value; hot_c must be 0 or more"),
         (("run", "hot_gpu", "--set", "warm_c=1"), 2, "use one of: hot_c"),
+        (("run", "--set", "busy_activity=50"), 2, "50 % or 5000 %?; write 50% or 0.5"),
         (
             ("run", "hot_gpu", "--set", "small_kernels.high_utilisation=1"),
             2,

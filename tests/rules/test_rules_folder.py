@@ -137,6 +137,11 @@ def test_parameters_that_are_missing_or_broken(tmp_path: Path) -> None:
             "did you mean hot_c?",
         ),
         (RuleOptions(parameters={"hot_gpu": {"hot_c": float("nan")}}), "hot_c", "no threshold"),
+        (
+            RuleOptions(parameters={"slow_gpu": {"busy_activity": 50}}),
+            "rules.parameters.slow_gpu.busy_activity",
+            "busy_activity is a fraction: 50 % or 5000 %.; write 0.5$",
+        ),
     ],
 )
 def test_mistakes_of_the_configuration_name_the_key(

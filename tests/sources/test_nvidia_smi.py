@@ -4,7 +4,7 @@ lost uncounted.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -38,6 +38,26 @@ DMON = """\
 #Date       Time        gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk     fb
 #YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %    MHz    MHz     MB
  20260302   00:00:00      0     44     36     35     97      1   1215   1410   1024
+"""
+DROPPED = "    0     44     36     50      1"
+UNTIMED = f"""\
+# gpu    pwr  gtemp     sm    mem
+# Idx      W      C      %      %
+    0     44     36     10      1
+    1     44     36     20      1
+    0     44     36     30      1
+    1     44     3
+# gpu    pwr  gtemp     sm    mem
+# Idx      W      C      %      %
+{DROPPED}
+    1     44     36     60      1
+"""
+PMON = """\
+# gpu         pid   type     sm    mem    enc    dec    command
+# Idx           #    C/G      %      %      %      %    name
+    0       1111     C      5      2      -      -    python
+    0       2222     C      4      1      -      -    python
+    1          -     -      -      -      -      -    -
 """
 TIMES_ALONE = "#Time gpu pwr sm\n#HH:MM:SS Idx W %\n 23:59:59 0 44 7\n 00:00:00 0 45 97\n"
 
@@ -128,9 +148,27 @@ def test_dmon_with_times_alone_goes_on_behind_midnight(tmp_path: Path) -> None:
         (f"{HEADER}\n{FIRST}\n", (), "--node"),
         ("timestamp, utilization.gpu [%]\n2026/03/01 10:00:00, 4 %\n", ("--node", "n"), "--gpu 0"),
         ("index, utilization.gpu [%]\n0, 4 %\n", ("--node", "n"), "--time"),
+        (
+            "uuid, utilization.gpu [%]\nGPU-a, 4 %\nGPU-b, 5 %\n",
+            ("--node", "n", "--gpu", "0", "--time", "2026-03-01"),
+            "--gpu names one GPU, and uuid several; query index",
+        ),
         ("index, name\n0, x\n", ("--node", "n"), "no counter among"),
         ("# Idx W\n0 1\n", ("--node", "n"), "header is missing"),
         ("", ("--node", "n"), "empty"),
+        (UNTIMED, ("--node", "n"), "record times"),
+        (
+            UNTIMED,
+            ("--node", "n", "--time", "2026-03-01"),
+            "3 readings of the GPUs, and --time is that of the first; give --interval",
+        ),
+        (PMON, ("--node", "n", "--time", "2026-03-01"), "its rows are processes"),
+        ("pid, used_gpu_memory [MiB]\n12, 4 MiB\n", ("--node", "n"), "its rows are processes"),
+        (
+            "\n".join(line for line in UNTIMED.split("\n") if line != DROPPED),
+            ("--node", "n", "--time", "2026-03-01", "--interval", "1"),
+            "readings cannot be counted",
+        ),
         (TIMES_ALONE, ("--node", "n", "--date", "2026-13-01"), "invalid date"),
     ],
 )
@@ -141,6 +179,25 @@ def test_what_is_unknown_is_one_line(
     assert done.returncode == 4
     assert problem in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("interval_s", [1.0, 0.5, 10.0])
+def test_times_of_readings_are_counted_from_the_first(tmp_path: Path, interval_s: float) -> None:
+    options = ("--time", "2026-03-01T10:00", "--interval", str(interval_s))
+    done = ingest(tmp_path, UNTIMED, "--node", "n1", *options)
+    assert "6 rows read; 5 gpu_samples committed" in done.stdout
+    assert "duplicate" not in done.stdout
+    start = datetime(2026, 3, 1, 10, tzinfo=UTC)
+    assert rows(tmp_path, "t", "gpu", "gpu_util") == [
+        (start + timedelta(seconds=number * interval_s), gpu, pytest.approx(use))
+        # The line of GPU 1 in the second reading was cut off.
+        for number, gpu, use in ((0, 0, 0.1), (0, 1, 0.2), (1, 0, 0.3), (2, 0, 0.5), (2, 1, 0.6))
+    ]
+
+
+def test_an_interval_of_no_time_is_refused(tmp_path: Path) -> None:
+    done = ingest(tmp_path, UNTIMED, "--node", "n1", "--time", "2026-03-01", "--interval", "0")
+    assert (done.returncode, "--interval 0" in done.stderr) == (2, True)
 
 
 def test_one_look_without_times_and_without_an_index(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import TABLES
 from tachograph.lake.conform import conform
@@ -124,6 +125,21 @@ def test_recorded_exports_come_back_as_by_their_own_source(recorded: Path, name:
     assert frame.equals(conform(part.frame, TABLES[table], now=NOW, units=part.units).frame)
 
 
+@pytest.mark.parametrize(
+    "name", ["bf16", "device-copy", "fp64-vector", "host-copy", "tiny-kernels"]
+)
+def test_recorded_columns_of_the_contract_are_proposed_as_they_are(
+    recorded: Path, name: str
+) -> None:
+    path = recorded / "h100_day" / "samples" / f"{name}.parquet"
+    stored = pl.read_parquet(path)
+    columns = tomllib.loads(suggest(path).text)["columns"]
+    counters = {column for column in stored.columns if column in COUNTERS_BY_NAME}
+    assert {name: target["to"] for name, target in columns.items()} == {
+        name: name for name in counters
+    }
+
+
 def test_what_is_known_is_proposed_where_something_is_missing(tmp_path: Path) -> None:
     """A commented line for each part that is missing, in a mapping that is TOML."""
     proposed = suggest(
@@ -159,6 +175,151 @@ def test_models_are_facts_of_gpus(tmp_path: Path) -> None:
     ).text
     assert '[devices]\n"name" = "model"\n"uuid" = "uuid"\n' in text
     assert '[node]\nconstant = "n7"' in text
+
+
+PHYSICS = {  # {name without a unit: (counter, truth at two times of one GPU, units it may be written in)}
+    "power": ("power_w", (95.0, 412.5), {"W": 1, "kW": 1e-3, "mW": 1e3, "share": 1 / 700}),
+    "temp": ("gpu_temp_c", (35.0, 71.0), {"C": 1, "share": 1 / 90, "mC": 1e3}),
+    "mem used": (
+        "hbm_used_mib",
+        (4.0, 40125.0),
+        {"MiB": 1, "GiB": 2**-10, "B": 2**20, "KiB": 2**10},
+    ),
+    "sm clock": ("sm_clock_mhz", (210.0, 1980.0), {"MHz": 1, "GHz": 1e-3, "kHz": 1e3}),
+    "util": ("gpu_util", (0.02, 0.97), {"fraction": 1, "percent": 100}),
+    "energy": ("energy_j", (1e6, 1e6 + 2000), {"J": 1, "mJ": 1e3, "kJ": 1e-3}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"), [(name, unit) for name, planted in PHYSICS.items() for unit in planted[2]]
+)
+def test_a_value_is_right_or_not_proposed(name: str, unit: str, tmp_path: Path) -> None:
+    """The unit is not in the name: what the proposal reads is the truth, or nothing."""
+    counter, truth, scales = PHYSICS[name]
+    scale = scales[unit]
+    rows = "".join(
+        f"{1776919670 + 10 * index},0,{round(value * scale, 9)!r},5{index}\n"
+        for index, value in enumerate(truth)
+    )
+    path = _csv(tmp_path, f"time,gpu,{name},mem util\n{rows}")
+    text = suggest(path, node="n1").text
+    (chunk,) = read_file(path, parse(text))
+    part = chunk.parts[0]
+    frame = conform(part.frame, TABLES[part.table], now=NOW, units=part.units).frame
+    if counter in part.frame.columns:
+        assert frame[counter].to_list() == pytest.approx(truth)
+    else:
+        assert f"{name} (" in text.partition("# not recognised: ")[2]
+    usual = next(iter(scales))
+    assert (counter in part.frame.columns) == (unit in (usual, "percent", "mJ"))
+
+
+def test_a_capacity_is_no_memory_in_use(tmp_path: Path) -> None:
+    head = "timestamp,index,memory,memory.total,memory.used,util\n"
+    rows = "".join(f"2026-03-01 10:00:0{t},0,81559,81559,{4 + t % 2},5{t}\n" for t in range(4))
+    written = tomllib.loads(suggest(_csv(tmp_path, head + rows), node="n1").text)
+    assert list(written["columns"]) == ["memory.used", "util"]
+    assert written["devices"] == {"memory.total": "hbm_mib"}
+    alone = suggest(_csv(tmp_path, "time,memory_total,util\n1776919670,81559,50\n"), node="n1")
+    assert list(tomllib.loads(alone.text)["columns"]) == ["util"]
+
+
+@pytest.mark.parametrize(
+    ("header", "first", "second", "why"),
+    [
+        (
+            "memory.used,memory.total",
+            "90000,81559",
+            "4,81559",
+            "more than the capacity, 81,559 MiB",
+        ),
+        ("memory.used,model", "82800,H100 PCIe", "4,H100 PCIe", "more than the capacity, 81,920"),
+        ("mem used,fan", "300000,1", "4,1", "more than the largest GPU has"),
+        ("memory.total,fan", "79.6,1", "79.6,1", "no capacity in MiB"),
+        ("energy,fan", "5000,1", "4000,1", "it decreases, so it is not a counter"),
+        ("energy_mj,fan", "5000,1", "6000,1", "it grows by 0.05 W: no energy of a GPU in mJ"),
+        ("power,fan", "1.99,1", "1,1", "too small for W"),
+    ],
+)
+def test_what_contradicts_physics_is_left_with_the_reason(
+    header: str, first: str, second: str, why: str, tmp_path: Path
+) -> None:
+    text = (
+        f"time,gpu,util,{header}\n1776919670,0,50,{first}\n1776919680,0,51,{second}\n"
+        f"1776919690,0,51,{second}\n"
+    )
+    proposed = suggest(_csv(tmp_path, text), node="n1").text
+    name = header.partition(",")[0]
+    assert f"{name} (" in proposed
+    assert why in proposed
+    assert name not in tomllib.loads(proposed)["columns"]
+
+
+@pytest.mark.parametrize(
+    ("values", "is_open"), [("0 0", True), ("0 1", True), ("0 2", False), ("0 0.5", False)]
+)
+def test_a_share_of_zeros_and_ones_is_left_to_a_person(
+    values: str, is_open: bool, tmp_path: Path
+) -> None:
+    rows = "".join(f"{1776919670 + t},0,{value},200\n" for t, value in enumerate(values.split()))
+    proposed = suggest(_csv(tmp_path, f"time,gpu,util,power\n{rows}"), node="n1")
+    assert ("util" in tomllib.loads(proposed.text)["columns"]) is not is_open
+    assert any("percent, or a fraction?" in what for what in proposed.missing) is is_open
+
+
+def test_numbers_of_rows_are_no_gpus(tmp_path: Path) -> None:
+    rows = "".join(f"{1776919670 + 10 * n // 2},{n},n{n % 2},5\n" for n in range(80))
+    proposed = suggest(_csv(tmp_path, f"time,index,host,util\n{rows}"))
+    assert (
+        "gpu" not in tomllib.loads(proposed.text)
+        or "column" not in tomllib.loads(proposed.text)["gpu"]
+    )
+
+
+JOBS_OF_A_TRACE = (
+    "job_id,user,node_num,gpu_num,state,submit_time,start_time,end_time,queue,duration,gpu_time\n"
+    "a1,u1,1,8,COMPLETED,2023-03-01 10:00:00,2023-03-01 10:00:30,2023-03-01 11:00:30,30,60,28800\n"
+    "a2,u2,4,32,FAILED,2023-03-01 12:00:00,2023-03-01 12:05:00,2023-03-01 13:05:00,300,60,115200\n"
+    "a3,u2,0,0,CANCELLED,2023-03-01 12:00:00,,2023-03-01 13:05:00,3900,,0\n"
+)
+
+
+def test_a_list_of_jobs_is_read_by_what_is_proposed(tmp_path: Path) -> None:
+    path = _csv(tmp_path, JOBS_OF_A_TRACE)
+    proposed = suggest(path)
+    assert "# not recognised: queue (numbers up to 3,900: no partition), gpu_time" in proposed.text
+    assert '# "..." = "node_list"  # no column names the nodes' in proposed.text
+    (chunk,) = read_file(path, parse(proposed.text))
+    frame = conform(chunk.parts[0].frame, TABLES["jobs"], now=NOW, units=chunk.parts[0].units).frame
+    assert frame.select("job_id", "nodes", "gpus", "state", "elapsed_s").rows() == [
+        ("a1", 1, 8, "COMPLETED", 3600.0),
+        ("a2", 4, 32, "FAILED", 3600.0),
+        ("a3", 0, 0, "CANCELLED", None),
+    ]
+    assert frame["start"][0] == datetime(2023, 3, 1, 10, 0, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "expected"),
+    [
+        ("queue", "gpu", '"queue" = "partition"'),
+        ("No. of GPUs", "4", '"No. of GPUs" = "gpus"'),
+        ("gpus", "0.5", "gpus (no count of gpus)"),
+        ("duration", "3600", '"duration" = "elapsed_s"'),
+        ("duration", "1:00:00", '"duration" = { to = "elapsed_s", unit = "duration" }'),
+        ("duration", "1", '"duration" = { to = "elapsed_s", scale = 3600.0 }'),
+        ("duration", "3700", "duration (is not end - start)"),
+        ("submit", "1776930000", "submit (start is before submit)"),
+        ("submit", "12", "submit (no times)"),
+        ("nodelist", "2", "nodelist (numbers up to 2: no node_list)"),
+    ],
+)
+def test_values_decide_what_a_column_of_jobs_is(
+    header: str, cells: str, expected: str, tmp_path: Path
+) -> None:
+    text = f"job_id,start,end,{header}\n7,1776919670,1776923270,{cells}\n"
+    assert expected in suggest(_csv(tmp_path, text)).text
 
 
 @pytest.mark.parametrize("suffix", [".csv.gz", ".parquet"])

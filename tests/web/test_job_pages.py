@@ -73,6 +73,7 @@ def test_the_list_as_a_file_has_the_jobs_of_the_filter(
             f"/jobs?{query}"
             for query in ("sort=nothing", "columns=nothing", "where=gpus", "limit=0", "colour=red")
         ),
+        "/jobs?where=gpu_util_mean%3C10",
         *(f"/now?{query}" for query in ("by=colour", "filter=x%3C2", "since=-1")),
     ],
 )

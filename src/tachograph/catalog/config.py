@@ -21,7 +21,7 @@ from tachograph.catalog.policies import PolicyOptions, check_policies
 from tachograph.catalog.private_files import refuse_foreign_configuration
 from tachograph.catalog.secrets import remember_secrets
 from tachograph.catalog.suggestions import did_you_mean
-from tachograph.catalog.units import zone
+from tachograph.catalog.units import refuse_unclear_fraction, zone
 
 FILE_NAME = "tachograph.toml"
 # paths from the configuration's folder on, but for these words
@@ -634,6 +634,13 @@ def _check(configuration: Configuration, where: str) -> None:
         raise ConfigError(
             "advice.days must be 1 or more", where=where, do="remove the key to use its default"
         )
+    refuse_unclear_fraction(
+        configuration.thresholds.low_util,
+        name="thresholds.low_util",
+        error=ConfigError,
+        where=where,
+        percent_sign=False,
+    )
     _check_retention(configuration.retention, where)
     check_policies(configuration.policy, (webhook.name for webhook in configuration.webhook), where)
     waste = configuration.waste

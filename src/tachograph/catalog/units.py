@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from tachograph.catalog.errors import ConfigError, InputError, UsageError
+from tachograph.catalog.errors import ConfigError, InputError, TachographError, UsageError
 
 KI = 1024.0
 MI = KI * KI
@@ -182,6 +182,35 @@ def span_s(written: str) -> float:
             do="write a number and s, m, h, d or w, for example 30m",
         )
     return float(found[1]) * _SPAN_S[found[2]]
+
+
+def refuse_unclear_fraction(
+    value: float,
+    *,
+    name: str,
+    error: type[TachographError],
+    where: str = "",
+    percent_sign: bool = True,
+) -> None:
+    """Refuse a bare number that cannot be a fraction: 10 may mean 10 %, or 1000 %.
+
+    `name`: what has the value; `percent_sign`: it may be written as 10%, too.
+
+    >>> refuse_unclear_fraction(10, name="gpu_util_mean", error=InputError)
+    Traceback (most recent call last):
+    ...
+    tachograph.catalog.errors.InputError: gpu_util_mean is a fraction: 10 % or 1000 %?; write 10% or 0.1
+
+    Errors: `error` for a number above 1.
+    """
+    if value <= 1:
+        return
+    as_fraction = f"{value / 100:.10g}"
+    raise error(
+        f"{name} is a fraction: {value:.10g} % or {value * 100:.10g} %?",
+        where=where,
+        do=f"write {value:.10g}% or {as_fraction}" if percent_sign else f"write {as_fraction}",
+    )
 
 
 def parse_time(written: str, *, now: datetime, zone_name: str = "UTC") -> datetime:

@@ -153,8 +153,9 @@ def caveats(report: AnalysisReport) -> Iterator[str]:
     """Yield data missing to match jobs and samples, each with what to ingest."""
     if report.unaccounted:
         samples = plural(report.unaccounted_samples, "sample")
+        of_samples = f" with {samples}" if report.unaccounted_samples else ""
         yield (
-            f"{plural(report.unaccounted, 'job')} with {samples} not in the accounting, known "
+            f"{plural(report.unaccounted, 'job')}{of_samples} not in the accounting, known "
             "from samples or maps "
             "alone: their times are those of the records; ingest the accounting of that time"
         )
@@ -196,9 +197,9 @@ def sentence(report: AnalysisReport) -> str:
             "with node lists, a map, or samples that name their job"
         )
     read = plural(report.samples, "sample")
-    of_no_job = f"{read} read"
-    if report.full:
-        share = report.attributed / report.samples if report.samples else 0.0
+    of_no_job = f"{read} read" if report.samples else "no sample of their time"
+    if report.full and report.samples:
+        share = report.attributed / report.samples
         of_no_job = f"{share:.0%} of {read} belong to {'it' if report.jobs == 1 else 'them'}"
     unclear = f", {report.ambiguous:,} of them ambiguous" if report.ambiguous else ""
     return (

@@ -104,6 +104,8 @@ def _print_compacted(done: Sequence[Compaction]) -> None:
     ]
     for one in changed:
         merged = f", {one.duplicates:,} duplicate rows merged" if one.duplicates else ""
+        if one.completing:
+            merged += f", {one.completing:,} rows with other counters of a sample merged"
         dropped = f", {one.superseded:,} superseded rows dropped" if one.superseded else ""
         output.print_text(
             f"{one.table}: {one.files_before:,} files became {one.files_after:,}{merged}{dropped}\n"

@@ -260,6 +260,9 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
         lines.append(f"{plural(len(files), 'file')} could not be read")
     if report.duplicates:
         lines.append(f"{plural(report.duplicates, 'duplicate row')} merged")
+    if report.completing:
+        rows = plural(report.completing, "row")
+        lines.append(f"{rows} merged: other counters of the same samples")
     lines += _unmapped_lines(report)
     if report.unmapped:
         most = [f"{name} ({count:,})" for name, count in report.unmapped.most_common(_NAMES_SHOWN)]
@@ -344,6 +347,7 @@ def _as_json(report: IngestReport) -> dict[str, object]:
         "passed": dict(report.passed),
         "unmapped": dict(report.unmapped.most_common()),
         "duplicates": report.duplicates,
+        "completing": report.completing,
         "unread": [{"file": file, "reason": reason} for file, reason in report.unread.items()],
         "rejects": [
             {

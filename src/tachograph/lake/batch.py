@@ -21,8 +21,8 @@ FILE_ROWS = 4_000_000  # what an analysis reads at a time
 
 @dataclass(frozen=True, slots=True)
 class BatchDays:
-    """Resolved rows per day; `within`: merged inside each frame; `across`: merged between
-    frames.
+    """Resolved rows per day; `within`: repeated inside each frame; `across`: repeated between
+    frames, by day.
     """
 
     days: dict[date, pl.DataFrame]
@@ -39,25 +39,27 @@ def resolve_batch(frames: Sequence[pl.DataFrame], table: LakeTable) -> BatchDays
     across: dict[date, int] = {}
     within: list[int] = []
     for group in _same_samples(frames, table):
-        parts = list(resolve_days(_side_by_side(group, table), table))
-        merged = sum(count for _, _, count in parts)
+        side_by_side = _side_by_side(group, table)
+        parts = list(resolve_days(side_by_side, table))
+        merged = side_by_side.height - sum(rows.height for _, rows, _ in parts)
         if merged and len(group) > 1:  # which of the rows of a key counts depends on the frame, too
             for frame in group:
-                merged_alone = 0
+                repeated_alone = 0
                 for day, rows, count in resolve_days(frame, table):
                     by_day.setdefault(day, []).append(rows)
-                    merged_alone += count
-                within.append(merged_alone)
+                    repeated_alone += count
+                within.append(repeated_alone)
             continue
-        within += [merged] * len(group)
+        within += [sum(count for _, _, count in parts)] * len(group)
         for day, rows, _ in parts:
             by_day.setdefault(day, []).append(rows)
-            across[day] = across.get(day, 0) + rows.height * (len(group) - 1)
+        for day, count in _repeated_between(group, table).items():
+            across[day] = across.get(day, 0) + count
     days: dict[date, pl.DataFrame] = {}
     for day in sorted(by_day):
-        rows, merged = _put_together(by_day.pop(day), table)
+        rows, repeated = _put_together(by_day.pop(day), table)
         days[day] = rows
-        across[day] = across.get(day, 0) + merged
+        across[day] = across.get(day, 0) + repeated
     return BatchDays(days, tuple(within), across)
 
 
@@ -105,11 +107,27 @@ def _side_by_side(frames: Sequence[pl.DataFrame], table: LakeTable) -> pl.DataFr
     return made
 
 
+def _repeated_between(frames: Sequence[pl.DataFrame], table: LakeTable) -> dict[date, int]:
+    """{day: rows that repeat those of a frame before}, of frames with the same keys row by row."""
+    values = [name for name in frames[0].columns if name not in (*table.key, "seq")]
+    times = frames[0].select(day=pl.col("t").dt.date())
+    seen = frames[0].select(pl.col(values).is_not_null())
+    counts: dict[date, int] = {}
+    for frame in frames[1:]:
+        given = frame.select(pl.col(values).is_not_null())
+        there = [given[name] & seen[name] for name in values]
+        repeats = pl.any_horizontal(*there) | pl.any_horizontal(*given.get_columns()).not_()
+        for day, count in times.group_by("day").agg(repeats.sum()).iter_rows():
+            counts[day] = counts.get(day, 0) + count
+        seen = seen.select(pl.col(name) | given[name] for name in values)
+    return counts
+
+
 def _put_together(frames: Sequence[pl.DataFrame], table: LakeTable) -> tuple[pl.DataFrame, int]:
-    """A day's frames, each of them resolved, as one, and how many rows were merged between them."""
+    """A day's frames, each of them resolved, as one, and how many rows repeat others of them."""
     if len(frames) == 1:
         return frames[0], 0
     ordered = sorted(frames, key=lambda frame: frame.row(0, named=True)["node"] or "")
     if all(precedes(one, other, table) for one, other in pairwise(ordered)):
         return pl.concat(ordered), 0
-    return resolve(pl.concat(frames), table)
+    return resolve(pl.concat(frames), table, repeats=True)

@@ -33,7 +33,7 @@ Progress = Callable[[str, int, int], None]
 class Compaction:
     """Result of compacting a table: days, files and rows before and after, merged, dropped.
 
-    rows_before = rows_after + duplicates + superseded.
+    rows_before = rows_after + duplicates + superseded + completing.
     """
 
     table: str
@@ -44,6 +44,7 @@ class Compaction:
     rows_after: int
     duplicates: int = 0
     superseded: int = 0
+    completing: int = 0  # rows with other counters of the same samples
 
 
 def compact(
@@ -116,10 +117,11 @@ class _TableCompaction:
             files = self._together(self.lake.files(self.table))
             if len(files) <= FEW_FILES and not self._is_superseded(files):
                 break
-            frame, merged = self._read(self.lake.read_files(self.table, files))
+            frame, merged, repeated = self._read(self.lake.read_files(self.table, files))
             kept = [(None, part) for part in apart(frame, self.table)]
             if self.lake.replace(self.table, files, kept):
-                return _done(self.table, 0, files, [frame.height for _, frame in kept], merged)
+                written = [frame.height for _, frame in kept]
+                return _done(self.table, 0, files, written, merged, repeated)
         files = self.lake.files(self.table)
         return Compaction(
             self.table.name, 0, len(files), len(files), row_count(files), row_count(files)
@@ -142,24 +144,31 @@ class _TableCompaction:
             name = merged_name(self.table, day)
             written: list[int] = []
             merged: list[int] = []
-            rows = self._rewritten(day, files, written, merged)
-            if self.lake.replace(self.table, files, rows, count=partial(_total, name, merged)):
+            repeated: list[int] = []
+            rows = self._rewritten(day, files, written, merged, repeated)
+            if self.lake.replace(self.table, files, rows, count=partial(_total, name, repeated)):
                 count_merged(self.lake, self.table, [day])
-                return _done(self.table, 1, files, written, sum(merged))
+                return _done(self.table, 1, files, written, sum(merged), sum(repeated))
         return None
 
     def _rewritten(
-        self, day: date, files: Sequence[DataFile], written: list[int], merged: list[int]
+        self,
+        day: date,
+        files: Sequence[DataFile],
+        written: list[int],
+        merged: list[int],
+        repeated: list[int],
     ) -> Iterator[tuple[date | None, pl.DataFrame]]:
         """The day's partitions, resolved; neighbours that are small together.
 
         Appends to `written` the rows of each file, to `merged` the rows merged away in each
-        partition.
+        partition, to `repeated` those of them that repeat others.
         """
         held: list[pl.DataFrame] = []
         for part in partitions_of(self.lake, self.table, files, rows=self.rows):
-            frame, away = self._read(scan_partition(self.lake, self.table, part))
+            frame, away, twice = self._read(scan_partition(self.lake, self.table, part))
             merged.append(away)
+            repeated.append(twice)
             if held and sum(map(len, held)) + frame.height > self.rows:
                 written.append(sum(map(len, held)))
                 yield day, pl.concat(held)
@@ -169,11 +178,12 @@ class _TableCompaction:
             written.append(sum(map(len, held)))
             yield day, pl.concat(held)
 
-    def _read(self, rows: pl.LazyFrame) -> tuple[pl.DataFrame, int]:
+    def _read(self, rows: pl.LazyFrame) -> tuple[pl.DataFrame, int, int]:
+        """The rows, resolved; how many were merged away, and how many of these repeat others."""
         with lake_errors(self.lake.uri(self.table)):
-            return resolve(
-                (rows if self.counting is None else self.counting(rows)).collect(), self.table
-            )
+            stored = (rows if self.counting is None else self.counting(rows)).collect()
+        resolved, repeated = resolve(stored, self.table, repeats=True)
+        return resolved, stored.height - resolved.height, repeated
 
     def _is_superseded(self, files: Sequence[DataFile]) -> bool:
         """True when some rows no longer count."""
@@ -190,17 +200,31 @@ class _TableCompaction:
 
 
 def _done(
-    table: LakeTable, days: int, files: Sequence[DataFile], written: Sequence[int], merged: int
+    table: LakeTable,
+    days: int,
+    files: Sequence[DataFile],
+    written: Sequence[int],
+    merged: int,
+    repeated: int,
 ) -> Compaction:
     before, after = row_count(files), sum(written)
+    superseded = before - after - merged
     return Compaction(
-        table.name, days, len(files), len(written), before, after, merged, before - after - merged
+        table.name,
+        days,
+        len(files),
+        len(written),
+        before,
+        after,
+        repeated,
+        superseded,
+        merged - repeated,
     )
 
 
 def _sum(table: LakeTable, days: Iterable[Compaction]) -> Compaction:
     numbers = [astuple(day)[1:] for day in days]
-    return Compaction(table.name, *(map(sum, zip(*numbers, strict=True)) if numbers else [0] * 7))
+    return Compaction(table.name, *(map(sum, zip(*numbers, strict=True)) if numbers else [0] * 8))
 
 
 def _total(name: str, merged: Sequence[int]) -> tuple[str, int]:

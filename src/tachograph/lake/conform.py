@@ -42,6 +42,7 @@ CLOCK_TOLERANCE = timedelta(minutes=10)  # a node's clock may run ahead of ours
 FIRST_DAY = date(1970, 1, 1)
 _MOST_CODES = 1 << 32
 _RUN = "run of rows of one key"
+_ABOVE = "row above has its key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,8 +288,13 @@ def _remove_rows(
     return frame, rejects
 
 
-def resolve(frame: pl.DataFrame, table: LakeTable) -> tuple[pl.DataFrame, int]:
-    """Return `frame` sorted by `sort` with unique keys, and the number of rows merged away."""
+def resolve(
+    frame: pl.DataFrame, table: LakeTable, *, repeats: bool = False
+) -> tuple[pl.DataFrame, int]:
+    """Return `frame` sorted by `sort` with unique keys, and the number of rows merged away.
+
+    `repeats`: without those that have other counters of a sample, and so repeat nothing.
+    """
     key = list(table.key)
     if set(table.sort) == set(key) and is_resolved(frame, table):
         return frame, 0
@@ -304,6 +310,8 @@ def resolve(frame: pl.DataFrame, table: LakeTable) -> tuple[pl.DataFrame, int]:
     result = _merged(by_key, as_above, table)
     if by_key is not ordered:
         result = result.sort(*(table.sort or key), nulls_last=False, maintain_order=True)
+    if repeats:
+        return result, _repeated(by_key, as_above, table)
     return result, frame.height - result.height
 
 
@@ -317,13 +325,13 @@ def apart(frame: pl.DataFrame, table: LakeTable) -> list[pl.DataFrame]:
 
 
 def resolve_days(frame: pl.DataFrame, table: LakeTable) -> Iterator[tuple[date, pl.DataFrame, int]]:
-    """Yield each day (UTC) of `frame`, its rows resolved, and how many of them were merged away."""
+    """Yield each day (UTC) of `frame`, its rows resolved, and how many of them repeat others."""
     if frame.is_empty():
         return
     number = frame["t"].to_physical() // DAY_US
     first, last = int(_number(number.min())), int(_number(number.max()))
     if first == last:
-        yield FIRST_DAY + timedelta(days=first), *resolve(frame, table)
+        yield FIRST_DAY + timedelta(days=first), *resolve(frame, table, repeats=True)
         return
     order = _row_order([number, *(frame[name] for name in table.sort)])
     ordered = frame if order is None else _gather(frame, order)
@@ -335,7 +343,7 @@ def resolve_days(frame: pl.DataFrame, table: LakeTable) -> Iterator[tuple[date, 
             begin = int(number.search_sorted(day, "left"))
             rows = ordered.slice(begin, int(number.search_sorted(day, "right")) - begin)
         if rows.height:
-            yield FIRST_DAY + timedelta(days=day), *resolve(rows, table)
+            yield FIRST_DAY + timedelta(days=day), *resolve(rows, table, repeats=True)
 
 
 def _sorted(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
@@ -447,6 +455,28 @@ def _merged(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> pl.
         )  # fmt: skip
         distance *= 2
     return filled.filter(~as_above.shift(-1, fill_value=False)).drop(_RUN)
+
+
+def _repeated(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> int:
+    """Return how many rows have a value that a row of their key above has, or no value at all."""
+    if not (table.completes and table.by_day):
+        return int(as_above.sum())
+    of_several = as_above | as_above.shift(-1, fill_value=False)
+    values = [
+        column.name
+        for column in ordered.get_columns()
+        if column.name not in (*table.key, "seq") and column.null_count() < ordered.height
+    ]
+    if not values:
+        return int(as_above.sum())
+    rows = ordered.select(as_above.alias(_ABOVE), pl.col(values).is_not_null()).filter(of_several)
+    repeats = pl.any_horizontal(values).not_()
+    for name in values:
+        # Counted from the first row on; less what was counted before the rows of this key.
+        before = pl.col(name).cum_sum() - pl.col(name)
+        of_others = pl.when(pl.col(_ABOVE).not_()).then(before).forward_fill()
+        repeats |= pl.col(name) & (before > of_others)
+    return int(rows.select((repeats & pl.col(_ABOVE)).sum()).item())
 
 
 def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:

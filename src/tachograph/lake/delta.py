@@ -56,20 +56,25 @@ FOLDER_MODE = 0o750  # of a new lake: who is in its group may read it
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Result of an append: merged duplicate rows; whether it was there already.
+    """Result of an append: duplicate rows, all merged rows; whether it was there already.
 
     `overtaken`: nothing was committed, as another append got further than the one expected.
     """
 
     duplicates: int
+    merged: int
     known: bool
     overtaken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """Result of a batch: new chunks, their rows by day, duplicates within and between chunks."""
+    """Result of a batch: new chunks, their rows by day, duplicates within and between chunks.
 
+    `rows`: how many the chunks became, also those that were there already.
+    """
+
+    rows: int
     new: Sequence[str]
     days: Mapping[date, pl.DataFrame]
     within: Mapping[str, int]
@@ -216,15 +221,17 @@ class Lake:
         stamped = frame.with_columns(pl.lit(seq or 0, dtype=pl.Int64).alias("seq")).select(
             *table.schema
         )
-        parts = _resolved_parts(stamped, table)
-        duplicates = left_out + frame.height - sum(rows.height for _, rows in parts)
+        parts, repeated = _resolved_parts(stamped, table)
+        duplicates = left_out + repeated
+        merged = left_out + frame.height - sum(rows.height for _, rows in parts)
         counted = f"{app_id}:duplicates"
         for delta in self._attempts(table):
             reached = delta.transaction_version(app_id)
             if reached is not None and reached >= mark:
-                return AppendResult(delta.transaction_version(counted) or duplicates, known=True)
+                there = delta.transaction_version(counted)
+                return AppendResult(there or duplicates, there or merged, known=True)
             if after is not None and reached is not None and reached > after:
-                return AppendResult(duplicates, known=False, overtaken=True)
+                return AppendResult(duplicates, merged, known=False, overtaken=True)
             stamp = pl.lit(delta.version() + 1 if seq is None else seq, dtype=pl.Int64).alias("seq")
             with self._writing(table) as written:
                 for day, rows in parts:
@@ -235,7 +242,7 @@ class Lake:
                 if left_out:
                     marks.append(Transaction(counted, duplicates, milliseconds()))
                 if self._commit(delta, table, written, marks):
-                    return AppendResult(duplicates, known=False)
+                    return AppendResult(duplicates, merged, known=False)
                 self._take_away(table, written)
         raise _overtaken(self.uri(table))
 
@@ -275,9 +282,12 @@ class Lake:
         else:
             raise _overtaken(self.uri(table))
         within = dict(zip(new, batch.within, strict=True))
+        committed = sum(of_day.height for of_day in batch.days.values())
         for name in frames.keys() - within.keys():
-            (within[name],) = resolve_batch([frames[name].with_columns(stamp)], table).within
-        return BatchResult(new, batch.days, within, batch.across)
+            alone = resolve_batch([frames[name].with_columns(stamp)], table)
+            (within[name],) = alone.within
+            committed += sum(of_day.height for of_day in alone.days.values())
+        return BatchResult(committed, new, batch.days, within, batch.across)
 
     def stage(self, table: LakeTable, rows: pl.DataFrame, *, day: date | None) -> AddAction:
         """Write rows as a data file invisible to readers, and return what `commit` needs.
@@ -587,13 +597,15 @@ def _make_lake(folder: Path, mode: int | None) -> None:
 
 def _resolved_parts(
     frame: pl.DataFrame, table: LakeTable
-) -> list[tuple[date | None, pl.DataFrame]]:
-    """Rows of each file, or of each day for tables with days."""
+) -> tuple[list[tuple[date | None, pl.DataFrame]], int]:
+    """Rows of each file, or of each day for tables with days, and how many rows repeat others."""
     if frame.is_empty():
-        return []
+        return [], 0
     if not table.by_day:
-        return [(None, rows) for rows in apart(resolve(frame, table)[0], table)]
-    return [(day, rows) for day, rows, _ in resolve_days(frame, table)]
+        resolved, repeated = resolve(frame, table, repeats=True)
+        return [(None, rows) for rows in apart(resolved, table)], repeated
+    days = list(resolve_days(frame, table))
+    return [(day, rows) for day, rows, _ in days], sum(count for _, _, count in days)
 
 
 def merged_name(table: LakeTable, day: date) -> str:

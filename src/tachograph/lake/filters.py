@@ -21,7 +21,7 @@ from tachograph.catalog.columns import (
 )
 from tachograph.catalog.errors import InputError, NotFoundError, SeveralJobsError, UsageError
 from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
-from tachograph.catalog.units import plural, span_s
+from tachograph.catalog.units import plural, refuse_unclear_fraction, span_s
 
 _CONDITION = re.compile(r"^\s*([A-Za-z_]\w*)\s*(<=|>=|!=|==|=|<|>|~)\s*(.*?)\s*$")
 _COMPARE: Mapping[str, Callable[[pl.Expr, Any], pl.Expr]] = {
@@ -67,6 +67,7 @@ FILTER_KINDS: Mapping[str, str] = {
     "attribution": "attributions",
     "finding": "findings",
 }
+_SHARES = ("fraction", "ratio")  # units of columns that run from 0 to 1
 _EXAMPLE = "write it like 'gpu_util_mean<0.1', 'elapsed_s>2h' or 'bound=memory'"
 
 
@@ -80,8 +81,12 @@ class JobCondition:
 
     def __str__(self) -> str:
         """Return it as a person writes it."""
-        value = f"{self.value:g}" if isinstance(self.value, float) else self.value
-        return f"{self.name}{self.op}{value}"
+        if isinstance(self.value, str):
+            return f"{self.name}{self.op}{self.value}"
+        # A bare number above 1 would be refused: of CPU use 1.5 is written as 150%.
+        if self.value > 1 and COLUMN_UNITS[self.name] in _SHARES:
+            return f"{self.name}{self.op}{self.value * 100:.10g}%"
+        return f"{self.name}{self.op}{self.value:g}"
 
     @property
     def expression(self) -> pl.Expr:
@@ -145,8 +150,8 @@ def parse_condition(written: str) -> JobCondition:
     >>> parse_condition("elapsed_s>2h").value, parse_condition("bound = memory").value
     (7200.0, 'memory')
 
-    Errors: UsageError when it is no condition or the value does not fit; NotFoundError for an
-    unknown metric.
+    Errors: UsageError when it is no condition, or the value does not fit, as a bare number above 1
+    for a fraction does not; NotFoundError for an unknown metric.
     """
     found = _CONDITION.match(written)
     if not found or not found[3]:
@@ -172,7 +177,7 @@ def parse_condition(written: str) -> JobCondition:
 def _number(name: str, written: str) -> float:
     unit = COLUMN_UNITS[name]
     try:
-        if written.endswith("%") and unit in ("fraction", "ratio"):
+        if written.endswith("%") and unit in _SHARES:
             value = float(written[:-1]) / 100
         elif unit == "s" and written[-1].isalpha() and written[0].isdigit():
             value = span_s(written)
@@ -182,6 +187,8 @@ def _number(name: str, written: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise UsageError(f"invalid value for {name} ({unit or 'number'}): {written!r}", do=_EXAMPLE)
+    if unit in _SHARES and not written.endswith("%"):
+        refuse_unclear_fraction(value, name=name, error=UsageError)
     return value
 
 

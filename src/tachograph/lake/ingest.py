@@ -17,7 +17,7 @@ from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECT
 from tachograph.catalog.units import EPOCH, microseconds
 from tachograph.lake.compact import count_merged
 from tachograph.lake.conform import Conformed, conform, resolve
-from tachograph.lake.delta import Lake
+from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.numbering import renumbered
 from tachograph.lake.problems import lake_errors
 
@@ -73,8 +73,9 @@ def _known_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFra
 class IngestReport:
     """Result of one run of `ingest`.
 
-    `rows` are without duplicates: rows read are these, duplicates, or rejected. Those of `devices`
-    are devices, which several parts of a run may describe.
+    `rows` are without duplicates: rows read are these, `duplicates`, `completing` or rejected.
+    `completing`: rows with other counters of the same samples. Those of `devices` are devices,
+    which several parts of a run may describe.
     """
 
     chunks: int = 0
@@ -85,6 +86,7 @@ class IngestReport:
     rejects: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
     examples: dict[tuple[str, str, str | None], str] = field(default_factory=dict)
     duplicates: int = 0
+    completing: int = 0
     # {table: (rows read, rows made of them)}.
     reshaped: dict[str, tuple[int, int]] = field(default_factory=dict)
     rows_known: int = 0  # of chunks that were in the lake already
@@ -314,32 +316,40 @@ def _commit_together(
     count_merged(lake, table, sorted(merged_days))
     across = sum(appended.across.values())
     report.duplicates += across
-    # Of those that `_commit_rest` adds.
-    report.rows[table.name] = report.rows.get(table.name, 0) - across
+    report.rows[table.name] = report.rows.get(table.name, 0) + appended.rows
+    merged = sum(frame.height for frame in frames.values()) - appended.rows
+    report.completing += merged - across - sum(appended.within.values())
     return {f"{table.name}/{name}": appended.within[name] for name in frames}
 
 
 def _commit_rest(
     lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: datetime, report: IngestReport
 ) -> None:
-    """Commit the remaining parts, then the rejects; `merged`: duplicates in the other parts."""
+    """Commit the remaining parts, then the rejects; `merged`: duplicates in the other parts.
+
+    Rows of these are counted already.
+    """
     chunk = one.chunk
     rejected: list[tuple[str, Reject]] = []
     for app_id, part, conformed in one.parts():
         table = TABLES[part.table]
         key = f"{table.name}/{app_id}"
-        height, duplicates = conformed.frame.height, merged.get(key, 0)
+        duplicates = merged.get(key, 0)
+        committed = 0
         if key not in merged:
-            frame, duplicates = _append(lake, one, part, conformed.frame, app_id)
+            frame, appended = _append(lake, one, part, conformed.frame, app_id)
+            duplicates = appended.duplicates
             height = conformed.frame.height if _every_row_counts(one, part) else frame.height
+            committed = height - appended.merged
+            report.completing += appended.merged - duplicates
             if one.again:
                 report.rows_known += conformed.frame.height - frame.height
             if table is DEVICES:
                 report.devices.update(frame.select(table.key).unique().iter_rows())
-                height = duplicates + len(report.devices) - report.rows.get(table.name, 0)
+                committed = len(report.devices) - report.rows.get(table.name, 0)
             if table is GPU_SAMPLES:
                 _note_devices(lake, [conformed.frame], f"{app_id}:seen", one.mark)
-        report.rows[table.name] = report.rows.get(table.name, 0) + height - duplicates
+        report.rows[table.name] = report.rows.get(table.name, 0) + committed
         rejected += [(table.name, reject) for reject in part.rejects]
         rejected += [(table.name, reject) for reject in conformed.rejects if not part.counted]
         if duplicates:
@@ -371,8 +381,8 @@ def _every_row_counts(one: _ReadyChunk, part: ChunkPart) -> bool:
 
 def _append(
     lake: Lake, one: _ReadyChunk, part: ChunkPart, frame: pl.DataFrame, app_id: str
-) -> tuple[pl.DataFrame, int]:
-    """Append the new rows of a part; return them, and the number of merged duplicates.
+) -> tuple[pl.DataFrame, AppendResult]:
+    """Append the new rows of a part; return them, and the result.
 
     A stream may have got further in this table than recorded in the chunk: a process was killed
     between two tables, and the stream was read again from before; or another process reads the same
@@ -389,7 +399,7 @@ def _append(
             table, fresh, app_id=app_id, mark=one.mark, after=there, left_out=left_out
         )
         if not appended.overtaken:
-            return fresh, appended.duplicates
+            return fresh, appended
 
 
 def _note_devices(lake: Lake, samples: Sequence[pl.DataFrame], app_id: str, mark: int) -> None:

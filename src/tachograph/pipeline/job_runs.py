@@ -167,7 +167,8 @@ def misplaced(runs: pl.DataFrame, allocations: pl.DataFrame) -> Misplaced:
     named = allocations.filter(pl.col("start").is_not_null(), pl.col("end").is_not_null())
     ours = runs.filter("accounted").select("job_id", "until", first="start")
     joined = named.select("job_id", "start", "end").join(ours, on="job_id", how="inner")
-    inside = (pl.col("start") < pl.col("until")) & (pl.col("end") > pl.col("first"))
+    # Ends count: a run that was over in less than a second has no time between them.
+    inside = (pl.col("start") <= pl.col("until")) & (pl.col("end") >= pl.col("first"))
     quarters = (
         (pl.col("start").min() - pl.col("first").min()).dt.total_seconds() / QUARTER_S
     ).round()

@@ -30,7 +30,7 @@ MEASURED = 0.98  # of the run time, from which on an estimate for all of it says
 # not known
 MUCH_OF_PEAK, MUCH_TRAFFIC = 0.05, 5e9
 _ATTRIBUTION = {
-    "explicit": "Its GPUs are known from a map of jobs to GPUs.",
+    "explicit": "Its GPUs are known from a map of jobs to GPUs, or job labels of samples.",
     "live_index": "Its GPUs are known from the scheduler, recorded while the job ran.",
     "whole_node": "Its GPUs are all GPUs of its nodes, which it had to itself.",
     "ambiguous": "It is not known which GPUs of its shared nodes were its own.",
@@ -360,8 +360,10 @@ def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, .
     if row.get("energy_source") == "power":
         notes.append("Energy is integrated from samples of power.")
     missing = [name for name in _STUDIED_COUNTERS if number(row, f"{name}_mean") is None]
-    if attribution == "ambiguous":
-        notes.append("Samples of its nodes may belong to other jobs, so none are shown.")
+    if row.get("ambiguous_because") == "unplaced":
+        notes.append("No sample is shown.")
+    elif attribution == "ambiguous":
+        notes.append("No sample is shown: those of its nodes may belong to other jobs.")
     elif samples and missing:
         notes.append(f"Not recorded: {', '.join(missing)}.")
     if row.get("excluded"):

@@ -100,9 +100,9 @@ def verdict_sentence(
     if cause:
         parts.append(cause)
     if row.get("attribution") == "ambiguous":
-        parts.append(
-            "What its GPUs did is not known: samples of its nodes cannot be attributed to it"
-        )
+        unplaced = row.get("ambiguous_because") == "unplaced"
+        why = "nothing records where it ran" if unplaced else "no sample can be attributed to it"
+        parts.append(f"What its GPUs did is not known: {why}")
     elif not number(row, "samples"):
         parts.append("What its GPUs did is not known: there is no sample of them")
     elif main is not None:

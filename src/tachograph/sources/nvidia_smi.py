@@ -8,6 +8,7 @@ value; `-o D`, `-o T` and `-o DT` add date and time.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -18,7 +19,7 @@ import polars as pl
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, chosen_cells, counted
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import InputError
+from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import parse_time
 from tachograph.sources.files import FilePiece, fingerprint, listed, read_unpacked
@@ -38,6 +39,8 @@ SUFFIXES = (".csv", ".txt", ".log", ".csv.gz", ".txt.gz", ".log.gz")
 _QUERY_TIME = "%Y/%m/%d %H:%M:%S%.f"
 _ROW = "number of the row"
 _TIME = "time of the row"
+_PROCESS = "pid"  # a field of a process
+_WITH_TIMES = "record times (--query-gpu=timestamp,..., `dmon -o DT`)"
 _MIDNIGHT_S = 43_200  # a time of day that falls by more than half a day is of the next day
 
 # {field: (column, unit without a header)}; of two fields for one column the first here counts
@@ -116,7 +119,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--date", metavar="DATE", help="first day of dmon output that has only times: 2026-03-01"
     )
     parser.add_argument(
-        "--time", metavar="TIME", help="time of rows without one (a single reading of the GPUs)"
+        "--time", metavar="TIME", help="time of the first reading, where rows have no time"
+    )
+    parser.add_argument(
+        "--interval",
+        type=float,
+        metavar="S",
+        help="seconds between readings without times, as of `dmon -d` or `-l`",
     )
 
 
@@ -126,25 +135,26 @@ def read(
     """Yield one chunk per file.
 
     Errors: InputError for a file of another format, and where fields, host, GPU or times are
-    unknown.
+    unknown; UsageError for an interval of no time.
     """
     zone_name = configuration.site.time_zone
-    given_t = parse_time(options.time, now=now, zone_name=zone_name) if options.time else None
-    day = _day(options.date)
-    settings = (
-        options.fields or "",
-        options.node or "",
-        str(options.gpu),
-        str(given_t),
-        str(day),
+    if options.interval is not None and not 0 < options.interval < math.inf:
+        raise UsageError(
+            f"--interval {options.interval:g}: not an interval", do="give seconds above 0"
+        )
+    given = _GivenTimes(
+        parse_time(options.time, now=now, zone_name=zone_name) if options.time else None,
+        options.interval,
+        _day(options.date),
         zone_name,
     )
+    settings = (options.fields or "", options.node or "", str(options.gpu), str(given))
     for name in options.files:
         path = Path(name)
         text = read_unpacked(path).decode("utf-8", "replace").removeprefix("\ufeff")
         table = _table(text, options.fields, str(path))
         mapping = _mapping(table, options, str(path))
-        times, rejects = _times(table, mapping, given_t, day, zone_name, str(path))
+        times, rejects = _times(table, mapping, given, str(path))
         rows = table.rows.with_columns(times.alias(_TIME)).filter(times.is_not_null())
         piece = FilePiece(rows, 0, table.lines, (*table.rejects, *rejects))
         parts = tuple(map(_without_marks, mapped_parts(piece, mapping, origin=str(path))))
@@ -154,14 +164,27 @@ def read(
 
 @dataclass(frozen=True, slots=True)
 class _SmiTable:
-    """Text cells, one column per known field. `meanings`: {field: (column, unit)}; `lines`:
-    rows.
+    """Text cells, one column per known field. `meanings`: {field: (column, unit)}; `places`: the
+    number of the line of each row, counted without headers; `lines`: how many there are.
     """
 
     rows: pl.DataFrame
     meanings: Mapping[str, tuple[str, str]]
     rejects: Sequence[Reject]
+    places: pl.Series
     lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenTimes:
+    """What the options give of times: of the first reading, seconds from one to the next, the
+    first day; and the zone of written times.
+    """
+
+    start: datetime | None
+    interval_s: float | None
+    day: datetime | None
+    zone_name: str
 
 
 def _day(written: str | None) -> datetime | None:
@@ -184,7 +207,7 @@ def _table(text: str, fields: str | None, where: str) -> _SmiTable:
 
 def _query(lines: pl.Series, fields: str | None, where: str) -> _SmiTable:
     first = field_names(lines.item(0).split(","))
-    headed = any(name in QUERY_FIELDS or name in _KEYS for name in first)
+    headed = any(name in QUERY_FIELDS or name in _KEYS or name == _PROCESS for name in first)
     if not headed and not fields:
         what = "no header: the first line names no field of --query-gpu"
         raise InputError(
@@ -234,6 +257,10 @@ def _split(
     unread: dict[str, int] = {}
     numbers = pl.int_range(body.len(), eager=True)
     for names, mask in layouts:
+        if _PROCESS in names:
+            # Neither use nor memory of processes adds up to that of the GPU.
+            what = "its rows are processes (`nvidia-smi pmon`), not GPUs"
+            raise InputError(what, where=where, do="record GPUs: `nvidia-smi dmon -o DT`")
         lines = body.filter(mask)
         cells = lines.str.split(delimiter)
         whole = cells.list.len() == len(names)
@@ -249,7 +276,7 @@ def _split(
         for name, place in wanted.items():
             columns[name] = cells.list.get(place).str.strip_chars().str.replace(r"^\[.*", "")
         frames.append(pl.DataFrame(columns))
-    rows = pl.concat(frames, how="diagonal").sort(_ROW).drop(_ROW)
+    rows = pl.concat(frames, how="diagonal").sort(_ROW)
     meanings: dict[str, tuple[str, str]] = {}
     for name, (column, unit) in known.items():
         if name in rows.columns and column not in {of for of, _ in meanings.values()}:
@@ -258,7 +285,7 @@ def _split(
         found = listed([name for names, _ in layouts for name in names])
         raise InputError(f"no counter among: {found}", where=where, do="see docs/ingest-table.md")
     rejects += [Reject("unmapped_column", name, count) for name, count in unread.items() if count]
-    return _SmiTable(rows, meanings, rejects, body.len())
+    return _SmiTable(rows.drop(_ROW), meanings, rejects, rows[_ROW], body.len())
 
 
 def _mapping(table: _SmiTable, options: argparse.Namespace, where: str) -> TableMapping:
@@ -270,6 +297,13 @@ def _mapping(table: _SmiTable, options: argparse.Namespace, where: str) -> Table
         raise InputError(
             "no column `index` names the GPU", where=where, do="query index, too, or give --gpu 0"
         )
+    for name in ("uuid", "pci"):
+        if "gpu" not in by_key and name in by_key and table.rows[by_key[name]].n_unique() > 1:
+            raise InputError(
+                f"--gpu names one GPU, and {by_key[name]} several",
+                where=where,
+                do="query index, too",
+            )
     node = (
         MappingKey(column=by_key["node"])
         if "node" in by_key
@@ -297,12 +331,10 @@ def _without_marks(part: ChunkPart) -> ChunkPart:
 def _times(
     table: _SmiTable,
     mapping: TableMapping,
-    given_t: datetime | None,
-    day: datetime | None,
-    zone_name: str,
+    given: _GivenTimes,
     where: str,
 ) -> tuple[pl.Series, tuple[Reject, ...]]:
-    """Return the times of rows: `timestamp`, dmon's date and time, or one for all."""
+    """Return the times of rows: `timestamp`, dmon's date and time, or counted from the given."""
     rows = table.rows
     order = rows.select(
         [key.column for key in (mapping.node, mapping.gpu) if key.column] or pl.lit(0)
@@ -311,26 +343,49 @@ def _times(
     if "t" in written:
         stamps = written["t"]
         form = _QUERY_TIME if stamps.str.contains(r"^\d{4}/").any() else "auto"
-        read_as = read_times(stamps, form=form, zone_name=zone_name, order=order)
+        read_as = read_times(stamps, form=form, zone_name=given.zone_name, order=order)
         return read_as.values, read_as.rejects
     if "time" in written:
         clock = written["time"].str.to_time("%H:%M:%S", strict=False)
         if "date" in written:
             days = written["date"].str.to_datetime("%Y%m%d", strict=False)
-        elif day is not None:
+        elif given.day is not None:
             seconds = clock.dt.hour().cast(pl.Int32) * 3600 + clock.dt.minute().cast(pl.Int32) * 60
             later = (seconds.forward_fill().diff().fill_null(0) < -_MIDNIGHT_S).cum_sum()
-            days = pl.select(pl.lit(day) + later.cast(pl.Int64) * timedelta(days=1)).to_series()
+            days = pl.select(
+                pl.lit(given.day) + later.cast(pl.Int64) * timedelta(days=1)
+            ).to_series()
         else:
             do = "give the first --date, or record with `nvidia-smi dmon -o DT`"
             raise InputError("the rows have times without a date", where=where, do=do)
         both = pl.DataFrame({"day": days, "clock": clock})
         naive = both.select(pl.col("day").dt.combine(pl.col("clock"))).to_series()
         unread = counted("unreadable_time", None, naive.is_null(), written["time"])
-        local = local_to_utc(naive.alias("t"), zone_name, order)
+        local = local_to_utc(naive.alias("t"), given.zone_name, order)
         return local.values, (*unread, *local.rejects)
-    if given_t is None:
+    if given.start is None:
+        raise InputError("the rows have no time", where=where, do=f"{_WITH_TIMES}, or give --time")
+    readings = _readings(order, table.places, where)
+    if given.interval_s is None and readings.n_unique() > 1:
         raise InputError(
-            "the rows have no time", where=where, do="query timestamp (dmon: -o DT), or give --time"
+            f"{readings.n_unique()} readings of the GPUs, and --time is that of the first",
+            where=where,
+            do=f"give --interval, the seconds between two, or {_WITH_TIMES}",
         )
-    return pl.repeat(given_t, rows.height, dtype=TIME, eager=True), ()
+    steps = pl.lit(timedelta(seconds=given.interval_s or 0)) * pl.lit(readings)
+    return pl.select((pl.lit(given.start) + steps).cast(TIME)).to_series(), ()
+
+
+def _readings(gpus: pl.DataFrame, places: pl.Series, where: str) -> pl.Series:
+    """Return the number of the reading that each row is of: 0 for the first.
+
+    A reading has a line per GPU, in the same order each time; a line that could not be read keeps
+    its place. `gpus`: the GPU of each row; `places`: the number of its line.
+    Errors: InputError where lines are missing, so that the order does not repeat.
+    """
+    width = max(1, gpus.unique().height)
+    in_reading = gpus.with_columns((places % width).alias(_ROW))
+    if in_reading.unique().height > width:
+        what = "lines of GPUs are missing or out of order: readings cannot be counted"
+        raise InputError(what, where=where, do=_WITH_TIMES)
+    return places // width

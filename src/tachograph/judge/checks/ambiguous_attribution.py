@@ -87,11 +87,14 @@ def decide(job: CheckedJob) -> Found | None:
             "samples of a GPU are of all that hold it, so no GPU numbers are given.",
             job.evidence("elapsed_s"),
         )
-    because = AMBIGUOUS_REASONS.get(str(job.summary.get("ambiguous_because")))
+    reason = str(job.summary.get("ambiguous_because"))
+    because = AMBIGUOUS_REASONS.get(reason)
     if because:
         sentence, advice = because
+        # Without nodes there are no samples that could be its own.
+        why = "" if reason == "unplaced" else ": samples of its nodes may be of other jobs"
         return Found(
-            f"{sentence} No GPU numbers are given: samples of its nodes may be of other jobs.",
+            f"{sentence} No GPU numbers are given{why}.",
             job.evidence("gpus", "elapsed_s"),
             advice=advice,
         )

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from tachograph.catalog.config import ClassOptions
 from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.units import refuse_unclear_fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +121,13 @@ class ClassLimits:
 def class_limits(settings: ClassOptions, *, host: bool = False) -> ClassLimits:
     """Return the thresholds of the GPU form, or of the host form.
 
-    Errors: ConfigError for a characteristic that does not exist, and for a window or length that
-    cannot be.
+    Errors: ConfigError for a characteristic that does not exist, for a fraction above 1, and for a
+    window or length that cannot be.
     """
     for key in ("theta", "level", "busy"):
-        _check_names(f"classes.{key}", getattr(settings, key), {*GPU, *HOST})
+        values: Mapping[str, float] = getattr(settings, key)
+        _check_names(f"classes.{key}", values, {*GPU, *HOST})
+        _check_fractions(f"classes.{key}", values)
     known = HOST if host else GPU
     for code, names in settings.characteristics.items():
         _check_names(
@@ -156,6 +159,15 @@ def class_limits(settings: ClassOptions, *, host: bool = False) -> ClassLimits:
 def _threshold(site: Mapping[str, float], name: str, built_in: float | None) -> float | None:
     """Return the site's threshold, or the one of the table; None where the table has none."""
     return None if built_in is None else site.get(name, built_in)
+
+
+def _check_fractions(where: str, values: Mapping[str, float]) -> None:
+    units = {name: characteristic.unit for name, characteristic in {**GPU, **HOST}.items()}
+    for name, value in values.items():
+        if units[name] == "fraction":
+            refuse_unclear_fraction(
+                value, name=f"{where}.{name}", error=ConfigError, percent_sign=False
+            )
 
 
 def _check_names(where: str, names: Mapping[str, float] | tuple[str, ...], known: set[str]) -> None:

@@ -19,6 +19,7 @@ from tachograph.catalog.codes import RENAMED
 from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.errors import ConfigError, NotFoundError, UsageError
 from tachograph.catalog.tables import JOBS
+from tachograph.catalog.units import refuse_unclear_fraction
 from tachograph.judge.check import Check
 from tachograph.judge.finding import SEVERITIES, Severity
 from tachograph.judge.rules.compiler import RuleProgram
@@ -446,7 +447,21 @@ def _configured(entry: RuleEntry, settings: RuleOptions) -> RuleEntry:
                 where=f"rules.parameters.{entry.code}.{name}",
                 do="give a number",
             )
+        if _is_fraction(entry, name):
+            refuse_unclear_fraction(
+                value,
+                name=name,
+                error=ConfigError,
+                where=f"rules.parameters.{entry.code}.{name}",
+                percent_sign=False,
+            )
     return replace(entry, values={**entry.values, **given})
+
+
+def _is_fraction(entry: RuleEntry, parameter: str) -> bool:
+    """Return whether a parameter is declared as a fraction, with a default of one."""
+    declared = entry.declared.get(parameter)
+    return declared is not None and declared.unit == "fraction" and declared.default <= 1
 
 
 def _check_names(settings: RuleOptions, known: Collection[str], broken: bool) -> None:
@@ -473,7 +488,8 @@ def _meant(name: str, known: Iterable[str]) -> str:
 def with_settings(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
     """Return the rules with other parameter values: PARAMETER=VALUE, or RULE.PARAMETER=VALUE.
 
-    Errors: UsageError for an invalid or negative number, and for an unknown parameter.
+    Errors: UsageError for an invalid or negative number, for a bare number above 1 as a fraction,
+    and for an unknown parameter.
     """
     entries = list(ruleset.entries)
     for option in given:
@@ -501,6 +517,8 @@ def with_settings(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
                 raise UsageError(
                     f"--set {option}: negative value", do=f"{parameter} must be 0 or more"
                 )
+            if _is_fraction(entries[place], parameter) and not option.endswith("%"):
+                refuse_unclear_fraction(value, name=f"--set {option}: it", error=UsageError)
             entries[place] = entries[place].with_values({parameter: value})
     return replace(ruleset, entries=tuple(entries))
 

@@ -11,7 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
 
-from tachograph.catalog.counters import COUNTERS, COUNTERS_BY_NAME, HOST_COUNTERS, HOST_UNITS
+from tachograph.catalog.counters import (
+    COUNTERS,
+    COUNTERS_BY_NAME,
+    HOST_COUNTERS,
+    HOST_UNITS,
+    CounterKind,
+)
 from tachograph.catalog.tables import DEVICES
 from tachograph.catalog.units import UNITS, is_convertible
 from tachograph.sources.columns import (
@@ -70,6 +76,11 @@ def unit_named(text: str) -> str | None:
     return _UNIT_WORDS.get(lower) or _LOWER_UNITS.get(lower)
 
 
+# counters that only grow
+CUMULATIVE = frozenset(
+    [counter.name for counter in COUNTERS if counter.kind is CounterKind.CUMULATIVE]
+    + [counter.name for counter in HOST_COUNTERS if counter.kind is CounterKind.CUMULATIVE]
+)
 # Characters of a name that may mean something; the patterns' time grows with their square.
 _LONGEST = 200
 _BRACKETS = re.compile(r"^(.*?)[ _]*[\[(]([^\])]+)[\])]$")
@@ -119,12 +130,15 @@ def _known(name: str, index: Mapping[str, tuple[str, str]]) -> tuple[str, str] |
 
     A reading whose unit the column can have comes before one whose unit it cannot.
     """
-    total = _TOTAL.search(name)  # Prometheus: a counter, which no rate is made of here
+    # Prometheus writes _total behind a counter that only grows; elsewhere a total is a capacity.
+    total = _TOTAL.search(name)
+    readings = [(False, *reading) for reading in _readings(name)]
+    readings += [(True, *reading) for reading in _readings(name[: total.start()])] if total else []
     odd: tuple[str, str] | None = None
-    for bare, unit in _readings(name[: total.start()] if total else name):
+    for is_shortened, bare, unit in readings:
         words = [word for word in _WORD_END.split(bare) if word.lower() not in _FILLERS]
         to, usual = index.get(_key(bare)) or index.get(_key("".join(words))) or ("", "")
-        if not to or (total and to.endswith("_per_s")):
+        if not to or (is_shortened and to not in CUMULATIVE):
             continue
         if not unit or is_convertible(unit, column_unit(to)):
             return to, unit or usual

@@ -1,8 +1,9 @@
-"""Proposes a mapping for a file from its column names and first rows."""
+"""Proposes a mapping for a file: column names give candidates, values decide."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import polars as pl
 
-from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_COUNTERS, HOST_UNITS, CounterKind
-from tachograph.catalog.devices import match_device
+from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_UNITS
+from tachograph.catalog.devices import DEVICE_CATALOGUE, match_device
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import factor, is_convertible, printable
 from tachograph.sources.files import (
@@ -25,8 +26,10 @@ from tachograph.sources.files import (
     read_parquet,
     records,
 )
+from tachograph.sources.table.job_columns import JobColumns, job_columns, time_format
 from tachograph.sources.table.mapping import numbers, stripped
 from tachograph.sources.table.names import (
+    CUMULATIVE,
     column_unit,
     counter_meaning,
     device_meaning,
@@ -39,14 +42,18 @@ from tachograph.sources.times import AUTO, read_times
 
 _ROWS, _BYTES = 100_000, 8 << 20  # that are looked at, at most
 _DELIMITERS = (",", ";", "\t", "|")
-# each is tried where those before it do not fit
-_FORMATS = (AUTO, "%d.%m.%Y %H:%M:%S%.f", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S")
 _MOST_LEFT = 40  # names that are not recognised
 _ROUNDED = 1.01  # a value may be above its range by rounding
 _FALLS = 0.02  # share of steps at which a counter may fall: restarts of nodes
-_CUMULATIVE = frozenset(
-    counter.name for counter in HOST_COUNTERS if counter.kind is CounterKind.CUMULATIVE
-)
+# {unit: highest value of a counter that every GPU exceeds}: below it the unit is another one, such
+# as kW, GHz or a share
+_EXCEEDED: Mapping[str, float] = {"W": 2.0, "C": 5.0, "MHz": 100.0}
+_SMALLEST_CAPACITY_MIB = 1024.0  # of a GPU; a smaller number may be in GiB
+_ALL = "one GPU"  # a key of rows that name none
+_HIGHEST_GPU = 63  # index on a node; larger numbers count rows or jobs
+_LARGEST_MIB = max(device.hbm_mib for device in DEVICE_CATALOGUE)
+_MOST_W = COUNTERS_BY_NAME["power_w"].high
+_LEAST_W = 5.0  # of a GPU, idle; no growth of energy is plausible both in J and in mJ
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,8 @@ class _Proposal:
     """A mapping in the making, of a file with these first rows.
 
     top, sections, columns, devices: its lines. left: {column or metric that is not recognised:
-    why}. taken: columns that have their place.
+    why}. taken: columns that have their place. time, gpus: names of the columns of times, and of
+    those that tell GPUs apart. capacity_mib: of the largest GPU, where it is known.
     """
 
     rows: pl.DataFrame
@@ -74,6 +82,14 @@ class _Proposal:
     left: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    time: str = ""
+    gpus: list[str] = field(default_factory=list)
+    capacity_mib: float | None = None
+
+    @property
+    def keys(self) -> list[str]:
+        """Columns of `_in_order` that tell GPUs, or nodes, apart."""
+        return self.gpus or [_ALL]
 
     def free(self, key: str) -> list[str]:
         """Return unused columns named like a key, best first."""
@@ -130,7 +146,7 @@ class _Proposal:
 def suggest(
     path: Path, *, node: str | None = None, zone_name: str | None = None
 ) -> SuggestedMapping:
-    """Return a commented mapping (TOML) for a file of samples, as far as names and values give one.
+    """Return a commented mapping (TOML) for a file of samples or of jobs, as far as it is known.
 
     `node`: of a file that names none; `zone_name`: of times written without a zone.
     Errors: InputError when the file cannot be read, or has no rows.
@@ -143,10 +159,15 @@ def suggest(
             where=str(path),
             do="name a file with rows",
         )
+    time = next((name for name in proposal.free("time") if time_format(rows[name])), "")
+    jobs = job_columns(rows, proposal.decimal) if not time else None
+    if jobs is not None:
+        _propose_jobs(proposal, jobs, zone_name)
+        return proposal.finished(path.name)
     metric = [name for name in named(rows.columns, "metric") if rows.schema[name] == pl.String]
     long = tuple(name[0] for name in (metric, proposal.free("value")) if name and metric)
-    time = next((name for name in proposal.free("time") if _time_format(rows[name])), "")
     proposal.taken.update((time, *(long if len(long) > 1 else ())))
+    proposal.time = time
     columns = (
         _metrics(rows, *long) if len(long) > 1 else {name: rows[name] for name in proposal.others()}
     )
@@ -154,6 +175,7 @@ def suggest(
     proposal.top.append(f'table = "{"node" if of_nodes else "gpu"}_samples"')
     _propose_time(proposal, time, zone_name)
     nodes = proposal.free("node")[:1]
+    proposal.gpus = [*nodes, *([] if of_nodes else proposal.free("gpu")[:1])]
     if nodes:
         proposal.key("node", nodes[0])
     elif node is not None:
@@ -164,7 +186,7 @@ def suggest(
             "",
         ]
     if of_nodes:
-        _propose_host(proposal, columns, nodes)
+        _propose_host(proposal, columns)
     else:
         wide = any("{gpu}" in name for name in _templates(columns))
         _propose_devices(proposal)
@@ -250,36 +272,42 @@ def _is_of_nodes(columns: Sequence[str], counters: Sequence[str]) -> bool:
     )
 
 
-def _propose_time(proposal: _Proposal, name: str, zone_name: str | None) -> None:
-    zone = '# zone = "Europe/Berlin"  # of times written without one; default: the site\'s'
+def _propose_jobs(proposal: _Proposal, jobs: JobColumns, zone_name: str | None) -> None:
+    """Columns of a list of jobs, and how its times are written."""
+    proposal.top.append('table = "jobs"')
+    proposal.section("time", _zone_line(zone_name))
+    for name, target in jobs.targets.items():
+        more = [("unit", target.unit), ("format", target.format)]
+        written = "".join(f', {key} = "{value}"' for key, value in more if value)
+        written += f", scale = {target.scale}" if target.scale != 1 else ""
+        plain = f'{quoted(name)} = "{target.to}"'
+        proposal.columns.append(
+            f'{quoted(name)} = {{ to = "{target.to}"{written} }}' if written else plain
+        )
+    if "node_list" not in {target.to for target in jobs.targets.values()}:
+        remark = "no column names the nodes of a job: its samples cannot be found by it"
+        proposal.columns.append(f'# "..." = "node_list"  # {remark}')
+    proposal.left = dict(jobs.left)
+
+
+def _zone_line(zone_name: str | None) -> str:
     if zone_name:
-        zone = f"zone = {quoted(zone_name)}"
+        return f"zone = {quoted(zone_name)}"
+    return '# zone = "Europe/Berlin"  # of times written without one; default: the site\'s'
+
+
+def _propose_time(proposal: _Proposal, name: str, zone_name: str | None) -> None:
+    zone = _zone_line(zone_name)
     if not name:
         proposal.lack("time", "no column looks like a time")
         return
-    form = _time_format(proposal.rows[name])
+    form = time_format(proposal.rows[name])
     proposal.key("time", name, *(() if form == AUTO else (f"format = {quoted(form)}",)), zone)
-
-
-def _time_format(given: pl.Series) -> str:
-    """Format in which nearly all values are credible times; "" without one."""
-    known = given.drop_nulls()
-    if not len(known) or known.dtype in (pl.Boolean, pl.List, pl.Struct):
-        return ""
-    for form in _FORMATS if known.dtype == pl.String else (AUTO,):
-        years = read_times(known, form=form).values.dt.year()
-        if (years.is_between(2006, 2100).sum() or 0) >= 0.9 * len(known):
-            return form
-    return ""
 
 
 def _propose_gpu(proposal: _Proposal, alike: Sequence[str]) -> None:
     """Key columns of a GPU. `alike`: columns equal in two rows only if their GPUs differ."""
-    numbered = [
-        name
-        for name in proposal.free("gpu")
-        if proposal.values(name).str.contains(r"^\D{0,9}\d{1,4}(\.0)?$").all()
-    ]
+    numbered = [name for name in proposal.free("gpu") if _are_indices(proposal.values(name))]
     if numbered:
         is_number = proposal.values(numbered[0]).str.contains(r"^\d+$").all()
         proposal.key("gpu", numbered[0], *(() if is_number else (r"pattern = '(\d+)$'",)))
@@ -293,6 +321,12 @@ def _propose_gpu(proposal: _Proposal, alike: Sequence[str]) -> None:
                 proposal.key(key, name)
 
 
+def _are_indices(names: pl.Series) -> bool:
+    """Return whether names of GPUs have an index of a node: 3, 3.0, GPU-3."""
+    indices = names.str.extract(r"^\D{0,9}(\d{1,4})(?:\.0)?$").cast(pl.Int64)
+    return indices.null_count() == 0 and bool((indices <= _HIGHEST_GPU).all())
+
+
 def _propose_devices(proposal: _Proposal) -> None:
     """Facts of GPUs; column `name` if its values are models."""
     facts: dict[str, str] = {}
@@ -302,8 +336,19 @@ def _propose_devices(proposal: _Proposal) -> None:
             match_device(model) for model in proposal.values(name).unique()
         ):
             to = "model"
+        if to == "hbm_mib":
+            high = _highest(
+                proposal, proposal.rows[name], (device_meaning(name) or ("", ""))[1] or "MiB"
+            )
+            if not _SMALLEST_CAPACITY_MIB <= high <= COUNTERS_BY_NAME["hbm_used_mib"].high:
+                proposal.left[name] = f"values up to {high:,.4g}: no capacity in MiB"
+                proposal.taken.add(name)
+                continue
+            proposal.capacity_mib = high
         if to and to not in facts.values():
             facts[name] = to
+    if proposal.capacity_mib is None and "model" in facts.values():
+        proposal.capacity_mib = _known_capacity(proposal, facts)
     if not (facts.keys() - {"hbm_mib"} or named(proposal.rows.columns, "gpu")):
         return
     proposal.taken.update(facts)
@@ -323,24 +368,40 @@ def _templates(columns: Mapping[str, pl.Series]) -> dict[str, list[str]]:
 
 
 def _propose_counters(proposal: _Proposal, columns: Mapping[str, pl.Series]) -> None:
-    """Columns or metrics of gpu_samples; the first of several that mean one counter."""
-    counters: set[str] = set()
+    """Columns or metrics of gpu_samples; of several that mean one counter the first that can be it.
+
+    Those that vary come before constant ones, which may be a limit or a capacity.
+    """
+    meanings: dict[str, tuple[str, str]] = {}
+    values: dict[str, pl.Series] = {}
     for template, names in _templates(columns).items():
         known = counter_meaning(template.replace("{gpu}", ""))
-        if known is None or known[0] in counters:
-            proposal.left[template] = f"also {known[0]}" if known else ""
+        if known is None:
+            proposal.left[template] = ""
             continue
-        values = pl.concat([stripped(columns[name]).alias("v") for name in names])
-        if line := _line(proposal, template, known, values):
-            proposal.columns.append(line)
+        meanings[template] = known
+        values[template] = pl.concat([stripped(columns[name]).alias("v") for name in names])
+    lines: dict[str, str] = {}
+    counters: set[str] = set()
+    for template in sorted(meanings, key=lambda name: _constant_value(proposal, values[name])):
+        known = meanings[template]
+        if known[0] in counters:
+            proposal.left[template] = f"also {known[0]}"
+        elif line := _line(proposal, template, known, values[template]):
+            lines[template] = line
             counters.add(known[0])
+    proposal.columns += [lines[template] for template in meanings if template in lines]
 
 
-def _propose_host(
-    proposal: _Proposal, columns: Mapping[str, pl.Series], nodes: Sequence[str]
-) -> None:
+def _constant_value(proposal: _Proposal, values: pl.Series) -> float:
+    """Return the value of a column that has one only; below all others where it varies."""
+    if values.drop_nulls().n_unique() != 1:
+        return -math.inf
+    return _highest(proposal, values, "")
+
+
+def _propose_host(proposal: _Proposal, columns: Mapping[str, pl.Series]) -> None:
     """Columns or metrics for node_samples; counters are columns that only grow."""
-    of_rows = proposal.rows[nodes[0]] if nodes else None
     counters: set[str] = set()
     for name, values in columns.items():
         if name in proposal.taken:
@@ -350,7 +411,7 @@ def _propose_host(
             proposal.left[name] = ""
         elif not is_convertible(known[1] or HOST_UNITS[known[0]], HOST_UNITS[known[0]]):
             proposal.left[name] = f"{known[1]} cannot be {HOST_UNITS[known[0]]}"
-        elif len(values) == proposal.rows.height and not _only_grows(known[0], values, of_rows):
+        elif _decreases(proposal, known[0], values):
             proposal.left[name] = "it decreases, so it is not a counter"
         else:
             to, unit = known
@@ -361,17 +422,28 @@ def _propose_host(
             counters.add(to)
 
 
-def _only_grows(counter: str, values: pl.Series, nodes: pl.Series | None) -> bool:
-    """Return whether values never decrease; True for counters that may.
+def _decreases(proposal: _Proposal, counter: str, values: pl.Series) -> bool:
+    """Return whether a counter that only grows has values that fall, so that it is none.
 
-    Percentages of CPU time are called like the times themselves, and fall.
+    Percentages of CPU time are called like the times themselves, and fall. Long and wide files are
+    not looked at.
     """
-    if counter not in _CUMULATIVE:
-        return True
-    given = numbers(values.alias("v"), wanted=HOST_UNITS[counter]).values.cast(pl.Float64)
-    of = nodes if nodes is not None else pl.repeat(None, len(given), dtype=pl.String, eager=True)
-    steps = pl.DataFrame([given, of.alias("n")]).select(pl.col("v").diff().over("n")).to_series()
-    return int((steps < 0).sum() or 0) <= _FALLS * steps.count()
+    if counter not in CUMULATIVE or len(values) != proposal.rows.height:
+        return False
+    rows = _in_order(proposal, values, column_unit(counter))
+    steps = rows.select(pl.col("v").diff().over(proposal.keys)).to_series()
+    return int((steps < 0).sum() or 0) > _FALLS * steps.count()
+
+
+def _in_order(proposal: _Proposal, values: pl.Series, unit: str) -> pl.DataFrame:
+    """Return the rows of a wide file with times `t`, numbers `v` and the keys, in order of time."""
+    given = numbers(values.alias("v"), wanted=unit, decimal=proposal.decimal).values
+    rows = proposal.rows.select(given.cast(pl.Float64), pl.lit(0).alias(_ALL), *proposal.gpus)
+    if not proposal.time:
+        return rows
+    written = proposal.rows[proposal.time]
+    times = read_times(written, form=time_format(written)).values
+    return rows.with_columns(times.alias("t")).sort("t", maintain_order=True)
 
 
 def _line(proposal: _Proposal, name: str, known: tuple[str, str], values: pl.Series) -> str | None:
@@ -384,17 +456,95 @@ def _line(proposal: _Proposal, name: str, known: tuple[str, str], values: pl.Ser
     if unit and not is_convertible(unit, wanted):
         proposal.left[name] = f"{unit} cannot be {wanted}"
         return None
-    plain = numbers(values, wanted=unit or wanted, decimal=proposal.decimal).values.cast(pl.Float64)
-    highest = plain.filter(plain.is_finite().fill_null(value=False)).max()
-    high = highest if isinstance(highest, float) else 0.0
+    high = _highest(proposal, values, unit or wanted)
     remark = ""
     if wanted == "fraction" and (not unit or (unit == "fraction" and high > _ROUNDED)):
+        if high <= 1 and _are_whole(proposal, values):
+            values_are = "0 or 1" if high == 1 else "0"
+            proposal.missing.append(f"{name} is {values_are} throughout: percent, or a fraction?")
+            return f"# {_as_table(name, to, '...')}  # {proposal.missing[-1]}"
         unit = "percent" if high > _ROUNDED else "fraction"
         remark = f"  # by its values: up to {high:.4g}"
-    if high * factor(unit or wanted, wanted) > COUNTERS_BY_NAME[to].high * _ROUNDED:
-        proposal.left[name] = f"values up to {high:,.4g}: too large for {unit or wanted}"
+    if to == "energy_j":
+        unit, remark, why = _energy_unit(proposal, values, unit)
+    else:
+        why = _objection(proposal, to, unit or wanted, values)
+        if not why and not unit and wanted == "MiB":
+            why = _gib_or_mib(proposal, values)
+    if not why and _decreases(proposal, to, values):
+        why = "it decreases, so it is not a counter"
+    if why:
+        proposal.left[name] = why
         return None
     return _as_table(name, to, "" if unit == wanted else unit) + remark
+
+
+def _objection(proposal: _Proposal, to: str, unit: str, values: pl.Series) -> str:
+    """Return why values cannot be a counter; "" where they can."""
+    wanted = column_unit(to)
+    high = _highest(proposal, values, unit)
+    highest = high * factor(unit, wanted)
+    if highest > COUNTERS_BY_NAME[to].high * _ROUNDED:
+        return f"values up to {high:,.4g}: too large for {unit}"
+    if 0 < highest < _EXCEEDED.get(wanted, 0.0):
+        return f"values up to {high:,.4g}: too small for {unit}"
+    if to not in ("hbm_used_mib", "hbm_free_mib"):
+        return ""
+    capacity = proposal.capacity_mib or _LARGEST_MIB
+    if highest > capacity * _ROUNDED:
+        of = "the capacity" if proposal.capacity_mib else "the largest GPU has"
+        return f"values up to {high:,.6g}: more than {of}, {capacity:,.6g} MiB"
+    return ""
+
+
+def _gib_or_mib(proposal: _Proposal, values: pl.Series) -> str:
+    """Return the doubt about memory without a unit: drivers count whole MiB."""
+    high = _highest(proposal, values, "MiB")
+    if high >= _SMALLEST_CAPACITY_MIB or _are_whole(proposal, values):
+        return ""
+    return f"values up to {high:,.4g} with fractions: GiB, or MiB?"
+
+
+def _energy_unit(proposal: _Proposal, values: pl.Series, unit: str) -> tuple[str, str, str]:
+    """Return unit, remark, and why it is no energy of a GPU: by the power that its growth means."""
+    if not proposal.time or len(values) != proposal.rows.height:
+        return unit, "", ""
+    rows = _in_order(proposal, values, unit or "J").drop_nulls("v")
+    ends = rows.group_by(proposal.keys).agg(
+        rise=pl.col("v").last() - pl.col("v").first(),
+        seconds=(pl.col("t").last() - pl.col("t").first()).dt.total_seconds(fractional=True),
+    )
+    measured = ends.filter(pl.col("seconds") > 0)
+    watts = measured.select(pl.col("rise") / pl.col("seconds")).to_series().median()
+    if not isinstance(watts, float) or watts <= 0:
+        return unit, "", ""
+    for candidate in (unit,) if unit else ("J", "mJ"):
+        power = watts * factor(candidate, "J")
+        if _LEAST_W <= power <= _MOST_W:
+            remark = "" if unit else f"  # by its values: grows by {power:,.4g} W"
+            return candidate, remark, ""
+    power = watts * factor(unit or "J", "J")
+    return unit, "", f"it grows by {power:,.4g} W: no energy of a GPU in {unit or 'J'}"
+
+
+def _known_capacity(proposal: _Proposal, facts: Mapping[str, str]) -> float | None:
+    """Return the memory of the largest GPU by the names of the models; None: not all are known."""
+    column = next(name for name, to in facts.items() if to == "model")
+    devices = [match_device(model) for model in proposal.values(column).unique()]
+    known = [device.hbm_mib for device in devices if device is not None]
+    return max(known) if known and len(known) == len(devices) else None
+
+
+def _highest(proposal: _Proposal, values: pl.Series, unit: str) -> float:
+    """Return the largest finite number in a unit; 0 without one."""
+    plain = numbers(stripped(values), wanted=unit, decimal=proposal.decimal).values.cast(pl.Float64)
+    highest = plain.filter(plain.is_finite().fill_null(value=False)).max()
+    return highest if isinstance(highest, float) else 0.0
+
+
+def _are_whole(proposal: _Proposal, values: pl.Series) -> bool:
+    plain = numbers(values, wanted="", decimal=proposal.decimal).values.cast(pl.Float64)
+    return bool((plain == plain.round()).all())
 
 
 def _as_table(name: str, to: str, unit: str) -> str:
