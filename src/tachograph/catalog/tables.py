@@ -143,6 +143,13 @@ DEVICES = LakeTable(
             "MiB",
             "Memory used plus free in samples: capacity less reserved memory.",
         ),
+        _time(
+            "unsure_from",
+            "From when to `unsure_until` indices of the node identify no GPU: sources contradict "
+            "each other, or it was renumbered.",
+            "never",
+        ),
+        _time("unsure_until", "End of this time.", "never"),
         _SEQ,
     ),
     sort=("node", "gpu", "mig"),
@@ -208,6 +215,13 @@ JOBS = LakeTable(
             "time_precision_s",
             "s",
             "How coarse the recorded times are: 0 for whole seconds, 60 for minutes.",
+        ),
+        TableColumn(
+            "saved",
+            pl.Boolean(),
+            "",
+            "The record is of a saved file: a running job is known up to start plus `elapsed_s`.",
+            "not accounting",
         ),
         _SEQ,
     ),

@@ -138,8 +138,10 @@ def with_own_indices(
 
     Slurm numbers device files, see `slurm.gpu_numbers`. If a node is known to number otherwise, and
     no GPU or several have a number, the job's GPUs on this node are null; without known numbering
-    the number is the index.
+    the number is the index. So are those of rows in a time in which indices of the node identify no
+    GPU.
     """
+    allocations = _without_unsure_numbers(allocations, devices)
     recorded = allocations.filter(pl.col("numbering").is_not_null())
     by = {
         name: devices.select("node", "gpu", number=name).drop_nulls().unique()
@@ -174,6 +176,20 @@ def with_own_indices(
         mig=pl.when(~(moved & lost)).then("mig"),
     )
     return translated.select(allocations.columns)
+
+
+def _without_unsure_numbers(allocations: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+    unsure = devices.select("node", "unsure_from", "unsure_until").drop_nulls()
+    if unsure.is_empty():
+        return allocations
+    numbered = allocations.with_row_index("row")
+    inside = (pl.col("start") <= pl.col("unsure_until")).fill_null(value=True) & (
+        pl.col("end") >= pl.col("unsure_from")
+    ).fill_null(value=True)
+    rows = numbered.join(unsure, on="node").filter(inside)["row"].unique()
+    known = ~pl.col("row").is_in(rows.implode())
+    names = [pl.when(known).then(name).alias(name) for name in ("gpu", "mig")]
+    return numbered.with_columns(names).select(allocations.columns)
 
 
 def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:

@@ -45,8 +45,8 @@ AMBIGUOUS_REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "shared_gpus": ("It had shares of GPUs that other jobs held too, or may have held.", _MAP),
         "unknown_numbers": (
             (
-                "A record names its nodes and not which of their GPUs: its numbers fit none, or "
-                "samples name several jobs."
+                "A record names its nodes and not which of their GPUs: its numbers fit none, "
+                "samples name several jobs, or sources number the GPUs of a node differently."
             ),
             (
                 f"{_NUMBERS} Telemetry with UUIDs or minor numbers of all GPUs of the node shows "
