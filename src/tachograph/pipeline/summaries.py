@@ -347,7 +347,9 @@ def summarize_jobs(
     some = _is_part()
     wall_s = seconds_between("start", "until")
     frame = frame.with_columns(
-        as_of=pl.coalesce("end", pl.lit(now, dtype=frame.schema["until"])),
+        as_of=pl.coalesce(
+            "end", pl.min_horizontal("until", pl.lit(now, dtype=frame.schema["until"]))
+        ),
         elapsed_s=pl.when(pl.col("end").is_null())
         .then(wall_s)
         .otherwise(pl.coalesce("accounted_s", wall_s)),
