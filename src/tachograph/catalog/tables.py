@@ -137,6 +137,7 @@ DEVICES = LakeTable(
         _index("nvml_index", "Index by NVML and DCGM, which count in the order of PCI addresses."),
         _index("minor_number", "Number of the device file, /dev/nvidia0 ..."),
         text("model", "Model as the driver writes it."),
+        text("mig_profile", "Profile of the MIG slice: 1g.10gb.", "the whole GPU, or not known"),
         _number("hbm_mib", "MiB", "Capacity of device memory, as reported."),
         _number(
             "usable_mib",

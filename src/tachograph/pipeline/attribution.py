@@ -17,6 +17,7 @@ from tachograph.catalog.chunks import GpuNumbering
 from tachograph.catalog.config import NodeOptions, SlurmOptions
 from tachograph.catalog.devices import Device, match_device, ridge
 from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.mig import mig_share
 from tachograph.catalog.tables import GPU_KEY, PIPES, SLURM_NUMBERING, TIME
 
 NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
@@ -509,16 +510,16 @@ def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:
 
 
 def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
-    """Return `model`, `hbm_mib`, `usable_mib` per (node, gpu, mig), configuration first.
+    """Return what is known of each (node, gpu, mig), configuration first.
 
     `nodes.gpus` adds GPUs that were never seen; `nodes.models` names the model of a node's GPUs.
     Errors: ConfigError for a broken hostlist.
     """
-    known = devices.select(*GPU_KEY, "model", "hbm_mib", "usable_mib")
+    known = devices.select(*GPU_KEY, "model", "mig_profile", "hbm_mib", "usable_mib")
     configured: list[tuple[object, ...]] = []
     for hosts, count in nodes.gpus.items():
         for node in _expand(hosts):
-            configured += [(node, gpu, None, None, None, None) for gpu in range(count)]
+            configured += [(node, gpu, None, None, None, None, None) for gpu in range(count)]
     extra = pl.DataFrame(configured, schema=known.schema, orient="row").join(
         known, on=["node", "gpu"], how="anti"
     )
@@ -535,7 +536,9 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
 
 
 def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], tuple[float, ...]]]:
-    """Return (node, gpu, mig, gpu_model, hbm_mib), and the ridge points (FLOP/B) of known models.
+    """Return facts per (node, gpu, mig), and the ridge points (FLOP/B) of known models.
+
+    `gpu_model`, `hbm_mib`, `mig_share`: share of the GPU that a slice is, null where not known.
 
     Capacity is the driver's total if measured, else the catalogue's for whole GPUs of a known
     model, else memory used plus free, which omits reserved memory.
@@ -543,9 +546,10 @@ def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], 
     kinds: dict[tuple[str | None, float | None], Device | None] = {}
     names: list[str | None] = []
     capacities: list[float | None] = []
+    shares: list[float | None] = []
     ridges: dict[tuple[str, int], tuple[float, ...]] = {}
-    for node, gpu, mig, model, total, usable in units.select(
-        *GPU_KEY, "model", "hbm_mib", "usable_mib"
+    for node, gpu, mig, model, profile, total, usable in units.select(
+        *GPU_KEY, "model", "mig_profile", "hbm_mib", "usable_mib"
     ).iter_rows():
         measured = usable if total is None else total
         whole = measured if mig is None else None  # a slice's memory is not its model's
@@ -554,11 +558,13 @@ def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], 
         device = kinds[model, whole]
         names.append(device.name if device else model)
         capacities.append(device.hbm_mib if device and total is None and mig is None else measured)
+        shares.append(1.0 if mig is None else mig_share(profile, model, measured))
         if device:
             ridges[node, gpu] = tuple(_ridge(device, pipe) for pipe in PIPES)
     table = units.select(*GPU_KEY).with_columns(
         pl.Series("gpu_model", names, dtype=pl.String),
         pl.Series("hbm_mib", capacities, dtype=pl.Float64),
+        pl.Series("mig_share", shares, dtype=pl.Float64),
     )
     return table, ridges
 

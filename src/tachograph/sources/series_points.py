@@ -290,7 +290,7 @@ def numbered_gpus(placed: Mapping[LabelledGpu, PlacedGpu]) -> tuple[NumberedGpu,
 
 
 DeviceFacts = dict[str, str | float | None]
-_FACTS = ("uuid", "pci", "nvml_index", "minor_number", "model", "hbm_mib")
+_FACTS = ("uuid", "pci", "nvml_index", "minor_number", "model", "mig_profile", "hbm_mib")
 
 
 def device_rows(
