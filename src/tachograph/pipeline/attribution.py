@@ -71,11 +71,15 @@ def attribute(
         rank=pl.col("provenance").replace_strict(ranks, default=3, return_dtype=pl.Int8)
     )
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node")).drop("shared")
+    runs = runs.with_columns(shares=pl.col("run").is_in(sharing.implode()))
+    foreign = _beside_other_clusters(placed, runs)
+    by_samples = best.filter(provenance=BY_SAMPLES)
+    others = best.filter(pl.col("provenance") != BY_SAMPLES)
+    best = pl.concat([others.join(foreign, on=["run", "node"], how="anti"), by_samples])
     named, shared = _of_one_holder(best, sharing, runs)
     finest, overruled = _finer(named)
     known, too_many = _named_by_samples(finest, runs)
     unnamed = best.filter(pl.col("gpu").is_null()).join(known, on=["run", "node"], how="anti")
-    runs = runs.with_columns(shares=pl.col("run").is_in(sharing.implode()))
     accompanied = _accompanied(placed, runs)
     whole, unclear = _whole_nodes(unnamed, known, runs, inventory, accompanied)
     claims = pl.concat([_named_units(known, inventory), whole]).unique()
@@ -84,6 +88,7 @@ def attribute(
         separated, placed.filter(pl.col("provenance") == BY_SAMPLES)
     )
     unknown = {  # by reason, the first that holds
+        "other_clusters": foreign.join(known, on=["run", "node"], how="anti"),
         "contradicted": _contradicted(claims, separated),
         "other_slices": overruled,
         "too_many_samples": too_many,
@@ -412,6 +417,33 @@ def _accompanied(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     before = pl.col("end").cum_max().shift(1).over("node") > pl.col("start")
     after = pl.col("start").shift(-1).over("node") < pl.col("end")
     return cut.filter(before | after).select("run", "node")
+
+
+def _beside_other_clusters(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    """(run, node) where a run of another cluster was on a node of this name at the same time.
+
+    Samples name the node and not its cluster, so they may be of either.
+    """
+    gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0) | pl.col("shares"))
+    of_cluster = gpu_runs.filter(pl.col("cluster").is_not_null()).select("run", "cluster")
+    ends = (pl.col("start").min(), pl.col("end").max())
+    stays = placed.join(of_cluster, on="run").group_by("run", "node", "cluster").agg(ends)
+    mixed = stays.filter(pl.col("cluster").n_unique().over("node") > 1).sort("end", "run")
+    found = [mixed.select("run", "node").clear()]
+    for cluster in mixed["cluster"].unique().sort():
+        others = mixed.filter(pl.col("cluster") != cluster).sort("start", "run")
+        begun = others.select("node", "start", until=pl.col("end").cum_max().over("node"))
+        mine = mixed.filter(cluster=cluster).rename({"start": "begin"})
+        near = mine.join_asof(
+            begun,
+            left_on="end",
+            right_on="start",
+            by="node",
+            allow_exact_matches=False,
+            check_sortedness=False,
+        )
+        found.append(near.filter(pl.col("until") > pl.col("begin")).select("run", "node"))
+    return pl.concat(found)
 
 
 def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
