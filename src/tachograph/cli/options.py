@@ -269,17 +269,24 @@ def configuration_of(arguments: argparse.Namespace) -> Configuration:
 
 @dataclass(frozen=True, slots=True)
 class OpenedLake:
-    """Configuration, lake, and the instant up to which jobs are considered.
-
-    `now` is the time of `--as-of`, or that of the lake (`lake_now`); `clock`: what time it is;
-    `of_lake`: `now` is when the data end.
-    """
+    """Configuration, lake, what time it is, and the time of `--as-of`, if given."""
 
     configuration: Configuration
     lake: Lake
-    now: datetime
     clock: datetime
-    of_lake: bool = False
+    as_of: datetime | None = None
+
+    @property
+    def now(self) -> datetime:
+        """The instant up to which jobs are considered: of `--as-of`, else of the lake."""
+        from tachograph.lake.query import lake_now
+
+        return lake_now(self.lake, self.clock) if self.as_of is None else self.as_of
+
+    @property
+    def of_lake(self) -> bool:
+        """Whether `now` is when the data end."""
+        return self.as_of is None and self.now != self.clock
 
     def remark_end(self) -> None:
         """Remark when the data end, if times are counted from there."""
@@ -303,16 +310,16 @@ def open_lake(arguments: Arguments) -> OpenedLake:
     from tachograph.catalog import config
     from tachograph.catalog.units import parse_time
     from tachograph.lake.delta import Lake
-    from tachograph.lake.query import lake_now
 
     configuration = configuration_of(arguments)
     lake = Lake.open(config.lake_location(arguments.lake, configuration))
     clock = datetime.now(UTC)
-    now = lake_now(lake, clock)
-    as_of = getattr(arguments, "as_of", None)
-    if as_of:
-        now = parse_time(as_of, now=now, zone_name=configuration.site.time_zone)
-    return OpenedLake(configuration, lake, now, clock, of_lake=not as_of and now != clock)
+    opened = OpenedLake(configuration, lake, clock)
+    written = getattr(arguments, "as_of", None)
+    if not written:
+        return opened
+    as_of = parse_time(written, now=opened.now, zone_name=configuration.site.time_zone)
+    return OpenedLake(configuration, lake, clock, as_of)
 
 
 def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:

@@ -61,14 +61,24 @@ T = TypeVar("T")
 def lake_now(lake: Lake, clock: datetime) -> datetime:
     """Return `clock`; of a lake whose data end more than a day earlier, when they end.
 
-    That is the latest sample, or the latest time of a job that started.
+    That is the latest sample, or the latest time of a job that started. Of a damaged lake it is
+    `clock`: who reads the damaged table reports it.
     """
+    try:
+        latest = _latest_time(lake, clock)
+    except LakeError:
+        return clock
+    return clock if latest is None or clock - latest <= CURRENT_FOR else latest
+
+
+def _latest_time(lake: Lake, clock: datetime) -> datetime | None:
+    """When the data end; jobs are read only where samples do not show that the lake is current."""
     files = [*lake.files(GPU_SAMPLES), *lake.files(NODE_SAMPLES)]
     latest = span_of(files)[1]
     if latest is None or clock - latest > CURRENT_FOR:
         newest = [latest, *(_latest_of(lake, table, lake.version(table)) for table in _TIMED)]
         latest = max((time for time in newest if time is not None), default=None)
-    return clock if latest is None or clock - latest <= CURRENT_FOR else latest
+    return latest
 
 
 _TIMED = (JOBS, ALLOCATIONS)
