@@ -59,3 +59,29 @@ def test_relative_times_count_from_the_end_and_it_is_remarked_once(
         printed = capsys.readouterr()
         assert printed.out.split()[1:] == jobs
         assert printed.err.count("the data of this lake end at 2026-03-01 12:00:00") == remarks
+
+
+@pytest.mark.parametrize(
+    ("words", "week"), [((), "2026-W09"), (("--as-of", "2026-03-01T13:00"), "2026-W08")]
+)
+def test_the_digest_is_of_the_week_in_which_the_data_end(
+    words: tuple[str, ...], week: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    location = str(tmp_path / "lake")
+    weeks = [job("7", END - HOUR, END, gpus=1)]
+    fill(Lake.create(location), {"jobs": weeks}, chunk="jobs")
+    assert main(["analyze", "--lake", location]) == 0
+    capsys.readouterr()
+    assert main(["act", "digest", *words, "--lake", location, "--time-zone", "UTC"]) == 0
+    printed = capsys.readouterr()
+    assert f"{week}: 0 digests of" in printed.out
+    assert ("the data of this lake end" in printed.err) is (not words)
+
+
+def test_a_damaged_lake_has_the_clocks_time(tmp_path: Path) -> None:
+    """So that the commands that repair it can be run."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    fill(lake, ENDED, chunk="jobs")
+    for file in (tmp_path / "lake" / "jobs").rglob("*.parquet"):
+        file.unlink()
+    assert lake_now(Lake.open(str(tmp_path / "lake")), END + 9 * DAY) == END + 9 * DAY

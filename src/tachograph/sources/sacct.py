@@ -229,25 +229,28 @@ def _saved_rows(rows: list[SlurmRow], latest: Callable[[], datetime | None]) -> 
     saved: list[SlurmRow] = []
     for row in rows:
         row = {**row, "saved": True}
-        if row["end"] is None and row["start"] is not None and row["elapsed_s"] is None:
+        start = row["start"]
+        if row["end"] is None and row["elapsed_s"] is None and isinstance(start, datetime):
             last = latest()
             if last is not None:
-                row["elapsed_s"] = max(0.0, (last - row["start"]).total_seconds())
+                row["elapsed_s"] = max(0.0, (last - start).total_seconds())
         saved.append(row)
     return saved
 
 
 def _latest_time(content: Callable[[], Iterable[AccountingReading]]) -> datetime | None:
     """The latest recorded time of jobs that have started, with what is known of their run time."""
-    latest = None
+    times: list[datetime] = []
     for reading in content():
         for row in reading.jobs:
-            if row["start"] is None:
-                continue
-            elapsed = timedelta(seconds=row["elapsed_s"] or 0)
-            ended = row["end"] or row["start"] + elapsed
-            latest = ended if latest is None else max(latest, ended)
-    return latest
+            start, end, elapsed_s = row["start"], row["end"], row["elapsed_s"]
+            if isinstance(end, datetime):
+                times.append(end)
+            if isinstance(start, datetime):
+                elapsed = timedelta(seconds=elapsed_s) if isinstance(elapsed_s, float) else None
+                times.append(start if elapsed is None else start + elapsed)
+        times = [max(times)] if times else []
+    return max(times, default=None)
 
 
 def steps(

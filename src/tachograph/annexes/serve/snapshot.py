@@ -403,9 +403,18 @@ class ServedLake:
         opened = OpenLake(lake, self.configuration, lake_now(self.lake, clock))
         waiting = partial(snapshot.not_analyzed, viewer)
         return View(
-            *(viewer, snapshot.served, clock, opened, visible, waiting),
-            *(snapshot.reports, self.background),
-            *(self.written, self.shared_objects, self._simulated, self.images.problem),
+            viewer,
+            snapshot.served,
+            clock,
+            opened,
+            visible,
+            waiting,
+            snapshot.reports,
+            self.background,
+            self.written,
+            self.shared_objects,
+            self._simulated,
+            self.images.problem,
         )
 
     def written(
