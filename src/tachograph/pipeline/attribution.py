@@ -81,7 +81,10 @@ def attribute(
     known, too_many = _named_by_samples(finest, runs)
     unnamed = best.filter(pl.col("gpu").is_null()).join(known, on=["run", "node"], how="anti")
     accompanied = _accompanied(placed, runs)
-    whole, unclear = _whole_nodes(unnamed, known, runs, inventory, accompanied)
+    of_clusters = placed.join(runs.select("run", "cluster"), on="run").group_by("node")
+    clusters = of_clusters.agg(pl.col("cluster").drop_nulls().n_unique())
+    mixed = clusters.filter(pl.col("cluster") > 1)["node"]
+    whole, unclear = _whole_nodes(unnamed, known, runs, inventory, accompanied, mixed=mixed)
     claims = pl.concat([_named_units(known, inventory), whole]).unique()
     separated, contested = separate(claims)
     intervals, handovers = _between_runs(
@@ -371,13 +374,16 @@ def _whole_nodes(
     runs: pl.DataFrame,
     inventory: pl.DataFrame,
     accompanied: pl.DataFrame,
+    *,
+    mixed: pl.Series,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Nodes without recorded GPUs: those a run had whole, as claims on every GPU; and the others.
 
     A run had its nodes whole when it is exclusive, or when its GPUs are as many as theirs and those
     recorded elsewhere and it was alone on them: beside others, the node may have more GPUs than
-    were seen so far. A run with shares has the GPU of each node that has no other one, where no
-    other run shares it.
+    were seen so far. Where clusters have nodes of one name (`mixed`), GPUs beyond its own are those
+    of another cluster, so their number decides for exclusive runs, too. A run with shares has the
+    GPU of each node that has no other one, where no other run shares it.
     """
     there = inventory.group_by("node").agg(there=pl.col("gpu").n_unique().cast(pl.Int64))
     nodes = unnamed.select("run", "node").unique().join(there, on="node", how="left")
@@ -394,7 +400,8 @@ def _whole_nodes(
     all_of_them = pl.col("counted") + pl.col("named").fill_null(0) == pl.col("gpus")
     shared_units = unnamed.join(accompanied, on=["run", "node"], how="semi")["run"].unique()
     alone = ~pl.col("run").is_in(shared_units.implode())
-    whole_gpus = pl.col("exclusive") | (all_of_them & alone)
+    of_one_cluster = ~pl.col("node").is_in(mixed.implode())
+    whole_gpus = (pl.col("exclusive") & (of_one_cluster | all_of_them)) | (all_of_them & alone)
     one_holder = pl.when("shares").then(pl.col("single") & alone).otherwise(whole_gpus)
     decided = sized.with_columns(whole=one_holder.fill_null(value=False))
     units = (
