@@ -28,7 +28,7 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.hosts import HOST_COUNTERS_READ
 
-METHOD = "10"  # raised when the same input gives other numbers than before
+METHOD = "11"  # raised when the same input gives other numbers than before
 # Of nodes with other devices than before.
 EVER = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
 
