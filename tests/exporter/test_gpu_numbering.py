@@ -252,7 +252,7 @@ def test_a_replaced_gpu_keeps_its_place() -> None:
     label = NumberedGpu("n", 1, None, "GPU-c", None, "nvml_index")
     assert not new_indices([label], known).moved
     later = new_indices(
-        [label], known, times={("n", 1): minutes(6, 9)}, sampled=lambda *_: minutes(0, 5)
+        [label], known, times=lambda: {("n", 1): minutes(6, 9)}, sampled=lambda *_: minutes(0, 5)
     )
     assert not later.moved
     assert [(row.since, row.until) for row in later.unsure] == [minutes(5, 6)]
@@ -268,7 +268,7 @@ def test_another_index_in_the_same_time_is_no_new_index(uuid: str, number: int, 
 
     def numbered(first: int, last: int) -> NewIndices:
         times = {("n", number): minutes(first, last)}
-        return new_indices([label], known, times=times, sampled=lambda *_: minutes(10, 20))
+        return new_indices([label], known, times=lambda: times, sampled=lambda *_: minutes(10, 20))
 
     for first, last in ((20, 20), (20, 30), (10, 10), (0, 10), (12, 13), (0, 30)):
         contradicting = numbered(first, last)
@@ -285,7 +285,7 @@ def test_a_node_that_counts_anew() -> None:
     known = devices_of(("n", 0, "GPU-a", 0, None), ("n", 1, "GPU-b", 1, None))
     label = NumberedGpu("n", 0, None, "GPU-b", None, "nvml_index")
     anew = new_indices(
-        [label], known, times={("n", 0): minutes(6, 9)}, sampled=lambda *_: minutes(0, 5)
+        [label], known, times=lambda: {("n", 0): minutes(6, 9)}, sampled=lambda *_: minutes(0, 5)
     )
     assert not anew.moved
 

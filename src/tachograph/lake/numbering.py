@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ _SCHEMA = {name: DEVICES.schema[name] for name in ("node", "gpu")}
 
 
 TimeRange = tuple[datetime, datetime]  # first and last sample
+IndexTimes = Callable[[], Mapping[tuple[str, int], TimeRange]]
 SampledTimes = Callable[[str, int], TimeRange | None]  # of (node, index)
 
 
@@ -57,7 +59,8 @@ def renumbered(
     else:
         parts = _labelled_by_devices(parts)
     gpus = dict.fromkeys(gpu for part in parts for gpu in part.gpus)
-    numbers = new_indices(gpus, known, times=_times_by_index(parts), sampled=sampled)
+    times = cache(partial(_times_by_index, parts))
+    numbers = new_indices(gpus, known, times=times, sampled=sampled)
     result = list(parts)
     places = [place for place, part in enumerate(parts) if part.gpus]
     unclear = [row.node for row in numbers.unsure if row.until == ALWAYS[1]]
@@ -183,12 +186,13 @@ def new_indices(
     gpus: Iterable[NumberedGpu],
     known: pl.DataFrame,
     *,
-    times: Mapping[tuple[str, int], TimeRange] | None = None,
+    times: IndexTimes = dict,
     sampled: SampledTimes = _never_sampled,
 ) -> NewIndices:
     """Return the indices in the lake of labels that number otherwise.
 
-    times: first and last sample of each (node, index) of the labels.
+    times: first and last sample of each (node, index) of the labels; called where indices
+    contradict.
 
     >>> known = pl.DataFrame(
     ...     [("n", 0, "GPU-b", 0), ("n", 1, "GPU-a", 1)], schema=["node", "gpu", "uuid", "minor_number"], orient="row"
@@ -208,7 +212,7 @@ def new_indices(
     unsure: list[UnsureNumber] = []
     for node, same in groupby(ordered, key=lambda gpu: gpu.node):
         by_index = {index: list(labels) for index, labels in groupby(same, key=lambda gpu: gpu.gpu)}
-        history = _NodeHistory(node, rows.get(node, []), times or {}, sampled)
+        history = _NodeHistory(node, rows.get(node, []), times, sampled)
         placed = _of_node(by_index, history)
         moved |= {(node, before): after for before, after in placed.items() if before != after}
         unsure += history.unsure.values()
@@ -265,7 +269,7 @@ class _NodeHistory:
 
     node: str
     known: Sequence[_KnownGpu]
-    times: Mapping[tuple[str, int], TimeRange]
+    times: IndexTimes
     sampled: SampledTimes
     unsure: dict[tuple[int, int | None], UnsureNumber] = field(default_factory=dict)
 
@@ -296,7 +300,7 @@ class _NodeHistory:
 
     def _changed(self, label: NumberedGpu, row: _KnownGpu) -> bool:
         """Whether the label's index is a new one, from after the last sample by those so far."""
-        mine = self.times.get((self.node, label.gpu))
+        mine = self.times().get((self.node, label.gpu))
         if mine is None:
             return row.gpu == label.gpu
         if any(gpu.unsure_until == ALWAYS[1] for gpu in self.known):
