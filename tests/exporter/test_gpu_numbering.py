@@ -8,19 +8,24 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import permutations, product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from madelake import fill, held, job
 from tachograph.catalog.chunks import Chunk, GpuNumbering, NumberedGpu
-from tachograph.catalog.tables import ALLOCATIONS, DEVICES, REJECTS
+from tachograph.catalog.config import SlurmOptions
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, REJECTS
 from tachograph.cli import main
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
-from tachograph.lake.numbering import new_indices
+from tachograph.lake.numbering import ALWAYS, NewIndices, new_indices
 from tachograph.lake.query import read_latest, read_summaries
+from tachograph.pipeline.attribution import with_own_indices
 from tachograph.sources.series import SeriesMemory
 from tachograph.sources.series_rows import SeriesRows
 
@@ -158,7 +163,7 @@ def test_no_two_gpus_have_one_index(first: tuple[int, ...], second: tuple[int, .
                 NumberedGpu("n", order[gpu], None, f"GPU-{gpu}", None, numbering)
                 for gpu in range(seen if numbering == "minor_number" else 3)
             ]
-            moved = new_indices(labels, pl.DataFrame(known, schema=SCHEMA))
+            moved = new_indices(labels, pl.DataFrame(known, schema=SCHEMA)).moved
             for label in labels:
                 index = moved.get(("n", label.gpu), label.gpu)
                 row = next((row for row in known if row["gpu"] == index), None)
@@ -183,7 +188,7 @@ def test_a_pci_address_where_no_uuid_is_known() -> None:
         pci=pl.Series(["00000000:3A:00.0", "00000000:5A:00.0"])
     )
     labels = [NumberedGpu("n", 0, None, None, "0000:5a:00.0", "nvml_index")]
-    assert new_indices(labels, known) == {("n", 0): 1}
+    assert new_indices(labels, known).moved == {("n", 0): 1}
 
 
 def test_rows_of_indices_alone_count_as_nvml_does(lake: Lake, tmp_path: Path) -> None:
@@ -238,18 +243,161 @@ def test_indices_of_the_controller_are_minor_numbers(
     }
 
 
+def minutes(first: int, last: int) -> tuple[datetime, datetime]:
+    return T + timedelta(minutes=first), T + timedelta(minutes=last)
+
+
 def test_a_replaced_gpu_keeps_its_place() -> None:
     known = devices_of(("n", 0, "GPU-a", 0, 0), ("n", 1, "GPU-b", 1, 1))
-    assert new_indices([NumberedGpu("n", 1, None, "GPU-c", None, "nvml_index")], known) == {}
+    label = NumberedGpu("n", 1, None, "GPU-c", None, "nvml_index")
+    assert not new_indices([label], known).moved
+    later = new_indices(
+        [label], known, times=lambda: {("n", 1): minutes(6, 9)}, sampled=lambda *_: minutes(0, 5)
+    )
+    assert not later.moved
+    assert [(row.since, row.until) for row in later.unsure] == [minutes(5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("uuid", "number", "index"), [("GPU-b", 0, 1), ("GPU-c", 1, 2), ("GPU-c", 0, 2)]
+)
+def test_another_index_in_the_same_time_is_no_new_index(uuid: str, number: int, index: int) -> None:
+    """A node is renumbered where the old number ends before the new one begins."""
+    known = devices_of(("n", 0, "GPU-a", 0, None), ("n", 1, "GPU-b", 1, None))
+    label = NumberedGpu("n", number, None, uuid, None, "nvml_index")
+
+    def numbered(first: int, last: int) -> NewIndices:
+        times = {("n", number): minutes(first, last)}
+        return new_indices([label], known, times=lambda: times, sampled=lambda *_: minutes(10, 20))
+
+    for first, last in ((20, 20), (20, 30), (10, 10), (0, 10), (12, 13), (0, 30)):
+        contradicting = numbered(first, last)
+        assert contradicting.moved == {("n", number): index}
+        assert [(row.since, row.until) for row in contradicting.unsure] == [ALWAYS]
+    for first, last, border in ((21, 30, (20, 21)), (0, 9, (9, 10))):
+        renumbered = numbered(first, last)
+        assert not renumbered.moved
+        assert [(row.since, row.until) for row in renumbered.unsure] == [minutes(*border)]
 
 
 def test_a_node_that_counts_anew() -> None:
     """GPU 0 fell off the bus: the other is 0 from now on, for maps and accounting too."""
     known = devices_of(("n", 0, "GPU-a", 0, None), ("n", 1, "GPU-b", 1, None))
-    assert new_indices([NumberedGpu("n", 0, None, "GPU-b", None, "nvml_index")], known) == {}
+    label = NumberedGpu("n", 0, None, "GPU-b", None, "nvml_index")
+    anew = new_indices(
+        [label], known, times=lambda: {("n", 0): minutes(6, 9)}, sampled=lambda *_: minutes(0, 5)
+    )
+    assert not anew.moved
+
+
+def ordinals(minute: int) -> list[Series]:
+    """Another exporter numbers the same GPUs the other way round."""
+    del minute
+    metric = "DCGM_FI_DEV_GPU_TEMP"
+    return [
+        (metric, {"ordinal": "0", "UUID": "GPU-b", "Hostname": "n"}, 70),
+        (metric, {"ordinal": "1", "UUID": "GPU-a", "Hostname": "n"}, 30),
+    ]
+
+
+EXPORTERS = {"dcgm": dcgm, "ordinals": ordinals}
+
+
+def ingest_pages(lake: Lake, memory: SeriesMemory, series: Sequence[Series], t: datetime) -> None:
+    rows = SeriesRows(memory)
+    lines = []
+    for metric, labels, value in series:
+        block = ",".join(f'{label}="{text}"' for label, text in labels.items())
+        lines.append(f"{metric}{{{block}}} {value}\n")
+    rows.add_page("".join(lines).encode(), t=t, node="n")
+    chunk = Chunk(f"{t} {lines}", "dcgm-exporter", "n", rows.parts(), rows.known)
+    ingest(lake, [chunk], now=t)
+
+
+@pytest.mark.parametrize("order", [("dcgm", "ordinals"), ("ordinals", "dcgm")])
+@pytest.mark.parametrize("analyzed_between", [False, True])
+def test_exporters_that_contradict_each_other(
+    order: tuple[str, str], analyzed_between: bool, lake: Lake
+) -> None:
+    """Nobody knows which of them the map agrees with: jobs are ambiguous, and it is counted."""
+    maps = [held(name, "n", [gpu], T) for gpu, name in enumerate(("8", "7"))]
+    fill(lake, {"allocations": [*maps[0], *maps[1]]}, chunk="map")
+    for exporter in order:
+        memory = SeriesMemory()
+        for minute in range(0, 8, 4):
+            t = T + timedelta(minutes=minute)
+            ingest_pages(lake, memory, EXPORTERS[exporter](minute), t)
+        if analyzed_between:
+            analyzed()
+    jobs = analyzed()
+    assert {name: row["ambiguous_because"] for name, row in jobs.items()} == {
+        "7": "unknown_numbers",
+        "8": "unknown_numbers",
+    }
+    counted = read_latest(lake, REJECTS).filter(reason="contradicting_numbers")
+    assert counted.height == 1
+    samples = lake.scan(GPU_SAMPLES).collect()
+    by_gpu = samples.group_by("gpu").agg(pl.col("gpu_util").max(), pl.col("gpu_temp_c").max())
+    assert {(round(row[1], 1), row[2]) for row in by_gpu.rows()} == {(0.1, 30), (0.9, 70)}
+
+
+def test_one_page_of_contradicting_exporters(lake: Lake) -> None:
+    fill(lake, {"allocations": [*held("8", "n", [0], T), *held("7", "n", [1], T)]}, chunk="map")
+    ingest_pages(lake, SeriesMemory(), [*dcgm(0), *ordinals(0)], T)
+    assert {row["attribution"] for row in analyzed().values()} == {"ambiguous"}
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["dcgm", "ordinals"]), st.sampled_from([0, 1, 30, 240])),
+        min_size=1,
+        max_size=6,
+    ),
+    one_process=st.booleans(),
+    by_labels=st.booleans(),
+)
+def test_no_interleaving_gives_a_job_the_samples_of_another(
+    steps: list[tuple[str, int]], one_process: bool, by_labels: bool
+) -> None:
+    """The GPUs of a job, wherever they are known, have only samples of its own GPU."""
+    with TemporaryDirectory() as folder:
+        made = Lake.create(f"{folder}/lake")
+        t = T
+        shared = SeriesMemory()
+        memories = {name: shared if one_process else SeriesMemory() for name in EXPORTERS}
+        for exporter, wait in steps:
+            series = EXPORTERS[exporter](0)
+            if by_labels:
+                named = {"GPU-a": "8", "GPU-b": "7"}
+                series = [
+                    (metric, labels | {"hpc_job": named[labels["UUID"]]}, value)
+                    for metric, labels, value in series
+                ]
+            ingest_pages(made, memories[exporter], series, t)
+            t += timedelta(minutes=wait)
+        maps = [*held("8", "n", [0], T), *held("7", "n", [1], T)]
+        if steps[0][0] == "ordinals":
+            maps = [*held("7", "n", [0], T), *held("8", "n", [1], T)]
+        if not by_labels:
+            fill(made, {"allocations": maps}, chunk="map")
+        allocations = with_own_indices(
+            read_latest(made, ALLOCATIONS), read_latest(made, DEVICES), slurm=SlurmOptions()
+        )
+        samples = made.scan(GPU_SAMPLES).collect()
+        both = samples.join(allocations.drop("seq"), on=["node", "gpu"])
+        of_others = (pl.col("gpu_temp_c") == pl.when(job_id="7").then(30).otherwise(70)) | (
+            (pl.col("gpu_util") < 0.5) == (pl.col("job_id") == "7")
+        )
+        during = (pl.col("t") >= pl.col("start")) & (
+            pl.col("t") <= pl.col("end").fill_null(pl.col("t"))
+        )
+        assert both.filter(during.fill_null(value=True) & of_others).is_empty()
+        if len({exporter for exporter, _ in steps}) == 1:
+            assert set(both["job_id"]) == {"7", "8"}
 
 
 def test_labels_without_a_uuid_follow_those_with_one() -> None:
     known = devices_of(("n", 0, "GPU-b", 1, 0), ("n", 1, "GPU-a", 0, 1))
     labels = [NumberedGpu("n", gpu, None, None, None, "nvml_index") for gpu in (0, 1)]
-    assert new_indices(labels, known) == {("n", 0): 1, ("n", 1): 0}
+    assert new_indices(labels, known).moved == {("n", 0): 1, ("n", 1): 0}

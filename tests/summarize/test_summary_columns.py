@@ -209,6 +209,7 @@ def test_a_reported_capacity_counts_before_the_catalogue_and_that_before_used_pl
             "gpu": pl.Series([0, 1, 2], dtype=pl.Int16),
             "mig": pl.Series([None, None, 1], dtype=pl.Int16),
             "model": ["NVIDIA A100-SXM4-40GB"] * 3,
+            "mig_profile": ["", None, "2g.10gb"],
             "hbm_mib": [40_441.0, None, None],
             "usable_mib": [39_900.0, 40_018.0, 9_856.0],
         }
@@ -216,6 +217,7 @@ def test_a_reported_capacity_counts_before_the_catalogue_and_that_before_used_pl
     facts, _ = gpu_facts(units)
     assert facts.get_column("hbm_mib").to_list() == [40_441.0, 40_960.0, 9_856.0]
     assert facts.get_column("gpu_model").to_list() == ["A100 SXM 40GB"] * 3
+    assert facts.get_column("mig_share").to_list() == [1.0, 1.0, 2 / 7]
 
 
 def summaries(*means: tuple[float | None, float | None]) -> pl.DataFrame:

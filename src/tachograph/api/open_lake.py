@@ -79,9 +79,8 @@ def open_lake(lake: str | None = None, config_file: str | None = None) -> OpenLa
     Errors: ConfigError, LakeError without a lake.
     """
     configuration = config.load(config_file)
-    return OpenLake(
-        Lake.open(config.lake_location(lake, configuration)), configuration, datetime.now(UTC)
-    )
+    opened = Lake.open(config.lake_location(lake, configuration))
+    return OpenLake(opened, configuration, query.lake_now(opened, datetime.now(UTC)))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -95,6 +95,11 @@ class PageView(Protocol):
 
     @property
     def now(self) -> datetime:
+        """The time from which pages look back: the clock's, or that of a lake that ended."""
+        ...
+
+    @property
+    def clock(self) -> datetime:
         """When the request came, UTC."""
         ...
 

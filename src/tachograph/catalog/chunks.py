@@ -39,7 +39,14 @@ CLAMPED: Final = "clamped"  # the reason of values that were set to the end of t
 SLICE_ABOVE_ONE: Final = "slice_above_one"  # of ratios of MIG slices that are kept above 1
 # reasons that remove nothing
 NOT_REMOVED: Final = frozenset(
-    {CLAMPED, SLICE_ABOVE_ONE, "index_contradicts_uuid", "job_of_steps", "server_warning"}
+    {
+        CLAMPED,
+        SLICE_ABOVE_ONE,
+        "index_contradicts_uuid",
+        "contradicting_numbers",
+        "job_of_steps",
+        "server_warning",
+    }
 )
 
 # What a mapping does not name; `column` is its name.
@@ -65,7 +72,10 @@ GpuNumbering = Literal["nvml_index", "minor_number"]  # columns of `devices`
 
 
 class NumberedGpu(NamedTuple):
-    """A GPU with its number in a part's rows. `numbering`: the scheme; None: the site's own."""
+    """A GPU with its number in a part's rows. `numbering`: the scheme; None: the site's own.
+
+    `ambiguous`: labels give this number to several GPUs at the same time.
+    """
 
     node: str
     gpu: int
@@ -73,6 +83,7 @@ class NumberedGpu(NamedTuple):
     uuid: str | None
     pci: str | None
     numbering: GpuNumbering | None
+    ambiguous: bool = False
 
 
 @dataclass(frozen=True, slots=True)

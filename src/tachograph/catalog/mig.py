@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -64,3 +65,32 @@ def profiles_of(model: str, hbm_bytes: float | None = None) -> tuple[MigProfile,
     """
     device = match_device(model, None if hbm_bytes is None else hbm_bytes / MI)
     return MIG_PROFILES.get(model) or (() if device is None else MIG_PROFILES.get(device.name, ()))
+
+
+_WRITTEN = re.compile(r"(?:^|[^a-zA-Z0-9.])((\d+)g\.\d+gb)", re.IGNORECASE)
+_SMS = {profile.name: profile.sms for profiles in MIG_PROFILES.values() for profile in profiles}
+
+
+def mig_share(
+    profile: str | None, model: str | None = None, hbm_mib: float | None = None
+) -> float | None:
+    """Return the share of a GPU that a slice is; None if not known.
+
+    That of its SMs by the profile, which the type of a gres may contain; without one, the memory of
+    the slice over that of the model.
+
+    >>> [mig_share(name) == 1 / 7 for name in ("1g.10gb", "1g.10gb+me", "nvidia_a100_1g.5gb")]
+    [True, True, True]
+    >>> mig_share("a30_2g.12gb"), mig_share("7g.80gb"), mig_share(None, "H100 SXM 80GB", 20480.0)
+    (0.5, 1.0, 0.25)
+    >>> mig_share("a100"), mig_share(None, "H100 SXM 80GB"), mig_share(None, None, 20480.0)
+    (None, None, None)
+    """
+    written = _WRITTEN.search(profile or "")
+    if written:
+        share = _SMS.get(written[1].lower(), Fraction(int(written[2]), 7))
+        return min(1.0, float(share))
+    device = match_device(model)
+    if device is None or hbm_mib is None:
+        return None
+    return min(1.0, hbm_mib / device.hbm_mib)

@@ -213,6 +213,11 @@ def refuse_unclear_fraction(
     )
 
 
+def is_span(written: str) -> bool:
+    """Return whether a text is a span before now, as in `12h`."""
+    return bool(_SPAN.match(written.strip()))
+
+
 def parse_time(written: str, *, now: datetime, zone_name: str = "UTC") -> datetime:
     """Return the UTC time of a text: ISO date or time in the site's zone, or a span before `now`.
 
@@ -222,7 +227,7 @@ def parse_time(written: str, *, now: datetime, zone_name: str = "UTC") -> dateti
     Errors: UsageError when it is neither, or too far away.
     """
     try:
-        if _SPAN.match(written.strip()):
+        if is_span(written):
             return now - timedelta(seconds=span_s(written))
         return to_utc(datetime.fromisoformat(written), zone_name)
     except (ValueError, OverflowError):  # also a time before the year 1 or behind 9999

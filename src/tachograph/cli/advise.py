@@ -59,6 +59,7 @@ def run(arguments: Arguments) -> int:
 
     request = _request(arguments)
     opened = open_lake(arguments)
+    opened.remark_end()
     advice = read_advice(opened.lake, opened.configuration, request, now=opened.now)
     if arguments.json:
         output.print_json(advice_json(advice))

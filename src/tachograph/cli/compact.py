@@ -58,13 +58,13 @@ def run(arguments: Arguments) -> int:
         if arguments.expire:
             keep = opened.configuration.retention.days
             expired = expire(
-                opened.lake, keep, now=opened.now, dry_run=arguments.dry_run, progress=progress
+                opened.lake, keep, now=opened.clock, dry_run=arguments.dry_run, progress=progress
             )
         if not arguments.dry_run:
             done = compact(
                 opened.lake,
                 ALL_TABLES,
-                counting=rows_that_count(opened.lake, opened.now),
+                counting=rows_that_count(opened.lake, opened.clock),
                 vacuum_hours=arguments.vacuum_hours,
                 progress=progress,
             )

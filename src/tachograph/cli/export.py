@@ -105,7 +105,7 @@ def _export(target: ExportTarget, options: Arguments) -> list[ExportResult]:
     from tachograph.export.content import read_content
 
     opened = open_lake(options)
-    content = read_content(opened.lake, job_filter(options, opened), now=opened.now)
+    content = read_content(opened.lake, job_filter(options, opened), now=opened.clock)
     if options.pseudonyms:
         from tachograph.catalog.pseudonyms import PseudonymKey
         from tachograph.export.pseudonyms import parse_kinds, with_pseudonyms

@@ -6,10 +6,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import BREAK, TachographError
 from tachograph.catalog.secrets import redacted
-from tachograph.cli.options import Arguments
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 
 def error(problem: TachographError) -> None:
@@ -43,7 +46,7 @@ class Narrator:
     no_color: bool = False
 
     @classmethod
-    def of(cls, arguments: Arguments) -> Narrator:
+    def of(cls, arguments: Namespace) -> Narrator:
         """Return the narrator for these options."""
         return cls(quiet=arguments.quiet, no_color=arguments.no_color)
 

@@ -269,11 +269,35 @@ def configuration_of(arguments: argparse.Namespace) -> Configuration:
 
 @dataclass(frozen=True, slots=True)
 class OpenedLake:
-    """Configuration, lake, and the instant up to which jobs are considered."""
+    """Configuration, lake, what time it is, and the time of `--as-of`, if given."""
 
     configuration: Configuration
     lake: Lake
-    now: datetime
+    clock: datetime
+    as_of: datetime | None = None
+
+    @property
+    def now(self) -> datetime:
+        """The instant up to which jobs are considered: of `--as-of`, else of the lake."""
+        from tachograph.lake.query import lake_now
+
+        return lake_now(self.lake, self.clock) if self.as_of is None else self.as_of
+
+    @property
+    def of_lake(self) -> bool:
+        """Whether `now` is when the data end."""
+        return self.as_of is None and self.now != self.clock
+
+    def remark_end(self) -> None:
+        """Remark when the data end, if times are counted from there."""
+        from tachograph.catalog.columns import local_time
+        from tachograph.catalog.units import text
+        from tachograph.cli.narrate import remark
+
+        if self.of_lake:
+            when = local_time(self.now, self.configuration.site.time_zone)
+            ago = text((self.clock - self.now).total_seconds(), "s")
+            remark(f"the data of this lake end at {when}, {ago} ago: times count from there")
 
 
 def open_lake(arguments: Arguments) -> OpenedLake:
@@ -289,11 +313,13 @@ def open_lake(arguments: Arguments) -> OpenedLake:
 
     configuration = configuration_of(arguments)
     lake = Lake.open(config.lake_location(arguments.lake, configuration))
-    now = datetime.now(UTC)
-    as_of = getattr(arguments, "as_of", None)
-    if as_of:
-        now = parse_time(as_of, now=now, zone_name=configuration.site.time_zone)
-    return OpenedLake(configuration, lake, now)
+    clock = datetime.now(UTC)
+    opened = OpenedLake(configuration, lake, clock)
+    written = getattr(arguments, "as_of", None)
+    if not written:
+        return opened
+    as_of = parse_time(written, now=opened.now, zone_name=configuration.site.time_zone)
+    return OpenedLake(configuration, lake, clock, as_of)
 
 
 def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
@@ -382,7 +408,7 @@ def job_filter(arguments: argparse.Namespace, opened: OpenedLake) -> JobFilter:
 
     Errors: UsageError for an invalid condition or time.
     """
-    from tachograph.catalog.units import parse_time
+    from tachograph.catalog.units import is_span, parse_time
     from tachograph.lake.filters import JobFilter, parse_condition
 
     zone = opened.configuration.site.time_zone
@@ -390,6 +416,8 @@ def job_filter(arguments: argparse.Namespace, opened: OpenedLake) -> JobFilter:
     def instant(written: str | None) -> datetime | None:
         return None if written is None else parse_time(written, now=opened.now, zone_name=zone)
 
+    if any(is_span(written or "") for written in (arguments.since, arguments.until)):
+        opened.remark_end()
     return JobFilter(
         users=tuple(arguments.user),
         accounts=tuple(arguments.account),

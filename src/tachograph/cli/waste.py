@@ -21,7 +21,7 @@ def add_arguments(parser: Parser) -> None:
         "--by",
         default="cause",
         metavar="WHAT",
-        help="group by cause (default), user, account, partition or gpu_model",
+        help="group by cause (default), user, account, partition, cluster or gpu_model",
     )
     parser.add_argument(
         "--jobs",

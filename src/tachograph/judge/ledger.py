@@ -23,7 +23,7 @@ from tachograph.judge.waste import (
     with_money,
 )
 
-WASTE_GROUPINGS = ("cause", "user", "account", "partition", "gpu_model")
+WASTE_GROUPINGS = ("cause", "user", "account", "partition", "cluster", "gpu_model")
 ALL_CAUSES = "all"  # of jobs: those that lost hours to any cause
 # of an hour: held without work by a cause, in use, or not measured
 WASTE_BUCKETS = (*WASTE, *IN_USE, "unmeasured")
@@ -66,6 +66,7 @@ _WHO = (
 LEDGER_COLUMNS = (
     *(
         *_WHO,
+        "cluster",
         "gpu_hours",
         "start",
         "end",

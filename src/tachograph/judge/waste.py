@@ -126,6 +126,7 @@ def _facts(jobs: pl.DataFrame, never: pl.DataFrame, intervals: pl.DataFrame) -> 
     joined = joined.join(intervals, on="job_key", how="left")
     joined = joined.filter(pl.col("attribution") != "ambiguous", pl.col("gpu_hours").is_not_null())
     span_s = _seconds_to("as_of")
+    held_h = pl.col("gpus") * pl.col("elapsed_s") / 3600
     limits = {}
     for code in CAUSE_OF_CLASS:
         text = pl.when(code)
@@ -139,8 +140,9 @@ def _facts(jobs: pl.DataFrame, never: pl.DataFrame, intervals: pl.DataFrame) -> 
         pl.col("uneven").fill_null(value=False),
         span_s=span_s,
         # a job that was suspended, or whose times are known to the minute only, ran for less than
-        # from start to end
-        scale=pl.min_horizontal(1.0, pl.col("elapsed_s") / pl.when(span_s > 0).then(span_s)),
+        # from start to end; a MIG slice counts by its share of the GPU
+        scale=pl.min_horizontal(1.0, pl.col("elapsed_s") / pl.when(span_s > 0).then(span_s))
+        * (pl.col("gpu_hours") / held_h).fill_nan(1.0).fill_null(1.0).clip(upper_bound=1.0),
         **limits,
     )
 

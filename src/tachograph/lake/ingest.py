@@ -18,7 +18,7 @@ from tachograph.catalog.units import EPOCH, microseconds
 from tachograph.lake.compact import count_merged
 from tachograph.lake.conform import Conformed, conform, resolve
 from tachograph.lake.delta import AppendResult, Lake
-from tachograph.lake.numbering import renumbered
+from tachograph.lake.numbering import SampledTimes, TimeRange, renumbered
 from tachograph.lake.problems import lake_errors
 
 BATCH_ROWS = 4_000_000  # of chunks that are committed together
@@ -137,7 +137,12 @@ def ingest(
             # The same content under two names.
             if any(one.chunk.id == chunk.id and one.may_wait for one in waiting):
                 _commit(lake, _taken(waiting), now, report)
-            ready = _ready(lake, chunk, now, report, losses)
+
+            def sampled(node: str, gpu: int) -> TimeRange | None:
+                _commit(lake, _taken(waiting), now, report)
+                return _sampled(lake, node, gpu)
+
+            ready = _ready(lake, chunk, now, report, losses, sampled)
             if ready is not None:
                 if not ready.may_wait:
                     _commit(lake, _taken(waiting), now, report)
@@ -251,8 +256,22 @@ def _rows(chunks: Iterable[_ReadyChunk]) -> int:
     return sum(one.rows for one in chunks)
 
 
+def _sampled(lake: Lake, node: str, gpu: int) -> TimeRange | None:
+    """First and last sample by an index of a node; None without one."""
+    with lake_errors(lake.uri(GPU_SAMPLES)):
+        rows = lake.read_files(GPU_SAMPLES, lake.files(GPU_SAMPLES), ["node", "gpu", "t"])
+        mine = rows.filter(pl.col("node") == node, pl.col("gpu") == gpu)
+        first, last = mine.select(first=pl.col("t").min(), last=pl.col("t").max()).collect().row(0)
+    return None if first is None else (first, last)
+
+
 def _ready(
-    lake: Lake, chunk: Chunk, now: datetime, report: IngestReport, losses: int
+    lake: Lake,
+    chunk: Chunk,
+    now: datetime,
+    report: IngestReport,
+    losses: int,
+    sampled: SampledTimes,
 ) -> _ReadyChunk | None:
     """The chunk, or None if the lake has it."""
     report.rows_read += chunk.rows_read
@@ -268,7 +287,8 @@ def _ready(
     report.unmapped.update(chunk.unread)
     since = (reached or 0) if chunk.since is None else microseconds(chunk.since)
     if any("gpu" in part.frame.columns for part in chunk.parts):
-        chunk = replace(chunk, parts=renumbered(chunk.parts, lake.latest(DEVICES).sort("seq")))
+        known = lake.latest(DEVICES).sort("seq")
+        chunk = replace(chunk, parts=renumbered(chunk.parts, known, sampled))
     conformed: list[Conformed] = []
     parts: list[ChunkPart] = []
     for part in chunk.parts:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import polars as pl
@@ -24,6 +25,7 @@ from tachograph.catalog.tables import (
     JOB_NODE_MINUTES,
     JOB_SUMMARIES,
     JOBS,
+    NODE_SAMPLES,
     STEP_SUMMARIES,
     TIME,
     LakeTable,
@@ -47,11 +49,56 @@ from tachograph.lake.filters import (
 from tachograph.lake.problems import lake_errors
 
 MANY_JOBS = 50_000  # whose findings are read a part at a time
+# A lake whose data end longer ago is looked at from there.
+CURRENT_FOR = timedelta(days=1)
 READ_ATTEMPTS = 5  # at results that change while they are read
 # An analysis that began longer ago and wrote no summaries was killed.
 UNFINISHED = timedelta(days=1)
 
 T = TypeVar("T")
+
+
+def lake_now(lake: Lake, clock: datetime) -> datetime:
+    """Return `clock`; of a lake whose data end more than a day earlier, when they end.
+
+    That is the latest sample, or the latest time of a job that started. Of a damaged lake it is
+    `clock`: who reads the damaged table reports it.
+    """
+    try:
+        latest = _latest_time(lake, clock)
+    except LakeError:
+        return clock
+    return clock if latest is None or clock - latest <= CURRENT_FOR else latest
+
+
+def _latest_time(lake: Lake, clock: datetime) -> datetime | None:
+    """When the data end; jobs are read only where samples do not show that the lake is current."""
+    files = [*lake.files(GPU_SAMPLES), *lake.files(NODE_SAMPLES)]
+    latest = span_of(files)[1]
+    if latest is None or clock - latest > CURRENT_FOR:
+        newest = [latest, *(_latest_of(lake, table, lake.version(table)) for table in _TIMED)]
+        latest = max((time for time in newest if time is not None), default=None)
+    return latest
+
+
+_TIMED = (JOBS, ALLOCATIONS)
+
+
+@lru_cache(maxsize=8)
+def _latest_of(lake: Lake, table: LakeTable, version: int) -> datetime | None:
+    """The latest start or end of a job in a version of a table."""
+    if version < 0:
+        return None
+    started = lake.scan(table)
+    times = ["start", "end"]
+    if table is JOBS:
+        started = started.filter(pl.col("state").ne_missing("PENDING")).with_columns(
+            known=pl.col("start") + pl.duration(microseconds=pl.col("elapsed_s") * 1e6)
+        )
+        times.append("known")
+    with lake_errors(lake.uri(table)):
+        latest = started.select(pl.max_horizontal(pl.col(times).max())).collect().item()
+    return latest if isinstance(latest, datetime) else None
 
 
 def read_consistently(lake: Lake, read: Callable[[], T]) -> T:

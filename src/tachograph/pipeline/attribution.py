@@ -17,6 +17,7 @@ from tachograph.catalog.chunks import GpuNumbering
 from tachograph.catalog.config import NodeOptions, SlurmOptions
 from tachograph.catalog.devices import Device, match_device, ridge
 from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.mig import mig_share
 from tachograph.catalog.tables import GPU_KEY, PIPES, SLURM_NUMBERING, TIME
 
 NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
@@ -70,19 +71,27 @@ def attribute(
         rank=pl.col("provenance").replace_strict(ranks, default=3, return_dtype=pl.Int8)
     )
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node")).drop("shared")
+    runs = runs.with_columns(shares=pl.col("run").is_in(sharing.implode()))
+    foreign = _beside_other_clusters(placed, runs)
+    by_samples = best.filter(provenance=BY_SAMPLES)
+    others = best.filter(pl.col("provenance") != BY_SAMPLES)
+    best = pl.concat([others.join(foreign, on=["run", "node"], how="anti"), by_samples])
     named, shared = _of_one_holder(best, sharing, runs)
     finest, overruled = _finer(named)
     known, too_many = _named_by_samples(finest, runs)
     unnamed = best.filter(pl.col("gpu").is_null()).join(known, on=["run", "node"], how="anti")
-    runs = runs.with_columns(shares=pl.col("run").is_in(sharing.implode()))
     accompanied = _accompanied(placed, runs)
-    whole, unclear = _whole_nodes(unnamed, known, runs, inventory, accompanied)
+    of_clusters = placed.join(runs.select("run", "cluster"), on="run").group_by("node")
+    clusters = of_clusters.agg(pl.col("cluster").drop_nulls().n_unique())
+    mixed = clusters.filter(pl.col("cluster") > 1)["node"]
+    whole, unclear = _whole_nodes(unnamed, known, runs, inventory, accompanied, mixed=mixed)
     claims = pl.concat([_named_units(known, inventory), whole]).unique()
     separated, contested = separate(claims)
     intervals, handovers = _between_runs(
         separated, placed.filter(pl.col("provenance") == BY_SAMPLES)
     )
     unknown = {  # by reason, the first that holds
+        "other_clusters": foreign.join(known, on=["run", "node"], how="anti"),
         "contradicted": _contradicted(claims, separated),
         "other_slices": overruled,
         "too_many_samples": too_many,
@@ -138,8 +147,10 @@ def with_own_indices(
 
     Slurm numbers device files, see `slurm.gpu_numbers`. If a node is known to number otherwise, and
     no GPU or several have a number, the job's GPUs on this node are null; without known numbering
-    the number is the index.
+    the number is the index. So are those of rows in a time in which indices of the node identify no
+    GPU.
     """
+    allocations = _without_unsure_numbers(allocations, devices)
     recorded = allocations.filter(pl.col("numbering").is_not_null())
     by = {
         name: devices.select("node", "gpu", number=name).drop_nulls().unique()
@@ -174,6 +185,20 @@ def with_own_indices(
         mig=pl.when(~(moved & lost)).then("mig"),
     )
     return translated.select(allocations.columns)
+
+
+def _without_unsure_numbers(allocations: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+    unsure = devices.select("node", "unsure_from", "unsure_until").drop_nulls()
+    if unsure.is_empty():
+        return allocations
+    numbered = allocations.with_row_index("row")
+    inside = (pl.col("start") <= pl.col("unsure_until")).fill_null(value=True) & (
+        pl.col("end") >= pl.col("unsure_from")
+    ).fill_null(value=True)
+    rows = numbered.join(unsure, on="node").filter(inside)["row"].unique()
+    known = ~pl.col("row").is_in(rows.implode())
+    names = [pl.when(known).then(name).alias(name) for name in ("gpu", "mig")]
+    return numbered.with_columns(names).select(allocations.columns)
 
 
 def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
@@ -349,13 +374,16 @@ def _whole_nodes(
     runs: pl.DataFrame,
     inventory: pl.DataFrame,
     accompanied: pl.DataFrame,
+    *,
+    mixed: pl.Series,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Nodes without recorded GPUs: those a run had whole, as claims on every GPU; and the others.
 
     A run had its nodes whole when it is exclusive, or when its GPUs are as many as theirs and those
     recorded elsewhere and it was alone on them: beside others, the node may have more GPUs than
-    were seen so far. A run with shares has the GPU of each node that has no other one, where no
-    other run shares it.
+    were seen so far. Where clusters have nodes of one name (`mixed`), GPUs beyond its own are those
+    of another cluster, so their number decides for exclusive runs, too. A run with shares has the
+    GPU of each node that has no other one, where no other run shares it.
     """
     there = inventory.group_by("node").agg(there=pl.col("gpu").n_unique().cast(pl.Int64))
     nodes = unnamed.select("run", "node").unique().join(there, on="node", how="left")
@@ -372,7 +400,8 @@ def _whole_nodes(
     all_of_them = pl.col("counted") + pl.col("named").fill_null(0) == pl.col("gpus")
     shared_units = unnamed.join(accompanied, on=["run", "node"], how="semi")["run"].unique()
     alone = ~pl.col("run").is_in(shared_units.implode())
-    whole_gpus = pl.col("exclusive") | (all_of_them & alone)
+    of_one_cluster = ~pl.col("node").is_in(mixed.implode())
+    whole_gpus = (pl.col("exclusive") & (of_one_cluster | all_of_them)) | (all_of_them & alone)
     one_holder = pl.when("shares").then(pl.col("single") & alone).otherwise(whole_gpus)
     decided = sized.with_columns(whole=one_holder.fill_null(value=False))
     units = (
@@ -395,6 +424,33 @@ def _accompanied(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     before = pl.col("end").cum_max().shift(1).over("node") > pl.col("start")
     after = pl.col("start").shift(-1).over("node") < pl.col("end")
     return cut.filter(before | after).select("run", "node")
+
+
+def _beside_other_clusters(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    """(run, node) where a run of another cluster was on a node of this name at the same time.
+
+    Samples name the node and not its cluster, so they may be of either.
+    """
+    gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0) | pl.col("shares"))
+    of_cluster = gpu_runs.filter(pl.col("cluster").is_not_null()).select("run", "cluster")
+    ends = (pl.col("start").min(), pl.col("end").max())
+    stays = placed.join(of_cluster, on="run").group_by("run", "node", "cluster").agg(ends)
+    mixed = stays.filter(pl.col("cluster").n_unique().over("node") > 1).sort("end", "run")
+    found = [mixed.select("run", "node").clear()]
+    for cluster in mixed["cluster"].unique().sort():
+        others = mixed.filter(pl.col("cluster") != cluster).sort("start", "run")
+        begun = others.select("node", "start", until=pl.col("end").cum_max().over("node"))
+        mine = mixed.filter(cluster=cluster).rename({"start": "begin"})
+        near = mine.join_asof(
+            begun,
+            left_on="end",
+            right_on="start",
+            by="node",
+            allow_exact_matches=False,
+            check_sortedness=False,
+        )
+        found.append(near.filter(pl.col("until") > pl.col("begin")).select("run", "node"))
+    return pl.concat(found)
 
 
 def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -493,16 +549,16 @@ def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:
 
 
 def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
-    """Return `model`, `hbm_mib`, `usable_mib` per (node, gpu, mig), configuration first.
+    """Return what is known of each (node, gpu, mig), configuration first.
 
     `nodes.gpus` adds GPUs that were never seen; `nodes.models` names the model of a node's GPUs.
     Errors: ConfigError for a broken hostlist.
     """
-    known = devices.select(*GPU_KEY, "model", "hbm_mib", "usable_mib")
+    known = devices.select(*GPU_KEY, "model", "mig_profile", "hbm_mib", "usable_mib")
     configured: list[tuple[object, ...]] = []
     for hosts, count in nodes.gpus.items():
         for node in _expand(hosts):
-            configured += [(node, gpu, None, None, None, None) for gpu in range(count)]
+            configured += [(node, gpu, None, None, None, None, None) for gpu in range(count)]
     extra = pl.DataFrame(configured, schema=known.schema, orient="row").join(
         known, on=["node", "gpu"], how="anti"
     )
@@ -519,7 +575,9 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
 
 
 def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], tuple[float, ...]]]:
-    """Return (node, gpu, mig, gpu_model, hbm_mib), and the ridge points (FLOP/B) of known models.
+    """Return facts per (node, gpu, mig), and the ridge points (FLOP/B) of known models.
+
+    `gpu_model`, `hbm_mib`, `mig_share`: share of the GPU that a slice is, null where not known.
 
     Capacity is the driver's total if measured, else the catalogue's for whole GPUs of a known
     model, else memory used plus free, which omits reserved memory.
@@ -527,9 +585,10 @@ def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], 
     kinds: dict[tuple[str | None, float | None], Device | None] = {}
     names: list[str | None] = []
     capacities: list[float | None] = []
+    shares: list[float | None] = []
     ridges: dict[tuple[str, int], tuple[float, ...]] = {}
-    for node, gpu, mig, model, total, usable in units.select(
-        *GPU_KEY, "model", "hbm_mib", "usable_mib"
+    for node, gpu, mig, model, profile, total, usable in units.select(
+        *GPU_KEY, "model", "mig_profile", "hbm_mib", "usable_mib"
     ).iter_rows():
         measured = usable if total is None else total
         whole = measured if mig is None else None  # a slice's memory is not its model's
@@ -538,11 +597,13 @@ def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], 
         device = kinds[model, whole]
         names.append(device.name if device else model)
         capacities.append(device.hbm_mib if device and total is None and mig is None else measured)
+        shares.append(1.0 if mig is None else mig_share(profile, model, measured))
         if device:
             ridges[node, gpu] = tuple(_ridge(device, pipe) for pipe in PIPES)
     table = units.select(*GPU_KEY).with_columns(
         pl.Series("gpu_model", names, dtype=pl.String),
         pl.Series("hbm_mib", capacities, dtype=pl.Float64),
+        pl.Series("mig_share", shares, dtype=pl.Float64),
     )
     return table, ridges
 

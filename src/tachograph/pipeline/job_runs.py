@@ -61,7 +61,15 @@ def _looked_at(now: datetime) -> pl.Expr:
         microseconds=(pl.col("elapsed_s").fill_null(0) * 1e6).cast(pl.Int64)
     )
     still = pl.max_horizontal(pl.lit(now, dtype=TIME), "start")
-    return pl.when(pl.col("state").is_in(FINAL_STATES)).then(known.cast(TIME)).otherwise(still)
+    over = pl.col("state").is_in(FINAL_STATES)
+    saved = pl.col("saved").fill_null(value=False)
+    return (
+        pl.when(over)
+        .then(known.cast(TIME))
+        .when(saved)
+        .then(pl.min_horizontal(known.cast(TIME), still))
+        .otherwise(still)
+    )
 
 
 def _clusters(

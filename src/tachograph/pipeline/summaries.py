@@ -12,6 +12,7 @@ import polars as pl
 
 from tachograph.catalog.config import AnalysisOptions, StudyFilters
 from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
+from tachograph.catalog.mig import mig_share
 from tachograph.catalog.table_columns import ENERGY
 from tachograph.catalog.tables import (
     FINDINGS,
@@ -134,7 +135,7 @@ def summarize_gpus(
     """Return one row per (run, node, gpu, mig): JOB_GPUS without `seq`, and the sums for jobs.
 
     `segments`: merged, one row per (run, GPU) that has samples. `held`: one row per (run, GPU) with
-    `held_s`. `facts`: (node, gpu, mig) with `gpu_model` and `hbm_mib`. A GPU without samples has
+    `held_s`. `facts`: as of `gpu_facts`. A GPU without samples has
     samples 0 and null statistics.
     """
     running = pl.col("end").is_null().alias("running")
@@ -337,7 +338,8 @@ def summarize_jobs(
 
     `gpus`: from `summarize_gpus`. `imbalance`: one row per (run, counter), added up over days.
     Ambiguous runs have their identity, GPUs and GPU-hours, and null for everything that would need
-    samples. Runs that have shares of GPUs have no GPU-hours.
+    samples. Hours of a MIG slice are its share of those of the GPU; of an unknown share all of
+    them. Runs that have shares of GPUs have no GPU-hours.
     """
     summed = gpus.group_by("run").agg(_sums(gpus))
     frame = runs.drop("elapsed_s").join(summed, on="run", how="left")
@@ -348,7 +350,9 @@ def summarize_jobs(
     some = _is_part()
     wall_s = seconds_between("start", "until")
     frame = frame.with_columns(
-        as_of=pl.coalesce("end", pl.lit(now, dtype=frame.schema["until"])),
+        as_of=pl.coalesce(
+            "end", pl.min_horizontal("until", pl.lit(now, dtype=frame.schema["until"]))
+        ),
         elapsed_s=pl.when(pl.col("end").is_null())
         .then(wall_s)
         .otherwise(pl.coalesce("accounted_s", wall_s)),
@@ -358,9 +362,12 @@ def summarize_jobs(
         gpus_seen=pl.when(~ambiguous).then(pl.col("gpus_seen").fill_null(0)),
         part=some,
     )
+    share_of_gpu = pl.coalesce("mig_share", _share_of_type(frame))
     frame = frame.with_columns(
         cpu_efficiency=_cpu_efficiency(),
-        gpu_hours=pl.when(~pl.col("shares")).then(pl.col("gpus") * pl.col("elapsed_s") / 3600),
+        gpu_hours=pl.when(~pl.col("shares")).then(
+            pl.col("gpus") * pl.col("elapsed_s") / 3600 * share_of_gpu
+        ),
         coverage=_coverage(ambiguous)
         * pl.when("part").then(pl.col("nodes_held") / pl.col("nodes")).otherwise(1.0),
         power_w_mean=pl.when((pl.col("energy_gpus") > 0) & (pl.col("span_sum_s") > 0)).then(
@@ -415,6 +422,7 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
         pl.col("node").n_unique().cast(pl.Int64).alias("nodes_held"),
         pl.col("samples").sum(),
         (pl.col("samples") > 0).sum().cast(pl.Int64).alias("gpus_seen"),
+        pl.col("mig_share").fill_null(1.0).mean(),
         (intervals_us.median() * 1e-6).alias("interval_s"),
         pl.col("gpu_model")
         .drop_nulls()
@@ -470,6 +478,15 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
 def _sum_known(name: str) -> pl.Expr:
     """Sum of the non-null values; null without any."""
     return pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
+
+
+def _share_of_type(runs: pl.DataFrame) -> pl.Expr:
+    """Share of a GPU that each GPU of a run is, by its type in the allocation; 1 if not a slice."""
+    types = runs["gpu_type"].drop_nulls().unique().to_list()
+    shares = {name: mig_share(name) or 1.0 for name in types}
+    if not shares:
+        return pl.lit(1.0)
+    return pl.col("gpu_type").replace_strict(shares, default=1.0, return_dtype=pl.Float64)
 
 
 def _coverage(ambiguous: pl.Expr) -> pl.Expr:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from tachograph.catalog.columns import share_text
 from tachograph.catalog.doors import annex_function
@@ -211,6 +212,17 @@ def _more(report: JobReport) -> str:
     return f"More: tachograph job {report.job} --checks{steps}, --html FILE, --ticket, --mail"
 
 
+def _counted_as(row: Mapping[str, Any]) -> str:
+    """What part of a GPU's hours each slice has."""
+    hours, count, elapsed_s = (number(row, name) for name in ("gpu_hours", "gpus", "elapsed_s"))
+    if not hours or not count or not elapsed_s:
+        return ""
+    share = hours * 3600 / count / elapsed_s
+    if share > 0.999:
+        return ", counted as whole GPUs: their share is not known"
+    return f", counted as {share:.2f} GPU each"
+
+
 def allocation_text(report: JobReport) -> str:
     """Return GPUs, model and nodes of the job."""
     row = report.summary
@@ -219,6 +231,9 @@ def allocation_text(report: JobReport) -> str:
     hbm_mib = number(row, "hbm_mib")
     capacity = "" if hbm_mib is None else f", {text(hbm_mib, 'MiB')} each"
     share = share_text(row)
+    if any(gpu.row["mig"] is not None for gpu in report.gpus):
+        model = f" MIG slice of{model or ' a GPU'}"
+        capacity += _counted_as(row)
     if count is not None:
         allocation = f"{count:,.0f} ×{model or ' GPU'}{capacity}"
         if share:

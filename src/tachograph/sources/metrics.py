@@ -55,6 +55,7 @@ _ADDRESS = ("exported_instance", "instance")  # HOST:PORT of the exporter
 _GPU = ("exported_gpu", "gpu", "gpu_id", "ordinal")  # as DCGM and NVML number GPUs
 _MINOR = ("minor_number", "device")  # of the device file, another numbering
 _MIG = ("GPU_I_ID", "gpu_i_id")
+_PROFILE = ("GPU_I_PROFILE", "gpu_i_profile")
 _UUID = ("UUID", "uuid", "gpu_uuid")
 _PCI = ("pci_bus_id",)
 _MODEL = ("modelName", "model_name", "name")
@@ -112,7 +113,8 @@ _HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # every node ca
 class SeriesLocation:
     """Place named by labels. Null: not named; `mig` null: the whole GPU.
 
-    `job`: id of the job that holds it, with the step behind a dot where one is named; null: none.
+    `profile`: of the MIG slice. `job`: id of the job that holds it, with the step behind a dot
+    where one is named; null: none.
 
     `rank`: of the label that names the index: a site's own, one of DCGM's numbering, a minor
     number, none.
@@ -126,6 +128,7 @@ class SeriesLocation:
     model: str | None = None
     job: str | None = None
     rank: int = NO_INDEX
+    profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ def locate(
     """Return the place named by a series's labels.
 
     >>> locate({"Hostname": "n1.example.org", "gpu": "0", "GPU_I_ID": "7", "UUID": "GPU-a", "hpc_job": "0"})
-    SeriesLocation(node='n1', gpu=0, mig=7, uuid='GPU-a', pci=None, model=None, job=None, rank=1)
+    SeriesLocation(node='n1', gpu=0, mig=7, uuid='GPU-a', pci=None, model=None, job=None, rank=1, profile=None)
     >>> locate({"instance": "n2:9100", "device": "eth0"}).node
     'n2'
     >>> locate({"gpu": "all"})
@@ -175,6 +178,7 @@ def locate(
         _first(labels, (*names.model, *_MODEL)),
         job,
         rank,
+        None if mig is None else _first(labels, _PROFILE),
     )
 
 

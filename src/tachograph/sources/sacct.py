@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -219,7 +220,37 @@ def _parts_of(reading: AccountingReading, rejects: tuple[Reject, ...]) -> tuple[
 
 def _requested_while_running(row: SlurmRow) -> SlurmRow:
     """Return the row of a running job without its elapsed time, which changes at each poll."""
+    row = {**row, "saved": False}
     return row if row["end"] is not None else {**row, "elapsed_s": None}
+
+
+def _saved_rows(rows: list[SlurmRow], latest: Callable[[], datetime | None]) -> list[SlurmRow]:
+    """Return the rows of a file: running jobs have run at least to the latest time of the file."""
+    saved: list[SlurmRow] = []
+    for row in rows:
+        row = {**row, "saved": True}
+        start = row["start"]
+        if row["end"] is None and row["elapsed_s"] is None and isinstance(start, datetime):
+            last = latest()
+            if last is not None:
+                row["elapsed_s"] = max(0.0, (last - start).total_seconds())
+        saved.append(row)
+    return saved
+
+
+def _latest_time(content: Callable[[], Iterable[AccountingReading]]) -> datetime | None:
+    """The latest recorded time of jobs that have started, with what is known of their run time."""
+    times: list[datetime] = []
+    for reading in content():
+        for row in reading.jobs:
+            start, end, elapsed_s = row["start"], row["end"], row["elapsed_s"]
+            if isinstance(end, datetime):
+                times.append(end)
+            if isinstance(start, datetime):
+                elapsed = timedelta(seconds=elapsed_s) if isinstance(elapsed_s, float) else None
+                times.append(start if elapsed is None else start + elapsed)
+        times = [max(times)] if times else []
+    return max(times, default=None)
 
 
 def steps(
@@ -239,7 +270,7 @@ def steps(
 
 
 NAME = "sacct"
-_EDITION = "3"  # of what is read of a file: those read by an earlier one are read again
+_EDITION = "4"  # of what is read of a file: those read by an earlier one are read again
 SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
 
 
@@ -289,16 +320,18 @@ def read(
             path, NAME, _EDITION, *_settings(configuration), fields or "", delimiter or ""
         )
         cluster = SlurmCluster.of(configuration)
-        readings = read_file(
-            path, cluster=cluster, fields=fields, delimiter=delimiter, trusted=trusted
+        content = partial(
+            read_file, path, cluster=cluster, fields=fields, delimiter=delimiter, trusted=trusted
         )
-        for number, reading in enumerate(readings):
+        latest = cache(partial(_latest_time, content))
+        for number, reading in enumerate(content()):
+            jobs = _saved_rows(reading.jobs, latest)
             yield Chunk(
                 id=f"{mark}-{number}",
                 source=NAME,
                 origin=str(path),
                 parts=(
-                    ChunkPart("jobs", frame_of(reading.jobs, JOBS), rejects=reading.rejects()),
+                    ChunkPart("jobs", frame_of(jobs, JOBS), rejects=reading.rejects()),
                     ChunkPart("steps", frame_of(reading.steps, STEPS)),
                     ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS)),
                 ),

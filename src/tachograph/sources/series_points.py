@@ -282,13 +282,15 @@ def numbered_gpus(placed: Mapping[LabelledGpu, PlacedGpu]) -> tuple[NumberedGpu,
     found: dict[NumberedGpu, None] = {}
     for one, (gpu, reason, rank) in placed.items():
         if gpu is not None:
-            uuid, pci = (one.uuid, one.pci) if reason != AMBIGUOUS else (None, None)
-            found[NumberedGpu(one.node, gpu, one.mig, uuid, pci, NUMBERINGS.get(rank))] = None
+            ambiguous = reason == AMBIGUOUS
+            uuid, pci = (None, None) if ambiguous else (one.uuid, one.pci)
+            numbering = NUMBERINGS.get(rank)
+            found[NumberedGpu(one.node, gpu, one.mig, uuid, pci, numbering, ambiguous)] = None
     return tuple(found)
 
 
 DeviceFacts = dict[str, str | float | None]
-_FACTS = ("uuid", "pci", "nvml_index", "minor_number", "model", "hbm_mib")
+_FACTS = ("uuid", "pci", "nvml_index", "minor_number", "model", "mig_profile", "hbm_mib")
 
 
 def device_rows(

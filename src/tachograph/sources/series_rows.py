@@ -220,6 +220,8 @@ class SeriesRows:
         facts = self._devices.setdefault(unit, {})
         if location.model is not None:
             facts["model"] = location.model
+        if location.profile is not None:
+            facts["mig_profile"] = location.profile
 
     def describe_by(
         self, unit: LabelledGpu, location: SeriesLocation, target: MetricTarget, value: float

@@ -116,12 +116,10 @@ class RunningJobsFeed:
         before = self._rejected_before
         unplaced = counted_rejects(before.new(reading.unplaced), "gpu")
         rejects = (*counted_rejects(before.new(reading.rejected)), *unplaced)
+        running = running_rows(reading.document, self._cluster)
+        jobs = [{**row, "saved": False} for row in running]
         parts = (
-            ChunkPart(
-                "jobs",
-                frame_of(list(running_rows(reading.document, self._cluster)), JOBS),
-                overlaps=True,
-            ),
+            ChunkPart("jobs", frame_of(jobs, JOBS), overlaps=True),
             ChunkPart(
                 "allocations",
                 frame_of(reading.allocations, ALLOCATIONS),

@@ -35,6 +35,6 @@ def record_label(view: View, form: LabelForm) -> None:
         form.finding,
         holds=_HOLDS[form.label],
         by=view.viewer.name,
-        at=view.now,
+        at=view.clock,
         comment=form.comment,
     )

@@ -44,7 +44,12 @@ from tachograph.judge.ledger import LEDGER_COLUMNS
 from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JOB_NAMES
-from tachograph.lake.query import MANY_JOBS, read_consistently, read_jobs_not_analyzed
+from tachograph.lake.query import (
+    MANY_JOBS,
+    lake_now,
+    read_consistently,
+    read_jobs_not_analyzed,
+)
 from tachograph.lake.resident import (
     NO_JOBS,
     ResidentJobs,
@@ -151,15 +156,17 @@ class LakeMoment(Lake):
 class View:
     """A viewer's view of one lake version, the input of pages and endpoints.
 
-    opened: the lake as in notebooks, restricted to visible jobs; jobs: lists and sums of visible
-    jobs. not_analyzed: accounting rows of visible jobs without results yet. reports: of recently
-    shown jobs. image_problem: why no image of the jobs can be written, so that they are held in
-    memory, or "". background: runs slow work by `made_by`, the method `written` of the served lake.
+    clock: when the request came, UTC. opened: the lake as in notebooks, restricted to visible jobs;
+    jobs: lists and sums of visible jobs. not_analyzed: accounting rows of visible jobs without
+    results yet. reports: of recently shown jobs. image_problem: why no image of the jobs can be
+    written, so that they are held in memory, or "". background: runs slow work by `made_by`, the
+    method `written` of the served lake.
     simulated: number of simulated GPUs shown live instead of real ones.
     """
 
     viewer: Viewer
     version: LakeVersion
+    clock: datetime
     opened: OpenLake
     jobs: VisibleJobs
     not_analyzed: Callable[[], pl.DataFrame]
@@ -177,7 +184,7 @@ class View:
 
     @property
     def now(self) -> datetime:
-        """When the request came, UTC."""
+        """The time from which pages look back: the clock's, or that of a lake that ended."""
         return self.opened.now
 
     @property
@@ -392,11 +399,22 @@ class ServedLake:
         lake: Lake = ScopedLake(snapshot, viewer, visible)
         if viewer.sums_only:
             lake = SumsLake(snapshot, self._sums(snapshot))
-        opened = OpenLake(lake, self.configuration, self._clock())
+        clock = self._clock()
+        opened = OpenLake(lake, self.configuration, lake_now(self.lake, clock))
         waiting = partial(snapshot.not_analyzed, viewer)
         return View(
-            *(viewer, snapshot.served, opened, visible, waiting, snapshot.reports, self.background),
-            *(self.written, self.shared_objects, self._simulated, self.images.problem),
+            viewer,
+            snapshot.served,
+            clock,
+            opened,
+            visible,
+            waiting,
+            snapshot.reports,
+            self.background,
+            self.written,
+            self.shared_objects,
+            self._simulated,
+            self.images.problem,
         )
 
     def written(

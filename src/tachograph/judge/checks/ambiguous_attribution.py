@@ -25,6 +25,13 @@ AMBIGUOUS_REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
             ),
             f"Staff: compare the maps and job labels of that time. {_NUMBERS}",
         ),
+        "other_clusters": (
+            (
+                "A job of another cluster ran at the same time on a node of the same name, and "
+                "samples do not name the cluster of their node."
+            ),
+            "Staff: keep one lake per cluster where clusters have nodes of the same name.",
+        ),
         "other_slices": (
             (
                 "A record gives it a whole GPU, and records of the MIG slices of that GPU name "
@@ -45,8 +52,8 @@ AMBIGUOUS_REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "shared_gpus": ("It had shares of GPUs that other jobs held too, or may have held.", _MAP),
         "unknown_numbers": (
             (
-                "A record names its nodes and not which of their GPUs: its numbers fit none, or "
-                "samples name several jobs."
+                "A record names its nodes and not which of their GPUs: its numbers fit none, "
+                "samples name several jobs, or sources number the GPUs of a node differently."
             ),
             (
                 f"{_NUMBERS} Telemetry with UUIDs or minor numbers of all GPUs of the node shows "

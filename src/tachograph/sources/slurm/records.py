@@ -392,6 +392,7 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "exclusive": _exclusive(job, cluster),
         "submit_line": job.submit_line,
         "time_precision_s": job.time_precision_s,
+        "saved": None,  # the reader knows
     }
 
 

@@ -47,7 +47,7 @@ def _jobs(opened: OpenedLake, arguments: Arguments) -> list[Mapping[str, Any]]:
     from tachograph.lake.query import read_job_row
 
     if not arguments.jobs:
-        return [*ended_jobs(opened.lake, now=opened.now, delay=COMMENT_DELAY)]
+        return [*ended_jobs(opened.lake, now=opened.clock, delay=COMMENT_DELAY)]
     rows = [read_job_row(opened.lake, job, cluster=arguments.cluster).row for job in arguments.jobs]
     running = next((row for row in rows if row["end"] is None), None)
     if running is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import NotFoundError, UsageError
@@ -10,10 +11,12 @@ from tachograph.cli import output
 from tachograph.cli.options import Arguments, OpenedLake, Parser, add_json, open_lake
 
 if TYPE_CHECKING:
-    from datetime import date
+    from datetime import date, datetime
 
     from tachograph.annexes.act.digest import UserDigest
     from tachograph.annexes.act.group_digest import GroupDigest
+
+WEEK = timedelta(days=7)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -48,6 +51,7 @@ def run(arguments: Arguments) -> int:
     if of_group and arguments.user:
         raise UsageError("USER cannot be given with --staff or --manager", do="leave one out")
     opened = open_lake(arguments)
+    opened.remark_end()
     if of_group and not (arguments.opt_out or arguments.opt_in):
         return _show_group(opened, arguments)
     return (
@@ -70,13 +74,18 @@ def _change(opened: OpenedLake, arguments: Arguments) -> int:
     return 0
 
 
+def _last_day(opened: OpenedLake) -> datetime:
+    """Return a time in the week after the digest's: the week in which data end is the last one."""
+    return min(opened.now + WEEK, opened.clock) if opened.of_lake else opened.now
+
+
 def _show(opened: OpenedLake, arguments: Arguments) -> int:
     from tachograph.annexes.act.digest import digest_json, digest_week, week_name
     from tachograph.annexes.act.digests import user_digests
     from tachograph.catalog.units import text, zone
 
     configuration = opened.configuration
-    week = digest_week(opened.now.astimezone(zone(configuration.site.time_zone)))
+    week = digest_week(_last_day(opened).astimezone(zone(configuration.site.time_zone)))
     users = (arguments.user,) if arguments.user else ()
     digests = list(user_digests(opened.lake, configuration, week, users=users))
     if arguments.user and not digests:
@@ -129,7 +138,7 @@ def _show_group(opened: OpenedLake, arguments: Arguments) -> int:
     from tachograph.catalog.units import zone
 
     configuration = opened.configuration
-    week = digest_week(opened.now.astimezone(zone(configuration.site.time_zone)))
+    week = digest_week(_last_day(opened).astimezone(zone(configuration.site.time_zone)))
     managers = managers_of(configuration.serve)() if arguments.manager else {}
     if arguments.manager and arguments.manager not in managers:
         raise NotFoundError(

@@ -86,7 +86,7 @@ def _check(arguments: Arguments) -> int:
 
     opened = open_lake(arguments)
     configuration = _chosen(arguments, opened.configuration)
-    cases = list(policy_cases(opened.lake, configuration, now=opened.now))
+    cases = list(policy_cases(opened.lake, configuration, now=opened.clock))
     shown = [case for case in cases if arguments.every or isinstance(case.found, PolicyEvidence)]
     if arguments.json:
         policies = [

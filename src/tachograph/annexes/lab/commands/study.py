@@ -189,7 +189,7 @@ def _study(arguments: Arguments) -> int:
     folder, formats = Path(arguments.output or FOLDER), check_formats(arguments.format or FORMATS)
     check_folder(folder)
     with narrator.steps(logged=True) as progress:
-        study = OpenLake(opened.lake, opened.configuration, opened.now).study(
+        study = OpenLake(opened.lake, opened.configuration, opened.clock).study(
             arguments.figure,
             wanted=job_filter(arguments, opened),
             progress=progress,
@@ -242,7 +242,7 @@ def _compare(arguments: Arguments) -> int:
     with narrator.steps(logged=True) as progress:
         for label in labels:
             lake, which = _of_label(label, opened, wanted)
-            study = OpenLake(lake, opened.configuration, opened.now).study(
+            study = OpenLake(lake, opened.configuration, opened.clock).study(
                 arguments.figure,
                 wanted=which,
                 progress=_prefixed(label, progress),

@@ -37,7 +37,7 @@ PARAMETERS = StatusParameters
 def content(view: View, parameters: StatusParameters) -> Mapping[str, Any]:
     """Return the state; gaps of nodes are searched in the background."""
     lake, configuration = view.opened.lake, view.configuration
-    overview = configured_overview(lake.location, configuration, now=view.now)
+    overview = configured_overview(lake.location, configuration, now=view.clock)
     image_problem = view.image_problem
     if not view.viewer.sees_server:
         overview = overview.without_places()
@@ -55,8 +55,8 @@ def content(view: View, parameters: StatusParameters) -> Mapping[str, Any]:
         "found": overview,
         "headline": status_headline(overview, view.zone_name),
         "headings": SOURCE_HEADINGS,
-        "sources": [source_row(source, view.now, view.zone_name) for source in overview.sources],
-        "conditions": {source.name: source.condition(view.now) for source in overview.sources},
+        "sources": [source_row(source, view.clock, view.zone_name) for source in overview.sources],
+        "conditions": {source.name: source.condition(view.clock) for source in overview.sources},
         "remarks": list(status_remarks(overview, view.zone_name)),
         "tables": describe_tables(lake, ALL_TABLES),
         "rejects": describe_rejects(lake),
@@ -68,7 +68,7 @@ def content(view: View, parameters: StatusParameters) -> Mapping[str, Any]:
         "version_of": view.version,
         "image_problem": image_problem,
         "jobs": len(view.jobs),
-        "now": view.now,
+        "now": view.clock,
     }
 
 

@@ -137,7 +137,7 @@ def _status_schemas() -> Schema:
 
 def status(view: View, parameters: Parameters) -> ObjectAnswer:
     """Return the state, as `tachograph status --json` prints it."""
-    overview = configured_overview(view.opened.lake.location, view.configuration, now=view.now)
+    overview = configured_overview(view.opened.lake.location, view.configuration, now=view.clock)
     visible = overview if view.viewer.sees_server else overview.without_places()
     return ObjectAnswer(visible.as_json())
 

@@ -75,9 +75,9 @@ _USAGE = {
 class LedgerParameters(JobChoiceParameters, frozen=True, kw_only=True):
     """Job filter, and lists in addition to the causes."""
 
-    by: Annotated[Word, says("Groups: cause (none), user, account, partition or gpu_model.")] = (
-        "cause"
-    )
+    by: Annotated[
+        Word, says("Groups: cause (none), user, account, partition, cluster or gpu_model.")
+    ] = "cause"
     jobs: Annotated[Word, says("A cause whose jobs are listed, or all.")] | None = None
     top: Annotated[RowLimit, says("Maximum number of groups and of jobs.")] | None = None
 

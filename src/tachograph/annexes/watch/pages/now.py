@@ -88,6 +88,8 @@ def _nodes(view: PageView) -> frozenset[str]:
 
 def _age(view: PageView, measured: float) -> str:
     """When it was measured, and how long ago, in whole minutes."""
-    seconds = max(0.0, view.now.timestamp() - measured)
     when = local_time(EPOCH + timedelta(seconds=measured), view.zone_name)
+    if view.now != view.clock:
+        return f"as of {when}: the data of the lake end there"
+    seconds = max(0.0, view.now.timestamp() - measured)
     return f"as of {when}, {text(60.0 * (seconds // 60), 's')} ago"
