@@ -142,7 +142,7 @@ def lakes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             "FAILED (exit code 9)",
             (
                 "Killed with signal 9 (SIGKILL), most likely out of host memory; its tasks held "
-                "216 MiB, 100 MiB were requested."
+                "216 MiB when polled, 100 MiB were requested."
             ),
         ),
         ("22.05.8", "5", "FAILED", f"Failed with {SEGV}, in step 0 (bash)."),

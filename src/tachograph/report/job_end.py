@@ -117,8 +117,8 @@ def end_cause(
     if of_memory and held_mib is not None and requested is not None:
         per_node = "" if row.get("nodes") == 1 else " on a node"
         notes.append(
-            f"its tasks held {text(held_mib, 'MiB')}{per_node}, {text(requested, 'MiB')} "
-            "were requested"
+            f"its tasks held {text(held_mib, 'MiB')}{per_node} when polled, "
+            f"{text(requested, 'MiB')} were requested"
         )
     if row.get("xid_events"):
         notes.append(f"the driver reported XID {number(row, 'xid_event_max') or 0:.0f}")
