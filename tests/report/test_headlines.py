@@ -74,25 +74,27 @@ def test_the_headline_has_most_hours_and_then_the_highest_severity(data: st.Data
 
 
 @pytest.mark.parametrize(
-    ("code", "confidence", "cause"),
+    ("code", "confidence", "causes"),
     [
-        ("idle_nodes_host", None, "imbalance"),
-        ("gpus_never_used", None, "never_used"),
-        ("stall", "high", "hung"),
-        ("stall", "low", "idle"),
-        ("job_hang_host", "high", "hung"),
-        ("busy_waiting", None, "hung"),
-        ("cold_start", "high", "cold_start"),
-        ("bursty", None, "idle"),
-        ("xid_error", "low", None),
-        ("rule_of_a_site", None, None),
+        ("load_imbalance_waste", None, ("imbalance",)),
+        ("idle_nodes_host", None, ()),
+        ("gpus_never_used", None, ("never_used", "idle")),
+        ("stall", "high", ("hung",)),
+        ("stall", "low", ("idle",)),
+        ("job_hang_host", "high", ("idle",)),
+        ("busy_waiting", None, ("hung",)),
+        ("cold_start", "high", ("cold_start",)),
+        ("bursty", None, ("idle",)),
+        ("xid_error", "low", ()),
+        ("rule_of_a_site", None, ()),
     ],
 )
-def test_hours_are_those_of_the_causes(code: str, confidence: Any, cause: str | None) -> None:
+def test_hours_are_those_of_the_causes(code: str, confidence: Any, causes: tuple[str, ...]) -> None:
     row = {f"gpu_hours_{name}": 2.0**place for place, name in enumerate(WASTE)}
-    share = 0.5 if cause == "imbalance" else 1.0
+    share = 0.5 if causes == ("imbalance",) else 1.0
     finding = Finding(code, "hint", "t", "s.", confidence=confidence)
-    assert hours_behind(finding, row) == (row[f"gpu_hours_{cause}"] * share if cause else 0.0)
+    hours = sum(row[f"gpu_hours_{cause}"] for cause in causes)
+    assert hours_behind(finding, row) == hours * share
 
 
 UNKNOWN_FAULT = Finding("xid_error", "problem", "t", "s.", verdict="unknown", needs=("xid",))

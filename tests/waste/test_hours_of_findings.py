@@ -120,7 +120,7 @@ def judged(job: dict[str, Any], gpu_rows: pl.DataFrame, rows: pl.DataFrame) -> A
 
 
 def test_ten_hours_of_which_three_minutes_were_measured() -> None:
-    """By hand: GPU 1 never worked in 3 of 600 minutes, 0.05 h; 19.9 of 20 h are not measured."""
+    """By hand: GPU 1 did not work in 3 of 600 minutes, 0.05 h; 19.9 of 20 h are not measured."""
     job = summary(
         gpus=2, gpus_seen=2, elapsed_s=36000.0, samples=36, coverage=0.005, gpu_util_mean=0.45,
         gpu_util_max=0.9, spatial_imbalance=0.5, zero_util_fraction=0.5,
@@ -134,9 +134,8 @@ def test_ten_hours_of_which_three_minutes_were_measured() -> None:
         "in_use_unknown": pytest.approx(0.05),
         "unmeasured": pytest.approx(19.9),
     }
-    evidence = json.loads(findings["one_gpu_of_many"]["evidence"])
-    assert evidence["gpu_hours_idle"] == row["gpu_hours_never_used"]
-    assert findings["one_gpu_of_many"]["sentence"].endswith(" 0.05 GPU-h passed without work.")
+    # what GPU 1 did in the rest is not known, so it is not called unused
+    assert findings.keys() & {"one_gpu_of_many", "gpus_never_used", "idle_job"} == set()
 
 
 def test_imbalance_is_booked_for_a_job_that_the_check_names() -> None:
