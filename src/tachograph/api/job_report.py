@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.api.advice import read_partition_facts
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.doors import annex_function
 from tachograph.catalog.tables import JOB_SUMMARIES, PROFILES
@@ -75,6 +76,7 @@ def read_job(
             bound=configuration.bound,
             kernels=_kernels(lake, chosen.row, configuration),
             runs_s=_run_times(same),
+            site=read_partition_facts(lake, configuration.slurm),
             host_memory=_host_memory(lake, same, chosen.row, own_peak)
             if may_change_memory(chosen.row, own_peak)
             else None,
