@@ -22,6 +22,7 @@ from tachograph.judge.families import settled, unmeasured
 from tachograph.judge.finding import FINDING_SCHEMA, Finding, findings_frame
 from tachograph.judge.job_classes import judge_classes
 from tachograph.judge.limiter import with_limiter, without_idle
+from tachograph.judge.partitions import with_nodes
 from tachograph.judge.rules.ruleset import RuleSet, read_rules
 from tachograph.judge.rules.verdicts import judge_rules
 from tachograph.judge.workload.jobs import judge_workload
@@ -72,7 +73,7 @@ def judge_jobs(
     classified = judge_workload(scored.jobs, scored.gpus)
     jobs, gpus = with_limiter(classified.jobs, configuration.bound), classified.gpus
     decided = [
-        judge_summaries(jobs, gpus, timelines, thresholds),
+        judge_summaries(with_nodes(jobs, configuration.slurm), gpus, timelines, thresholds),
         judge_rules(jobs, gpus, node_minutes, ruleset),
         judge_classes(jobs, gpus, timelines, node_minutes, configuration.classes),
         scored.findings,

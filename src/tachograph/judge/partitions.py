@@ -15,8 +15,9 @@ import polars as pl
 
 from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.units import plural
-from tachograph.sources.slurm.partitions import Partition
+from tachograph.sources.slurm.partitions import Partition, read_partitions
 
+NODES = "slurm.partitions_file"  # whether Slurm's record describes a job's nodes
 # of job_summaries, which decide what a request gives and where else it fits
 REQUEST_COLUMNS = (
     *("user", "account", "partition", "qos", "exclusive", "nodes", "gpus", "cpus"),
@@ -191,6 +192,25 @@ def _allows(partition: Partition, job: Mapping[str, Any]) -> bool:
 
 
 NOT_RECORDED = SitePartitions()  # no partition of the site is known
+
+
+def with_nodes(jobs: pl.DataFrame, slurm: SlurmOptions) -> pl.DataFrame:
+    """Return job_summaries with what each node of a job has, and a mark where that is recorded.
+
+    Null where the file of partitions does not describe the job's, or its nodes differ. Errors:
+    InputError where the file cannot be read.
+    """
+    recorded = read_partitions(slurm.partitions_file) if slurm.partitions_file else {}
+    alike = {name: known.node for name, known in recorded.items() if len({*known.nodes}) == 1}
+    schema = {"partition": pl.String, NODES: pl.Boolean}
+    schema |= dict.fromkeys(("node_gpus", "node_cpus", "node_memory_mib"), pl.Float64)
+    rows = [
+        (name, True, node.gpus, node.cpus, node.memory_mib)
+        for name, node in alike.items()
+        if node is not None
+    ]
+    frame = pl.DataFrame(rows, schema, orient="row")
+    return jobs.join(frame, on="partition", how="left", maintain_order="left")
 
 
 def recoverable_share(jobs: pl.DataFrame, site: SitePartitions) -> pl.Series:

@@ -87,11 +87,7 @@ def read_partitions(file: str) -> dict[str, Partition]:
 
     Errors: InputError where the file cannot be read or names no partition.
     """
-    try:
-        written = Path(file).read_text(encoding="utf-8", errors="replace")
-    except OSError as problem:
-        raise InputError(f"cannot be read: {problem.strerror}", where=file) from None
-    partitions = parse_partitions(written)
+    partitions = parse_partitions(partitions_text(file))
     if not partitions:
         raise InputError(
             "names no partition",
@@ -99,6 +95,14 @@ def read_partitions(file: str) -> dict[str, Partition]:
             do="write `scontrol show partition` and `scontrol show node` to it",
         )
     return partitions
+
+
+def partitions_text(file: str) -> str:
+    """Return the text of a file of partitions. Errors: InputError where it cannot be read."""
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError as problem:
+        raise InputError(f"cannot be read: {problem.strerror}", where=file) from None
 
 
 def parse_partitions(written: str) -> dict[str, Partition]:
