@@ -55,6 +55,8 @@ EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "fp16_active_mean": ("FP16 pipe active, mean", "fraction"),
         "fp32_active_mean": ("FP32 pipe active, mean", "fraction"),
         "gpu_hours": ("GPU-hours", "h"),
+        "gpu_hours_stranded": ("GPU-hours not usable by others, at most", "h"),
+        "gpus_stranded": ("GPUs not usable by others, at most", "count"),
         "gpu_hours_idle": ("GPU-hours without work", "h"),
         "gpu_temp_c_max": ("Highest temperature", "C"),
         "gpus_waiting": ("GPUs idle with memory held", "count"),
