@@ -59,6 +59,7 @@ EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "gpus_stranded": ("GPUs not usable by others, at most", "count"),
         "gpu_hours_idle": ("GPU-hours without work", "h"),
         "gpu_temp_c_max": ("Highest temperature", "C"),
+        "runs_before": ("Earlier runs compared with", "count"),
         "gpus_waiting": ("GPUs idle with memory held", "count"),
         "gpu_util_mean": ("GPU utilisation, mean", "fraction"),
         "gpus": ("GPUs allocated", "count"),

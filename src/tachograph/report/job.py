@@ -249,6 +249,7 @@ def build_job_report(
     runs_s: Sequence[float] = (),
     host_memory: HostMemory | None = None,
     site: SitePartitions = NOT_RECORDED,
+    unusual: Finding | None = None,
     kernels: JobKernels = NO_KERNELS,
 ) -> JobReport:
     """Return the report of a job from its job_summaries, job_gpus, job_minutes and findings.
@@ -256,14 +257,15 @@ def build_job_report(
     `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `steps`: see
     job_steps; `other_runs` are the summaries of its other runs, where it was requeued. `evidence`:
     see read_evidence. `bound`: what counts as near a peak; `runs_s`, `host_memory`, `site`: see
-    next_time.
-    `kernels`: of reports attached to it.
+    next_time. `unusual`: how it differs from earlier runs. `kernels`: of reports attached to it.
     """
     judged = (
         read_findings(verdicts, known_codes())
         if isinstance(verdicts, pl.DataFrame)
         else tuple(verdicts)
     )
+    if unusual is not None:
+        judged = (*judged, unusual)
     culprit = hang_culprit(judged, gpus, minutes, held=number(summary, "gpus"))
     judged = tuple(with_culprit(finding, culprit) for finding in judged)
     reported = worst_first(worth_knowing(judged))
