@@ -287,3 +287,24 @@ def test_move_takes_the_memory_that_the_tasks_held() -> None:
         made = next_time(job, [OF_ONE], (), HostMemory(peak, (peak,)), site)
         lines.append(made and made.line)
     assert lines == ["#SBATCH --partition=shared --nodes=1 --gpus=1 --mem=30G", None]
+
+
+@pytest.mark.parametrize(
+    ("peak_gib", "of_gpu_gib", "line"),
+    [
+        (40, 60, "--gpus=1"),  # 60 GiB with 50 % on top
+        (40, 59, "--gpus=1 --mem=60G"),
+        (None, 60, "--gpus=1 --mem=256G"),  # what it had
+        (None, None, "--gpus=1"),  # the default is not recorded
+    ],
+)
+def test_fewer_gpus_keep_the_memory_that_was_given_with_them(
+    peak_gib: int | None, of_gpu_gib: int | None, line: str
+) -> None:
+    of_gpu = None if of_gpu_gib is None else of_gpu_gib * GIB
+    node = SlurmNode(8, 64, 512 * GIB)
+    gpu = Partition("gpu", (node,), False, memory_per_gpu_mib=of_gpu)
+    memory = HostMemory(None if peak_gib is None else peak_gib * GIB)
+    made = next_time(LARGE, [OF_ONE], (), memory, SitePartitions(recorded={"gpu": gpu}))
+    assert made is not None
+    assert made.line == f"#SBATCH {line}"

@@ -122,7 +122,11 @@ def test_move_to_a_shared_partition_that_fits(
         ({"accounts": frozenset({"cfd"})}, {"user": "bob"}, False),
         ({"qos": frozenset({"high"})}, {"user": "bob"}, False),
         ({"denied": frozenset({"ml"})}, {"user": "bob"}, False),
-        ({"of_one_user": True}, {"user": "bob"}, False),
+        ({"accounts": frozenset({"cfd"})}, {}, False),  # with another account
+        ({"of_one_user": True}, {}, False),
+        ({"least_nodes": 2}, {}, False),
+        ({"most_cpus": 16}, {"cpus": 64}, True),  # a quarter of the GPUs, and of the CPUs
+        ({"most_cpus": 15}, {"cpus": 64}, False),
         ({"most_time_s": 3600.0}, {}, True),
         ({"most_time_s": 3599.0}, {}, False),
         ({"most_memory_mib": 1000.0}, {"mem_requested_mib": 1001.0}, False),

@@ -81,7 +81,7 @@ def read_job(
             site=read_partition_facts(lake, configuration.slurm),
             host_memory=_host_memory(lake, same, chosen.row, own_peak)
             if may_change_memory(chosen.row, own_peak)
-            else None,
+            else HostMemory(own_peak),
         )
 
     return read_consistently(lake, read)

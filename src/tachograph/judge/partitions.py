@@ -110,6 +110,15 @@ class SitePartitions:
         known = self.of(job)
         return math.inf if known is None else known.memory_mib
 
+    def default_memory_mib(self, partition: str | None, gpus: int) -> float:
+        """Return the host memory that a job with GPUs gets if it requests none; infinite: unknown.
+
+        Where it is given per GPU, a request for fewer GPUs is one for less memory.
+        """
+        known = self.recorded.get(partition or "")
+        of_gpu = None if known is None else known.memory_per_gpu_mib
+        return math.inf if of_gpu is None else of_gpu * gpus
+
     def freed(self, job: Mapping[str, Any], used: int) -> Freed | None:
         """Return the change that frees most GPUs of a job of which `used` worked; None: none does.
 
@@ -162,29 +171,33 @@ class SitePartitions:
         use, known = self.use.get(job["partition"]), self.of(job)
         if use is None or job.get("gpu_model") not in use.models:
             return False
+        ran_there = job.get("user") in use.users
         node = None if known is None else known.node
         if known is None or node is None:
-            may, most_gpus, most_s, most_mib = False, use.gpus, use.time_s, use.memory_mib
+            may, most_gpus, most_s, most_mib = ran_there, use.gpus, use.time_s, use.memory_mib
+            most_cpus = math.inf
         else:
-            may = _allows(known, job)
-            most_gpus, most_s = node.gpus, known.most_time_s or math.inf
-            most_mib = known.memory_mib
+            may = _allows(known, job, ran_there=ran_there)
+            most_gpus, most_mib = node.gpus, known.memory_mib
+            most_s, most_cpus = known.most_time_s or math.inf, known.most_cpus or math.inf
         time_s = job.get("timelimit_s") or job.get("elapsed_s") or math.inf
         memory_mib = (job.get("mem_requested_mib") or 0.0) / job["nodes"]
+        cpus = (job.get("cpus") or 0) * used / job["gpus"]
         return (
-            (may or job.get("user") in use.users)
+            may
             and used <= most_gpus
             and time_s <= most_s
             and memory_mib <= most_mib
+            and cpus <= most_cpus
         )
 
 
-def _allows(partition: Partition, job: Mapping[str, Any]) -> bool:
-    """Whether its limits let the job's account and QOS in; who is in a group is not known."""
+def _allows(partition: Partition, job: Mapping[str, Any], *, ran_there: bool) -> bool:
+    """Whether its limits let the job in; who ran there is in one of its groups."""
     return (
         not partition.of_one_user
         and partition.least_nodes <= 1
-        and partition.groups is None
+        and (partition.groups is None or ran_there)
         and (partition.accounts is None or job.get("account") in partition.accounts)
         and (partition.qos is None or job.get("qos") in partition.qos)
         and partition.denied.isdisjoint({job.get("account"), job.get("qos")})

@@ -103,6 +103,8 @@ def next_time(
         *_time(row, runs_s),
         *(_memory(row, memory, site, singly=singly) if memory and not divided else []),
     ]
+    if change is not None and not any(option.startswith("--mem=") for option, _ in chosen):
+        chosen += _kept_memory(row, memory, site, change)
     leave_out = _without_gpus(row, found)
     if leave_out is None and used and change is None and site.whole_nodes(row) is None:
         leave_out = (
@@ -158,6 +160,19 @@ def _as_needed(row: Mapping[str, Any], memory: HostMemory | None) -> Mapping[str
         return row
     needed_mib = memory_bound_mib(memory.peaks) * nodes
     return {**row, "mem_requested_mib": min(needed_mib, row.get("mem_requested_mib") or math.inf)}
+
+
+def _kept_memory(
+    row: Mapping[str, Any], memory: HostMemory | None, site: SitePartitions, change: Freed
+) -> list[tuple[str, str]]:
+    """Request what a node needs, or had, where fewer GPUs are given less than that by default."""
+    default_mib = site.default_memory_mib(change.partition or row.get("partition"), change.gpus)
+    own = None if memory is None else memory.own
+    needed_mib = _memory_of_node(row) if own is None else memory_bound_mib([own])
+    if needed_mib is None or needed_mib <= default_mib or number(row, "nodes") != 1:
+        return []
+    reason = f"without it {text(default_mib, 'MiB')} of host memory are given to so few GPUs"
+    return [(f"--mem={math.ceil(needed_mib / GIB)}G", reason)]
 
 
 def _gpus(row: Mapping[str, Any], used: int, change: Freed) -> list[tuple[str, str]]:
