@@ -236,14 +236,14 @@ def recoverable_share(jobs: pl.DataFrame, site: SitePartitions) -> pl.Series:
     # never used throughout, so the ratio is a number of GPUs, but for minutes measured in part
     ratio = pl.col("gpus") * never / pl.when(measured > 0).then(measured)
     unused = pl.when(never > 0).then(ratio.round().clip(1, pl.col("gpus")))
-    counted = jobs.with_columns(unused=unused.fill_null(0.0).cast(pl.Int64))
-    shares = []
-    for row in counted.select(*REQUEST_COLUMNS, "unused").iter_rows(named=True):
+    counted = jobs.with_row_index("index").with_columns(unused=unused.fill_null(0.0).cast(pl.Int64))
+    shares = [0.0] * jobs.height
+    for row in counted.filter(pl.col("unused") > 0).iter_rows(named=True):
+        used = row["gpus"] - row["unused"]
         # a job of which no GPU worked needs none: its nodes are free
-        used = (row["gpus"] or 0) - row["unused"]
-        if row["unused"] and used <= 0:
-            shares.append(1.0)
-            continue
-        change = site.freed(row, used) if row["unused"] else None
-        shares.append(0.0 if change is None else min(1.0, change.freed / row["unused"]))
+        freed = row["unused"] if used <= 0 else 0
+        change = site.freed(row, used)
+        if change is not None:
+            freed = change.freed
+        shares[row["index"]] = min(1.0, freed / row["unused"])
     return pl.Series("share", shares, dtype=pl.Float64)
