@@ -22,9 +22,9 @@ def test_recorded_text() -> None:
     assert whole.nodes == (SlurmNode(4, 64, 512_000.0),) * 3
     assert (whole.accounts, whole.qos, whole.groups, whole.memory_mib) == (None,) * 3 + (512_000.0,)
     assert (shared.whole_nodes, shared.most_cpus, shared.memory_mib) == (False, 64, 512_000.0)
-    assert shared.accounts == {"ml", "physics"}
-    assert (shared.qos, shared.groups) == ({"normal"}, {"users"})
-    assert (own.of_one_user, own.denied, own.most_time_s) == (True, {"guest"}, None)
+    assert shared.accounts == frozenset({"ml", "physics"})
+    assert (shared.qos, shared.groups) == (frozenset({"normal"}), frozenset({"users"}))
+    assert (own.of_one_user, own.denied, own.most_time_s) == (True, frozenset({"guest"}), None)
     assert own.node == SlurmNode(4, 64, 512_000.0)  # the smallest of two kinds
     assert (cpu.memory_per_gpu_mib, cpu.node) == (1000.0, SlurmNode(0, 64, 256_000.0))
 
@@ -62,7 +62,11 @@ def test_json_of_both_commands_in_one_file() -> None:
     (gpu,) = parse_partitions(written).values()
     assert (gpu.whole_nodes, gpu.most_nodes, gpu.most_time_s) == (True, 4, 5400.0)
     assert (gpu.most_cpus, gpu.memory_mib, gpu.memory_per_gpu_mib) == (None, 400_000.0, 60_000.0)
-    assert (gpu.accounts, gpu.qos, gpu.denied) == ({"ml", "cfd"}, None, {"low"})
+    assert (gpu.accounts, gpu.qos, gpu.denied) == (
+        frozenset({"ml", "cfd"}),
+        None,
+        frozenset({"low"}),
+    )
     assert gpu.node == SlurmNode(8, 96, 900_000.0)
     partition["maximums"] |= {"shares": 1}  # type: ignore[operator]
     assert parse_partitions(json.dumps({"partitions": [partition]}))["gpu"].whole_nodes is False

@@ -147,7 +147,9 @@ class SitePartitions:
 
     def _kept(self, job: Mapping[str, Any], used: int) -> int | None:
         """Nodes that hold the GPUs at work."""
-        gpus, nodes, known = job.get("gpus"), job.get("nodes"), self.of(job)
+        gpus: int | None = job.get("gpus")
+        nodes: int | None = job.get("nodes")
+        known = self.of(job)
         if not gpus or not nodes or gpus % nodes or not 0 < used <= gpus:
             return None
         least = known.least_nodes if known else 0
