@@ -30,7 +30,7 @@ from tachograph.annexes.act.advice_table import (
     write_advice,
 )
 from tachograph.api.advice import read_past_jobs, read_site
-from tachograph.catalog.config import Configuration
+from tachograph.catalog.config import Configuration, SlurmOptions
 from tachograph.catalog.errors import ExportError
 from tachograph.judge.advice.past_jobs import PastJob
 from tachograph.lake.delta import Lake
@@ -197,7 +197,7 @@ def refreshed(lake: Lake, folder: Path, *, days: float = 0.0) -> tuple[WrittenAd
         read.extend(users)
         return read_past_jobs(lake, Configuration(), JobFilter(users=tuple(users)))
 
-    site = read_site(lake)
+    site = read_site(lake, SlurmOptions(shared=("*",)))
     made = refresh_advice(
         folder, lake, past_jobs_of, site, Configuration().advice, as_of=datetime.now(UTC), now=now
     )
@@ -206,7 +206,11 @@ def refreshed(lake: Lake, folder: Path, *, days: float = 0.0) -> tuple[WrittenAd
 
 def test_rows_are_those_of_jobs_like_the_last(lake: Lake) -> None:
     jobs = read_past_jobs(lake, Configuration(), JobFilter())
-    site, options, now = read_site(lake), Configuration().advice, datetime.now(UTC)
+    site, options, now = (
+        read_site(lake, SlurmOptions(shared=("*",))),
+        Configuration().advice,
+        datetime.now(UTC),
+    )
     named, alike = rows_of_past_jobs(jobs, site, options, as_of=now)
     assert (named.name, named.partition, named.gpus, alike.partition) == ("train", "gpu", 4, "*")
     gpus = named.lines[0]

@@ -156,6 +156,7 @@ def test_an_analysis_is_all_that_it_takes(client: SlurmClient, tmp_path: Path) -
     switches = {
         "TACHOGRAPH_LAKE": str(tmp_path / "lake"),
         "TACHOGRAPH_ACT_ADVICE_FOLDER": str(client.advice),
+        "TACHOGRAPH_SLURM_SHARED": "gpu",
     }
     environment = {"PATH": os.environ.get("PATH", os.defpath), **switches}
     try:

@@ -81,7 +81,12 @@ def test_after_a_job_the_accounting_has_its_summary(
     slurm: SlurmCluster, ended: int, tmp_path: Path
 ) -> None:
     ended_lake(slurm, ended, tmp_path / "lake")
-    url = {"TACHOGRAPH_SERVE_URL": "https://tachograph.example.org/gpu"}
+    recorded = tmp_path / "partitions.txt"
+    recorded.write_text(slurm.command("scontrol", "show", "partition"))
+    url = {
+        "TACHOGRAPH_SERVE_URL": "https://tachograph.example.org/gpu",
+        "TACHOGRAPH_SLURM_PARTITIONS_FILE": str(recorded),
+    }
     shown = tachograph(slurm, tmp_path / "lake", "act", "comment", "--json", **url)
     assert comment_of(slurm, ended) == ""  # a dry run
     done = tachograph(slurm, tmp_path / "lake", "act", "comment", "--write", **url)
@@ -243,7 +248,9 @@ def test_the_mail_of_slurm_has_the_report(
     release = slurm.jobs / f"go.{tmp_path.name}"
     waiting = f"while [ ! -e {release} ]; do sleep 0.1; done"
     config = slurm.jobs / f"{tmp_path.name}.toml"
-    config.write_text('[serve]\nurl = "https://tachograph.example.org"\n')
+    config.write_text(
+        '[serve]\nurl = "https://tachograph.example.org"\n[slurm]\nshared = ["gpu"]\n'
+    )
     script = wrapper(lake=str(tmp_path / "lake"), config=str(config))
     with mailing(slurm, script):
         job = slurm.submit(
@@ -258,7 +265,7 @@ def test_the_mail_of_slurm_has_the_report(
     assert str(began.get_payload()).strip() == ""
     assert done["To"] == "daemon@localhost"
     assert f"Job_id={job} Name=train Ended" in done["Subject"]
-    payload = str(done.get_payload())
+    payload = bytes(done.get_payload(decode=True)).decode()  # type: ignore[arg-type]
     assert "1 of 4 GPUs used" in payload
     assert "Next time: #SBATCH --gpus=1" in payload
     assert "More: https://tachograph.example.org/job/" in payload

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tachograph.catalog.config import AdviceOptions
+from tachograph.catalog.config import AdviceOptions, SlurmOptions
 from tachograph.judge.advice.advise import Advice, SiteFacts, advise
 from tachograph.judge.advice.past_jobs import History, PastJob
+from tachograph.judge.partitions import SitePartitions
 
 GIB = 1024.0
 NOW = 200 * 86400.0
 OPTIONS = AdviceOptions()
-SITE = SiteFacts({40 * GIB: 39.5 * GIB, 80 * GIB: 79.0 * GIB})
+SINGLY = SitePartitions(SlurmOptions(shared=("gpu",)))
+SITE = SiteFacts({40 * GIB: 39.5 * GIB, 80 * GIB: 79.0 * GIB}, SINGLY)
 USUAL = PastJob(
     key="", label="", user="ann", name="train", partition="gpu", gpus=4, nodes=1, state="COMPLETED", submit=0.0,
     end=0.0, elapsed_s=3600.0, timelimit_s=86400.0, gpus_used=4, hbm_peak_mib=20 * GIB, hbm_mib=80 * GIB,

@@ -155,17 +155,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lake]:
 
 
 def test_advice_on_a_simulated_cluster_against_its_truth(cluster: tuple[Path, Lake]) -> None:
-    """What jobs needed is what the cluster did, and 80 % of the recoverable hours are named
-    beforehand.
+    """What jobs needed is what the cluster did, and most recoverable hours are named beforehand.
+
+    Hours of GPUs that nobody gets back, those of nodes given whole, are not among them: these were
+    the easiest to name.
     """
     folder, lake = cluster
-    jobs = read_past_jobs(lake, config.Configuration(), JobFilter())
-    report = replay(jobs, read_site(lake), OPTIONS)
+    configuration = config.load(str(folder / "cluster" / "tachograph.toml"))
+    jobs = read_past_jobs(lake, configuration, JobFilter())
+    report = replay(jobs, read_site(lake, configuration.slurm), OPTIONS)
     assert report.total.jobs > 300
     assert report.total.advised > 0.3 * report.total.jobs
     assert report.total.broken_jobs <= 2
     assert report.total.named_share is not None
-    assert report.total.named_share >= 0.8
+    assert report.total.named_share >= 0.78
     truth = pl.read_parquet(folder / "cluster" / "truth" / "jobs.parquet")
     planted = {(row["display_id"], row["submit"]): row for row in truth.iter_rows(named=True)}
     agree = 0

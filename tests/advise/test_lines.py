@@ -14,9 +14,12 @@ from advice_cases import GIB, NOW, OPTIONS, SITE, USUAL, advice, run, runs, valu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.judge.advice.advise import TOPICS, advise
+from tachograph.catalog.config import SlurmOptions
+from tachograph.judge.advice.advise import TOPICS, SiteFacts, advise
 from tachograph.judge.advice.bounds import student_t
 from tachograph.judge.advice.past_jobs import History, PastJob
+from tachograph.judge.advice.request import read_script
+from tachograph.judge.partitions import SitePartitions
 from tachograph.report.advice import advice_json, advice_lines, sbatch_lines
 from tachograph.report.lines import to_text
 
@@ -48,6 +51,41 @@ def test_gpus_of_several_nodes_are_a_hint() -> None:
     line = advice([replace(job, nodes=2, gpus_used=2) for job in runs()], nodes=2).line("gpus")
     assert line is not None
     assert (line.value, line.confidence, line.option, line.followed) == (2, "low", None, False)
+
+
+def test_nothing_is_advised_that_frees_nothing() -> None:
+    """On nodes given whole fewer nodes free GPUs; fewer GPUs or CPUs, and less memory, do not."""
+    past = [replace(job, gpus_used=1) for job in runs(count=10)]
+    for slurm, reason in (
+        (SlurmOptions(exclusive=("gpu",)), "nodes are given whole"),
+        (SlurmOptions(), "whether the partition gives nodes whole is not known"),
+    ):
+        site = SiteFacts(SITE.capacities, SitePartitions(slurm))
+        made = advise(USUAL.request, History.of(past, OPTIONS), NOW, site, OPTIONS)
+        for topic in ("gpus", "host_memory", "cores"):
+            line = made.line(topic)
+            assert line is not None
+            assert line.value is None
+            assert str(line.reason).startswith(reason)
+        of_two = [replace(job, nodes=2) for job in past]
+        request = replace(USUAL.request, nodes=2)
+        line = advise(request, History.of(of_two, OPTIONS), NOW, site, OPTIONS).line("gpus")
+        assert line is not None
+        assert (line.option, line.value, line.confidence) == ("--nodes=1", 2, "high")
+        assert line.evidence["gain"] == "frees 2 GPUs (1 node) for others"
+
+
+def test_script_that_requests_whole_nodes_frees_nothing_by_fewer_gpus() -> None:
+    past = [replace(job, gpus_used=1) for job in runs()]
+    script = read_script("#SBATCH -p gpu --gpus=4 --exclusive")
+    request = replace(script, user=USUAL.user, name=USUAL.name)
+    line = advise(request, History.of(past, OPTIONS), NOW, SITE, OPTIONS).line("gpus")
+    assert line is not None
+    assert str(line.reason).startswith("nodes are given whole")
+    plain = replace(request, exclusive=None)
+    line = advise(plain, History.of(past, OPTIONS), NOW, SITE, OPTIONS).line("gpus")
+    assert line is not None
+    assert line.option == "--gpus=1"
 
 
 @pytest.mark.parametrize(

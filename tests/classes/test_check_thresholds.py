@@ -14,7 +14,7 @@ import pytest
 from made_jobs import RESTING, WAITING, WORKING, gpu_minutes, phases
 
 from jobframes import frame, gpus, minutes, summary
-from tachograph.catalog.config import Configuration, load
+from tachograph.catalog.config import Configuration, SlurmOptions, load
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.checks import CHECKS
@@ -24,6 +24,9 @@ from tachograph.pipeline.timelines import timelines_of
 
 MODEL = "A100 SXM 40GB"
 MEASURED = {"dram_active_mean": 0.5, "fp64_active_mean": 0.1}
+PARTITIONS = (
+    Path(__file__).parents[1] / "slurm/recorded/22.05.8/scontrol_show_partition_and_node.txt"
+)
 HEAT = 0x40  # of the reasons why clocks are lowered
 BELOW, AT, ABOVE = (True, False, False), (False, True, False), (False, False, True)
 FROM, UP_TO = (False, True, True), (True, True, False)
@@ -158,6 +161,8 @@ BOUNDARIES = (
     Boundary("low_memory", 64, 1, lambda tier: PlantedJob({"hbm_peak_fraction": 0.1, "hbm_request": f"{tier:.0f}g"}),
              FROM),
     Boundary("memory_nearly_full", 0.95, 0.01, of_summary("hbm_peak_fraction"), ABOVE),
+    # A GPU of its nodes has 16 CPUs; of two GPUs' shares beside it one is left.
+    Boundary("stranded_gpus", 32, 1, of_summary("cpus", partition="shared", nodes=1, gpus=1, exclusive=False), FROM),
     Boundary("ambiguous_attribution", 1, 1,
              lambda known: PlantedJob({"attribution": ("explicit", "ambiguous", "whole_node")[round(known)]}), AT),
     Boundary("no_samples", 1, 1, of_summary("samples"), BELOW),
@@ -200,7 +205,7 @@ def judged(jobs: Sequence[PlantedJob]) -> list[dict[str, Finding]]:
         )
         gpu_rows.append(gpus(*job.gpus).with_columns(**as_key))
         minute_rows.append(minutes() if job.minutes is None else job.minutes.with_columns(**as_key))
-    configuration = Configuration()
+    configuration = Configuration(slurm=SlurmOptions(partitions_file=str(PARTITIONS)))
     tables = judge_jobs(
         frame(JOB_SUMMARIES, summaries),
         pl.concat(gpu_rows),

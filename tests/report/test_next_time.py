@@ -10,11 +10,13 @@ import pytest
 
 from madelake import fill, job, utc
 from tachograph.api.job_report import read_job
-from tachograph.catalog.config import Configuration
+from tachograph.catalog.config import Configuration, SlurmOptions
 from tachograph.cli import main
 from tachograph.judge.finding import Finding
+from tachograph.judge.partitions import PartitionUse, SitePartitions
 from tachograph.lake.delta import Lake
 from tachograph.report.next_time import HostMemory, next_time
+from tachograph.sources.slurm.partitions import Partition, SlurmNode
 
 T = utc(23, 12)
 DAY = 86400.0
@@ -85,11 +87,13 @@ def test_no_gpus_only_where_none_worked_or_held_memory(
     ) == ("", True)
 
 
+SINGLY = SitePartitions(SlurmOptions(shared=("gpu",)))
 Facts = dict[str, object]
 GIB = 1024.0
 JOB = {
     "user": "anna",
     "name": "train",
+    "partition": "gpu",
     "gpus": 1,
     "state": "COMPLETED",
     "mem_requested_mib": 256 * GIB,
@@ -178,7 +182,9 @@ def lake_of_cases(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.mark.parametrize("number", range(len(MEMORY_CASES)))
 def test_host_memory_is_of_steps_that_were_polled(lake_of_cases: Lake, number: int) -> None:
-    report = read_job(lake_of_cases, str(number), now=T, configuration=Configuration())
+    report = read_job(
+        lake_of_cases, str(number), now=T, configuration=Configuration(slurm=SINGLY.slurm)
+    )
     assert (report.next_time.line if report.next_time else "") == MEMORY_CASES[number][-1]
 
 
@@ -199,7 +205,7 @@ def test_reason_of_memory_names_its_margin_and_what_no_job_had(state: str, why: 
     memory = HostMemory(
         20 * GIB, (20 * GIB, 40 * GIB), (256 * GIB,) if state != "COMPLETED" else (), 300 * GIB
     )
-    made = next_time(JOB | {"state": state, "nodes": 1}, [], (), memory)
+    made = next_time(JOB | {"state": state, "nodes": 1}, [], (), memory, SINGLY)
     most = (
         " (no job of the partition requested more than 300.0 GiB of a node)"
         if state != "COMPLETED"
@@ -221,9 +227,87 @@ def test_memory_of_a_node_is_unknown_where_fewer_gpus_may_divide_the_tasks_other
             [unused],
             (),
             memory,
+            SINGLY,
         )
         lines.append(made.line if made else "")
-    assert lines == ["#SBATCH --gpus=1 --mem=30G", "#SBATCH --gpus=1"]
+    assert lines == ["#SBATCH --gpus=1 --mem=30G", "#SBATCH --nodes=1 --gpus=1"]
+
+
+WHOLE = SitePartitions(SlurmOptions(exclusive=("gpu",)))
+IDLE = {"gpus_unused": 7.0, "gpus_seen": 8.0}
+OF_ONE = Finding("one_gpu_of_many", "problem", "", "", evidence=IDLE)
+LARGE = JOB | {"gpus": 8, "nodes": 1}
+
+
+@pytest.mark.parametrize(
+    ("site", "nodes", "line", "why"),
+    [
+        (SINGLY, 1, "--gpus=1", "1 of 8 GPUs worked, this frees 7 GPUs for others."),
+        (WHOLE, 2, "--nodes=1", "1 of 8 GPUs worked, this frees 4 GPUs (1 node) for others."),
+        (WHOLE, 1, None, None),
+        (SitePartitions(), 2, "--nodes=1", "1 of 8 GPUs worked, this frees 4 GPUs (1 node)"),
+        (SitePartitions(), 1, "", "1 of 8 GPUs worked: request fewer if the partition gives GPUs"),
+    ],
+)
+def test_gpus_only_where_somebody_gains(
+    site: SitePartitions, nodes: int, line: str | None, why: str | None
+) -> None:
+    made = next_time(LARGE | {"nodes": nodes}, [OF_ONE], site=site)
+    assert (made is None) is (line is None)
+    if made is not None and why is not None:
+        assert made.line.removeprefix("#SBATCH ") == line
+        assert made.why.startswith(why)
+
+
+@pytest.mark.parametrize("site", [WHOLE, SitePartitions()])
+def test_less_memory_only_where_others_get_it(site: SitePartitions) -> None:
+    memory = HostMemory(20 * GIB, (20 * GIB,), (256 * GIB,))
+    assert next_time(LARGE, [], (), HostMemory(20 * GIB, (20 * GIB,)), site) is None
+    more = next_time(LARGE | {"state": "OUT_OF_MEMORY"}, [], (), memory, site)
+    assert more is not None
+    assert more.line == "#SBATCH --mem=384G"
+
+
+@pytest.mark.parametrize(("most_gib", "line"), [(384, "--mem=384G"), (383, None)])
+def test_no_more_memory_than_a_node_has(most_gib: int, line: str | None) -> None:
+    node = SlurmNode(8, 64, most_gib * GIB)
+    site = SitePartitions(recorded={"gpu": Partition("gpu", (node,), True)})
+    killed = HostMemory(None, (), (256 * GIB,))
+    made = next_time(LARGE | {"state": "OUT_OF_MEMORY"}, [], (), killed, site)
+    assert (made and made.line.removeprefix("#SBATCH ")) == line
+
+
+def test_move_takes_the_memory_that_the_tasks_held() -> None:
+    """On whole nodes a job has all the memory of a node, which no shared partition gives."""
+    use = {"shared": PartitionUse(["anna"], ["H100"], 4.0, 64 * GIB, DAY)}
+    site = SitePartitions(SlurmOptions(shared=("shared",), exclusive=("gpu",)), use=use)
+    job = LARGE | {"gpu_model": "H100", "timelimit_s": DAY, "elapsed_s": 0.9 * DAY}
+    lines = []
+    for peak in (20 * GIB, 60 * GIB):
+        made = next_time(job, [OF_ONE], (), HostMemory(peak, (peak,)), site)
+        lines.append(made and made.line)
+    assert lines == ["#SBATCH --partition=shared --nodes=1 --gpus=1 --mem=30G", None]
+
+
+@pytest.mark.parametrize(
+    ("peak_gib", "of_gpu_gib", "line"),
+    [
+        (40, 60, "--gpus=1"),  # 60 GiB with 50 % on top
+        (40, 59, "--gpus=1 --mem=60G"),
+        (None, 60, "--gpus=1 --mem=256G"),  # what it had
+        (None, None, "--gpus=1"),  # the default is not recorded
+    ],
+)
+def test_fewer_gpus_keep_the_memory_that_was_given_with_them(
+    peak_gib: int | None, of_gpu_gib: int | None, line: str
+) -> None:
+    of_gpu = None if of_gpu_gib is None else of_gpu_gib * GIB
+    node = SlurmNode(8, 64, 512 * GIB)
+    gpu = Partition("gpu", (node,), False, memory_per_gpu_mib=of_gpu)
+    memory = HostMemory(None if peak_gib is None else peak_gib * GIB)
+    made = next_time(LARGE, [OF_ONE], (), memory, SitePartitions(recorded={"gpu": gpu}))
+    assert made is not None
+    assert made.line == f"#SBATCH {line}"
 
 
 HANG = Finding("job_hang", "problem", "", "")

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from waste_cases import columns
 
 from jobframes import START, summary
-from tachograph.catalog.config import WasteOptions
+from tachograph.catalog.config import SlurmOptions, WasteOptions
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import WASTE
 from tachograph.judge.ledger import WASTE_BUCKETS, WASTE_GROUPINGS, WasteReport, build_waste_report
+from tachograph.judge.partitions import SitePartitions
 from tachograph.report.lines import to_text
 from tachograph.report.waste import money, waste_csv, waste_headline, waste_json, waste_lines
 from tachograph.report.waste_page import waste_html
@@ -48,6 +49,7 @@ def spent(number: int = 1, **given: Any) -> dict[str, Any]:
         "gpu_hours_idle_long": 2.5,
         "gpu_model": "L40S",
         "elapsed_s": 4 * 3600.0,
+        "nodes": 1,
     }
     return summary(job_key=f"c:{number}:1", job_id=str(number), **hours | energies | known | given)
 
@@ -66,6 +68,7 @@ def intervals(*rows: tuple[int, str, float]) -> pl.DataFrame:
 
 def report(*jobs: dict[str, Any], found: pl.DataFrame | None = None, **how: Any) -> WasteReport:
     how.setdefault("settings", WasteOptions())
+    how.setdefault("site", SitePartitions(SlurmOptions(shared=("*",))))
     return build_waste_report(
         columns(jobs), intervals() if found is None else found, how.pop("settings"), **how
     )

@@ -8,10 +8,12 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.api.advice import read_partition_facts
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.doors import annex_function
 from tachograph.catalog.tables import JOB_SUMMARIES, PROFILES
 from tachograph.judge.advice.bounds import LEAST_S
+from tachograph.judge.advice.usual import USUAL_COLUMNS, unlike_usual
 from tachograph.judge.steps import NODE_MEMORY_COLUMNS, job_steps, node_memory_mib
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import (
@@ -31,7 +33,7 @@ from tachograph.report.next_time import HostMemory, may_change_memory
 # by which jobs are alike, and what is recorded of those that are
 _ALIKE = (
     *("job_key", "seq", "cluster", "user", "partition", "name", "gpus", "nodes"),
-    *("state", "start", "as_of", "elapsed_s", "mem_requested_mib"),
+    *("state", "start", "as_of", "mem_requested_mib", *USUAL_COLUMNS),
 )
 _LAST_RUNS = 20  # of a job group, whose steps are read
 
@@ -75,9 +77,11 @@ def read_job(
             bound=configuration.bound,
             kernels=_kernels(lake, chosen.row, configuration),
             runs_s=_run_times(same, chosen.row),
+            unusual=unlike_usual(same, chosen.row["job_key"]),
+            site=read_partition_facts(lake, configuration.slurm),
             host_memory=_host_memory(lake, same, chosen.row, own_peak)
             if may_change_memory(chosen.row, own_peak)
-            else None,
+            else HostMemory(own_peak),
         )
 
     return read_consistently(lake, read)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, Unpack
 
 import polars as pl
 
-from tachograph.api.advice import read_advice
+from tachograph.api.advice import read_advice, read_partition_facts
 from tachograph.api.choices import (
     JobChoice,
     check_names,
@@ -401,6 +401,7 @@ class OpenLake:
             jobs,
             intervals,
             self.configuration.waste,
+            site=read_partition_facts(self.lake, self.configuration.slurm),
             by=by,
             top=top,
             jobs_of=jobs_of,
@@ -428,7 +429,11 @@ class OpenLake:
                     f"no job of {chosen}" if chosen else "no job", do="`tachograph jobs` lists them"
                 )
             waste = build_waste_report(
-                jobs, intervals, self.configuration.waste, zone_name=zone_name
+                jobs,
+                intervals,
+                self.configuration.waste,
+                site=read_partition_facts(self.lake, self.configuration.slurm),
+                zone_name=zone_name,
             )
             reported = query.read_answers(self.lake, jobs, reported=True)
             return build_usage(jobs, reported, waste, top=top, zone_name=zone_name)

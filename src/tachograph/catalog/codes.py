@@ -23,7 +23,7 @@ CODES: tuple[str, ...] = (
     *("xid_error", "row_remap_failure", "remapped_rows", "remapped_rows_correctable"),
     *("gpu_memory_fault", "throttled", "gpu_overheated", "pcie_replays"),
     *("memory_bound", "no_tensor_use"),
-    *("low_memory", "memory_nearly_full"),
+    *("low_memory", "memory_nearly_full", "stranded_gpus"),
     *("ambiguous_attribution", "no_samples", "low_coverage", "short_job", "time_precision"),
     "stable",
 )

@@ -56,6 +56,8 @@ class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     shared: tuple[str, ...] = ()
     exclusive: tuple[str, ...] = ()
+    # Output of `scontrol show partition` and `scontrol show node`; decides what advice frees.
+    partitions_file: str = ""
     # What its indices of GPUs are; nvml_index: the order of PCI addresses.
     gpu_numbers: GpuNumbering = "minor_number"
 
@@ -600,6 +602,7 @@ def _placed(configuration: Configuration, folder: Path) -> Configuration:
     return msgspec.structs.replace(
         configuration,
         interference=msgspec.structs.replace(interference, profiles=profiles),
+        slurm=_with_files(configuration.slurm, ("partitions_file",), folder),
         serve=_with_files(configuration.serve, _SERVE_FILES, folder),
         mail=_with_files(configuration.mail, _MAIL_FILES, folder),
         act=_with_files(configuration.act, _ACT_FILES, folder),
@@ -609,7 +612,7 @@ def _placed(configuration: Configuration, folder: Path) -> Configuration:
     )
 
 
-_Section = TypeVar("_Section", ServeOptions, MailOptions, ActOptions, WebhookOptions)
+_Section = TypeVar("_Section", SlurmOptions, ServeOptions, MailOptions, ActOptions, WebhookOptions)
 
 
 def _with_files(section: _Section, keys: tuple[str, ...], folder: Path) -> _Section:

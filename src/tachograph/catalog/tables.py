@@ -458,7 +458,7 @@ _JOB_COLUMNS = tuple(
             "shards",
             "mps",
         ),
-        *("hbm_request", "time_precision_s", *HOST_USE),
+        *("hbm_request", "exclusive", "time_precision_s", *HOST_USE),
     }
 )
 

@@ -56,6 +56,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _report(arguments: Arguments) -> WasteReport:
+    from tachograph.api.advice import read_partition_facts
     from tachograph.catalog.codes import CAUSE_OF_CLASS
     from tachograph.cli.options import open_lake
     from tachograph.judge.ledger import LEDGER_COLUMNS, build_waste_report
@@ -71,6 +72,7 @@ def _report(arguments: Arguments) -> WasteReport:
         jobs,
         intervals,
         opened.configuration.waste,
+        site=read_partition_facts(opened.lake, opened.configuration.slurm),
         by=arguments.by,
         top=arguments.top if arguments.top is not None or exported else _TOP,
         jobs_of=arguments.jobs,

@@ -13,6 +13,7 @@ from tachograph.judge.rules.ruleset import RuleSet, digest
 from tachograph.judge.workload.arrays import MinuteLabeller
 from tachograph.judge.workload.settings import settings_of
 from tachograph.pipeline.summaries import JobTables
+from tachograph.sources.slurm.partitions import partitions_text
 
 
 class JobJudge:
@@ -34,6 +35,7 @@ class JobJudge:
             options.scores,
             options.workload,
             options.waste.idle_minutes,
+            partitions_text(file) if (file := options.slurm.partitions_file) else "",
         ]
         return hashlib.sha256(msgspec.json.encode([*deciding, digest(options.rules)])).hexdigest()[
             :16

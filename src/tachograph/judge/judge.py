@@ -23,6 +23,7 @@ from tachograph.judge.families import settled
 from tachograph.judge.finding import FINDING_SCHEMA, Finding, findings_frame
 from tachograph.judge.job_classes import judge_classes
 from tachograph.judge.limiter import with_limiter, without_idle
+from tachograph.judge.partitions import with_nodes
 from tachograph.judge.rules.ruleset import RuleSet, read_rules
 from tachograph.judge.rules.verdicts import judge_rules
 from tachograph.judge.workload.jobs import judge_workload
@@ -96,7 +97,9 @@ def _judged(tables: JobTables, configuration: Configuration, ruleset: RuleSet) -
     classified = judge_workload(scored.jobs, scored.gpus)
     jobs, gpus = with_limiter(classified.jobs, configuration.bound), classified.gpus
     decided = [
-        judge_summaries(jobs, gpus, tables.timelines, configuration.thresholds),
+        judge_summaries(
+            with_nodes(jobs, configuration.slurm), gpus, tables.timelines, configuration.thresholds
+        ),
         judge_rules(jobs, gpus, tables.node_minutes, ruleset),
         judge_classes(jobs, gpus, tables.timelines, tables.node_minutes, configuration.classes),
         scored.findings,

@@ -17,6 +17,7 @@ from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.tables import IN_USE, WASTE, WASTE_ENERGY
 from tachograph.catalog.units import text
 from tachograph.judge.classes.characteristics import SM_BUSY, WORK
+from tachograph.judge.partitions import NOT_RECORDED, SitePartitions, recoverable_share
 from tachograph.pipeline.timelines import ACTIVITY
 
 if TYPE_CHECKING:
@@ -368,7 +369,7 @@ class Assumption:
 # in the order of the causes
 ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption("never_used", "never_used_share", "fraction", ("{value} of them are not requested next "
-    "time"), _OURS),
+    "time, where others get them"), _OURS),
     Assumption(
         "hung", "watchdog_minutes", "min", "a watchdog ends a hang or a stall after {value}",
         "T of the hung classes (Matveev et al. 2025)", most=float("inf"),
@@ -388,19 +389,23 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
 
 
 def recoverable(
-    jobs: pl.DataFrame, intervals: pl.DataFrame, settings: WasteOptions
+    jobs: pl.DataFrame,
+    intervals: pl.DataFrame,
+    settings: WasteOptions,
+    site: SitePartitions = NOT_RECORDED,
 ) -> pl.DataFrame:
     """Return rows of job_summaries with `recoverable_<cause>`, GPU-hours; null where the hours are.
 
     `intervals`: rows of findings, in which a job hung, stalled or had not begun. Of those what lies
     behind the assumed minutes counts. `idle_minutes` was applied when the jobs were judged: it is a
-    matter of their minutes.
+    matter of their minutes. `site`: GPUs that were never used count where a smaller request frees
+    them for others.
     """
     lengths = _lengths(intervals)
     rows = jobs.join(lengths, on="job_key", how="left", maintain_order="left")
     shares: Mapping[str, pl.Expr] = MappingProxyType(
         {
-            "never_used": pl.lit(settings.never_used_share),
+            "never_used": settings.never_used_share * pl.lit(recoverable_share(jobs, site)),
             "hung": _behind("hung", settings.watchdog_minutes),
             "cold_start": _behind("cold_start", settings.start_minutes),
             "imbalance": pl.lit(settings.imbalance_share),

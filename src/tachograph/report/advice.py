@@ -100,9 +100,10 @@ def _number(line: AdviceLine, name: str) -> float | None:
 
 
 def _gpus(line: AdviceLine) -> str:
+    gain = line.evidence.get("gain")
     return (
         f"{line.value:.0f} of {line.asked or 0:.0f}: no run used more than "
-        f"{text(_number(line, 'gpus_used_max'))}"
+        f"{text(_number(line, 'gpus_used_max'))}{f'; {gain}' if gain else ''}"
     )
 
 

@@ -24,6 +24,7 @@ from tachograph.judge.activity import PIPE_NAMES, activity_counter, gpu_label, n
 from tachograph.judge.culprit import Culprit, hang_culprit, with_culprit
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
+from tachograph.judge.partitions import NOT_RECORDED, SitePartitions
 from tachograph.judge.steps import JobSteps
 from tachograph.report.drawing.timeline import JobTimeline, Mark, Series, build_timeline
 from tachograph.report.findings import (
@@ -260,20 +261,24 @@ def build_job_report(
     bound: BoundOptions | None = None,
     runs_s: Sequence[float] = (),
     host_memory: HostMemory | None = None,
+    site: SitePartitions = NOT_RECORDED,
+    unusual: Finding | None = None,
     kernels: JobKernels = NO_KERNELS,
 ) -> JobReport:
     """Return the report of a job from its job_summaries, job_gpus, job_minutes and findings.
 
     `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `steps`: see
     job_steps; `other_runs` are the summaries of its other runs, where it was requeued. `evidence`:
-    see read_evidence. `bound`: what counts as near a peak; `runs_s`, `host_memory`: see next_time.
-    `kernels`: of reports attached to it.
+    see read_evidence. `bound`: what counts as near a peak; `runs_s`, `host_memory`, `site`: see
+    next_time. `unusual`: how it differs from earlier runs. `kernels`: of reports attached to it.
     """
     judged = (
         read_findings(verdicts, known_codes())
         if isinstance(verdicts, pl.DataFrame)
         else tuple(verdicts)
     )
+    if unusual is not None:
+        judged = (*judged, unusual)
     culprit = hang_culprit(judged, gpus, minutes, held=number(summary, "gpus"))
     judged = tuple(with_culprit(finding, culprit) for finding in judged)
     reported = worst_first(worth_knowing(judged), summary)
@@ -303,7 +308,7 @@ def build_job_report(
         memory=memory_sentence(summary),
         energy=energy_sentence(summary, slices=gpus.get_column("mig").is_not_null().any()),
         caveats=caveat_sentences(summary, evidence),
-        next_time=next_time(summary, judged, runs_s, host_memory),
+        next_time=next_time(summary, judged, runs_s, host_memory, site),
         culprit=culprit,
         timeline=timeline,
         steps=steps,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from tachograph.judge.advice.bounds import (
 )
 from tachograph.judge.checks.idle_job import HELD_MIB
 from tachograph.judge.finding import Finding
+from tachograph.judge.partitions import NOT_RECORDED, Freed, SitePartitions
 from tachograph.report.job_end import memory_of_node_mib, out_of_memory
 
 
@@ -62,41 +64,57 @@ def next_time(
     findings: Sequence[Finding],
     runs_s: Sequence[float] = (),
     memory: HostMemory | None = None,
+    site: SitePartitions = NOT_RECORDED,
 ) -> NextTime | None:
-    """Return the request for the next run; None if the record supports no change.
+    """Return the request for the next run; None if no change gains anybody anything.
 
     `runs_s`: run times of the user's jobs of this name on as many GPUs, this one too; of a job
-    stopped at its time limit only of those that completed. `memory`: their host memory.
+    stopped at its time limit only of those that completed. `memory`: their host memory. `site`:
+    what partitions give. Fewer GPUs, or less memory, of a node are proposed where GPUs are given
+    singly: elsewhere they free nothing.
 
+    >>> from tachograph.catalog.config import SlurmOptions
     >>> unused = {"gpus_unused": 7.0, "gpus_seen": 8.0}
-    >>> job = {"gpus": 8, "elapsed_s": 42732.0, "timelimit_s": 90000.0, "state": "COMPLETED"}
-    >>> made = next_time(job, [Finding("one_gpu_of_many", "problem", "", "", evidence=unused)])
+    >>> job = {"gpus": 8, "nodes": 1, "elapsed_s": 42732.0, "timelimit_s": 90000.0}
+    >>> job |= {"state": "COMPLETED", "partition": "gpu"}
+    >>> site = SitePartitions(SlurmOptions(shared=("gpu",)))
+    >>> finding = Finding("one_gpu_of_many", "problem", "", "", evidence=unused)
+    >>> made = next_time(job, [finding], site=site)
     >>> made.line
     '#SBATCH --gpus=1 --time=15:00:00'
     >>> made.why
-    '1 of 8 GPUs worked; it ran for 11 h 52 min, 25 % on top.'
+    '1 of 8 GPUs worked, this frees 7 GPUs for others; it ran for 11 h 52 min, 25 % on top.'
     >>> next_time(job, [], [42732.0, 48000.0]).why
     'The longest of 2 jobs of this name and size ran for 13 h 20 min, 25 % on top.'
     >>> next_time(job, [], [42732.0, 90000.0]) is None
     True
     >>> job |= {"nodes": 2, "mem_requested_mib": 2 * 245760.0}
-    >>> made = next_time(job, [], [90000.0], HostMemory(9000.0, [9000.0]))
+    >>> made = next_time(job, [], [90000.0], HostMemory(9000.0, [9000.0]), site)
     >>> made.line
     '#SBATCH --mem=14G'
     >>> made.why
     'Its tasks held at most 8.8 GiB of host memory on a node when polled, 50 % on top.'
     """
     found = {finding.code: finding for finding in findings if finding.verdict == "yes"}
-    fewer = _gpus(row, found)
-    divided = fewer and number(row, "nodes") != 1  # how many tasks a node will have is not known
+    used = _gpus_used(row, found)
+    change = None if used is None else site.freed(_as_needed(row, memory), used)
+    divided = change and number(row, "nodes") != 1  # how many tasks a node will have is not known
+    singly = site.whole_nodes(row) is False or (change is not None and change.partition is not None)
     more_time, how_long = _after_limit(row, runs_s, found)
     chosen = [
-        *fewer,
+        *(_gpus(row, used, change) if used is not None and change is not None else []),
         *_time(row, runs_s),
         *more_time,
-        *(_memory(row, memory) if memory and not divided else []),
+        *(_memory(row, memory, site, singly=singly) if memory and not divided else []),
     ]
+    if change is not None and not any(option.startswith("--mem=") for option, _ in chosen):
+        chosen += _kept_memory(row, memory, site, change)
     note = _without_gpus(row, found) or how_long
+    if note is None and used and change is None and site.whole_nodes(row) is None:
+        note = (
+            f"{used} of {plural(row['gpus'], 'GPU')} worked: request fewer if the partition gives "
+            "GPUs singly, which is not recorded"
+        )
     if note is None and "low_memory" in found:
         peak = text(number(row, "hbm_peak_fraction"), "fraction")
         note = f"leave out the request for {row.get('hbm_request')}: {peak} of the memory was used"
@@ -121,8 +139,8 @@ def _without_gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> str |
     return f"{worked}: request none, if the program is not meant to use any"
 
 
-def _gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> list[tuple[str, str]]:
-    """Suggest the number of GPUs that worked, if all were measured and idle ones held nothing."""
+def _gpus_used(row: Mapping[str, Any], found: Mapping[str, Finding]) -> int | None:
+    """Return how many GPUs worked, if all were measured and idle ones held nothing."""
     some = found.get("one_gpu_of_many") or found.get("gpus_never_used")
     held = number(row, "gpus")
     if (
@@ -131,9 +149,36 @@ def _gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> list[tuple[st
         or some.evidence.get("gpus_seen") != held
         or some.evidence.get("gpus_waiting")
     ):
+        return None
+    return int(held - some.evidence["gpus_unused"])
+
+
+def _as_needed(row: Mapping[str, Any], memory: HostMemory | None) -> Mapping[str, Any]:
+    """Return the job with the memory that it needs, where that is known: whole nodes have more."""
+    nodes = number(row, "nodes")
+    if memory is None or not memory.peaks or not nodes:
+        return row
+    needed_mib = memory_bound_mib(memory.peaks) * nodes
+    return {**row, "mem_requested_mib": min(needed_mib, row.get("mem_requested_mib") or math.inf)}
+
+
+def _kept_memory(
+    row: Mapping[str, Any], memory: HostMemory | None, site: SitePartitions, change: Freed
+) -> list[tuple[str, str]]:
+    """Request what a node needs, or had, where fewer GPUs are given less than that by default."""
+    default_mib = site.default_memory_mib(change.partition or row.get("partition"), change.gpus)
+    own = None if memory is None else memory.own
+    needed_mib = memory_of_node_mib(row) if own is None else memory_bound_mib([own])
+    if needed_mib is None or needed_mib <= default_mib or number(row, "nodes") != 1:
         return []
-    used = held - some.evidence["gpus_unused"]
-    return [(f"--gpus={used:.0f}", f"{used:.0f} of {plural(held, 'GPU')} worked")]
+    reason = f"without it {text(default_mib, 'MiB')} of host memory are given to so few GPUs"
+    return [(f"--mem={math.ceil(needed_mib / GIB)}G", reason)]
+
+
+def _gpus(row: Mapping[str, Any], used: int, change: Freed) -> list[tuple[str, str]]:
+    """Suggest what frees GPUs for others, and say how many."""
+    reason = f"{used} of {plural(row['gpus'], 'GPU')} worked, this {change.gain}"
+    return [(" ".join(change.options), reason)]
 
 
 def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, str]]:
@@ -207,8 +252,13 @@ def may_change_memory(row: Mapping[str, Any], own: float | None) -> bool:
     )
 
 
-def _memory(row: Mapping[str, Any], memory: HostMemory) -> list[tuple[str, str]]:
-    """Per node: the largest peak plus a margin; for a job killed by memory, more than it had."""
+def _memory(
+    row: Mapping[str, Any], memory: HostMemory, site: SitePartitions, *, singly: bool
+) -> list[tuple[str, str]]:
+    """Per node: the largest peak plus a margin; for a job killed by memory, more than it had.
+
+    Less only where others get it: `singly`, which is where they share its nodes.
+    """
     requested, nodes = memory_of_node_mib(row), number(row, "nodes")
     if requested is None or not may_change_memory(row, memory.own):
         return []
@@ -219,7 +269,9 @@ def _memory(row: Mapping[str, Any], memory: HostMemory) -> list[tuple[str, str]]
     of_node = "" if nodes == 1 else " on a node"
     if of_memory:
         reason = f"{text(killed, 'MiB')} of host memory{of_node} did not suffice"
-    elif row.get("state") == "COMPLETED" and peak > killed and wanted <= WORTH * requested:
+    elif (
+        singly and row.get("state") == "COMPLETED" and peak > killed and wanted <= WORTH * requested
+    ):
         count = len(memory.peaks)
         whose = f"the tasks of {count} jobs of this name and size" if count > 1 else "its tasks"
         reason = f"{whose} held at most {text(peak, 'MiB')} of host memory{of_node} when polled"
@@ -230,6 +282,8 @@ def _memory(row: Mapping[str, Any], memory: HostMemory) -> list[tuple[str, str]]
     reason += f", {text(margin, 'fraction')} on top"
     if differ:
         reason += ": peaks differ"
+    if wanted > site.most_memory_mib(row):
+        return []  # sbatch would refuse it
     if memory.most is not None and wanted > memory.most:
         reason = (
             f"{reason} (no job of the partition requested more than "

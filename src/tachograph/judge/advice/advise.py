@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal, TypeAlias
 
 from tachograph.catalog.config import AdviceOptions
@@ -26,6 +26,7 @@ from tachograph.judge.advice.bounds import (
 )
 from tachograph.judge.advice.past_jobs import History, PastJob, PastJobGroup, most_common
 from tachograph.judge.advice.request import JobRequest
+from tachograph.judge.partitions import NOT_RECORDED, Freed, SitePartitions
 
 Confidence: TypeAlias = Literal["high", "medium", "low", "none"]
 Topic: TypeAlias = Literal[
@@ -54,9 +55,10 @@ RECOVERABLE = "recoverable_"  # prefix of a cause in the evidence of problems
 
 @dataclass(frozen=True, slots=True)
 class SiteFacts:
-    """The GPUs of a site: {capacity in MiB: MiB that programs can use}."""
+    """The GPUs of a site, {capacity in MiB: MiB that programs can use}, and its partitions."""
 
     capacities: Mapping[float, float] = field(default_factory=dict)
+    partitions: SitePartitions = NOT_RECORDED
 
     def smallest(self, need_mib: float, *, most: float) -> float | None:
         """Return the smallest capacity below a limit in which `need_mib` fits; None: there is
@@ -166,6 +168,32 @@ class _Given:
         """Runs with the name or its pattern; other names of the user are no evidence of need."""
         return () if self.group.level == "user" else self.group.jobs
 
+    def freed(self, used: int, nodes: int, gpu_model: str | None) -> Freed | None:
+        """Return the change of the request that frees GPUs for others, if `used` work."""
+        request = self.request
+        memory_mib = None if request.mem_mib is None else request.mem_mib * nodes
+        job = asdict(request) | {
+            "nodes": nodes,
+            "gpu_model": gpu_model,
+            "mem_requested_mib": memory_mib,
+        }
+        return self.site.partitions.freed(job, used)
+
+    @property
+    def whole_nodes(self) -> bool | None:
+        """Whether the job's nodes are its own."""
+        return self.site.partitions.whole_nodes(asdict(self.request))
+
+    @property
+    def nobody_gains(self) -> str:
+        """Why fewer GPUs, CPUs or less memory of a node are not advised."""
+        if self.whole_nodes:
+            return "nodes are given whole: a smaller request of a node frees nothing"
+        return (
+            "whether the partition gives nodes whole is not known: name it in [slurm] shared "
+            "or exclusive"
+        )
+
     def no_advice(
         self, topic: Topic, reason: str, jobs: Sequence[PastJob] = (), asked: float | None = None
     ) -> AdviceLine:
@@ -225,13 +253,20 @@ def _gpus(given: _Given) -> AdviceLine:
     if used >= asked:
         return given.no_advice("gpus", "all requested GPUs were used", shown, asked)
     nodes = given.request.nodes or max((job.nodes or 1 for job in shown), default=1)
-    several = nodes > 1  # which GPUs of which nodes the next run would use is not known
+    change = given.freed(used, nodes, shown[0].gpu_model)
+    if change is None:
+        return given.no_advice("gpus", given.nobody_gains, shown, asked)
+    # How several GPUs at work would share fewer nodes is not known; a single one needs one node.
+    one_node = nodes == 1 or used == 1
+    option: str | None = " ".join(change.options)
+    if nodes == 1 and change.partition is None:
+        option = given.request.gpu_option.format(used) or None
     return AdviceLine(
         "gpus",
-        float(used),
+        float(change.gpus),
         asked,
-        None if several or not given.request.gpu_option else given.request.gpu_option.format(used),
-        confidence="low" if several else given.confidence(shown),
+        option if one_node else None,
+        confidence=given.confidence(shown) if one_node else "low",
         margin=0.0,
         runs=len(shown),
         of=len(given.group.jobs),
@@ -240,6 +275,7 @@ def _gpus(given: _Given) -> AdviceLine:
             "gpus_used_max": used,
             "gpus_used_min": min(job.gpus_used or 0 for job in shown),
             "nodes": nodes,
+            "gain": change.gain,
         },
     )
 
@@ -474,6 +510,10 @@ def _host_memory(given: _Given) -> AdviceLine:
         for values in (peaks, killed)
         if values
     )
+    if given.whole_nodes is not False and not killed:
+        return given.no_advice(topic, given.nobody_gains, shown, asked)
+    if wanted > given.site.partitions.most_memory_mib(asdict(request)):
+        return given.no_advice(topic, "no node of the partition has more", shown, asked)
     if wanted > max(GIB, _DIFFER * max([*peaks, *killed])):
         return given.no_advice(topic, "peaks of host memory differ too much", shown, asked)
     if asked is not None and wanted > WORTH * asked and not (killed and wanted > asked):
@@ -521,6 +561,8 @@ def _cores(given: _Given) -> AdviceLine:
     wanted = max(least, math.ceil(busy * (1 + _CPU_MARGIN)))
     if wanted > WORTH * held:
         return given.no_advice(topic, "the CPUs were used", alike, asked)
+    if given.whole_nodes is not False:
+        return given.no_advice(topic, given.nobody_gains, alike, asked)
     return AdviceLine(
         topic,
         float(wanted),

@@ -57,7 +57,7 @@ SUMMARY_COLUMNS = (
         "coverage",
         "attribution",
     ),
-    *("sm_active_mean", "energy_j_estimated", "power_w_mean", "gpu_hours"),
+    *("sm_active_mean", "energy_j_estimated", "power_w_mean", "gpu_hours", "qos", "exclusive"),
 )
 GPU_COLUMNS = ("job_key", "hbm_used_mib_max", *(f"{name}_mean" for name in ACTIVITY))
 
@@ -97,6 +97,9 @@ class PastJob:
     energy_j: float | None = None
     power_w: float | None = None
     gpu_hours: float | None = None
+    account: str | None = None
+    qos: str | None = None
+    exclusive: bool | None = None
     problems: tuple[str, ...] = ()
     recoverable: tuple[float | None, ...] = ()
 
@@ -117,6 +120,9 @@ class PastJob:
             user=self.user,
             name=self.name,
             partition=self.partition,
+            account=self.account,
+            qos=self.qos,
+            exclusive=self.exclusive,
             gpus=self.gpus,
             nodes=self.nodes,
             cpus=self.cpus,
@@ -204,6 +210,9 @@ def _past_job(row: Mapping[str, Any], peak_mib: float | None, problems: tuple[st
         energy_j=number(row, "energy_j_estimated"),
         power_w=number(row, "power_w_mean"),
         gpu_hours=number(row, "gpu_hours"),
+        account=row["account"],
+        qos=row["qos"],
+        exclusive=row["exclusive"],
         problems=problems,
         recoverable=tuple(number(row, f"recoverable_{cause}") for cause in WASTE),
     )

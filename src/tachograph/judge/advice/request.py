@@ -40,7 +40,7 @@ _READ = frozenset(
             "mem-per-cpu",
             "mem-per-gpu",
         ),
-        *("cpus-per-gpu", "time-min", "tres-per-task"),
+        *("cpus-per-gpu", "time-min", "tres-per-task", "exclusive"),
     }
 )
 _LIMIT = re.compile(r"(?:(\d{1,7})-)?(\d{1,9})(?::(\d{1,7}))?(?::(\d{1,7}))?", re.ASCII)
@@ -61,13 +61,16 @@ class JobRequest:
 
     gpu_option: the option that requests GPUs, {} for their number; "" where that of the job has no
     place. mem_mib: host memory of a node; memory_option: the option that requests it. timelimit_s:
-    None also where unlimited. unread: options that could not be read, as they were written.
+    None also where unlimited. exclusive: it requests whole nodes. unread: options that could not be
+    read, as they were written.
     """
 
     user: str | None = None
     name: str | None = None
     partition: str | None = None
     account: str | None = None
+    qos: str | None = None
+    exclusive: bool | None = None
     gpus: int | None = None
     gpu_type: str | None = None
     gpu_option: str = "--gpus={}"
@@ -157,6 +160,8 @@ def _request(options: Sequence[tuple[str, str]]) -> JobRequest:
         name=given.get("job-name") or None,
         partition=given.get("partition") or None,
         account=given.get("account") or None,
+        qos=given.get("qos") or None,
+        exclusive=given.get("exclusive") == "" or None,
         gpus=held,
         gpu_type=kind,
         gpu_option=gpu_option,

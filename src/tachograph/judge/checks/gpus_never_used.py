@@ -23,6 +23,18 @@ class IdleGpus:
     waiting: int
 
 
+WHOLE_NODES_ADVICE = (
+    "Its nodes are given whole: request as many nodes as the GPUs at work need, or a partition that "
+    "gives GPUs singly. If the program can use all, start one process per GPU (srun with "
+    "--gpus-per-task, torchrun --nproc-per-node)."
+)
+
+
+def request_advice(job: CheckedJob) -> str | None:
+    """Return the advice where fewer GPUs of a node free nothing; None: the advice of the check."""
+    return WHOLE_NODES_ADVICE if job.summary.get("exclusive") else None
+
+
 def idle_gpus(job: CheckedJob) -> IdleGpus | None:
     """Return GPUs below `idle_util` on average while others worked; None if there are none."""
     counter = activity_counter(job.summary)
@@ -62,7 +74,7 @@ def decide(job: CheckedJob) -> Found | None:
             gpus_seen=len(measured),
             gpus_waiting=some.waiting,
         ),
-        advice=WAITING_ADVICE if waits else None,
+        advice=WAITING_ADVICE if waits else request_advice(job),
     )
 
 

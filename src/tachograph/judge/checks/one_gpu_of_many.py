@@ -5,7 +5,7 @@ from __future__ import annotations
 from tachograph.catalog.units import text
 from tachograph.judge.activity import gpu_labels
 from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
-from tachograph.judge.checks.gpus_never_used import idle_gpus
+from tachograph.judge.checks.gpus_never_used import idle_gpus, request_advice
 
 
 def decide(job: CheckedJob) -> Found | None:
@@ -27,6 +27,7 @@ def decide(job: CheckedJob) -> Found | None:
             gpus_seen=len(measured),
             gpus_waiting=some.waiting,
         ),
+        advice=request_advice(job),
     )
 
 

@@ -1,0 +1,235 @@
+"""Partitions and nodes as `scontrol show partition` and `scontrol show node` print them.
+
+Text of every version, or JSON (from 23.11 on); one file may hold the outputs of both commands, one
+after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.units import slurm_duration_s
+from tachograph.sources.slurm.fields import (
+    BadRowError,
+    expand_nodes,
+    json_limit_s,
+    json_number,
+    json_objects,
+    json_text,
+    json_value,
+)
+from tachograph.sources.slurm.gres import gpus, gres_counts
+
+_FIELD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
+_OF_JOB = re.compile(r"DefMemPerGPU=(\d+)")
+_NAMES = re.compile(r"[^,\s]+")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """What a node has: GPUs, CPUs, host memory (MiB)."""
+
+    gpus: int
+    cpus: int
+    memory_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What a partition gives, and to whom. None: no limit, or not recorded.
+
+    whole_nodes: OverSubscribe=EXCLUSIVE; of_one_user: ExclusiveUser=YES. accounts, qos, groups:
+    those allowed, None: all; denied: accounts and QOS. memory_per_gpu_mib: given where a job
+    requests none.
+    """
+
+    name: str
+    nodes: tuple[SlurmNode, ...] = ()
+    whole_nodes: bool | None = None
+    of_one_user: bool = False
+    least_nodes: int = 0
+    most_nodes: int | None = None
+    most_time_s: float | None = None
+    most_cpus: int | None = None
+    most_memory_mib: float | None = None
+    memory_per_gpu_mib: float | None = None
+    accounts: frozenset[str] | None = None
+    qos: frozenset[str] | None = None
+    groups: frozenset[str] | None = None
+    denied: frozenset[str] = frozenset()
+
+    @property
+    def node(self) -> SlurmNode | None:
+        """The smallest node: what holds for it holds for each. None: nodes are not recorded."""
+        if not self.nodes:
+            return None
+        return SlurmNode(
+            min(node.gpus for node in self.nodes),
+            min(node.cpus for node in self.nodes),
+            min(node.memory_mib for node in self.nodes),
+        )
+
+    @property
+    def memory_mib(self) -> float:
+        """The most host memory that a job gets on each of its nodes."""
+        of_node = math.inf if self.node is None else self.node.memory_mib
+        return min(of_node, self.most_memory_mib or math.inf)
+
+
+def read_partitions(file: str) -> dict[str, Partition]:
+    """Return the partitions of a file by name; of those described twice the last.
+
+    Errors: InputError where the file cannot be read or names no partition.
+    """
+    partitions = parse_partitions(partitions_text(file))
+    if not partitions:
+        raise InputError(
+            "names no partition",
+            where=file,
+            do="write `scontrol show partition` and `scontrol show node` to it",
+        )
+    return partitions
+
+
+def partitions_text(file: str) -> str:
+    """Return the text of a file of partitions. Errors: InputError where it cannot be read."""
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError as problem:
+        raise InputError(f"cannot be read: {problem.strerror}", where=file) from None
+
+
+def parse_partitions(written: str) -> dict[str, Partition]:
+    """Return the partitions of one or several outputs, as text or JSON.
+
+    >>> found = parse_partitions("PartitionName=gpu\\n   Nodes=n[1-2] OverSubscribe=EXCLUSIVE MaxTime=1:00:00")
+    >>> found["gpu"].whole_nodes, found["gpu"].most_time_s, found["gpu"].most_nodes
+    (True, 3600.0, None)
+    """
+    is_json = written.lstrip().startswith("{")
+    records = list(_json_records(written) if is_json else _text_records(written))
+    nodes: dict[str, SlurmNode] = {}
+    for record in records:
+        if "NodeName" in record:
+            nodes |= {name: _node(record) for name in _hosts(record["NodeName"])}
+    return {
+        record["PartitionName"]: _partition(record, nodes)
+        for record in records
+        if "PartitionName" in record
+    }
+
+
+def _text_records(written: str) -> Iterator[dict[str, str]]:
+    """One record per paragraph: `scontrol` prints an empty line after each."""
+    for block in re.split(r"\n(?=PartitionName=|NodeName=)", "\n" + written):
+        yield dict(_FIELD.findall(block))
+
+
+def _json_records(written: str) -> Iterator[dict[str, str]]:
+    """Documents, one after the other, with the fields named as in the text."""
+    decoder, place = json.JSONDecoder(strict=False), 0
+    while place < len(written.rstrip()):
+        try:
+            document, place = decoder.raw_decode(written, place)
+        except (json.JSONDecodeError, RecursionError):
+            return
+        place += len(written[place:]) - len(written[place:].lstrip())
+        for key, fields in (("partitions", _JSON_PARTITION), ("nodes", _JSON_NODE)):
+            for row in json_objects(json_value(document, key)):
+                yield _json_record(row, fields)
+
+
+_JSON_NODE: Mapping[str, str] = {
+    "NodeName": "name",
+    "Gres": "gres",
+    "CPUTot": "cpus",
+    "RealMemory": "real_memory",
+}
+_JSON_PARTITION: Mapping[str, str] = {
+    "PartitionName": "name",
+    "Nodes": "nodes.configured",
+    "MinNodes": "minimums.nodes",
+    "MaxNodes": "maximums.nodes",
+    "MaxCPUsPerNode": "maximums.cpus_per_node",
+    "MaxMemPerNode": "maximums.partition_memory_per_node",
+    "JobDefaults": "defaults.job",
+    "AllowAccounts": "accounts.allowed",
+    "DenyAccounts": "accounts.deny",
+    "AllowQos": "qos.allowed",
+    "DenyQos": "qos.deny",
+    "AllowGroups": "groups.allowed",
+}
+
+
+def _json_record(row: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, str]:
+    record = {}
+    for name, path in fields.items():
+        value = json_value(row, *path.split("."))
+        written = json_number(value) if isinstance(value, dict) else json_text(value)
+        if written is not None:
+            record[name] = str(written)
+    if "PartitionName" in record:
+        limit_s = json_limit_s(json_value(row, "maximums", "time"))
+        record["MaxTime"] = "UNLIMITED" if limit_s is None else f"{limit_s / 60:.0f}:00"
+        shares = json_number(json_value(row, "maximums", "shares"))
+        if shares is not None:  # 0: none, the nodes are given whole
+            record["OverSubscribe"] = "EXCLUSIVE" if shares == 0 else "NO"
+    return record
+
+
+def _node(record: Mapping[str, str]) -> SlurmNode:
+    try:
+        count, _ = gpus(gres_counts(record.get("Gres", "").replace("(null)", "")))
+    except BadRowError:
+        count = None
+    cpus, memory = (_count(record.get(name)) for name in ("CPUTot", "RealMemory"))
+    return SlurmNode(count or 0, cpus or 0, float(memory or 0))
+
+
+def _partition(record: Mapping[str, str], nodes: Mapping[str, SlurmNode]) -> Partition:
+    oversubscribe, of_jobs = record.get("OverSubscribe"), record.get("JobDefaults", "")
+    per_gpu = _OF_JOB.search(of_jobs)
+    limit = slurm_duration_s(record.get("MaxTime", ""))
+    hosts = _hosts(record.get("Nodes", ""))
+    return Partition(
+        record["PartitionName"],
+        tuple(nodes[host] for host in hosts) if nodes.keys() >= set(hosts) else (),
+        None if oversubscribe is None else oversubscribe.startswith("EXCLUSIVE"),
+        record.get("ExclusiveUser") == "YES",
+        _count(record.get("MinNodes")) or 0,
+        _count(record.get("MaxNodes")),
+        limit,
+        _count(record.get("MaxCPUsPerNode")),
+        _count(record.get("MaxMemPerNode")),
+        float(per_gpu[1]) if per_gpu else None,
+        _allowed(record.get("AllowAccounts")),
+        _allowed(record.get("AllowQos")),
+        _allowed(record.get("AllowGroups")),
+        _listed(record.get("DenyAccounts")) | _listed(record.get("DenyQos")),
+    )
+
+
+def _hosts(written: str) -> tuple[str, ...]:
+    try:
+        return expand_nodes(written.replace("(null)", ""))
+    except BadRowError:
+        return ()
+
+
+def _count(written: str | None) -> int | None:
+    return int(written) if written and written.isascii() and written.isdigit() else None
+
+
+def _listed(written: str | None) -> frozenset[str]:
+    return frozenset(_NAMES.findall((written or "").replace("(null)", "")))
+
+
+def _allowed(written: str | None) -> frozenset[str] | None:
+    names = _listed(written)
+    return None if not names or "ALL" in {name.upper() for name in names} else names

@@ -1,0 +1,88 @@
+"""Partitions and nodes as `scontrol` of Slurm 22.05 printed them, and as JSON of later versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tachograph.catalog.errors import InputError
+from tachograph.sources.slurm.partitions import SlurmNode, parse_partitions, read_partitions
+
+RECORDED = Path(__file__).parent / "recorded"
+OF_22_05 = RECORDED / "22.05.8" / "scontrol_show_partition_and_node.txt"
+
+
+def test_recorded_text() -> None:
+    found = read_partitions(str(OF_22_05))
+    assert list(found) == ["whole", "shared", "own", "cpu"]
+    whole, shared, own, cpu = found.values()
+    assert (whole.whole_nodes, whole.most_nodes, whole.most_time_s) == (True, 2, 172_800.0)
+    assert whole.nodes == (SlurmNode(4, 64, 512_000.0),) * 3
+    assert (whole.accounts, whole.qos, whole.groups, whole.memory_mib) == (None,) * 3 + (512_000.0,)
+    assert (shared.whole_nodes, shared.most_cpus, shared.memory_mib) == (False, 64, 512_000.0)
+    assert shared.accounts == frozenset({"ml", "physics"})
+    assert (shared.qos, shared.groups) == (frozenset({"normal"}), frozenset({"users"}))
+    assert (own.of_one_user, own.denied, own.most_time_s) == (True, frozenset({"guest"}), None)
+    assert own.node == SlurmNode(4, 64, 512_000.0)  # the smallest of two kinds
+    assert (cpu.memory_per_gpu_mib, cpu.node) == (1000.0, SlurmNode(0, 64, 256_000.0))
+
+
+@pytest.mark.parametrize("version", ["24.11.5", "26.05.5"])
+def test_recorded_nodes_of_later_versions(version: str) -> None:
+    nodes = (RECORDED / version / "scontrol_show_node_d.txt").read_text()
+    (gpu,) = parse_partitions(f"{nodes}\nPartitionName=gpu\n   Nodes=gpu[01-02]\n").values()
+    assert gpu.nodes == (SlurmNode(4, 64, 512_000.0),) * 2
+
+
+def test_json_of_both_commands_in_one_file() -> None:
+    number = {"set": True, "infinite": False}
+    partition = {
+        "name": "gpu",
+        "nodes": {"configured": "gpu[1-2]"},
+        "accounts": {"allowed": "ml,cfd", "deny": ""},
+        "qos": {"allowed": "", "deny": "low"},
+        "groups": {"allowed": ""},
+        "minimums": {"nodes": 1},
+        "maximums": {
+            "nodes": number | {"number": 4},
+            "time": number | {"number": 90},
+            "cpus_per_node": {"set": False, "infinite": True, "number": 0},
+            "partition_memory_per_node": number | {"number": 400_000},
+            "shares": 0,
+        },
+        "defaults": {"job": "DefMemPerGPU=60000"},
+    }
+    nodes = [
+        {"name": f"gpu{n}", "gres": "gpu:h100:8(S:0-1)", "cpus": 96, "real_memory": 900_000}
+        for n in (1, 2)
+    ]
+    written = f"{json.dumps({'partitions': [partition]})}\n{json.dumps({'nodes': nodes})}\n"
+    (gpu,) = parse_partitions(written).values()
+    assert (gpu.whole_nodes, gpu.most_nodes, gpu.most_time_s) == (True, 4, 5400.0)
+    assert (gpu.most_cpus, gpu.memory_mib, gpu.memory_per_gpu_mib) == (None, 400_000.0, 60_000.0)
+    assert (gpu.accounts, gpu.qos, gpu.denied) == (
+        frozenset({"ml", "cfd"}),
+        None,
+        frozenset({"low"}),
+    )
+    assert gpu.node == SlurmNode(8, 96, 900_000.0)
+    partition["maximums"] |= {"shares": 1}  # type: ignore[operator]
+    assert parse_partitions(json.dumps({"partitions": [partition]}))["gpu"].whole_nodes is False
+
+
+def test_nodes_that_are_not_described_are_unknown() -> None:
+    written = "PartitionName=gpu\n   Nodes=a[1-2]\n\nNodeName=a1 CPUTot=8 RealMemory=100 Gres=gpu:2"
+    assert parse_partitions(written)["gpu"].nodes == ()
+    assert parse_partitions("PartitionName=gpu\n   Nodes=(null)")["gpu"].node is None
+
+
+@pytest.mark.parametrize("written", ["", "{", "slurm_load_partitions error: Unable to contact"])
+def test_file_without_partitions_is_an_error(written: str, tmp_path: Path) -> None:
+    file = tmp_path / "partitions.txt"
+    file.write_text(written)
+    with pytest.raises(InputError, match="names no partition"):
+        read_partitions(str(file))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_partitions(str(tmp_path / "none"))

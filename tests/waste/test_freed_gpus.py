@@ -1,0 +1,182 @@
+"""What a smaller request frees: by what a partition gives, its limits, and who may use it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tachograph.catalog.config import SlurmOptions
+from tachograph.judge.partitions import (
+    REQUEST_COLUMNS,
+    PartitionUse,
+    SitePartitions,
+    recoverable_share,
+)
+from tachograph.sources.slurm.partitions import Partition, SlurmNode
+
+NODE = SlurmNode(8, 64, 512_000.0)
+SLURM = SlurmOptions(shared=("shared",), exclusive=("whole",))
+USE = {
+    "shared": PartitionUse(["ann"], ["H100"], gpus=4.0, memory_mib=256_000.0, time_s=7200.0),
+    "whole": PartitionUse(["ann", "bob"], ["H100"], gpus=8.0),
+}
+
+
+def request(partition: str | None = "whole", gpus: int = 8, nodes: int = 1, **of: Any) -> Any:
+    job: dict[str, Any] = dict.fromkeys(REQUEST_COLUMNS)
+    job |= {"user": "ann", "account": "ml", "qos": "normal", "gpu_model": "H100"}
+    job |= {"partition": partition, "gpus": gpus, "nodes": nodes, "timelimit_s": 3600.0}
+    return job | of
+
+
+def options(site: SitePartitions, job: Any, used: int) -> tuple[str, ...]:
+    change = site.freed(job, used)
+    return () if change is None else change.options
+
+
+@pytest.mark.parametrize(
+    ("partition", "gpus", "nodes", "used", "expected"),
+    [
+        ("whole", 8, 1, 1, ()),
+        ("whole", 16, 2, 1, ("--nodes=1",)),
+        ("whole", 16, 2, 8, ("--nodes=1",)),
+        ("whole", 16, 2, 9, ()),
+        ("whole", 32, 4, 9, ("--nodes=2",)),
+        ("unknown", 8, 1, 1, ()),
+        ("unknown", 16, 2, 8, ("--nodes=1",)),
+        (None, 16, 2, 9, ()),
+        ("shared", 8, 1, 1, ("--gpus=1",)),
+        ("shared", 16, 2, 1, ("--nodes=1", "--gpus=1")),
+        ("shared", 16, 2, 9, ("--gpus=9",)),
+        ("shared", 8, 1, 8, ()),
+        ("whole", 16, 2, 0, ()),  # no GPU at all: another sentence
+        ("whole", 3, 2, 1, ()),  # not as many GPUs on each node
+    ],
+)
+def test_change_by_what_the_partition_gives(
+    partition: str | None, gpus: int, nodes: int, used: int, expected: tuple[str, ...]
+) -> None:
+    assert options(SitePartitions(SLURM), request(partition, gpus, nodes), used) == expected
+
+
+def test_job_with_whole_nodes_of_its_own_in_a_shared_partition() -> None:
+    assert options(SitePartitions(SLURM), request("shared", exclusive=True), 1) == ()
+
+
+def test_what_slurm_records_of_a_partition_counts_where_nothing_is_configured() -> None:
+    for whole, expected in ((True, ()), (False, ("--gpus=1",)), (None, ())):
+        site = SitePartitions(recorded={"p": Partition("p", (NODE,), whole)})
+        assert options(site, request("p"), 1) == expected
+    named = SitePartitions(SlurmOptions(shared=("p",)), {"p": Partition("p", (NODE,), True)})
+    assert options(named, request("p"), 1) == ("--gpus=1",)
+
+
+def test_least_nodes_of_a_partition_are_kept() -> None:
+    site = SitePartitions(recorded={"p": Partition("p", (NODE,), True, least_nodes=2)})
+    assert options(site, request("p", 32, 4), 1) == ("--nodes=2",)
+    assert options(site, request("p", 16, 2), 1) == ()
+
+
+def test_node_of_one_user_frees_gpus_for_that_user_alone() -> None:
+    site = SitePartitions(recorded={"p": Partition("p", (NODE,), False, of_one_user=True)})
+    change = site.freed(request("p"), 1)
+    assert change is not None
+    assert change.gain == "frees 7 GPUs for your other jobs"
+
+
+MOVED = ("--partition=shared", "--nodes=1", "--gpus=2")
+
+
+@pytest.mark.parametrize(
+    ("of", "used", "expected"),
+    [
+        ({}, 2, MOVED),
+        ({"user": "bob"}, 2, ()),  # never ran there
+        ({"gpu_model": "A100"}, 2, ()),
+        ({"gpu_model": None}, 2, ()),
+        ({}, 5, ()),  # more than any job had there
+        ({"timelimit_s": 7200.0}, 2, MOVED),
+        ({"timelimit_s": 7201.0}, 2, ()),
+        ({"timelimit_s": None}, 2, ()),
+        ({"mem_requested_mib": 256_000.0}, 2, MOVED),
+        ({"mem_requested_mib": 256_001.0}, 2, ()),
+    ],
+)
+def test_move_to_a_shared_partition_that_fits(
+    of: dict[str, Any], used: int, expected: tuple[str, ...]
+) -> None:
+    assert options(SitePartitions(SLURM, use=USE), request(**of), used) == expected
+
+
+@pytest.mark.parametrize(
+    ("limits", "of", "moves"),
+    [
+        ({}, {"user": "bob"}, True),  # its limits let everybody in
+        ({"groups": frozenset({"ml"})}, {"user": "bob"}, False),
+        ({"groups": frozenset({"ml"})}, {}, True),  # ann ran there
+        ({"accounts": frozenset({"ml"})}, {"user": "bob"}, True),
+        ({"accounts": frozenset({"cfd"})}, {"user": "bob"}, False),
+        ({"qos": frozenset({"high"})}, {"user": "bob"}, False),
+        ({"denied": frozenset({"ml"})}, {"user": "bob"}, False),
+        ({"accounts": frozenset({"cfd"})}, {}, False),  # with another account
+        ({"of_one_user": True}, {}, False),
+        ({"least_nodes": 2}, {}, False),
+        ({"most_cpus": 16}, {"cpus": 64}, True),  # a quarter of the GPUs, and of the CPUs
+        ({"most_cpus": 15}, {"cpus": 64}, False),
+        ({"most_time_s": 3600.0}, {}, True),
+        ({"most_time_s": 3599.0}, {}, False),
+        ({"most_memory_mib": 1000.0}, {"mem_requested_mib": 1001.0}, False),
+        ({"nodes": (SlurmNode(1, 64, 512_000.0),)}, {}, False),
+    ],
+)
+def test_move_within_recorded_limits(limits: dict[str, Any], of: Any, moves: bool) -> None:
+    shared = Partition(**{"name": "shared", "nodes": (NODE,), "whole_nodes": False, **limits})
+    site = SitePartitions(SLURM, {"shared": shared}, USE)
+    assert options(site, request(**of), 2) == (MOVED if moves else ())
+
+
+def test_of_two_changes_the_one_that_frees_more_is_chosen() -> None:
+    site = SitePartitions(SLURM, use=USE)
+    change = site.freed(request(gpus=16, nodes=2), 1)
+    assert change is not None
+    assert (change.options[0], change.freed) == ("--partition=shared", 15)
+
+
+@given(
+    st.sampled_from(["shared", "whole", "unknown"]),
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.integers(0, 64),
+)
+def test_what_is_freed_was_held_and_not_at_work(
+    partition: str, nodes: int, of_node: int, used: int
+) -> None:
+    gpus = nodes * of_node
+    change = SitePartitions(SLURM).freed(request(partition, gpus, nodes), used)
+    if change is not None:
+        assert 0 < used <= change.gpus < gpus
+        assert change.freed == gpus - change.gpus
+        if partition != "shared":
+            assert change.freed % of_node == 0  # whole nodes
+
+
+def share(site: SitePartitions, never_h: float, **of: Any) -> float:
+    job = request(**of) | {"gpu_hours": 16.0, "gpu_hours_unmeasured": 0.0}
+    row = job | {"gpu_hours_never_used": never_h}
+    schema = {"exclusive": pl.Boolean, "mem_requested_mib": pl.Float64}
+    frame = pl.DataFrame([row], schema_overrides=schema)
+    return float(recoverable_share(frame, site).item())
+
+
+def test_share_of_unused_gpus_that_others_get() -> None:
+    site = SitePartitions(SLURM)
+    assert share(site, 14.0) == 0.0  # 7 of 8 GPUs of a node given whole
+    assert share(site, 14.0, partition="unknown") == 0.0
+    assert share(site, 14.0, partition="shared") == 1.0
+    assert share(site, 16.0) == 1.0  # none worked: the node itself
+    assert share(site, 14.0, nodes=2) == pytest.approx(4 / 7)  # 1 of 2 x 4 GPUs worked
+    assert share(site, 0.0, partition="shared") == 0.0
