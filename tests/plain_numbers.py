@@ -194,7 +194,7 @@ def kind(
     else:
         double = _any(_at_least(fp64, 0.2), _at_least(dfma, 0.2))
     pipes = [values.get(f"{pipe}_active") for pipe in ("tensor", "fp64", "fp32", "fp16")]
-    behind = [None if None in (pipe, dram) else pipe < dram for pipe in pipes]
+    behind = [None if pipe is None or dram is None else pipe < dram for pipe in pipes]
     memory_leads = False if published else _all(_at_least(sm, 0.5), *behind)
     table = [
         ("idle", _all(resting, _below(gr, 0.05), _below(dram, 0.05), _negated(io))),

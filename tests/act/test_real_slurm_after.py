@@ -265,7 +265,7 @@ def test_the_mail_of_slurm_has_the_report(
     assert str(began.get_payload()).strip() == ""
     assert done["To"] == "daemon@localhost"
     assert f"Job_id={job} Name=train Ended" in done["Subject"]
-    payload = bytes(done.get_payload(decode=True)).decode()  # type: ignore[arg-type]
+    payload = bytes(done.get_payload(decode=True)).decode()
     assert "1 of 4 GPUs used" in payload
     assert "Next time: #SBATCH --gpus=1" in payload
     assert "More: https://tachograph.example.org/job/" in payload

@@ -23,7 +23,7 @@ from tachograph.judge.judge import judge_jobs, rules_in_use
 from tachograph.pipeline.timelines import timelines_of
 
 MODEL = "A100 SXM 40GB"
-MEASURED = {"dram_active_mean": 0.5, "fp64_active_mean": 0.1}
+MEASURED: dict[str, Any] = {"dram_active_mean": 0.5, "fp64_active_mean": 0.1}
 PARTITIONS = (
     Path(__file__).parents[1] / "slurm/recorded/22.05.8/scontrol_show_partition_and_node.txt"
 )

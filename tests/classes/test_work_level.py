@@ -279,7 +279,7 @@ def levels_of(**given_values: Sequence[float]) -> list[float]:
     """Return the levels of one job on a board of 700 W."""
     made = columns(**given_values)
     offset = np.array([0, len(made.util)])
-    return work_levels(made, offset, np.array([BOARD_W], np.float32)).tolist()
+    return [float(level) for level in work_levels(made, offset, np.array([BOARD_W], np.float32))]
 
 
 def test_counters_of_work_come_before_power() -> None:

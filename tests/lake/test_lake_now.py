@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from madelake import fill, held, job
+from madelake import Rows, fill, held, job
 from tachograph.cli import main
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import lake_now
@@ -27,7 +27,7 @@ OLD_SAMPLE = {"gpu_samples": [{"t": END - 9 * DAY, "node": "n", "gpu": 0, "gpu_u
 
 
 @pytest.mark.parametrize("rows", [SAMPLE, HOST, ENDED, WAITING, RAN, MAP, OLD_SAMPLE | ENDED])
-def test_the_latest_sample_or_time_of_a_job(rows: dict[str, object], tmp_path: Path) -> None:
+def test_the_latest_sample_or_time_of_a_job(rows: dict[str, Rows], tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
     assert lake_now(lake, END) == END
     fill(lake, rows, chunk="rows")

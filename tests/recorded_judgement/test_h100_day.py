@@ -50,15 +50,16 @@ def jobs(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     for number, name in enumerate(EXPECTED, 1):
         rows = pl.read_parquet(recorded / "h100_day" / "samples" / f"{name}.parquet")
         samples += [row | {"node": name} for row in rows.iter_rows(named=True)]
-        runs.append(job(str(number), rows["t"].min(), rows["t"].max(), gpus=1))
+        first, last = rows["t"].sort().to_list()[:: rows.height - 1]
+        runs.append(job(str(number), first, last, gpus=1))
         allocations += held(str(number), name, (0,))
         devices.append({"node": name, "gpu": 0, "model": MODEL})
     lake = Lake.create(str(tmp_path_factory.mktemp("h100")))
     tables = {"gpu_samples": samples, "jobs": runs, "allocations": allocations, "devices": devices}
     fill(lake, tables, now=AFTER)
     analyze(lake, Configuration(), judge=JobJudge, now=AFTER)
-    rows = read_summaries(lake).sort(pl.col("job_id").cast(pl.Int64)).iter_rows(named=True)
-    return dict(zip(EXPECTED, rows, strict=True))
+    summaries = read_summaries(lake).sort(pl.col("job_id").cast(pl.Int64))
+    return dict(zip(EXPECTED, summaries.to_dicts(), strict=True))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -88,7 +89,7 @@ def test_the_class_is_that_of_the_label(
         labels = classify_rows(values, at_work.height, settings).labels
         names = pl.Series([WORKLOAD_CLASSES[label] for label in labels])
         assert names.mode().to_list() == [expected]
-        assert (names == expected).mean() > 0.5
+        assert (names == expected).sum() > 0.5 * len(names)
     assert jobs[name]["workload"] == CLASSES[name][0]
 
 

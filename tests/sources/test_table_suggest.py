@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import tomllib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -177,7 +178,9 @@ def test_models_are_facts_of_gpus(tmp_path: Path) -> None:
     assert '[node]\nconstant = "n7"' in text
 
 
-PHYSICS = {  # {name without a unit: (counter, truth at two times of one GPU, units it may be written in)}
+PHYSICS: Mapping[
+    str, tuple[str, tuple[float, float], Mapping[str, float]]
+] = {  # {name without a unit: (counter, truth at two times of one GPU, units it may be written in)}
     "power": ("power_w", (95.0, 412.5), {"W": 1, "kW": 1e-3, "mW": 1e3, "share": 1 / 700}),
     "temp": ("gpu_temp_c", (35.0, 71.0), {"C": 1, "share": 1 / 90, "mC": 1e3}),
     "mem used": (

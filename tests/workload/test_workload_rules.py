@@ -207,7 +207,7 @@ def plain(r: GpuReading, weights: tuple[float, ...]) -> str:
         other, matrix = tensor, False if tensor is not None and tensor < 0.2 else None
     sm, dram = r.sm_active, r.dram_active
     pipes = (tensor, r.fp64_active, r.fp32_active, r.fp16_active)
-    leads = every(*(None if None in (pipe, dram) else pipe < dram for pipe in pipes))
+    leads = every(*(None if pipe is None or dram is None else pipe < dram for pipe in pipes))
     rules = (
         ("idle", every(unused, below(gr, 0.05), below(dram, 0.05), negated(io))),
         ("tensor-heavy compute", every(least(other, 0.5), least(sm, 0.6))),
