@@ -212,7 +212,8 @@ def test_minutes_at_work_are_counted_alike_with_and_without_the_compiler(width: 
     offset = np.array([0, 400, 700])
     windows = np.array([0, 401 - width, 702 - 2 * width])
     counts = []
-    for function in (kernel.window_works, kernel.window_works.__wrapped__)  # type: ignore[attr-defined]:
+    plain = kernel.window_works.__wrapped__  # type: ignore[attr-defined]
+    for function in (kernel.window_works, plain):
         count = np.zeros(windows[-1], np.int32)
         function(works, offset, windows, width, count)
         counts.append(count)

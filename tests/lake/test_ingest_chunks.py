@@ -170,7 +170,7 @@ SOME_ROWS = st.lists(
 
 def some_samples(written: Rows) -> pl.DataFrame:
     frames = [
-        samples("n1", gpu, seconds=[10 * reading], **dict.fromkeys(counters, [0.5]))  # type: ignore[arg-type]
+        samples("n1", gpu, seconds=[10 * reading], **{name: [0.5] for name in counters})  # type: ignore[arg-type]
         for gpu, reading, counters in written
     ]
     return pl.concat([samples(seconds=[]), *frames], how="diagonal_relaxed")
