@@ -120,13 +120,14 @@ def verdicts(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Analyze jobs in a new lake; return their findings, and what each job is.
 
-    Findings: rows of `findings`. Jobs: job_id, `kind`, `hidden` ("" for the one measured whole).
+    Findings: rows of `findings`. Jobs: job_id, `kind`, `hidden` ("" for the one measured whole),
+    limiter, workload.
     """
     end = START + timedelta(minutes=MINUTES)
     jobs: list[dict[str, Any]] = []
     allocations: list[dict[str, Any]] = []
     frames: list[pl.DataFrame] = []
-    known: list[dict[str, str]] = []
+    known: list[dict[str, Any]] = []
     for kind in kinds:
         gpus = KINDS[kind]()
         ways = {"": np.ones((GPUS, COUNT), np.bool_)}
@@ -155,7 +156,9 @@ def verdicts(
     fill(lake, {"jobs": jobs, "allocations": allocations, "devices": devices}, now=now)
     part = ChunkPart("gpu_samples", samples)
     ingest(lake, [Chunk("samples", "made", "samples", (part,), samples.height)], now=now)
-    summarized(lake, now=now)
+    _, summaries = summarized(lake, now=now)
+    for row in known:
+        row |= {name: summaries[row["job_id"]][name] for name in ("limiter", "workload")}
     found = lake.scan(FINDINGS).select("job_id", "code", "verdict", "sentence").collect()
     return found, pl.DataFrame(known)
 

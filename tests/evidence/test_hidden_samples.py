@@ -26,6 +26,18 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     return Judged(*verdicts(tmp_path_factory.mktemp("hidden") / "lake", list(KINDS), [1]))
 
 
+def test_no_limiter_and_no_class_is_contradicted(judged: Judged) -> None:
+    whole = {row["kind"]: row for row in judged.jobs.filter(hidden="").iter_rows(named=True)}
+    named = 0
+    for row in judged.jobs.iter_rows(named=True):
+        complete = whole[row["kind"]]
+        # an idle job has none: nothing was near its peak
+        assert row["limiter"] in (None, complete["limiter"] or "neither"), row
+        assert row["workload"] in (None, "unknown", complete["workload"]), row
+        named += row["limiter"] is not None and row["workload"] != "unknown"
+    assert named > 2 * len(whole)
+
+
 # what is found of each kind of job where all of it was measured
 FOUND = {
     "idle": "idle_job", "light": "low_utilisation", "one of four": "one_gpu_of_many",

@@ -357,6 +357,16 @@ def test_a_time_limit_that_was_too_short(
     assert cancelled is None
 
 
+@pytest.mark.parametrize(("most_s", "line"), [(4799.0, ""), (4800.0, "#SBATCH --time=01:20:00")])
+def test_no_more_time_than_the_partition_allows(most_s: float, line: str) -> None:
+    node = SlurmNode(8, 64, 512 * GIB)
+    site = SitePartitions(recorded={"gpu": Partition("gpu", (node,), False, most_time_s=most_s)})
+    made = next_time(TIMED_OUT | {"partition": "gpu"}, [], [3601.0], None, site)
+    assert made is not None
+    assert made.line == line
+    assert ("the partition allows 1 h 19 min at most" in made.why) is (not line)
+
+
 def test_only_jobs_that_completed_say_how_long_it_takes(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
     rows = []

@@ -22,7 +22,7 @@ from tachograph.judge.completions import completed, unmeasured
 from tachograph.judge.families import settled
 from tachograph.judge.finding import FINDING_SCHEMA, Finding, findings_frame
 from tachograph.judge.job_classes import judge_classes
-from tachograph.judge.limiter import with_limiter, without_idle
+from tachograph.judge.limiter import with_limiter, without_idle, without_uncertain
 from tachograph.judge.partitions import with_nodes
 from tachograph.judge.rules.ruleset import RuleSet, read_rules
 from tachograph.judge.rules.verdicts import judge_rules
@@ -79,6 +79,7 @@ def judge_jobs(
     checks = (*CHECKS, *(entry.check for entry in ruleset.entries))
     findings = settled(judged.findings, whole.of, checks, gaps)
     jobs, gpus = judged.jobs.head(jobs.height), judged.gpus.head(gpus.height)
+    jobs = without_uncertain(jobs, judged.jobs.join(whole.of, on="job_key"))
     jobs = waste.judge_waste(
         without_idle(jobs, findings),
         gpus,

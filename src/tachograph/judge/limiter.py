@@ -88,6 +88,21 @@ def with_limiter(jobs: pl.DataFrame, options: BoundOptions) -> pl.DataFrame:
     )
 
 
+def without_uncertain(jobs: pl.DataFrame, completed: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with `limiter` null where the time without samples may have had another one.
+
+    `completed`: rows of the jobs that were measured in part, completed in several ways; `job` is
+    the key of the job.
+    """
+    others = completed.group_by(job_key="job").agg(others=pl.col("limiter").drop_nulls().unique())
+    known = jobs.select("job_key", "limiter").join(
+        others, on="job_key", how="left", maintain_order="left"
+    )
+    same = pl.col("others").list.set_difference(pl.concat_list("limiter")).list.len() == 0
+    limiter = known.select(pl.when(same.fill_null(value=True)).then("limiter"))
+    return jobs.with_columns(limiter.get_column("limiter"))
+
+
 def without_idle(jobs: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
     """Return rows with `limiter` null for jobs judged idle or hung."""
     holds = findings.filter(pl.col("code").is_in(WITHOUT_WORK), pl.col("verdict") == "yes")

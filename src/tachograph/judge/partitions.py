@@ -110,6 +110,11 @@ class SitePartitions:
         known = self.of(job)
         return math.inf if known is None else known.memory_mib
 
+    def most_time_s(self, job: Mapping[str, Any]) -> float:
+        """Return the longest time limit that its partition allows; infinite: unknown."""
+        known = self.of(job)
+        return math.inf if known is None else known.most_time_s or math.inf
+
     def default_memory_mib(self, partition: str | None, gpus: int) -> float:
         """Return the host memory that a job with GPUs gets if it requests none; infinite: unknown.
 

@@ -25,6 +25,7 @@ NOT_ATTRIBUTABLE = (
     "its own."
 )
 HIGH = 0.9  # of GPU memory
+ENOUGH = 0.9  # of the expected samples; with fewer sentences name the share
 MEASURED = 0.98  # of the run time, from which on an estimate for all of it says nothing more
 # traffic of a link is named from this share of its peak on, or this rate (B/s) where the peak is
 # not known
@@ -72,6 +73,8 @@ def use_sentence(row: Mapping[str, Any]) -> str:
 
     >>> use_sentence({"gpus": 4, "gpu_util_mean": 0.42})
     'The 4 GPUs were busy 42 % of the time.'
+    >>> use_sentence({"gpus": 4, "gpu_util_mean": 0.42, "coverage": 0.05})
+    'The 4 GPUs were busy 42 % of the time that was measured.'
     """
     counter, count = activity_counter(row), number(row, "gpus")
     if count is None:
@@ -89,7 +92,9 @@ def use_sentence(row: Mapping[str, Any]) -> str:
     if mean is not None and mean > 1:  # normalised by the profile of a MIG slice
         return f"The mean of {ACTIVITY_NAMES.get(counter, counter)} was {share} of the MIG slice."
     how = "" if counter == "gpu_util" else f" ({ACTIVITY_NAMES[counter]})"
-    return f"{who} busy {share} of the time{how}."
+    coverage = number(row, "coverage")
+    measured = "" if coverage is None or coverage >= ENOUGH else " that was measured"
+    return f"{who} busy {share} of the time{measured}{how}."
 
 
 # of the means that every report shows: column and label

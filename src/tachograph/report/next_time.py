@@ -100,7 +100,7 @@ def next_time(
     change = None if used is None else site.freed(_as_needed(row, memory), used)
     divided = change and number(row, "nodes") != 1  # how many tasks a node will have is not known
     singly = site.whole_nodes(row) is False or (change is not None and change.partition is not None)
-    more_time, how_long = _after_limit(row, runs_s, found)
+    more_time, how_long = _after_limit(row, runs_s, found, site.most_time_s(row))
     chosen = [
         *(_gpus(row, used, change) if used is not None and change is not None else []),
         *_time(row, runs_s),
@@ -209,9 +209,14 @@ _ALIKE = 4.0  # a time limit of so many times the old one is that of other work
 
 
 def _after_limit(
-    row: Mapping[str, Any], runs_s: Sequence[float], found: Mapping[str, Finding]
+    row: Mapping[str, Any],
+    runs_s: Sequence[float],
+    found: Mapping[str, Finding],
+    most_s: float,
 ) -> tuple[list[tuple[str, str]], str | None]:
     """For a job stopped at its time limit: a longer limit with its reason, or what to do.
+
+    `most_s`: what the partition allows.
 
     No counter records how far a program has come, so jobs that completed are the only evidence.
     """
@@ -228,6 +233,11 @@ def _after_limit(
         )
     ran = f"a job of this name and size that completed ran for {text(longest, 's')}"
     wanted = time_bound_s(runs_s)
+    if wanted > most_s:
+        return [], (
+            f"{ran}, and the partition allows {text(most_s, 's')} at most: write checkpoints and "
+            "continue from them"
+        )
     if wanted > _ALIKE * limit:
         return [], f"{ran}: request more time, or write checkpoints and continue from them"
     margin = text(wanted / longest - 1, "fraction")

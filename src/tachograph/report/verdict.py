@@ -14,10 +14,9 @@ from tachograph.judge.finding import EVIDENCE, SEVERITIES, Finding
 from tachograph.judge.limiter import NEITHER
 from tachograph.judge.waste import causes_of
 from tachograph.report.job_end import end_cause
-from tachograph.report.job_sentences import steadiness, use_sentence
+from tachograph.report.job_sentences import ENOUGH, steadiness, use_sentence
 
 LOST = "gpu_hours_idle"  # evidence: GPU-hours that a finding is about
-ENOUGH = 0.9  # of the expected samples; with fewer the verdict names the share
 _BRIEF = {code: check.brief for check in CHECKS if check.brief for code in check.codes}
 _CHECKS = {code: check for check in CHECKS for code in check.codes}
 _NEAR_PEAK = {

@@ -38,12 +38,19 @@ class Shares:
     fractions: NDArray[np.float64]
     gpus: NDArray[np.int64]
 
-    def largest(self) -> list[str | None]:
-        """Return the class with the largest share of each job, the first of equals, or None."""
-        places = np.argmax(np.nan_to_num(self.fractions), axis=1)
+    def largest(self, unmeasured: NDArray[np.float64]) -> list[str | None]:
+        """Return the class with the largest share of each job, the first of equals, or None.
+
+        `unmeasured`: the share of each job's time without samples: where all of it in the second
+        class would make that the largest, the class is unknown.
+        """
+        fractions = np.nan_to_num(self.fractions)
+        places = np.argmax(fractions, axis=1)
+        second, first = np.sort(fractions, axis=1)[:, -2:].T
+        certain = (first - second) * (1 - unmeasured) >= unmeasured
         return [
-            WORKLOAD_CLASSES[place] if count else None
-            for place, count in zip(places, self.gpus, strict=True)
+            (WORKLOAD_CLASSES[place] if is_certain else UNKNOWN) if count else None
+            for place, is_certain, count in zip(places, certain, self.gpus, strict=True)
         ]
 
 
@@ -162,6 +169,9 @@ def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
     """
     keys = jobs.get_column("job_key")
     shares = shares_of(keys, gpus)
+    edge = (pl.col("interval_s") / pl.col("elapsed_s")).fill_null(0.0)  # one sample may be missing
+    missing = (1.0 - pl.col("coverage") - edge).clip(0.0, 1.0).fill_null(0.0)
+    unmeasured = jobs.select(missing.fill_nan(0.0)).to_series().to_numpy()
     rated = _rated(gpus)
     of_job = {row["job_key"]: row for row in _of_jobs(rated).iter_rows(named=True)}
     summaries = jobs.select(
@@ -181,7 +191,7 @@ def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
     ]
     return JudgedWorkload(
         jobs.with_columns(
-            pl.Series("workload", shares.largest(), dtype=pl.String),
+            pl.Series("workload", shares.largest(unmeasured), dtype=pl.String),
             pl.Series("workload_fractions", fractions, dtype=pl.List(pl.Float64)),
             pl.Series("health", healths, dtype=pl.String),
         ),
