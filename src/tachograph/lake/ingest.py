@@ -134,8 +134,8 @@ def ingest(
                 chunk = given.fetch()
             else:
                 chunk = given
-            # The same content under two names.
-            if any(one.chunk.id == chunk.id and one.may_wait for one in waiting):
+            # The same content under two names, or devices by which this chunk's indices are known.
+            if any(one.chunk.id == chunk.id and one.may_wait or one.names_gpus for one in waiting):
                 _commit(lake, _taken(waiting), now, report)
 
             def sampled(node: str, gpu: int) -> TimeRange | None:
@@ -224,6 +224,10 @@ class _ReadyChunk:
         return self.chunk.watermark is None and not (
             self.again or any(part.overlaps for part in self.chunk.parts)
         )
+
+    @property
+    def names_gpus(self) -> bool:
+        return any(part.table == DEVICES.name for part in self.chunk.parts)
 
     @property
     def rows(self) -> int:

@@ -83,7 +83,8 @@ def renumbered(
             result[places[0]] = _with_reject(result[places[0]], counted)
         frame = pl.DataFrame(numbers.unsure, schema=_UNSURE_SCHEMA, orient="row")
         result.append(ChunkPart("devices", frame, overlaps=True))
-    return tuple(result)
+    # Devices come first: a run killed behind them finds the new indices, not its own samples.
+    return tuple(sorted(result, key=lambda part: part.table != "devices"))
 
 
 def _with_reject(part: ChunkPart, reject: Reject) -> ChunkPart:
@@ -275,9 +276,7 @@ class _NodeHistory:
 
     def index_of(self, label: NumberedGpu, row: _KnownGpu) -> int:
         """Return the index of the GPU of a label whose UUID or address a row has."""
-        same_numbering = label.numbering is not None and (
-            row.numbers.get(label.numbering) == row.gpu
-        )
+        same_numbering = label.numbering is not None and row.counts_by(label.numbering, row.gpu)
         if label.gpu == row.gpu or not same_numbering:
             return row.gpu
         return label.gpu if self._changed(label, row) else row.gpu
@@ -289,6 +288,8 @@ class _NodeHistory:
         if not row.counts_by(label.numbering, label.gpu):
             return False
         other_gpu = None not in (row.uuid, label.uuid) and row.uuid != label.uuid
+        if label.mig is not None:  # a slice has a new UUID each time it is made
+            return True
         return self._changed(label, row) if other_gpu else True
 
     def contradict(self, gpu: int, mig: int | None, uuid: str | None = None) -> None:

@@ -192,9 +192,12 @@ def _without_unsure_numbers(allocations: pl.DataFrame, devices: pl.DataFrame) ->
     if unsure.is_empty():
         return allocations
     numbered = allocations.with_row_index("row")
-    inside = (pl.col("start") <= pl.col("unsure_until")).fill_null(value=True) & (
+    overlap = (pl.col("start") <= pl.col("unsure_until")).fill_null(value=True) & (
         pl.col("end") >= pl.col("unsure_from")
     ).fill_null(value=True)
+    # A job that a renumbering ended had its number from before: the change came after its samples.
+    over = (pl.col("start") <= pl.col("unsure_from")) & (pl.col("end") <= pl.col("unsure_until"))
+    inside = overlap & ~over.fill_null(value=False)
     rows = numbered.join(unsure, on="node").filter(inside)["row"].unique()
     known = ~pl.col("row").is_in(rows.implode())
     names = [pl.when(known).then(name).alias(name) for name in ("gpu", "mig")]
