@@ -50,7 +50,8 @@ class Fill:
     `who`: which of them, by their mean activity; the others were idle. `when`: in which part of the
     unmeasured time, else in the state `rest`: bursts of two minutes of six, or a quarter of an hour
     at its begin, its end, or both. `errors`: errors happened, and levels were as high as can be.
-    `steady`: in place of a state, they did what they did in the time that was measured.
+    `steady`: in place of a state, they did what they did in the time that was measured; `alike`:
+    those that were measured less did as much, over the whole run, as those that were measured most.
     """
 
     state: State
@@ -59,6 +60,7 @@ class Fill:
     when: Literal["always", "bursts", "begin", "end", "both"] = "always"
     errors: bool = False
     steady: bool = False
+    alike: bool = False
 
 
 _FRACTIONS = tuple(c.name for c in COUNTERS if c.kind is CounterKind.FRACTION)
@@ -86,9 +88,38 @@ FILLS: tuple[Fill, ...] = (
     *(Fill(_BUSY, _IDLE, when=when) for when in ("begin", "end", "both")),
     *(Fill(_BUSY, _WAITING, when=when) for when in ("begin", "end", "both")),
     Fill(_BUSY, _IDLE, steady=True),
+    Fill(_BUSY, _IDLE, steady=True, alike=True),
 )
 _PIECE_MINUTES = 15
 _BURST, _BURSTS_EVERY = 2, 6  # minutes
+
+
+def carried(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
+    """Return minutes of jobs, of those sampled less often than once a minute also those between.
+
+    A minute is repeated up to the next one with samples, for the interval at most. `timelines`: one
+    row per (job_key, minute), in order.
+    """
+    coarse = jobs.filter(pl.col("interval_s") > _MINUTE_S).select(
+        "job_key",
+        _every=(pl.col("interval_s") / _MINUTE_S).ceil().cast(pl.Int32),
+        _ran=_minutes_of_run().cast(pl.Int32),
+    )
+    if not coarse.height:
+        return timelines
+    rows = timelines.join(coarse, on="job_key", how="left", maintain_order="left")
+    following = pl.coalesce(pl.col("minute").shift(-1).over("job_key"), "_ran")
+    end = pl.min_horizontal(following, pl.col("minute") + pl.col("_every"))
+    end = pl.max_horizontal(end.fill_null(0), pl.col("minute") + 1)
+    last = pl.when(pl.col("_every").is_not_null()).then(end).otherwise(pl.col("minute") + 1)
+    repeated = rows.with_columns(minute=pl.int_ranges("minute", last, dtype=pl.Int32))
+    return repeated.explode("minute", empty_as_null=False).select(
+        pl.col(name).cast(dtype) for name, dtype in timelines.schema.items()
+    )
+
+
+def _minutes_of_run() -> pl.Expr:
+    return ((pl.col("as_of") - pl.col("start")).dt.total_seconds() / _MINUTE_S).ceil()
 
 
 def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
@@ -111,10 +142,16 @@ def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
         last=pl.col("minute").max(),
         within=pl.col("minute").sort().diff().max().fill_null(1) - 1,
     )
-    ran = ((pl.col("as_of") - pl.col("start")).dt.total_seconds() / _MINUTE_S).ceil().cast(pl.Int64)
+    ran = _minutes_of_run().cast(pl.Int64)
     edge = (pl.col("interval_s") / pl.col("elapsed_s")).fill_null(0.0)
     by_minutes = 1.0 - pl.col("gpu_minutes") / (pl.col("gpus") * pl.col("ran"))
-    share = pl.coalesce(1.0 - pl.col("coverage") - edge, by_minutes)
+    by_samples = pl.coalesce(1.0 - pl.col("coverage") - edge, by_minutes)
+    suspended = pl.col("elapsed_s") < (pl.col("ran") - 1) * _MINUTE_S  # samples of it count, too
+    share = pl.max_horizontal(
+        by_samples,
+        1.0 - pl.col("gpus_seen") / pl.col("gpus"),  # coverage is that of the GPUs that are known
+        pl.when(suspended & (pl.col("interval_s") <= _MINUTE_S)).then(by_minutes),
+    )
     return (
         jobs.lazy()
         .with_columns(ran=ran)
@@ -261,6 +298,10 @@ def _counters(fill: Fill) -> dict[str, pl.Expr]:
             value, peak = (own.fill_null(own.mean().over("job_key")) for own in (mean, most))
         has = pl.when(f"_has_{counter.name}")
         whole = pl.coalesce(mean * (1 - share) + value * share, value)
+        if fill.steady and counter.kind is CounterKind.FRACTION:
+            most_known = mean.filter(share == share.min()).mean().over("job_key")
+            known = mean.fill_null(0.0) * (1 - share)
+            whole = pl.when(fill.alike).then(most_known.clip(known, known + share)).otherwise(whole)
         found[f"{counter.name}_mean"] = has.then(whole)
         found[f"{counter.name}_max"] = has.then(
             pl.when(share > 0).then(pl.max_horizontal(most, peak)).otherwise(most)
@@ -386,7 +427,7 @@ def _highest(counter: Counter, state: State) -> float:
 def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
     """Return one row per job and minute of its run, with `_missing`, its GPUs without samples.
 
-    Where samples come less often than once a minute, those around a minute stand for it. The last
+    Where samples come about once a minute, those around a minute stand for it. The last
     minute counts where it is long enough for a sample.
     """
     last = timelines.group_by("job_key").agg(_last=pl.col("minute").max().cast(pl.Int64))
@@ -396,7 +437,7 @@ def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFram
     jobs = jobs.join(last, on="job_key", how="left", maintain_order="left").with_columns(
         _seconds=run_s
     )
-    held = gpus.group_by("job_key").agg(_held=pl.len(), _seen=(pl.col("samples") > 0).sum())
+    held = gpus.group_by("job_key").agg(_held=pl.len())
     has = {
         f"_has_{name}": pl.col(name).is_not_null().any()
         for name in timelines.columns
@@ -408,7 +449,10 @@ def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFram
             "_board",
             _run_s=pl.col("_seconds"),
             _interval=pl.col("interval_s"),
-            _stands_for=(1.5 * pl.col("interval_s") / _MINUTE_S).floor().cast(pl.Int32),
+            _stands_for=(1.5 * pl.col("interval_s") / _MINUTE_S)
+            .floor()
+            .clip(upper_bound=1)
+            .cast(pl.Int32),
         )
         .join(held, on="job_key", maintain_order="left")
         .join(timelines.group_by("job_key").agg(**has), on="job_key", maintain_order="left")
@@ -427,10 +471,14 @@ def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFram
     )
     inside = pl.min_horizontal(_MINUTE_S, pl.col("_run_s") - pl.col("minute") * _MINUTE_S)
     long_enough = inside >= pl.min_horizontal("_interval", _MINUTE_S)
-    unseen = pl.when(pl.col("_stands_for") == 0).then(measured).otherwise("_seen")
+    # a GPU without a sample in a minute has one in a minute that it stands for, or is missing
+    around = measured
+    for shift in (1, -1):
+        near = measured.shift(shift).over("job_key").fill_null(0)
+        around = pl.max_horizontal(around, pl.when(pl.col("_stands_for") > 0).then(near))
     missing = (
         pl.when(measured > 0)
-        .then((pl.col("_held") - unseen).clip(lower_bound=0))
+        .then((pl.col("_held") - around).clip(lower_bound=0))
         .when((nearest > pl.col("_stands_for")) & long_enough)
         .then("_held")
         .otherwise(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import astuple
 from functools import cached_property
 
 import msgspec
@@ -13,7 +14,7 @@ from tachograph.judge.rules.ruleset import RuleSet, digest
 from tachograph.judge.workload.arrays import MinuteLabeller
 from tachograph.judge.workload.settings import settings_of
 from tachograph.pipeline.summaries import JobTables
-from tachograph.sources.slurm.partitions import partitions_text
+from tachograph.sources.slurm.partitions import read_partitions
 
 
 class JobJudge:
@@ -35,7 +36,7 @@ class JobJudge:
             options.scores,
             options.workload,
             options.waste.idle_minutes,
-            partitions_text(file) if (file := options.slurm.partitions_file) else "",
+            _nodes_of_partitions(options.slurm.partitions_file),
         ]
         return hashlib.sha256(msgspec.json.encode([*deciding, digest(options.rules)])).hexdigest()[
             :16
@@ -63,3 +64,12 @@ class JobJudge:
     @cached_property
     def _ruleset(self) -> RuleSet:
         return rules_in_use(self.configuration)
+
+
+def _nodes_of_partitions(file: str) -> list[object]:
+    """What verdicts take of a file of partitions, which also holds the load of the moment."""
+    recorded = read_partitions(file) if file else {}
+    return [
+        (name, recorded[name].whole_nodes, sorted(map(astuple, recorded[name].nodes)))
+        for name in sorted(recorded)
+    ]

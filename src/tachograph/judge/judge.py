@@ -18,7 +18,7 @@ from tachograph.judge import scores, waste
 from tachograph.judge.activity import UNIT
 from tachograph.judge.check import Check, CheckedJob, JobRows, SummaryColumns
 from tachograph.judge.checks import CHECKS
-from tachograph.judge.completions import completed, unmeasured
+from tachograph.judge.completions import carried, completed, unmeasured
 from tachograph.judge.families import settled
 from tachograph.judge.finding import FINDING_SCHEMA, Finding, findings_frame
 from tachograph.judge.job_classes import judge_classes
@@ -72,6 +72,7 @@ def judge_jobs(
     are not recorded. `ruleset`: `rules_in_use`.
     """
     idle_util = configuration.thresholds.idle_util
+    timelines = carried(jobs, timelines)
     gaps = unmeasured(jobs, timelines)
     tables = JobTables(jobs, gpus, timelines, node_minutes)
     whole = completed(tables, gaps, idle_util=idle_util)

@@ -81,7 +81,8 @@ def with_limiter(jobs: pl.DataFrame, options: BoundOptions) -> pl.DataFrame:
     named = pl.coalesce(
         pl.when(share == most).then(pl.lit(name)) for name, share in zip(shares, near, strict=True)
     )
-    known = pl.all_horizontal(measured) & memory & (pl.col("samples") > 0)
+    worked = pl.any_horizontal(pl.col(resource.share) > 0 for resource in RESOURCES)
+    known = pl.all_horizontal(measured) & memory & worked
     sure = pl.col("attribution") != "ambiguous"
     return jobs.with_columns(
         limiter=pl.when(sure).then(pl.coalesce(named, pl.when(known).then(pl.lit(NEITHER))))

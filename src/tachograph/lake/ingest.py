@@ -135,7 +135,9 @@ def ingest(
             else:
                 chunk = given
             # The same content under two names, or devices by which this chunk's indices are known.
-            if any(one.chunk.id == chunk.id and one.may_wait or one.names_gpus for one in waiting):
+            if any(
+                (one.chunk.id == chunk.id and one.may_wait) or one.names_gpus for one in waiting
+            ):
                 _commit(lake, _taken(waiting), now, report)
 
             def sampled(node: str, gpu: int) -> TimeRange | None:

@@ -26,7 +26,7 @@ from tachograph.sources.gpu_indices import CONTRADICTS, pci_key
 CONTRADICTING_SOURCES = "contradicting_numbers"
 ALWAYS = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
 # Two sources that are polled in turn look like a node that is renumbered at each poll.
-_TOO_SOON = timedelta(hours=1)
+_TOO_SOON = timedelta(minutes=10)
 _NUMBERING = "numbering"
 _UNSURE_SCHEMA = {
     name: DEVICES.schema[name]

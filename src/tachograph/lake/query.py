@@ -78,10 +78,24 @@ def _latest_time(lake: Lake, clock: datetime) -> datetime | None:
     if latest is None or clock - latest > CURRENT_FOR:
         newest = [latest, *(_latest_of(lake, table, lake.version(table)) for table in _TIMED)]
         latest = max((time for time in newest if time is not None), default=None)
+        if latest is not None and clock - latest <= _POLLED_FOR:
+            return clock if _holds_polled_jobs(lake, lake.version(JOBS)) else latest
     return latest
 
 
 _TIMED = (JOBS, ALLOCATIONS)
+# While jobs run for long, polls of a scheduler may show no start and no end.
+_POLLED_FOR = timedelta(days=30)
+
+
+@lru_cache(maxsize=8)
+def _holds_polled_jobs(lake: Lake, version: int) -> bool:
+    """Whether a version of the jobs holds one that ran when its scheduler was asked."""
+    if version < 0:
+        return False
+    polled = (pl.col("state") == "RUNNING") & ~pl.col("saved")
+    with lake_errors(lake.uri(JOBS)):
+        return bool(lake.scan(JOBS).select(polled.any()).collect().item())
 
 
 @lru_cache(maxsize=8)

@@ -297,7 +297,7 @@ def _use_summary(report: JobReport) -> str:
         sentences.append(f"In {text(zero, 'fraction')} of the samples utilisation was zero.")
     if never:
         sentences.append(
-            f"{plural(never, 'GPU')} {'was' if never == 1 else 'were'} idle throughout."
+            f"{plural(never, 'GPU')} {'was' if never == 1 else 'were'} idle in every sample."
         )
     return " ".join(sentences)
 

@@ -98,14 +98,19 @@ def next_time(
     found = {finding.code: finding for finding in findings if finding.verdict == "yes"}
     used = _gpus_used(row, found)
     change = None if used is None else site.freed(_as_needed(row, memory), used)
+    target = row
+    if change is not None and change.partition is not None:
+        target = {**row, "partition": change.partition}
+        if _exceeds(target, memory, runs_s, site):
+            change, target = None, row
     divided = change and number(row, "nodes") != 1  # how many tasks a node will have is not known
     singly = site.whole_nodes(row) is False or (change is not None and change.partition is not None)
-    more_time, how_long = _after_limit(row, runs_s, found, site.most_time_s(row))
+    more_time, how_long = _after_limit(row, runs_s, found, site.most_time_s(target))
     chosen = [
         *(_gpus(row, used, change) if used is not None and change is not None else []),
         *_time(row, runs_s),
         *more_time,
-        *(_memory(row, memory, site, singly=singly) if memory and not divided else []),
+        *(_memory(target, memory, site, singly=singly) if memory and not divided else []),
     ]
     if change is not None and not any(option.startswith("--mem=") for option, _ in chosen):
         chosen += _kept_memory(row, memory, site, change)
@@ -173,6 +178,21 @@ def _kept_memory(
         return []
     reason = f"without it {text(default_mib, 'MiB')} of host memory are given to so few GPUs"
     return [(f"--mem={math.ceil(needed_mib / GIB)}G", reason)]
+
+
+def _exceeds(
+    target: Mapping[str, Any],
+    memory: HostMemory | None,
+    runs_s: Sequence[float],
+    site: SitePartitions,
+) -> bool:
+    """Whether the job needs more memory of a node, or more time, than its partition gives."""
+    own = None if memory is None else memory.own
+    needed_mib = memory_of_node_mib(target) if own is None else memory_bound_mib([own])
+    times_s = [*runs_s, number(target, "elapsed_s") or 0.0]
+    return (needed_mib or 0.0) > site.most_memory_mib(target) or time_bound_s(
+        times_s
+    ) > site.most_time_s(target)
 
 
 def _gpus(row: Mapping[str, Any], used: int, change: Freed) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.tables import WASTE
-from tachograph.catalog.units import text
+from tachograph.catalog.units import capitalized, text
 from tachograph.judge.activity import activity_counter, number, so_far
 from tachograph.judge.checks import CHECKS, OF_RECORDING
 from tachograph.judge.finding import EVIDENCE, SEVERITIES, Finding
@@ -105,7 +105,7 @@ def verdict_sentence(
     elif not number(row, "samples"):
         parts.append("What its GPUs did is not known: there is no sample of them")
     elif main is not None:
-        parts.append(brief(main, row))
+        parts.append(capitalized(brief(main, row)))
     elif cause is None and is_healthy(row, findings):
         parts.append(_healthy(row))
     else:

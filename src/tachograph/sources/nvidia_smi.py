@@ -337,7 +337,8 @@ def _times(
     """Return the times of rows: `timestamp`, dmon's date and time, or counted from the given."""
     rows = table.rows
     order = rows.select(
-        [key.column for key in (mapping.node, mapping.gpu) if key.column] or pl.lit(0)
+        [key.column for key in (mapping.node, mapping.gpu) if key.column]
+        or pl.int_range(pl.len()) * 0
     )
     written = {_KEYS[name]: stripped(rows[name]) for name in rows.columns if name in _KEYS}
     if "t" in written:

@@ -5,7 +5,7 @@ Import it on demand: it imports the compiler and tables.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from types import MappingProxyType
@@ -373,6 +373,7 @@ def _gpu_row(
     }
     for name, total_value, count in zip(JOB_CLASS_COUNTERS, total.sums, total.counts, strict=True):
         row[f"{name}_mean"] = float(total_value / count) if count else None
+        row[f"{name}_max"] = row[f"{name}_mean"]  # whether it was measured at all
     return row
 
 
@@ -393,6 +394,7 @@ def _job_row(
         "elapsed_s": (as_of - start).total_seconds(), "attribution": "explicit", "gpus": len(gpus),
         "gpus_seen": sum(row["samples"] > 0 for row in gpus), "nodes": len({row["node"] for row in gpus}),
         "gpu_model": "+".join(models) or None, "samples": sum(row["samples"] for row in gpus),
+        **{f"{name}_max": _largest(row[f"{name}_max"] for row in gpus) for name in JOB_CLASS_COUNTERS},
     }  # fmt: skip
 
 
@@ -404,3 +406,7 @@ def _frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.D
             for name, dtype in schema.items()
         }
     )
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
