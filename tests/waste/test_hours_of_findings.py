@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import polars as pl
 import pytest
 from waste_cases import columns
 
-from jobframes import gpus, minutes, summary
+from jobframes import START, gpus, minutes, summary
 from tachograph.catalog.codes import CAUSE_OF_CLASS
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import IN_USE, JOB_NODE_MINUTES, WASTE
@@ -117,6 +118,29 @@ def judged(job: dict[str, Any], gpu_rows: pl.DataFrame, rows: pl.DataFrame) -> A
     holding = tables.findings.filter(pl.col("verdict") == "yes")
     findings = {row["code"]: row for row in holding.iter_rows(named=True)}
     return tables.jobs.row(0, named=True), findings
+
+
+@pytest.mark.parametrize(
+    ("code", "values", "hours"),
+    [
+        # of 4 GPUs in two hours: 12 minutes of all of them; where they looked busy none
+        ("cold_start", {"confidence": "low", "evidence": {"interval_s": 720.0}}, 0.8),
+        ("stall", {"confidence": "low", "evidence": {"gpu_util_then": 0.5}}, 0.8),
+        ("job_hang", {"confidence": "low", "evidence": {"gpu_util_then": 1.0}}, None),
+        ("job_hang_host", {"evidence": {}}, 0.8),
+        ("job_hang", {"confidence": "high", "evidence": {"gpu_util_then": 1.0}}, 2.0),
+        ("gpus_never_used", {"evidence": {"gpus_unused": 1.0, "gpus_seen": 4.0}}, 2.0),
+        ("one_gpu_of_many", {"evidence": {"gpus_unused": 3.0, "gpus_seen": 4.0}}, 6.0),
+    ],
+)
+def test_a_finding_has_no_more_hours_than_it_can_be_about(
+    code: str, values: dict[str, Any], hours: float | None
+) -> None:
+    interval = {"begin": START, "end": START + timedelta(minutes=12)}
+    found = filled(code, dict(HOURS), **values, **interval)
+    shown = json.loads(found["evidence"]).get("gpu_hours_idle")
+    assert shown == (hours if hours is None else pytest.approx(hours))
+    assert found["sentence"].endswith("passed without work.") is (hours is not None)
 
 
 def test_ten_hours_of_which_three_minutes_were_measured() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from tachograph.catalog.codes import CAUSE_OF_CLASS, SURE
 from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.tables import IN_USE, WASTE, WASTE_ENERGY
 from tachograph.catalog.units import text
-from tachograph.judge.classes.characteristics import SM_BUSY, WORK
+from tachograph.judge.classes.characteristics import SM_BUSY, SPINNING, WORK
 from tachograph.judge.partitions import NOT_RECORDED, SitePartitions, recoverable_share
 from tachograph.pipeline.timelines import ACTIVITY
 
@@ -278,11 +279,14 @@ def with_hours(findings: pl.DataFrame, jobs: pl.DataFrame, checks: Sequence[Chec
     by_code = {code: check for check in checks if check.causes for code in check.codes}
     holding = findings.filter(pl.col("verdict") == "yes", pl.col("code").is_in(list(by_code)))
     changed = []
-    for row in holding.join(jobs.select("job_key", *HOURS), on="job_key").iter_rows(named=True):
+    ledger = jobs.select("job_key", "gpus", "elapsed_s", *HOURS)
+    for row in holding.join(ledger, on="job_key").iter_rows(named=True):
         causes = causes_of(by_code[row["code"]], row["code"], row["confidence"])
-        hours = sum(row[f"gpu_hours_{cause}"] or 0.0 for cause in causes)
+        evidence = msgspec.json.decode(row["evidence"])
+        booked = sum(row[f"gpu_hours_{cause}"] or 0.0 for cause in causes)
+        hours = min(booked, _most_hours(row, evidence, causes))
         if hours >= LEAST_HOURS:
-            evidence = msgspec.json.decode(row["evidence"]) | {"gpu_hours_idle": hours}
+            evidence["gpu_hours_idle"] = hours
             sentence = row["sentence"].removesuffix(".")  # texts of rules end without
             encoded = msgspec.json.encode(evidence).decode()
             text_with_hours = f"{sentence}. {_hours_sentence(hours, causes)}"
@@ -294,6 +298,24 @@ def with_hours(findings: pl.DataFrame, jobs: pl.DataFrame, checks: Sequence[Chec
     )
     filled = {name: pl.coalesce(f"{name}_new", name) for name in ("evidence", "sentence")}
     return both.with_columns(**filled).select(findings.columns)
+
+
+def _most_hours(
+    row: Mapping[str, Any], evidence: Mapping[str, float], causes: tuple[str, ...]
+) -> float:
+    """The hours that a finding can be about, of those that the job lost to its causes.
+
+    GPUs that were never used can lose no more than they were held; an interval that is booked as
+    idle no more than it lasted, and nothing where its GPUs looked busy.
+    """
+    unused, elapsed_s = evidence.get("gpus_unused"), row["elapsed_s"]
+    if unused is not None and elapsed_s is not None:
+        return float(unused * elapsed_s / 3600)
+    if causes != ("idle",) or row["begin"] is None or row["end"] is None or row["gpus"] is None:
+        return math.inf
+    if evidence.get("gpu_util_then", 0.0) >= SPINNING:
+        return 0.0
+    return float(row["gpus"] * (row["end"] - row["begin"]).total_seconds() / 3600)
 
 
 def causes_of(check: Check, code: str, confidence: str | None) -> tuple[str, ...]:
