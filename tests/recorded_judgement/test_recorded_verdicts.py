@@ -29,7 +29,7 @@ pytestmark = pytest.mark.recorded
 LATE = "46599456"
 # jobs that had whole nodes to themselves: seconds, GPUs, what is worth knowing of them
 WHOLE = {
-    "51566986": (15.0, 16, {"idle_job"}),
+    "51566986": (15.0, 16, {"low_utilisation"}),  # one sample of two
     "51569946": (14.0, 16, {"idle_job"}),
     "51570026": (18.0, 8, {"idle_job"}),
     "51613962": (13.0, 8, {"idle_job"}),

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -234,7 +233,8 @@ def test_a_scheduler_that_runs_and_then_does_not(
             assert pool.width == 2
             assert same(by_threads, analyzed(lake, simulated, pool))
         with started(str(tmp_path / "scheduler.json"), lake) as pool:
-            task = pool.submit(time.sleep, 600)
+            # for ever; tests watch `time.sleep`, and a scheduler does not know their module
+            task = pool.submit(signal.pause)
             process.kill()
             with pytest.raises(
                 WorkersError,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tachograph.catalog.chunks import NOT_REMOVED, PASSED, UNMAPPED
 from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.tables import DEVICES
 from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
@@ -237,9 +238,8 @@ def _print(report: IngestReport, where: str, options: Arguments) -> None:
 
 
 def _lines(report: IngestReport, where: str) -> Sequence[str]:
-    counted = (
-        plural(count, table.removesuffix("s")) for table, count in report.rows.items() if count
-    )
+    rows = sorted(report.rows.items(), key=lambda item: item[0] == DEVICES.name)
+    counted = (plural(count, table.removesuffix("s")) for table, count in rows if count)
     committed = ", ".join(counted) or "nothing new"
     lines = [f"{plural(report.rows_read, 'row')} read; {committed} committed to {where}"]
     if not report.rows_read and not report.chunks_known:

@@ -23,6 +23,7 @@ from tachograph.catalog.tables import (
 )
 
 NEITHER = "neither"
+WORKED = 0.001  # mean of pipes or memory: below, the job did nothing whose speed matters
 MOST = 0.5  # minimum share of the time with work: below, waiting limits the speed
 LINKS: Mapping[str, str] = {"nvlink": "NVLink", "pcie": "PCIe"}
 _NEEDED = (
@@ -81,7 +82,8 @@ def with_limiter(jobs: pl.DataFrame, options: BoundOptions) -> pl.DataFrame:
     named = pl.coalesce(
         pl.when(share == most).then(pl.lit(name)) for name, share in zip(shares, near, strict=True)
     )
-    worked = pl.any_horizontal(pl.col(resource.share) > 0 for resource in RESOURCES)
+    means = [f"{counter}_mean" for counter in (*PIPES.values(), "dram_active")]
+    worked = pl.max_horizontal(means) >= WORKED
     known = pl.all_horizontal(measured) & memory & worked
     sure = pl.col("attribution") != "ambiguous"
     return jobs.with_columns(
