@@ -115,6 +115,7 @@ def complete(wanted: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     """The wanted row; what no accounting here tells is null."""
     never = {"cluster", "array_job_id", "het_job_id", "name", "user", "account", "partition", "qos"}
     never |= {"timelimit_s", "hbm_request", *HOST_USE, "cpu_efficiency"}
+    never |= {"exit_code", "exit_signal", "exclusive"}
     assert names == set(wanted) & names | never
     return {**dict.fromkeys(never), **wanted}
 

@@ -16,7 +16,7 @@ from tachograph.judge.finding import Finding
 from tachograph.judge.partitions import PartitionUse, SitePartitions
 from tachograph.lake.delta import Lake
 from tachograph.report.next_time import HostMemory, next_time
-from tachograph.sources.slurm.partitions import Partition, SlurmNode
+from tachograph.sources.slurm.partitions import SlurmNode, SlurmPartition
 
 T = utc(23, 12)
 DAY = 86400.0
@@ -271,7 +271,7 @@ def test_less_memory_only_where_others_get_it(site: SitePartitions) -> None:
 @pytest.mark.parametrize(("most_gib", "line"), [(384, "--mem=384G"), (383, None)])
 def test_no_more_memory_than_a_node_has(most_gib: int, line: str | None) -> None:
     node = SlurmNode(8, 64, most_gib * GIB)
-    site = SitePartitions(recorded={"gpu": Partition("gpu", (node,), True)})
+    site = SitePartitions(recorded={"gpu": SlurmPartition("gpu", (node,), True)})
     killed = HostMemory(None, (), (256 * GIB,))
     made = next_time(LARGE | {"state": "OUT_OF_MEMORY"}, [], (), killed, site)
     assert (made and made.line.removeprefix("#SBATCH ")) == line
@@ -303,7 +303,7 @@ def test_fewer_gpus_keep_the_memory_that_was_given_with_them(
 ) -> None:
     of_gpu = None if of_gpu_gib is None else of_gpu_gib * GIB
     node = SlurmNode(8, 64, 512 * GIB)
-    gpu = Partition("gpu", (node,), False, memory_per_gpu_mib=of_gpu)
+    gpu = SlurmPartition("gpu", (node,), False, memory_per_gpu_mib=of_gpu)
     memory = HostMemory(None if peak_gib is None else peak_gib * GIB)
     made = next_time(LARGE, [OF_ONE], (), memory, SitePartitions(recorded={"gpu": gpu}))
     assert made is not None
@@ -360,7 +360,9 @@ def test_a_time_limit_that_was_too_short(
 @pytest.mark.parametrize(("most_s", "line"), [(4799.0, ""), (4800.0, "#SBATCH --time=01:20:00")])
 def test_no_more_time_than_the_partition_allows(most_s: float, line: str) -> None:
     node = SlurmNode(8, 64, 512 * GIB)
-    site = SitePartitions(recorded={"gpu": Partition("gpu", (node,), False, most_time_s=most_s)})
+    site = SitePartitions(
+        recorded={"gpu": SlurmPartition("gpu", (node,), False, most_time_s=most_s)}
+    )
     made = next_time(TIMED_OUT | {"partition": "gpu"}, [], [3601.0], None, site)
     assert made is not None
     assert made.line == line

@@ -16,7 +16,7 @@ from tachograph.judge.partitions import (
     SitePartitions,
     recoverable_share,
 )
-from tachograph.sources.slurm.partitions import Partition, SlurmNode
+from tachograph.sources.slurm.partitions import SlurmNode, SlurmPartition
 
 NODE = SlurmNode(8, 64, 512_000.0)
 SLURM = SlurmOptions(shared=("shared",), exclusive=("whole",))
@@ -69,20 +69,20 @@ def test_job_with_whole_nodes_of_its_own_in_a_shared_partition() -> None:
 
 def test_what_slurm_records_of_a_partition_counts_where_nothing_is_configured() -> None:
     for whole, expected in ((True, ()), (False, ("--gpus=1",)), (None, ())):
-        site = SitePartitions(recorded={"p": Partition("p", (NODE,), whole)})
+        site = SitePartitions(recorded={"p": SlurmPartition("p", (NODE,), whole)})
         assert options(site, request("p"), 1) == expected
-    named = SitePartitions(SlurmOptions(shared=("p",)), {"p": Partition("p", (NODE,), True)})
+    named = SitePartitions(SlurmOptions(shared=("p",)), {"p": SlurmPartition("p", (NODE,), True)})
     assert options(named, request("p"), 1) == ("--gpus=1",)
 
 
 def test_least_nodes_of_a_partition_are_kept() -> None:
-    site = SitePartitions(recorded={"p": Partition("p", (NODE,), True, least_nodes=2)})
+    site = SitePartitions(recorded={"p": SlurmPartition("p", (NODE,), True, least_nodes=2)})
     assert options(site, request("p", 32, 4), 1) == ("--nodes=2",)
     assert options(site, request("p", 16, 2), 1) == ()
 
 
 def test_node_of_one_user_frees_gpus_for_that_user_alone() -> None:
-    site = SitePartitions(recorded={"p": Partition("p", (NODE,), False, of_one_user=True)})
+    site = SitePartitions(recorded={"p": SlurmPartition("p", (NODE,), False, of_one_user=True)})
     change = site.freed(request("p"), 1)
     assert change is not None
     assert change.gain == "frees 7 GPUs for your other jobs"
@@ -134,7 +134,7 @@ def test_move_to_a_shared_partition_that_fits(
     ],
 )
 def test_move_within_recorded_limits(limits: dict[str, Any], of: Any, moves: bool) -> None:
-    shared = Partition(**{"name": "shared", "nodes": (NODE,), "whole_nodes": False, **limits})
+    shared = SlurmPartition(**{"name": "shared", "nodes": (NODE,), "whole_nodes": False, **limits})
     site = SitePartitions(SLURM, {"shared": shared}, USE)
     assert options(site, request(**of), 2) == (MOVED if moves else ())
 

@@ -15,7 +15,7 @@ import polars as pl
 
 from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.units import plural
-from tachograph.sources.slurm.partitions import Partition, read_partitions
+from tachograph.sources.slurm.partitions import SlurmPartition, read_partitions
 
 NODES = "slurm.partitions_file"  # whether Slurm's record describes a job's nodes
 # of job_summaries, which decide what a request gives and where else it fits
@@ -79,7 +79,7 @@ class SitePartitions:
     """The partitions of a site: configured patterns, those recorded by Slurm, and their use."""
 
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
-    recorded: Mapping[str, Partition] = field(default_factory=dict)
+    recorded: Mapping[str, SlurmPartition] = field(default_factory=dict)
     use: Mapping[str, PartitionUse] = field(default_factory=dict)
 
     def whole_nodes(self, job: Mapping[str, Any]) -> bool | None:
@@ -101,7 +101,7 @@ class SitePartitions:
         known = self.of(job)
         return None if known is None else known.whole_nodes
 
-    def of(self, job: Mapping[str, Any]) -> Partition | None:
+    def of(self, job: Mapping[str, Any]) -> SlurmPartition | None:
         """Return what Slurm records of the job's partition."""
         return self.recorded.get(job.get("partition") or "")
 
@@ -199,7 +199,7 @@ class SitePartitions:
         )
 
 
-def _allows(partition: Partition, job: Mapping[str, Any], *, ran_there: bool) -> bool:
+def _allows(partition: SlurmPartition, job: Mapping[str, Any], *, ran_there: bool) -> bool:
     """Whether its limits let the job in; who ran there is in one of its groups."""
     return (
         not partition.of_one_user

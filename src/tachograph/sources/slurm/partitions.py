@@ -41,7 +41,7 @@ class SlurmNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class SlurmPartition:
     """What a partition gives, and to whom. None: no limit, or not recorded.
 
     whole_nodes: OverSubscribe=EXCLUSIVE; of_one_user: ExclusiveUser=YES. accounts, qos, groups:
@@ -82,7 +82,7 @@ class Partition:
         return min(of_node, self.most_memory_mib or math.inf)
 
 
-def read_partitions(file: str) -> dict[str, Partition]:
+def read_partitions(file: str) -> dict[str, SlurmPartition]:
     """Return the partitions of a file by name; of those described twice the last.
 
     Errors: InputError where the file cannot be read or names no partition.
@@ -105,7 +105,7 @@ def partitions_text(file: str) -> str:
         raise InputError(f"cannot be read: {problem.strerror}", where=file) from None
 
 
-def parse_partitions(written: str) -> dict[str, Partition]:
+def parse_partitions(written: str) -> dict[str, SlurmPartition]:
     """Return the partitions of one or several outputs, as text or JSON.
 
     >>> found = parse_partitions("PartitionName=gpu\\n   Nodes=n[1-2] OverSubscribe=EXCLUSIVE MaxTime=1:00:00")
@@ -192,12 +192,12 @@ def _node(record: Mapping[str, str]) -> SlurmNode:
     return SlurmNode(count or 0, cpus or 0, float(memory or 0))
 
 
-def _partition(record: Mapping[str, str], nodes: Mapping[str, SlurmNode]) -> Partition:
+def _partition(record: Mapping[str, str], nodes: Mapping[str, SlurmNode]) -> SlurmPartition:
     oversubscribe, of_jobs = record.get("OverSubscribe"), record.get("JobDefaults", "")
     per_gpu = _OF_JOB.search(of_jobs)
     limit = slurm_duration_s(record.get("MaxTime", ""))
     hosts = _hosts(record.get("Nodes", ""))
-    return Partition(
+    return SlurmPartition(
         record["PartitionName"],
         tuple(nodes[host] for host in hosts) if nodes.keys() >= set(hosts) else (),
         None if oversubscribe is None else oversubscribe.startswith("EXCLUSIVE"),
