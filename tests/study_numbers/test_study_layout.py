@@ -152,6 +152,9 @@ def test_numbers_of_jobs_are_those_of_the_ordinary_way(study: Study) -> None:
     assert found.keys() == expected.keys() == set(study.layout.jobs.get_column("job_id"))
     for job, row in expected.items():
         for name, value in row.items():
+            if name.startswith("exit_"):  # the published layout has no exit codes
+                assert found[job][name] is None
+                continue
             assert found[job][name] == (
                 None if value is None else pytest.approx(value, rel=1e-6)
             ), (job, name)

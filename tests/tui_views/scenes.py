@@ -36,7 +36,7 @@ class Scene:
 
     without: unsupported counters; lost: rows of GPUs that report nothing now; mig: GPUs are slices;
     slow: rows of GPUs idle within one job that holds all; hostile: processes have names that would
-    steer a terminal. idle: GPUs on which nothing runs at all.
+    steer a terminal. idle: GPUs on which nothing runs at all. ran_s: how long the job had run before.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Scene:
         slow: tuple[int, ...] | None = None,
         hostile: bool = False,
         idle: tuple[int, ...] = (),
+        ran_s: float = 600.0,
     ) -> None:
         self._source = SimulatedSource(gpus, seed=3, clock=clock)
         self._without, self._lost, self._mig, self._slow, self._hostile = (
@@ -59,7 +60,7 @@ class Scene:
             slow,
             hostile,
         )
-        self._idle = list(idle)
+        self._idle, self._ran_s = list(idle), ran_s
         self.clock, self._began = clock, clock()
 
     @property
@@ -88,7 +89,9 @@ class Scene:
             values = _even(values, self._slow)
             snapshot = replace(
                 snapshot,
-                allocations={gpu: GpuAllocation(JOB, "ana", self._began - 600) for gpu in gpus},
+                allocations={
+                    gpu: GpuAllocation(JOB, "ana", self._began - self._ran_s) for gpu in gpus
+                },
             )
         for name in (name for name in values if name.endswith(("_active", "_util")) and self._idle):
             values[name] = values[name].copy()

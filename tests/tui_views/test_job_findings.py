@@ -28,7 +28,7 @@ def test_the_past_is_what_was_kept_of_the_jobs_gpus() -> None:
 
 def test_a_gpu_that_never_works_is_found() -> None:
     clock = Clock()
-    scene = Scene(4, clock=clock, slow=(), idle=(3,))
+    scene = Scene(4, clock=clock, slow=(), idle=(3,), ran_s=0.0)
     view = view_of(scene, clock, polls=110, step_s=10.0)
     judge = LiveJobJudge(JOB, Configuration(), wait_s=0.0)
     judge.take(view)

@@ -163,7 +163,8 @@ def test_profiling_comes_before_the_lines_that_need_it(source: str) -> None:
         "file, a data-"
     ) in first
     assert second.startswith(
-        "and add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_PIPE_FP64_ACTIVE to the CSV file"
+        "and add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_PIPE_FP64_ACTIVE, "
+        "DCGM_FI_PROF_PIPE_FP32_ACTIVE, DCGM_FI_PROF_PIPE_FP16_ACTIVE to the CSV file"
     )
 
 

@@ -97,7 +97,7 @@ def test_a_report_that_is_kept_is_of_one_viewer_one_run_and_one_version(tmp_path
         tmp_path, jobs=[job("7", *bobs, user="bob", gpus=1), job("8", *anns, user="ann", gpus=2)]
     )
     summarized(lake)
-    times = iter(utc(25, minute=minute) for minute in range(60))
+    times = iter(utc(20, 2, minute) for minute in range(60))
     served = ServedLake(lake, Configuration(), clock=lambda: next(times))
     eve, ann = Viewer("eve", Role.ADMIN), Viewer("ann", Role.USER)
     first, again = served.view(eve).job("7").report, served.view(eve).job("7").report
