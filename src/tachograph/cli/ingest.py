@@ -238,8 +238,8 @@ def _print(report: IngestReport, where: str, options: Arguments) -> None:
 
 
 def _lines(report: IngestReport, where: str) -> Sequence[str]:
-    rows = sorted(report.rows.items(), key=lambda item: item[0] == DEVICES.name)
-    counted = (plural(count, table.removesuffix("s")) for table, count in rows if count)
+    of_tables = sorted(report.rows.items(), key=lambda item: item[0] == DEVICES.name)
+    counted = (plural(count, table.removesuffix("s")) for table, count in of_tables if count)
     committed = ", ".join(counted) or "nothing new"
     lines = [f"{plural(report.rows_read, 'row')} read; {committed} committed to {where}"]
     if not report.rows_read and not report.chunks_known:

@@ -21,9 +21,10 @@ from tachograph.catalog.tables import (
     PIPES,
     RESOURCES,
 )
+from tachograph.pipeline.timelines import ACTIVITY
 
 NEITHER = "neither"
-WORKED = 0.001  # mean of pipes or memory: below, the job did nothing whose speed matters
+WORKED = 0.001  # highest mean of activity, pipes and memory: below, nothing was done
 MOST = 0.5  # minimum share of the time with work: below, waiting limits the speed
 LINKS: Mapping[str, str] = {"nvlink": "NVLink", "pcie": "PCIe"}
 _NEEDED = (
@@ -82,7 +83,7 @@ def with_limiter(jobs: pl.DataFrame, options: BoundOptions) -> pl.DataFrame:
     named = pl.coalesce(
         pl.when(share == most).then(pl.lit(name)) for name, share in zip(shares, near, strict=True)
     )
-    means = [f"{counter}_mean" for counter in (*PIPES.values(), "dram_active")]
+    means = [f"{counter}_mean" for counter in (*ACTIVITY, *PIPES.values(), "dram_active")]
     worked = pl.max_horizontal(means) >= WORKED
     known = pl.all_horizontal(measured) & memory & worked
     sure = pl.col("attribution") != "ambiguous"
