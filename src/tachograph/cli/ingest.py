@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from tachograph.catalog.chunks import NOT_REMOVED, PASSED, UNMAPPED
 from tachograph.catalog.errors import InputError, UsageError
-from tachograph.catalog.tables import DEVICES
 from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
@@ -238,7 +237,7 @@ def _print(report: IngestReport, where: str, options: Arguments) -> None:
 
 
 def _lines(report: IngestReport, where: str) -> Sequence[str]:
-    of_tables = sorted(report.rows.items(), key=lambda item: item[0] == DEVICES.name)
+    of_tables = sorted(report.rows.items(), key=lambda item: item[0] == "devices")
     counted = (plural(count, table.removesuffix("s")) for table, count in of_tables if count)
     committed = ", ".join(counted) or "nothing new"
     lines = [f"{plural(report.rows_read, 'row')} read; {committed} committed to {where}"]
