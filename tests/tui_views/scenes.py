@@ -36,7 +36,8 @@ class Scene:
 
     without: unsupported counters; lost: rows of GPUs that report nothing now; mig: GPUs are slices;
     slow: rows of GPUs idle within one job that holds all; hostile: processes have names that would
-    steer a terminal. idle: GPUs on which nothing runs at all. ran_s: how long the job had run before.
+    steer a terminal. idle: GPUs on which nothing runs at all. ran_s: how long the job had run
+    before.
     """
 
     def __init__(

@@ -125,8 +125,8 @@ def _minutes_of_run() -> pl.Expr:
 def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
     """Return one row per job: the `share` of its GPU time without samples, and the longest gaps.
 
-    `elapsed_s`: its run time. `interval_s`: between samples of a GPU. `begin`, `end`: minutes before
-    the first and after the last measured one; `within`: the longest between two. Null where nothing
+    `elapsed_s`: its run time. `interval_s`: between samples of a GPU. `begin`, `end`: minutes
+    before the first and after the last measured one; `within`: the longest between two. Null where nothing
     was measured. The first and last sample of a run may lie up to an interval away from its begin
     and end, so one of each GPU may be missing. Where the interval is unknown, minutes are counted.
     `timelines`: one row per (job_key, minute), in order.
@@ -298,10 +298,10 @@ def _counters(fill: Fill) -> dict[str, pl.Expr]:
             value, peak = (own.fill_null(own.mean().over("job_key")) for own in (mean, most))
         has = pl.when(f"_has_{counter.name}")
         whole = pl.coalesce(mean * (1 - share) + value * share, value)
-        if fill.steady and counter.kind is CounterKind.FRACTION:
+        if fill.alike and counter.kind is CounterKind.FRACTION:
             most_known = mean.filter(share == share.min()).mean().over("job_key")
             known = mean.fill_null(0.0) * (1 - share)
-            whole = pl.when(fill.alike).then(most_known.clip(known, known + share)).otherwise(whole)
+            whole = most_known.clip(known, known + share)
         found[f"{counter.name}_mean"] = has.then(whole)
         found[f"{counter.name}_max"] = has.then(
             pl.when(share > 0).then(pl.max_horizontal(most, peak)).otherwise(most)
@@ -337,8 +337,8 @@ def _derived(fill: Fill) -> dict[str, pl.Expr]:
     """What is made of a GPU's counters, which are completed already."""
     share, part = pl.col("_share"), _part(fill)
     own = pl.col("zero_util_fraction").fill_null(0.0)
-    zero, zero_at_rest = (not state.fraction("gpu_util") for state in (fill.state, fill.rest))
-    zeros = own if fill.steady else part * zero + (1 - part) * zero_at_rest
+    zero, zero_in_rest = (not state.fraction("gpu_util") for state in (fill.state, fill.rest))
+    zeros = own if fill.steady else part * zero + (1 - part) * zero_in_rest
     highest = pl.col("gpu_util_max")
     events = pl.col("_edges").cast(pl.Int64) if fill.errors else pl.lit(0)
     return {
@@ -384,12 +384,12 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, fill: Fill) -> pl.DataFra
 
 def _imbalances(fill: Fill) -> dict[str, pl.Expr]:
     """Imbalance over GPUs: a mean over windows with activity."""
+    if fill.steady:
+        return {}
     counted = (1 - pl.col("_share")) * (1 - pl.col("spatial_zero_fraction").fill_null(0.0))
     found: dict[str, pl.Expr] = {}
     for name in ("gpu_util", *OTHER_IMBALANCES):
         column = "spatial_imbalance" if name == "gpu_util" else f"spatial_imbalance_{name}"
-        if fill.steady:
-            continue
         active = fill.state.fraction(name) or fill.rest.fraction(name)
         added = pl.col("_share") * float(active > 0)
         lag = pl.lit(0.0) if fill.who == "all" else 1 - 1 / pl.col("_rows")
@@ -546,7 +546,8 @@ def _filled_minutes(every: pl.DataFrame, fill: Fill, idle_util: float) -> pl.Dat
         "idle_gpus": pl.col("idle_gpus") + idle,
         "active_sum": pl.col("active_sum")
         + added(lambda state: level(state) * (level(state) >= idle_util)),
-        "idle_power_w": pl.col("idle_power_w") + idle * pl.col("_board").fill_null(0.0) * 0.1,
+        "idle_power_w": pl.col("idle_power_w")
+        + idle * pl.col("_board").fill_null(0.0) * _IDLE.power,
     }
     changed = {
         name: pl.when((missing > 0) & pl.col(f"_has_{name}")).then(value).otherwise(name)
@@ -576,7 +577,7 @@ def _every_host_minute(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> pl.Dat
 
 
 def _filled_host_minutes(every: pl.DataFrame, fill: Fill) -> pl.DataFrame:
-    """Return the minutes of nodes: what is missing was at rest, lively, or like its neighbours."""
+    """Return the minutes of nodes: what is missing was idle, lively, or like its neighbours."""
     node = ("job_key", "node")
     filled: list[pl.Expr] = []
     for name in (name for name in HOST_CHARACTERISTICS if name in every.columns):

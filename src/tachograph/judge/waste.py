@@ -319,7 +319,10 @@ def _most_hours(
 
 
 def causes_of(check: Check, code: str, confidence: str | None) -> tuple[str, ...]:
-    """Return the causes of a finding; minutes of an interval that is not booked as its cause are idle."""
+    """Return the causes of a finding.
+
+    Minutes of an interval that is not booked as its cause are idle.
+    """
     is_booked = code in CAUSE_OF_CLASS and confidence != "low"
     return check.causes if is_booked or check.code not in CAUSE_OF_CLASS else ("idle",)
 

@@ -394,7 +394,10 @@ def _job_row(
         "elapsed_s": (as_of - start).total_seconds(), "attribution": "explicit", "gpus": len(gpus),
         "gpus_seen": sum(row["samples"] > 0 for row in gpus), "nodes": len({row["node"] for row in gpus}),
         "gpu_model": "+".join(models) or None, "samples": sum(row["samples"] for row in gpus),
-        **{f"{name}_max": _largest(row[f"{name}_max"] for row in gpus) for name in JOB_CLASS_COUNTERS},
+        **{
+            f"{name}_max": _largest(row[f"{name}_max"] for row in gpus)
+            for name in JOB_CLASS_COUNTERS
+        },
     }  # fmt: skip
 
 
