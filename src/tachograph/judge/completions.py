@@ -463,6 +463,14 @@ def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFram
     every = every.with_columns(pl.col("minute").cast(pl.Int32)).join(
         timelines, on=["job_key", "minute"], how="left", maintain_order="left"
     )
+    every = every.with_columns(_missing=_missing_gpus())
+    counts = ("measured_gpus", "idle_gpus", "active_sum", "idle_power_w")
+    every = every.with_columns(pl.col(*counts).fill_null(0))
+    return every.filter(pl.col("measured_gpus") + pl.col("_missing") > 0)
+
+
+def _missing_gpus() -> pl.Expr:
+    """GPUs of a job without samples in a minute, of rows in order."""
     measured = pl.col("measured_gpus").fill_null(0)
     seen = pl.when(measured > 0).then("minute")
     nearest = pl.min_horizontal(
@@ -483,9 +491,7 @@ def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFram
         .then("_held")
         .otherwise(0)
     )
-    counts = ("measured_gpus", "idle_gpus", "active_sum", "idle_power_w")
-    every = every.with_columns(pl.col(*counts).fill_null(0), _missing=missing.cast(pl.Int32))
-    return every.filter(pl.col("measured_gpus") + pl.col("_missing") > 0)
+    return missing.cast(pl.Int32)
 
 
 def _doing(fill: Fill) -> pl.Expr:
