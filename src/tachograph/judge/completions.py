@@ -122,14 +122,23 @@ def _minutes_of_run() -> pl.Expr:
     return ((pl.col("as_of") - pl.col("start")).dt.total_seconds() / _MINUTE_S).ceil()
 
 
+def missing_samples() -> pl.Expr:
+    """Return the share of expected samples that a job lacks; null: its interval is unknown.
+
+    The first and last sample of a run may lie up to an interval away from its begin and end, so one
+    of each GPU may be missing.
+    """
+    edge = (pl.col("interval_s") / pl.col("elapsed_s")).fill_null(0.0)
+    return 1.0 - pl.col("coverage") - edge
+
+
 def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
     """Return one row per job: the `share` of its GPU time without samples, and the longest gaps.
 
     `elapsed_s`: its run time. `interval_s`: between samples of a GPU. `begin`, `end`: minutes
-    before the first and after the last measured one; `within`: the longest between two. Null where nothing
-    was measured. The first and last sample of a run may lie up to an interval away from its begin
-    and end, so one of each GPU may be missing. Where the interval is unknown, minutes are counted.
-    `timelines`: one row per (job_key, minute), in order.
+    before the first and after the last measured one; `within`: the longest between two. Null where
+    nothing was measured. Where the interval is unknown, minutes are counted. `timelines`: one row
+    per (job_key, minute), in order.
     """
     minutes = (
         timelines.lazy()
@@ -143,9 +152,8 @@ def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
         within=pl.col("minute").sort().diff().max().fill_null(1) - 1,
     )
     ran = _minutes_of_run().cast(pl.Int64)
-    edge = (pl.col("interval_s") / pl.col("elapsed_s")).fill_null(0.0)
     by_minutes = 1.0 - pl.col("gpu_minutes") / (pl.col("gpus") * pl.col("ran"))
-    by_samples = pl.coalesce(1.0 - pl.col("coverage") - edge, by_minutes)
+    by_samples = pl.coalesce(missing_samples(), by_minutes)
     suspended = pl.col("elapsed_s") < (pl.col("ran") - 1) * _MINUTE_S  # samples of it count, too
     share = pl.max_horizontal(
         by_samples,

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tachograph.catalog.units import plural, text
+from tachograph.judge.completions import missing_samples
 from tachograph.judge.finding import CheckedValue, Finding, Verdict, findings_frame
 from tachograph.judge.health import (
     HEALTH_UNKNOWN,
@@ -169,9 +170,8 @@ def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
     """
     keys = jobs.get_column("job_key")
     shares = shares_of(keys, gpus)
-    edge = (pl.col("interval_s") / pl.col("elapsed_s")).fill_null(0.0)  # one sample may be missing
     single = 1.0 - 60.0 / pl.col("elapsed_s")  # without an interval a sample is one of a minute
-    missing = pl.coalesce(1.0 - pl.col("coverage") - edge, single).clip(0.0, 1.0)
+    missing = pl.coalesce(missing_samples(), single).clip(0.0, 1.0)
     unmeasured = jobs.select(missing.fill_null(0.0).fill_nan(0.0)).to_series().to_numpy()
     rated = _rated(gpus)
     of_job = {row["job_key"]: row for row in _of_jobs(rated).iter_rows(named=True)}
