@@ -32,7 +32,9 @@ def to_pandas(frame: "polars.DataFrame") -> "pandas.DataFrame":
     Errors: UsageError where pandas or pyarrow is not installed: the extra `pandas` brings both.
     """
     try:
-        return frame.to_pandas()
+        # pyarrow looks for pandas at its first use only, and fails there in other words.
+        import pandas  # noqa: F401
+        import pyarrow  # noqa: F401
     except ModuleNotFoundError as absent:
         from tachograph.catalog.errors import UsageError
 
@@ -40,3 +42,4 @@ def to_pandas(frame: "polars.DataFrame") -> "pandas.DataFrame":
             f"a pandas frame needs pandas and pyarrow: {absent}",
             do="pip install 'tachograph[pandas]'",
         ) from None
+    return frame.to_pandas()

@@ -93,7 +93,10 @@ def test_a_day_that_is_killed_goes_on(tmp_path: Path) -> None:
     checks = documents["pairs"]["result"]["real_pairs"]
     assert len(checks) == 30
     assert documents["pairs"]["result"]["errors"]["checked"] == 30
-    assert len(documents["overhead"]["result"]["rounds"]) == 2
+    rounds = len(documents["overhead"]["result"]["rounds"])
+    assert rounds in (1, 2)  # on a busy machine its time may be up after the first
+    lacking = any("the time was up" in one for one in documents["overhead"]["not_measured"])
+    assert lacking == (rounds < 2)
     report = (out / "report.md").read_text(encoding="utf-8")
     assert "A rehearsal with stand-ins" in report
     assert all(f"## {one['title']}" in report for one in documents.values())

@@ -53,8 +53,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def accuracy(kept: Path) -> Any:
+    """What it printed, read anew: a test may change its own."""
     return json.loads((kept / "printed.json").read_text(encoding="utf-8"))
 
 
