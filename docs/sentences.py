@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import tachograph
 from tachograph.report.job import JobReport
+from tachograph.report.job_text import job_text
 from tachograph.report.steps import steps_headline, steps_note
 
 FOLDER = Path(__file__).resolve().parent
@@ -52,7 +53,8 @@ def templates(module: Path) -> Iterator[str]:
             skipped.add(id(node.body[0].value))  # type: ignore[attr-defined]
         if isinstance(node, ast.JoinedStr):
             skipped.update(id(part) for part in node.values)
-        if isinstance(node, raised):  # a mistake of the configuration, or of the command line
+        is_type = isinstance(node, ast.Call) and ast.unparse(node.func) in ("cast", "re.compile")
+        if is_type or isinstance(node, raised):  # no text of a report, but for a mistake of a user
             skipped.update(id(part) for part in ast.walk(node))
     for node in ast.walk(tree):
         if id(node) in skipped:
@@ -132,6 +134,7 @@ def texts_of_report(report: JobReport) -> Mapping[str, str]:
         *(report.headline, following and following.why, report.use, report.limiter, report.host),
         *(*report.balance, report.memory, report.energy, *report.caveats, report.means),
         *(steps_headline(report.steps), steps_note(report.steps)),
+        *(job_text(report, width=1000), job_text(report, width=1000, every_check=True)),
     )
     texts = {"": "\n".join(text for text in said if text)}
     for finding in report.verdicts:

@@ -210,7 +210,7 @@ def balance_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:
     if row.get("attribution") == "ambiguous":
         return (NOT_ATTRIBUTABLE,)
     if number(row, "gpus") == 1:
-        sentences.append("Across GPUs: there is one GPU only.")
+        sentences.append("Across GPUs: it had one GPU.")
     elif spatial is None:
         sentences.append("Across GPUs: not known.")
     else:
