@@ -57,7 +57,9 @@ _PACKED = {
 }
 # {format: what it is, and the source that reads it}; a map may be samples with a job
 _WRITTEN: Mapping[ExportKind, tuple[str, str]] = {
-    **dict.fromkeys(("text", "database", "superfacility"), ("sacct output", "sacct")),
+    "text": ("sacct output", "sacct"),
+    "database": ("sacct output", "sacct"),
+    "superfacility": ("sacct output", "sacct"),
     "iris": ("an export of Iris", "sacct"),
     "controller": ("output of squeue or scontrol", "allocation-map"),
     "scontrol": ("scontrol output", "allocation-map"),
