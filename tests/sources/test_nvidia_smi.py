@@ -201,16 +201,15 @@ def test_an_interval_of_no_time_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_time_is_not_that_of_several_files(tmp_path: Path) -> None:
-    (tmp_path / "other.txt").write_text(UNTIMED, encoding="utf-8")
-    timed = ("--node", "n1", "--time", "2026-03-01", "--interval", "10")
-    done = ingest(tmp_path, UNTIMED, "other.txt", *timed)
-    assert done.returncode == 4
-    assert done.stderr.count("--time cannot be that of several files") == 2
-    alone = ingest(tmp_path, UNTIMED, *timed)
-    assert alone.returncode == 0
     dated = "timestamp, index, utilization.gpu [%]\n2026/03/01 10:00:00.000, 0, 5 %\n"
-    (tmp_path / "other.txt").write_text(dated, encoding="utf-8")
-    assert ingest(tmp_path, dated, "other.txt", *timed).returncode == 0
+    timed = ("--node", "n1", "--time", "2026-03-01", "--interval", "10", "--lake", "lake")
+    for text, code in ((UNTIMED, 4), (dated, 0)):
+        for name in ("one.txt", "other.txt"):
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        words = ["ingest", "nvidia-smi", "one.txt", "other.txt", *timed]
+        done = run_here(words, tmp_path, {"HOME": str(tmp_path)})
+        assert done.returncode == code
+        assert done.stderr.count("--time cannot be that of several files") == (2 if code else 0)
 
 
 def test_one_look_without_times_and_without_an_index(tmp_path: Path) -> None:
