@@ -2,7 +2,7 @@
 
     python docs/sentences.py LAKE
 
-The templates are the texts in the modules of MODULES; LAKE is that of the demo. The example of a
+The templates are the texts in the modules of `report_modules`; LAKE is that of the demo. The example of a
 template is a job of the demo whose report says it, else a test that expects it; the other job is
 one of the demo whose report does not: of a check one for which it has another result.
 """
@@ -18,22 +18,17 @@ from typing import NamedTuple
 
 import tachograph
 from tachograph.report.job import JobReport
+from tachograph.report.job_text import job_text
 from tachograph.report.steps import steps_headline, steps_note
 
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER / "sentences.md"
 SOURCES = FOLDER.parent / "src" / "tachograph"
 TESTS = FOLDER.parent / "tests"
-MODULES: Mapping[str, str] = {
-    "report/verdict.py": "Headline",
-    "report/job_end.py": "How a job ended",
-    "report/next_time.py": "Next time",
-    "report/job_sentences.py": "Use, speed, balance, memory, energy, data",
-    "report/steps.py": "Steps",
-    "judge/checks": "Checks",
-    "judge/classes/hang.py": "Hang, cold start, stall",
-    "judge/classes/idleness.py": "Idle nodes and GPUs",
-}
+# What makes the report of a job, and what prints it: every module of these rooms that they import.
+STARTS = ("api/job_report.py", "report/job_text.py")
+ROOMS = ("report", "judge")
+LANGUAGE = "judge/rules"  # of rules: its sentences are those of docs/rules.md
 _HEADINGS = ("template", "true of", "not said of")
 _LEAST_WORDS = 3
 _FILLED_IN = ".{0,120}?"  # bounded: a search must end soon
@@ -51,12 +46,16 @@ def templates(module: Path) -> Iterator[str]:
     """Yield the texts of a module that people read, `…` for what is filled in."""
     tree = ast.parse(module.read_text(encoding="utf-8"))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    raised = (ast.Raise, ast.Assert)
     skipped: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, documented) and ast.get_docstring(node, clean=False):
             skipped.add(id(node.body[0].value))  # type: ignore[attr-defined]
         if isinstance(node, ast.JoinedStr):
             skipped.update(id(part) for part in node.values)
+        is_type = isinstance(node, ast.Call) and ast.unparse(node.func) in ("cast", "re.compile")
+        if is_type or isinstance(node, raised):  # no text of a report, but for a mistake of a user
+            skipped.update(id(part) for part in ast.walk(node))
     for node in ast.walk(tree):
         if id(node) in skipped:
             continue
@@ -81,14 +80,42 @@ def _text(node: ast.AST) -> str:
     return " ".join(re.sub(r"\{\w+\}", _ANY, written).split())
 
 
+def report_modules() -> Mapping[Path, str]:
+    """Return {module: first line of its docstring} of what the report of a job is made by."""
+    titles: dict[Path, str] = {}
+    open_modules = [SOURCES / start for start in STARTS]
+    while open_modules:
+        module = open_modules.pop()
+        if module in titles:
+            continue
+        tree = ast.parse(module.read_text(encoding="utf-8"))
+        titles[module] = (ast.get_docstring(tree) or module.stem).partition("\n")[0]
+        open_modules += [path for path in _imported(tree) if _is_of_report(path)]
+        if module.parent.name == "checks":  # all of them, found by their names
+            open_modules += module.parent.glob("*.py")
+    return dict(sorted(titles.items()))
+
+
+def _imported(tree: ast.Module) -> Iterator[Path]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            folder = SOURCES.parent.joinpath(*node.module.split("."))
+            names = [folder, folder / "__init__", *(folder / name.name for name in node.names)]
+            yield from filter(Path.exists, (name.with_suffix(".py") for name in names))
+
+
+def _is_of_report(module: Path) -> bool:
+    name = module.relative_to(SOURCES).as_posix()
+    return name.startswith(ROOMS) and not name.startswith(LANGUAGE)
+
+
 def all_templates() -> Mapping[str, Mapping[str, str]]:
-    """Return {template: its module} by the part of the report, in the order of the sources."""
+    """Return {template: its module} by the title of a module; all checks have one title."""
     found: dict[str, dict[str, str]] = {}
-    for place, title in MODULES.items():
-        path = SOURCES / place
-        for module in sorted(path.glob("*.py")) if path.is_dir() else [path]:
-            for text in templates(module):
-                found.setdefault(title, {}).setdefault(text, module.stem)
+    for module, title in report_modules().items():
+        heading = "Checks" if module.parent.name == "checks" else title.rstrip(".")
+        for text in templates(module):
+            found.setdefault(heading, {}).setdefault(text, module.stem)
     return found
 
 
@@ -107,6 +134,7 @@ def texts_of_report(report: JobReport) -> Mapping[str, str]:
         *(report.headline, following and following.why, report.use, report.limiter, report.host),
         *(*report.balance, report.memory, report.energy, *report.caveats, report.means),
         *(steps_headline(report.steps), steps_note(report.steps)),
+        *(job_text(report, width=1000), job_text(report, width=1000, every_check=True)),
     )
     texts = {"": "\n".join(text for text in said if text)}
     for finding in report.verdicts:

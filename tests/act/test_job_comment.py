@@ -171,7 +171,7 @@ def test_commands_refuse_what_makes_no_sense(tmp_path: Path) -> None:
         (["seff", "7", "--ended"], 6, "job 7 has not ended"),
         (["act", "comment", "7"], 2, "job 7 has not ended"),
         (["act", "comment", "7", "--write"], 2, "job 7 has not ended"),
-        (["act", "comment", "--most", "0"], 2, "--most begins at 1"),
+        (["act", "comment", "--most", "0"], 2, "--most: '0' is not a number from 1"),
     ):
         done = run_here(words, tmp_path, environment)
         assert (done.returncode, message in done.stderr) == (code, True), done.stderr

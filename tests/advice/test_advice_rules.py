@@ -279,7 +279,7 @@ def test_nothing_is_denied_where_as_much_was_not_measured_as_it_takes_to_hide_it
     levels = [None] * 12 + [0.9] * 58 + [None] * 9 + [0.9] * 32 + [None] * 9
     verdicts = {f.code: f for f in verdicts_of(row, used(0.9, 0.9), minutes(levels), LIMITS)}
     assert verdicts["cold_start"].verdict == "unknown"
-    assert verdicts["cold_start"].sentence == "Unknown: 12 min at the begin were not measured."
+    assert verdicts["cold_start"].sentence == "Unknown: 12 min at the beginning were not measured."
     assert verdicts["stall"].verdict == verdicts["job_hang"].verdict == "no"
     assert verdicts["low_utilisation"].verdict == "no"
     assert verdicts["bursty"].verdict == "no"

@@ -272,6 +272,25 @@ def test_a_threshold_in_percent_is_refused_with_the_fraction(tmp_path: Path) -> 
     assert refused.value.where == str(file)
 
 
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("[thresholds]\nlow_util = nan", "thresholds.low_util is nan"),
+        ("[thresholds]\nidle_minutes = -1", "thresholds.idle_minutes is -1"),
+        ("[thresholds]\nidle_minutes = 1e300", "thresholds.idle_minutes is 1e+300"),
+        ("[classes.theta]\ngpu_util = inf", "classes.theta.gpu_util is inf"),
+        ("[waste.prices]\nA100 = -0.5", "waste.prices.A100 is -0.5"),
+        ("[rules.parameters.hot_gpu]\nhot_c = nan", "rules.parameters.hot_gpu.hot_c is nan"),
+    ],
+)
+def test_a_number_that_cannot_be_names_file_and_key(line: str, named: str, tmp_path: Path) -> None:
+    file = tmp_path / "tachograph.toml"
+    file.write_text(line)
+    with pytest.raises(ConfigError) as refused:
+        load(str(file), {})
+    assert str(refused.value) == f"{file}: {named}; write a number from 0 to 1e12"
+
+
 def test_a_stop_is_found_with_high_confidence_from_an_hour_on() -> None:
     planted = [(code, length) for code in STOPS for length in CONFIDENCE]
     found = judged([PlantedJob(minutes=STOPS[code](length)) for code, length in planted])

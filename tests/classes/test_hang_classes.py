@@ -88,7 +88,7 @@ def test_the_sentence_says_how_short() -> None:
     found = verdicts(gpu_minutes(phases((50, WORKING), (20, RESTING), (50, WORKING))))
     assert (
         found["stall"].sentence
-        == "No: between work its GPUs were idle for 20 min at most; a stall is 1 h or more."
+        == "No: between work its GPUs were idle for at most 20 min; a stall is 1 h or more."
     )
     assert (
         found["job_hang"].sentence

@@ -152,7 +152,7 @@ def test_a_phase_that_comes_back_to_work_is_no_hang(phase: Levels) -> None:
 def test_a_phase_shorter_than_the_class_is_no_stall() -> None:
     found = judged((100, AT_WORK), (50, HOST_COPY), (90, AT_WORK))
     assert {found[code].verdict for code in BUSY_CODES} == {"no"}
-    assert "pauses of 50 min at most" in found["stall"].sentence
+    assert "pauses of at most 50 min" in found["stall"].sentence
 
 
 def test_what_came_back_before_may_come_back_again() -> None:

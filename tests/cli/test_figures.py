@@ -119,7 +119,7 @@ def test_a_changed_configuration_is_reported(lake: Path, tmp_path: Path) -> None
         (("--figure", "spatial"), 6, "no figure 'spatial'"),
         (("--user", "zoe"), 6, "your choice leaves out all 2 jobs"),
         (("--excluded",), 2, "unrecognized arguments: --excluded"),
-        (("--window", "often"), 2, "invalid int value: 'often'"),
+        (("--window", "often"), 2, "'often' is not a number from 1 to 30"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -12,8 +12,9 @@ from in_process import run_here
 from tachograph.catalog import errors
 from tachograph.catalog.errors import EXIT_CODES, TachographError
 from tachograph.cli.help import overview
-from tachograph.cli.options import Parser
+from tachograph.cli.options import Parser, parsers
 from tachograph.cli.registry import COMMANDS, GROUPS, CommandEntry
+from tachograph.cli.tree import program_parser
 
 COMMON = ("--lake DIR", "--config FILE", "--time-zone ZONE", "--quiet", "--no-color", "--version")
 
@@ -182,3 +183,32 @@ def test_parsers_of_actions_take_what_argparse_passes_from_python_3_14_on() -> N
     parser = Parser("tachograph rules", "Rules.")
     action = parser.add_subparsers().add_parser("list", description="List.", color=True)
     assert (action.prog, action.color, parser.color) == ("tachograph rules list", True, False)
+
+
+def numeric_options() -> list[tuple[str, str]]:
+    """Every option that takes a number, with its command."""
+    return sorted(
+        {
+            (parser.prog.removeprefix("tachograph "), action.option_strings[-1])
+            for parser in parsers(program_parser())
+            for action in parser._actions
+            if action.type is not None
+        }
+    )
+
+
+def test_no_option_takes_any_number() -> None:
+    """`int` and `float` also take what no command can work with: -1, nan, 1e300."""
+    types = {action.type for parser in parsers(program_parser()) for action in parser._actions}
+    assert types.isdisjoint({int, float})
+    assert len(numeric_options()) > 30
+
+
+@pytest.mark.parametrize(("command", "option"), numeric_options())
+def test_a_number_that_makes_no_sense_is_one_line_naming_the_option(
+    command: str, option: str, tmp_path: Path
+) -> None:
+    for value in ("nan", "inf", "-1", "1e300", ""):
+        code, printed, problem = tachograph(*command.split(), f"{option}={value}", folder=tmp_path)
+        assert (code, printed, problem.count("\n")) == (2, "", 1)
+        assert option in problem

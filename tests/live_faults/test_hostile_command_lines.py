@@ -41,27 +41,27 @@ from tachograph.cli import main
         (
             ["watch", "--once", "--simulate", "2", "--interval", "x"],
             2,
-            "invalid number x: must be above 0",
+            "--interval: 'x' is not a number from 0.1 to 3,600",
         ),
         (
             ["watch", "--once", "--simulate", "2", "--interval", "1e9"],
             2,
-            "1e9 s is more than 3600 s",
+            "'1e9' is not a number from 0.1 to 3,600",
         ),
         (
             ["record", "--simulate", "2", "--duration", "nan"],
             2,
-            "invalid duration nan: must be above 0",
+            "--duration: 'nan' is not a number from 0.001",
         ),
         (
             ["record", "--simulate", "2", "--duration", "-1"],
             2,
-            "invalid duration -1: must be above 0",
+            "--duration: '-1' is not a number from 0.001",
         ),
         (
             ["record", "--interval", "x", "--", "true"],
             2,
-            "invalid interval x: not between 0.1 and 3600",
+            "--interval: 'x' is not a number from 0.1 to 3,600",
         ),
     ],
 )

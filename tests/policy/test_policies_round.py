@@ -243,7 +243,7 @@ def test_a_busy_job_is_no_case(site: Path, tmp_path: Path) -> None:
         ("minutes = 5", "minutes is below 10"),
         ('action = "webhook"', "is no receiver"),
         ('action = "drain"', "only failing_gpu"),
-        ("warnings = -1", "cannot be negative"),
+        ("warnings = -1", "warnings is -1; write a number from 0"),
         ('action = "reboot"', "Invalid enum value"),
         ('exempt_user = ["ann"]', "unknown field"),
         ('check = "failing_gpu"\ngpu_hours = 2', "gpu_hours"),

@@ -206,11 +206,6 @@ def test_a_selector_leaves_out_the_others(servers: Servers, tmp_path: Path) -> N
             "invalid selector 'up'",
         ),
         (
-            ["--url", "http://x", "--from", "1h", "--window", "0"],
-            ConfigError,
-            "window_s is 0, less than 1",
-        ),
-        (
             ["--url", "http://x", "--from", "1h", "--header", "X"],
             UsageError,
             "--header 'X' has no value",
@@ -256,8 +251,8 @@ def test_options_that_do_not_fit(given: list[str], error: type[Exception], told:
         ),
         (
             {},
-            ["--from", "1h", "--window", "0"],
-            "--url: window_s is 0, less than 1; give window_s more",
+            ["--from", "1h", "--selector", "up"],
+            "--url: invalid selector 'up'",
         ),
     ],
 )

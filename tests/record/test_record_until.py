@@ -116,7 +116,7 @@ def test_sigterm_ends_it_and_the_recording_is_whole(tmp_path: Path) -> None:
         (["--duration", "1", "--", "true"], "exclude a command"),
         (["--job", "7", "--", "true"], "--job needs"),
         (["--lake", "x", "--", "true"], "a recording is a lake of its own"),
-        (["--interval", "0.01", "--", "true"], "0.01: not between"),
+        (["--interval", "0.01", "--", "true"], "'0.01' is not a number from 0.1"),
     ],
 )
 def test_conflicting_options_are_reported_before_the_command_runs(

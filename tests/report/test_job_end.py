@@ -110,7 +110,7 @@ def test_states_in_plain_words(state: str | None, sentence: str | None) -> None:
         (7, "SIGBUS, invalid memory access"),
         (8, "SIGFPE, invalid arithmetic"),
         (9, "SIGKILL, killed"),
-        (15, "SIGTERM, asked to end"),
+        (15, "SIGTERM, a request to end"),
     ],
 )
 def test_signals_have_names_and_words(signal: int, meaning: str) -> None:

@@ -153,6 +153,11 @@ def test_conditions(written: str, ids: list[str]) -> None:
         ("gpu_util_mean<", "invalid condition"),
         ("gpu_util_mean<many", "invalid value for gpu_util_mean (fraction): 'many'"),
         ("gpu_util_mean<nan", "invalid value for gpu_util_mean (fraction): 'nan'"),
+        (
+            "gpu_util_mean>-0.1",
+            "invalid value for gpu_util_mean (fraction): '-0.1'; it is 0 or more",
+        ),
+        ("cpu_efficiency>1.5", "1.5 % or 150 %?; write 1.5% or 0.015, or 150%"),
         ("elapsed_s>inf", "invalid value for elapsed_s (s): 'inf'"),
         ("gpus<50%", "invalid value for gpus (count): '50%'"),
         ("gpu_util_mean~0.1", "'~' is for text"),

@@ -366,7 +366,7 @@ def test_no_more_time_than_the_partition_allows(most_s: float, line: str) -> Non
     made = next_time(TIMED_OUT | {"partition": "gpu"}, [], [3601.0], None, site)
     assert made is not None
     assert made.line == line
-    assert ("the partition allows 1 h 19 min at most" in made.why) is (not line)
+    assert ("the partition allows at most 1 h 19 min" in made.why) is (not line)
 
 
 def test_only_jobs_that_completed_say_how_long_it_takes(tmp_path: Path) -> None:

@@ -197,7 +197,19 @@ def test_times_of_readings_are_counted_from_the_first(tmp_path: Path, interval_s
 
 def test_an_interval_of_no_time_is_refused(tmp_path: Path) -> None:
     done = ingest(tmp_path, UNTIMED, "--node", "n1", "--time", "2026-03-01", "--interval", "0")
-    assert (done.returncode, "--interval 0" in done.stderr) == (2, True)
+    assert (done.returncode, "--interval: '0'" in done.stderr) == (2, True)
+
+
+def test_one_time_is_not_that_of_several_files(tmp_path: Path) -> None:
+    dated = "timestamp, index, utilization.gpu [%]\n2026/03/01 10:00:00.000, 0, 5 %\n"
+    timed = ("--node", "n1", "--time", "2026-03-01", "--interval", "10", "--lake", "lake")
+    for text, code in ((UNTIMED, 4), (dated, 0)):
+        for name in ("one.txt", "other.txt"):
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        words = ["ingest", "nvidia-smi", "one.txt", "other.txt", *timed]
+        done = run_here(words, tmp_path, {"HOME": str(tmp_path)})
+        assert done.returncode == code
+        assert done.stderr.count("--time cannot be that of several files") == (2 if code else 0)
 
 
 def test_one_look_without_times_and_without_an_index(tmp_path: Path) -> None:

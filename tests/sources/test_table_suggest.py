@@ -316,6 +316,8 @@ def test_a_list_of_jobs_is_read_by_what_is_proposed(tmp_path: Path) -> None:
         ("submit", "1776930000", "submit (start is before submit)"),
         ("submit", "12", "submit (no times)"),
         ("nodelist", "2", "nodelist (numbers up to 2: no node_list)"),
+        ("nodes", "n[1-2]", '"nodes" = "node_list"'),
+        ("nodes", "2", '"nodes" = "nodes"'),
     ],
 )
 def test_values_decide_what_a_column_of_jobs_is(
@@ -323,6 +325,51 @@ def test_values_decide_what_a_column_of_jobs_is(
 ) -> None:
     text = f"job_id,start,end,{header}\n7,1776919670,1776923270,{cells}\n"
     assert expected in suggest(_csv(tmp_path, text)).text
+
+
+SACCT = (
+    "JobID|State|Submit|Start|End|NodeList\n"
+    "7|COMPLETED|2026-01-01T00:00:00|2026-01-01T00:00:00|2026-01-01T01:00:00|n1\n"
+)
+CONTROLLER = '{"jobs": [{"job_id": 7, "job_state": ["RUNNING"], "start_time": 1776919670}]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        (SACCT, "jobs.txt", "this is sacct output; tachograph ingest sacct "),
+        (SACCT.replace("|", ","), "jobs.csv", "this is sacct output; tachograph ingest sacct "),
+        (CONTROLLER, "q.json", "this is output of squeue or scontrol; tachograph ingest alloc"),
+        ("JobId=7 JobName=x\n", "s.txt", "this is scontrol output; tachograph ingest alloc"),
+    ],
+)
+def test_accounting_goes_to_the_source_that_reads_it(
+    text: str, name: str, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as problem:
+        suggest(path)
+    assert said in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (SACCT.replace("NodeList", "GPUs"), "a count that is no field of sacct.csv"),
+        (SACCT.replace("T00:00:00", " midnight"), "times that sacct does not write.csv"),
+        (SACCT.replace("7|", "a7|"), "ids that Slurm does not give.csv"),
+        (
+            '{"jobs": [{"job_id": "a7", "start": 1776919670, "end": 1776919680}]}',
+            "records that are called jobs.json",
+        ),
+        ("time,node,gpu,job_id,util\n1776919670,n1,0,7,50\n", "samples with a job.csv"),
+    ],
+)
+def test_what_is_like_accounting_remains_a_table(text: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    assert "table = " in suggest(path).text
 
 
 @pytest.mark.parametrize("suffix", [".csv.gz", ".parquet"])

@@ -282,7 +282,7 @@ def test_options_that_do_not_fit_are_errors(
     assert (code, "--output needs --propose" in err) == (2, True)
     assert run(capsys, "lab", "accuracy", "--jobs", "3")[0] == 2
     code, _, err = run(capsys, "lab", "accuracy", "--jobs", "40", "--seed", "-1")
-    assert (code, "invalid seed -1" in err) == (2, True)
+    assert (code, "--seed: '-1' is not a number" in err) == (2, True)
     code, _, err = run(capsys, "lab", "accuracy", "--jobs", "40", "--keep", kept)
     assert code == 2
     assert "not an empty folder" in err

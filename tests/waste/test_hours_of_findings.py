@@ -162,6 +162,24 @@ def test_ten_hours_of_which_three_minutes_were_measured() -> None:
     assert findings.keys() & {"one_gpu_of_many", "gpus_never_used", "idle_job"} == set()
 
 
+def test_hours_are_of_time_where_the_interval_of_samples_changes() -> None:
+    """By hand: an hour of work sampled every 10 s, then an hour without work every 60 s.
+
+    Six of seven samples are of the first hour; each hour is half of the 4 GPU-hours.
+    """
+    job = summary(
+        gpus=2, gpus_seen=2, elapsed_s=7200.0, samples=840, interval_s=10.0, coverage=420 / 720,
+        gpu_util_mean=0.9 * 6 / 7, gpu_util_max=0.9, spatial_imbalance=0.0,
+        zero_util_fraction=1 / 7,
+    )  # fmt: skip
+    levels = {"gpu_util_mean": 0.9 * 6 / 7, "gpu_util_max": 0.9}
+    row, _ = judged(job, gpus(levels, levels), minutes(*[[0.9] * 60 + [0.0] * 60] * 2))
+    hours = {name: row[f"gpu_hours_{name}"] for name in (*WASTE, *IN_USE, "unmeasured")}
+    assert sum(hours.values()) == pytest.approx(row["gpu_hours"]) == pytest.approx(4.0)
+    assert hours["in_use_unknown"] == pytest.approx(2.0)
+    assert hours["unmeasured"] == pytest.approx(0.0)
+
+
 def test_imbalance_is_booked_for_a_job_that_the_check_names() -> None:
     for low, holds in ((0.9, False), (0.3, True)):
         mean = (1.0 + low) / 2

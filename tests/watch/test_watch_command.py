@@ -304,10 +304,10 @@ def test_without_a_source_all_that_was_tried_is_listed(watch: Watch, tmp_path: P
         (("--url", "http://x", "--simulate", "2"), "not allowed with"),
         (("--once", "--json", "--csv"), "--json excludes --csv"),
         (("--once", "--simulate", "2", "--source", "nvml"), "--source"),
-        (("--once", "--simulate", "0"), "at least one GPU is needed"),
+        (("--once", "--simulate", "0"), "--simulate: '0' is not a number from 1 to"),
         (("--once", "--simulate", "2", "--csv", "nope"), "unknown column 'nope'"),
-        (("--once", "--simulate", "2", "--interval", "0.01"), "less than 0.1 s"),
-        (("--once", "--simulate", "2", "--interval", "nan"), "must be above 0"),
+        (("--once", "--simulate", "2", "--interval", "0.01"), "'0.01' is not a number from 0.1 to 3,600"),
+        (("--once", "--simulate", "2", "--interval", "nan"), "'nan' is not a number from 0.1"),
         (("--once", "--simulate", "2", "--weights", "sm"), "invalid weight"),
         (
             ("--once", "--simulate", "2", "--preset", "hpc", "--weights", "sm=1"),

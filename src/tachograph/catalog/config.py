@@ -38,6 +38,7 @@ _ACT_FILES = ("unsubscribe_key_file",)
 _WEBHOOK_FILES = ("url_file", "token_file", "ca_file")
 _WORDS = {("managers", "sacctmgr"), ("access_log", "stderr")}
 DEFAULT_LAKE = "tachograph-lake"
+LARGEST_SETTING = 1e12  # more than any time, size or price that a site can mean
 # A value that the program and its tests pass, and no site changes: not a key of the file, nor of
 # the environment.
 _Value = TypeVar("_Value")
@@ -452,6 +453,7 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
         raise ConfigError(
             text, where=where, do=meant(text, Configuration) or "see `tachograph init`"
         ) from None
+    _refuse_impossible_numbers(msgspec.to_builtins(configuration), "", where)
     _check(configuration, where)
     return _placed(_expanded(configuration), file.parent)
 
@@ -624,6 +626,25 @@ def _with_files(section: _Section, keys: tuple[str, ...], folder: Path) -> _Sect
     return msgspec.structs.replace(section, **files)
 
 
+def _refuse_impossible_numbers(value: object, key: str, where: str) -> None:
+    """Check all numbers below a key: no setting is negative, infinite or not a number.
+
+    A rule of the site may have a negative parameter: it is checked with the rule.
+    Errors: ConfigError naming file and key.
+    """
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _refuse_impossible_numbers(inner, f"{key}.{name}" if key else name, where)
+    elif isinstance(value, list | tuple):
+        for place, inner in enumerate(value):
+            _refuse_impossible_numbers(inner, f"{key}[{place}]", where)
+    elif isinstance(value, int | float):
+        magnitude = abs(value) if key.startswith("rules.parameters.") else value
+        if not 0 <= magnitude <= LARGEST_SETTING:
+            do = "write a number from 0 to 1e12"
+            raise ConfigError(f"{key} is {value:g}", where=where, do=do)
+
+
 def _check(configuration: Configuration, where: str) -> None:
     try:
         zone(configuration.site.time_zone)
@@ -646,16 +667,9 @@ def _check(configuration: Configuration, where: str) -> None:
     )
     _check_retention(configuration.retention, where)
     check_policies(configuration.policy, (webhook.name for webhook in configuration.webhook), where)
-    waste = configuration.waste
-    if any(not price >= 0 for price in (waste.price_per_kwh, *waste.prices.values())):
-        raise ConfigError("waste: prices cannot be negative", where=where, do="write 0 or more")
     if configuration.analysis.window_s <= 0 or configuration.analysis.window_s % 60:
         raise ConfigError(
             "analysis.window_s must be a multiple of 60", where=where, do="use 60, 300, 900 or 1800"
-        )
-    if not configuration.serve.requests_per_s >= 0:
-        raise ConfigError(
-            "serve.requests_per_s is negative", where=where, do="remove the key to use its default"
         )
 
 

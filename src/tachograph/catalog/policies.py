@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -66,11 +65,6 @@ def check_policies(policies: Sequence[PolicyOptions], webhooks: Iterable[str], w
                 where=where,
                 do="write 60: two windows are two hours",
             )
-        if policy.warnings < 0 or not (
-            0 <= policy.gpu_hours < math.inf and 0 <= policy.warning_minutes < math.inf
-        ):
-            what = f"{key}: gpu_hours, warnings and warning_minutes cannot be negative"
-            raise ConfigError(what, where=where, do="remove the key to use its default")
         if (policy.action == "webhook") != bool(policy.webhook) or (
             policy.webhook and policy.webhook not in receivers
         ):

@@ -6,8 +6,10 @@ only function that turns numbers into what people read, `printable` the one for 
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -133,6 +135,8 @@ def to_utc(local: datetime, zone_name: str, *, later: bool = False) -> datetime:
     return local.replace(tzinfo=zone(zone_name), fold=int(later)).astimezone(UTC)
 
 
+YEAR_S = 31_622_400.0  # of 366 days: no option means a longer time
+LARGEST_COUNT = 1_000_000_000  # that an option may be given
 _DURATION = re.compile(r"^(?:(\d+)-)?(?:(\d+):)?(?:(\d+):)?(\d+)(?:\.(\d+))?$")
 _SPAN = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)$")
 _SPAN_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -184,6 +188,9 @@ def span_s(written: str) -> float:
     return float(found[1]) * _SPAN_S[found[2]]
 
 
+_LEAST_PERCENT = 10  # below it either may be meant: CPUs of a job can be used 150 %
+
+
 def refuse_unclear_fraction(
     value: float,
     *,
@@ -201,16 +208,57 @@ def refuse_unclear_fraction(
     ...
     tachograph.catalog.errors.InputError: gpu_util_mean is a fraction: 10 % or 1000 %?; write 10% or 0.1
 
-    Errors: `error` for a number above 1.
+    Errors: `error` for a number above 1, and for one below 0.
     """
+    if value < 0:
+        raise error(f"{name} is {value:.10g}", where=where, do="write a fraction from 0 on")
     if value <= 1:
         return
-    as_fraction = f"{value / 100:.10g}"
+    do = f"write {value:.10g}% or {value / 100:.10g}"
+    if not percent_sign:
+        do = f"write {value / 100:.10g}"
+    elif value < _LEAST_PERCENT:
+        do += f", or {value * 100:.10g}%"
     raise error(
-        f"{name} is a fraction: {value:.10g} % or {value * 100:.10g} %?",
-        where=where,
-        do=f"write {value:.10g}% or {as_fraction}" if percent_sign else f"write {as_fraction}",
+        f"{name} is a fraction: {value:.10g} % or {value * 100:.10g} %?", where=where, do=do
     )
+
+
+def real_number(least: float, most: float) -> Callable[[str], float]:
+    """Return the type of an option whose value is a number within limits, as argparse wants it.
+
+    >>> real_number(0.1, 3600)("0.5")
+    0.5
+    """
+
+    def read(written: str) -> float:
+        try:
+            value = float(written)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            limits = f"from {least:,.10g} to {most:,.10g}"
+            raise ArgumentTypeError(f"{written[:40]!r} is not a number {limits}")
+        return value
+
+    return read
+
+
+def whole_number(least: int, most: int = LARGEST_COUNT) -> Callable[[str], int]:
+    """Return the type of an option whose value is a whole number within limits.
+
+    >>> whole_number(1)("7")
+    7
+    """
+    within = real_number(least, most)
+
+    def read(written: str) -> int:
+        value = within(written)
+        if value != round(value):
+            raise ArgumentTypeError(f"{written[:40]!r} is not a whole number")
+        return round(value)
+
+    return read
 
 
 def is_span(written: str) -> bool:

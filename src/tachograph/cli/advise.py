@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.units import whole_number
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser, add_json
 
@@ -24,7 +25,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--name", metavar="NAME", help="name of the job (default: from the script)")
     parser.add_argument("--partition", metavar="NAME", help="partition (default: from the script)")
     parser.add_argument(
-        "--gpus", type=int, metavar="N", help="GPUs of the job (default: from the script)"
+        "--gpus",
+        type=whole_number(0),
+        metavar="N",
+        help="GPUs of the job (default: from the script)",
     )
     parser.add_argument(
         "--as-of", metavar="TIME", help="advise as of this time: from jobs that had ended by then"
@@ -39,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--top",
-        type=int,
+        type=whole_number(1),
         default=10,
         metavar="N",
         help="rows per table of --backtest (default 10)",
@@ -102,8 +106,6 @@ def _backtest(arguments: Arguments) -> int:
             "--backtest replays jobs that ran",
             do="leave out the script, --name, --gpus and --sbatch",
         )
-    if arguments.top < 1:
-        raise UsageError(f"invalid --top {arguments.top}", do="give 1 or more")
     opened = open_lake(arguments)
     wanted = JobFilter(
         users=(arguments.user,) if arguments.user else (),
@@ -128,8 +130,6 @@ def _request(arguments: Arguments) -> JobRequest:
         raise UsageError(
             "no job is named", do="give a script, or --name with --partition and --gpus"
         )
-    if arguments.gpus is not None and arguments.gpus < 0:
-        raise UsageError(f"invalid --gpus {arguments.gpus}", do="give 0 or more")
     request = JobRequest()
     if arguments.script is not None:
         text, name = _read(arguments.script)

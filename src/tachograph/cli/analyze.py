@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import TachographError, UsageError
-from tachograph.catalog.units import plural
+from tachograph.catalog.units import plural, whole_number
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator, remark
 from tachograph.cli.options import Arguments, Parser, add_as_of, add_json
@@ -31,7 +31,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--threads",
-        type=int,
+        type=whole_number(1),
         default=os.cpu_count() or 2,
         help="partitions of the lake reduced in parallel",
     )
@@ -68,7 +68,7 @@ def run(arguments: Arguments) -> int:
             judge=JobJudge,
             now=opened.now,
             pool=pool,
-            threads=max(1, arguments.threads),
+            threads=arguments.threads,
             full=arguments.full,
             progress=progress,
         )

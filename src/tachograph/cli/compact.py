@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import whole_number
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
@@ -29,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--vacuum-hours",
-        type=int,
+        type=whole_number(0),
         metavar="N",
         help=(
             "delete files replaced more than N hours ago; readers that run longer than that "
@@ -47,8 +48,6 @@ def run(arguments: Arguments) -> int:
     from tachograph.lake.query import rows_that_count
     from tachograph.lake.retention import expire
 
-    if arguments.vacuum_hours is not None and arguments.vacuum_hours < 0:
-        raise UsageError(f"invalid --vacuum-hours {arguments.vacuum_hours}", do="give 0 or more")
     if arguments.dry_run and not arguments.expire:
         raise UsageError("--dry-run belongs to --expire", do="give both")
     opened = open_lake(arguments)

@@ -199,10 +199,13 @@ def _one_by_one(module: SourceModule, options: Arguments) -> Iterator[tuple[str,
     given = getattr(options, "files", None)
     if not given:
         yield "", options
-    for name in given or ():
-        files = _of_folder(name, module)
+        return
+    folders = {name: _of_folder(name, module) for name in given}
+    alone = sum(len(files) or 1 for files in folders.values()) == 1
+    for name, files in folders.items():
         for file in files or [name]:
-            yield file, Arguments(**{**vars(options), "files": [file], "in_folder": bool(files)})
+            of_file = {"files": [file], "in_folder": bool(files), "alone": alone}
+            yield file, Arguments(**{**vars(options), **of_file})
 
 
 def _of_folder(name: str, module: SourceModule) -> list[str]:

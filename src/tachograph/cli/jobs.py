@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
-from tachograph.catalog.units import plural
+from tachograph.catalog.units import plural, whole_number
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import (
@@ -53,7 +53,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--limit",
-        type=int,
+        type=whole_number(1),
         metavar="N",
         help="at most N jobs (default: 40 on a terminal, else all)",
     )
@@ -78,8 +78,6 @@ def run(arguments: Arguments) -> int:
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
     exported = bool(arguments.json or arguments.csv or arguments.output)
-    if arguments.limit is not None and arguments.limit < 1:
-        raise UsageError(f"invalid --limit {arguments.limit}", do="give 1 or more")
     limit = (
         arguments.limit
         if arguments.limit is not None or exported or not output.is_shown()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tachograph.catalog.errors import ConfigError, UsageError
 from tachograph.catalog.suggestions import did_you_mean
+from tachograph.catalog.units import whole_number
 from tachograph.catalog.version import __version__
 from tachograph.cli import output
 
@@ -194,7 +195,7 @@ def add_job_choice(parser: Parser) -> None:
     )
     parser.add_argument(
         "--run",
-        type=int,
+        type=whole_number(1),
         dest="nth",
         metavar="N",
         help="N-th run of a requeued job (default: last)",
@@ -229,18 +230,6 @@ def add_raw(parser: Parser | argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--raw", action="store_true", help="texts of CSV as recorded: formulas, control characters"
     )
-
-
-def seed(written: str) -> int:
-    """Return the seed of a simulation, a whole number from 0 on, as argparse wants it.
-
-    >>> seed("7")
-    7
-    """
-    number = int(written)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"invalid seed {written}: below 0")
-    return number
 
 
 def add_as_of(parser: Parser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.units import whole_number
 from tachograph.cli.formats import ReportFormats, add_formats, write_report
 from tachograph.cli.options import Arguments, Parser, add_filters, job_filter
 
@@ -32,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--top",
-        type=int,
+        type=whole_number(1),
         metavar="N",
         help="at most N groups and jobs (default: 20 where printed, all in exports)",
     )

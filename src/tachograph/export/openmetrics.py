@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.errors import ExportError, UsageError
+from tachograph.catalog.units import whole_number
 from tachograph.export.content import ExportContent, ExportResult, whole_file
 from tachograph.export.registry import Progress
 from tachograph.lake.filters import lost_hours
@@ -104,7 +105,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--jobs",
-        type=int,
+        type=whole_number(0),
         default=0,
         metavar="N",
         help="series of at most N single jobs: running ones, then the latest",

@@ -16,7 +16,7 @@ from tachograph.catalog.units import text
 from tachograph.judge.check import Check, families_around
 from tachograph.judge.classes.inputs import HOST_SUFFIX
 
-_HIDES = {"begin": "at the begin", "end": "at the end", "within": "in between"}
+_HIDES = {"begin": "at the beginning", "end": "at the end", "within": "in between"}
 _MINUTE_S = 60.0
 _EXPLAINS = 1 / 3  # of the run: what an interval as long does to its means
 _RANK = {"yes": 0, "unknown": 1, "no": 2}

@@ -68,6 +68,7 @@ FILTER_KINDS: Mapping[str, str] = {
     "finding": "findings",
 }
 _SHARES = ("fraction", "ratio")  # units of columns that run from 0 to 1
+_MAY_BE_NEGATIVE = ("C", "code", "")
 _EXAMPLE = "write it like 'gpu_util_mean<0.1', 'elapsed_s>2h' or 'bound=memory'"
 
 
@@ -185,8 +186,9 @@ def _number(name: str, written: str) -> float:
             value = float(written)
     except (ValueError, InputError):
         value = math.nan
-    if not math.isfinite(value):
-        raise UsageError(f"invalid value for {name} ({unit or 'number'}): {written!r}", do=_EXAMPLE)
+    if not math.isfinite(value) or (value < 0 and unit not in _MAY_BE_NEGATIVE):
+        what = f"invalid value for {name} ({unit or 'number'}): {written!r}"
+        raise UsageError(what, do=f"it is 0 or more: {_EXAMPLE}" if value < 0 else _EXAMPLE)
     if unit in _SHARES and not written.endswith("%"):
         refuse_unclear_fraction(value, name=name, error=UsageError)
     return value

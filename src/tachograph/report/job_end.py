@@ -35,7 +35,7 @@ _SIGNALS: Mapping[int, str] = {
     8: "SIGFPE, invalid arithmetic",
     9: "SIGKILL, killed",
     11: "SIGSEGV, invalid memory access",
-    15: "SIGTERM, asked to end",
+    15: "SIGTERM, a request to end",
 }
 
 

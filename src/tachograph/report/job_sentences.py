@@ -142,14 +142,14 @@ def limiter_sentence(
     at_work, traffic = (
         text(number(row, name), "fraction") for name in ("main_pipe_at_work", "dram_at_work")
     )
-    of_peak = {name: text(share, "fraction") for name, share in shares.items() if share is not None}
+    share = shares.get(str(limiter))  # none of a job that an earlier version analyzed
+    reached = "" if share is None else f", {text(share, 'fraction')} of what is achievable"
     carried = "".join(f" {sentence}" for sentence in _link_sentences(row, shares, limiter))
     if limiter == "compute" and pipe:
-        level = f"Compute: at work, the {PIPE_NAMES[pipe]} were active {at_work} of the time, "
-        return f"{level}{of_peak['compute']} of what is achievable.{carried}"
+        level = f"Compute: at work, the {PIPE_NAMES[pipe]} were active {at_work} of the time"
+        return f"{level}{reached}.{carried}"
     if limiter == "memory":
-        level = f"Memory: at work, it moved data {traffic} of the time, "
-        return f"{level}{of_peak['memory']} of what is achievable.{carried}"
+        return f"Memory: at work, it moved data {traffic} of the time{reached}.{carried}"
     if isinstance(limiter, str) and limiter in LINKS:
         return f"{LINKS[limiter]}:{carried}"
     if limiter == NEITHER:
@@ -210,7 +210,7 @@ def balance_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:
     if row.get("attribution") == "ambiguous":
         return (NOT_ATTRIBUTABLE,)
     if number(row, "gpus") == 1:
-        sentences.append("Across GPUs: there is one GPU only.")
+        sentences.append("Across GPUs: it had one GPU.")
     elif spatial is None:
         sentences.append("Across GPUs: not known.")
     else:

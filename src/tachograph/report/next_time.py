@@ -255,7 +255,7 @@ def _after_limit(
     wanted = time_bound_s(runs_s)
     if wanted > most_s:
         return [], (
-            f"{ran}, and the partition allows {text(most_s, 's')} at most: write checkpoints and "
+            f"{ran}, and the partition allows at most {text(most_s, 's')}: write checkpoints and "
             "continue from them"
         )
     if wanted > _ALIKE * limit:

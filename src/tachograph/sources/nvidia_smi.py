@@ -8,9 +8,8 @@ value; `-o D`, `-o T` and `-o DT` add date and time.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -19,9 +18,9 @@ import polars as pl
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, chosen_cells, counted
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import TIME
-from tachograph.catalog.units import parse_time
+from tachograph.catalog.units import parse_time, real_number, whole_number
 from tachograph.sources.files import FilePiece, fingerprint, listed, read_unpacked
 from tachograph.sources.metrics import short_node
 from tachograph.sources.table import mapped_parts
@@ -113,7 +112,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--node", help="host of the GPUs")
     parser.add_argument(
-        "--gpu", type=int, metavar="N", help="index of the GPU, where no column names it"
+        "--gpu",
+        type=whole_number(0, 32767),
+        metavar="N",
+        help="index of the GPU, where no column names it",
     )
     parser.add_argument(
         "--date", metavar="DATE", help="first day of dmon output that has only times: 2026-03-01"
@@ -123,7 +125,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--interval",
-        type=float,
+        type=real_number(0.001, 86400),
         metavar="S",
         help="seconds between readings without times, as of `dmon -d` or `-l`",
     )
@@ -135,18 +137,15 @@ def read(
     """Yield one chunk per file.
 
     Errors: InputError for a file of another format, and where fields, host, GPU or times are
-    unknown; UsageError for an interval of no time.
+    unknown.
     """
     zone_name = configuration.site.time_zone
-    if options.interval is not None and not 0 < options.interval < math.inf:
-        raise UsageError(
-            f"--interval {options.interval:g}: not an interval", do="give seconds above 0"
-        )
     given = _GivenTimes(
         parse_time(options.time, now=now, zone_name=zone_name) if options.time else None,
         options.interval,
         _day(options.date),
         zone_name,
+        getattr(options, "alone", True),
     )
     settings = (options.fields or "", options.node or "", str(options.gpu), str(given))
     for name in options.files:
@@ -178,13 +177,14 @@ class _SmiTable:
 @dataclass(frozen=True, slots=True)
 class _GivenTimes:
     """What the options give of times: of the first reading, seconds from one to the next, the
-    first day; and the zone of written times.
+    first day; the zone of written times; and whether they are of one file.
     """
 
     start: datetime | None
     interval_s: float | None
     day: datetime | None
     zone_name: str
+    is_of_file: bool = field(repr=False)  # no part of the fingerprint
 
 
 def _day(written: str | None) -> datetime | None:
@@ -366,6 +366,9 @@ def _times(
         return local.values, (*unread, *local.rejects)
     if given.start is None:
         raise InputError("the rows have no time", where=where, do=f"{_WITH_TIMES}, or give --time")
+    if not given.is_of_file:
+        what = "the rows have no time, and --time cannot be that of several files"
+        raise InputError(what, where=where, do="ingest each file alone, with its own --time")
     readings = _readings(order, table.places, where)
     if given.interval_s is None and readings.n_unique() > 1:
         raise InputError(

@@ -18,7 +18,7 @@ import msgspec
 from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk
 from tachograph.catalog.config import FILE_NAME
 from tachograph.catalog.errors import ConfigError, UsageError
-from tachograph.catalog.units import parse_time
+from tachograph.catalog.units import YEAR_S, parse_time, real_number, whole_number
 from tachograph.sources.files import fingerprint, read_bytes
 from tachograph.sources.http import HttpAnswer, RequestError
 from tachograph.sources.prometheus_query import (
@@ -86,20 +86,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how samples are queried (default auto: the best supported way)",
     )
     parser.add_argument(
-        "--step", dest="step_s", type=float, metavar="S", help="scrape interval, for --how range"
+        "--step",
+        dest="step_s",
+        type=real_number(0.001, YEAR_S),
+        metavar="S",
+        help="scrape interval, for --how range",
     )
     parser.add_argument(
         "--window",
         dest="window_s",
-        type=float,
+        type=real_number(1, YEAR_S),
         metavar="S",
         help="queried at a time (default 3600)",
     )
-    parser.add_argument("--parallel", type=int, metavar="N", help="queries at a time (default 4)")
+    parser.add_argument(
+        "--parallel", type=whole_number(1), metavar="N", help="queries at a time (default 4)"
+    )
     parser.add_argument(
         "--refresh",
         dest="refresh_s",
-        type=float,
+        type=real_number(0, YEAR_S),
         metavar="S",
         help="between readings of the exporters",
     )
@@ -119,7 +125,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         dest="timeout_s",
-        type=float,
+        type=real_number(0.001, YEAR_S),
         metavar="S",
         help="longest wait for an answer (default 30)",
     )

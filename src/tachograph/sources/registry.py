@@ -114,7 +114,10 @@ class SourceModule(Protocol):
     def read(
         self, options: argparse.Namespace, *, configuration: Configuration, now: datetime
     ) -> Iterator[Chunk]:
-        """Yield chunks of one file, `options.files`; `options.in_folder`: a folder was named."""
+        """Yield chunks of one file, `options.files`.
+
+        `options.in_folder`: a folder was named; `options.alone`: no other file is read.
+        """
         ...
 
 

@@ -35,9 +35,9 @@ def _found(case: HangCase) -> str:
     first = text(case.end * 60, "s")
     if case.by_level:
         message = f"for the first {first}, {share} of the run{so_far(case.row)}: {signs(case)}"
-        return f"{'Probably nothing' if case.likely else 'Nothing'} was done {message}."
+        return f"{'Probably no' if case.likely else 'No'} work {message}."
     return (
-        f"Nothing was done for the first {first}, {share} of the run{so_far(case.row)} "
+        f"No work for the first {first}, {share} of the run{so_far(case.row)} "
         f"({case.tally} {what})."
     )
 

@@ -60,7 +60,7 @@ CHECK = Check(
     advice=(
         "Check that the program was built for GPUs and found them (for PyTorch: "
         "torch.cuda.is_available()); "
-        "if it needs none, ask for CPU nodes."
+        "if it needs none, request CPU nodes."
     ),
     needs=(ANY_ACTIVITY,),
     decide=decide,

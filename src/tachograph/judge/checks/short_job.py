@@ -15,7 +15,7 @@ def decide(job: CheckedJob) -> Found | None:
         return None
     counted = "" if samples is None else f" and has {text(samples, 'count')} samples"
     return Found(
-        f"It ran for {text(elapsed, 's')}{counted}: means over so little time say little.",
+        f"It ran for {text(elapsed, 's')}{counted}: means over so little time are unreliable.",
         job.evidence("elapsed_s", "samples"),
     )
 

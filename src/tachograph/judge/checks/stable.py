@@ -109,7 +109,7 @@ def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding
         else:
             sentence = _yes(form, at, voting, steadiness_of)
         if answer != UNDECIDED and missing:
-            sentence += f" Not all had a vote{voted(form, names, missing)}."
+            sentence += f" Not all characteristics had a vote{voted(form, names, missing)}."
         yield (
             at,
             job_class.finding(

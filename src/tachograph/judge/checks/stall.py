@@ -54,10 +54,8 @@ def _none(case: HangCase) -> str:
         return "No: its GPUs did no work, so none stood still in between."
     longest = int(case.form.idle_times.longest[case.place])
     if longest < case.form.limits.hang:
-        return (
-            f"No: between work its GPUs were idle for {text(longest * 60, 's')} at most; a stall is "
-            f"{case.long} or more."
-        )
+        idle = f"idle for at most {text(longest * 60, 's')}" if longest else "never idle"
+        return f"No: between work its GPUs were {idle}; a stall is {case.long} or more."
     return f"No: {case.tally} were idle for {case.long} with work before and after."
 
 

@@ -39,8 +39,8 @@ def decide(job: CheckedJob) -> Found | None:
         )
     )
     return Found(
-        f"It held {held}: up to {plural(stranded, 'GPU')} beside them could not be used by "
-        f"others{job.so_far}, at most {text(hours, 'h')}.",
+        f"It held {held}: others could not use up to {plural(stranded, 'GPU')} beside them"
+        f"{job.so_far}, up to {text(hours, 'h')}.",
         job.evidence("gpus", "nodes", gpus_stranded=stranded, gpu_hours_stranded=hours),
     )
 
@@ -56,9 +56,9 @@ CHECK = Check(
     family="request",
     severity="hint",
     title="Others could not use GPUs that the job left",
-    brief="up to {gpus_stranded} GPUs of its nodes not usable by others",
+    brief="GPUs of its nodes that others could not use: up to {gpus_stranded}",
     advice=(
-        "Request for each GPU its share of a node at most: --mem-per-gpu, --cpus-per-gpu. For many "
+        "Request for each GPU at most its share of a node: --mem-per-gpu, --cpus-per-gpu. For many "
         "GPUs request whole nodes: fewer nodes with all their GPUs."
     ),
     needs=(NODES,),

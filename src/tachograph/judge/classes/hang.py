@@ -330,8 +330,9 @@ def _level_none(place: HangPlace, case: HangCase) -> str:
         return f"No: {by} shows work {when}; {long}."
     if at_work.size > 1:
         pause = int(np.diff(at_work).max()) - 1
-        return f"No: {by} shows work with pauses of {text(pause * 60, 's')} at most; {long}."
-    return f"No: {by} shows no time without work between work; {long}."
+        if pause:
+            return f"No: {by} shows work with pauses of at most {text(pause * 60, 's')}; {long}."
+    return f"No: {by} shows no pause between work; {long}."
 
 
 def _after(minutes: int) -> str:

@@ -83,7 +83,7 @@ def judge_idle(
         elif answer == NO:
             sentence = _none(noun, case)
             if missing:
-                sentence += f" Not all voted{voted(form, names, missing)}."
+                sentence += f" Not all characteristics had a vote{voted(form, names, missing)}."
         else:
             affected = case.affected()
             sentence = _found(noun, case, affected)

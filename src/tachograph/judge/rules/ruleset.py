@@ -441,19 +441,14 @@ def _configured(entry: RuleEntry, settings: RuleOptions) -> RuleEntry:
             do=_meant(unknown[0], entry.values),
         )
     for name, value in given.items():
-        if not math.isfinite(value):
+        where = f"rules.parameters.{entry.code}.{name}"
+        if not math.isfinite(value) or value < 0 <= entry.values[name]:
             raise ConfigError(
-                f"{value} is no threshold",
-                where=f"rules.parameters.{entry.code}.{name}",
-                do="give a number",
+                f"{value} is no threshold", where=where, do="write a number from 0 on"
             )
         if _is_fraction(entry, name):
             refuse_unclear_fraction(
-                value,
-                name=name,
-                error=ConfigError,
-                where=f"rules.parameters.{entry.code}.{name}",
-                percent_sign=False,
+                value, name=name, error=ConfigError, where=where, percent_sign=False
             )
     return replace(entry, values={**entry.values, **given})
 

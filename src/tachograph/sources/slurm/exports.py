@@ -55,6 +55,16 @@ _PACKED = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"PK\x03\x04": "zip",
 }
+# {format: what it is, and the source that reads it}; a map may be samples with a job
+_WRITTEN: Mapping[ExportKind, tuple[str, str]] = {
+    "text": ("sacct output", "sacct"),
+    "database": ("sacct output", "sacct"),
+    "superfacility": ("sacct output", "sacct"),
+    "iris": ("an export of Iris", "sacct"),
+    "controller": ("output of squeue or scontrol", "allocation-map"),
+    "scontrol": ("scontrol output", "allocation-map"),
+    "prolog": ("a log of prologs", "allocation-map"),
+}
 _PROLOG = re.compile(r"^\S+ (?:prolog|epilog) \S*=", re.MULTILINE)
 _EXPORTER = re.compile(r"^(?:# (?:HELP|TYPE) |(?:DCGM_FI_|nvidia_|node_)\w+[{ ])", re.MULTILINE)
 _DMON = re.compile(r"^#\s*Entity\b", re.MULTILINE)
@@ -87,6 +97,37 @@ def detect(content: bytes, *, where: str) -> DetectedExport:
         document, clean = parse_document(content, where=where)
         return DetectedExport(_document_kind(document, where), document, clean)
     return DetectedExport(_text_kind(content[:_HEAD].decode("utf-8", "replace"), where))
+
+
+def slurm_output(content: bytes, meaning: Callable[[str], str | None]) -> tuple[str, str] | None:
+    """Return what Slurm or NERSC wrote into a file, and the source that reads it; else None.
+
+    content: all of JSON, the beginning of text. meaning: what a column of a list of jobs holds, or
+    None; text with such a column that is no field of sacct was written by another program.
+    """
+    try:
+        found = detect(content, where="")
+        if found.kind == "text" and not _is_sacct_text(content, meaning):
+            return None
+    except InputError:
+        return None
+    if found.kind == "database":  # also what any list of records called `jobs` is taken for
+        jobs = json_objects(json_value(found.document, "jobs"))
+        if not jobs or not isinstance(jobs[0].get("time"), dict):
+            return None
+    return _WRITTEN.get(found.kind)
+
+
+def _is_sacct_text(content: bytes, meaning: Callable[[str], str | None]) -> bool:
+    """Whether sacct's fields are all that text has of jobs, and its records can be read."""
+    header = content.decode("utf-8-sig", "replace").lstrip().partition("\n")[0]
+    names = sacct_text.find_layout(header, fields=None, delimiter=None, where="").names
+    if any(meaning(name) for name in names if name not in sacct_text.FIELD_NAMES):
+        return False
+    readings = read_content(
+        content, where="", cluster=SlurmCluster(), rows_per_chunk=1, trusted=True
+    )
+    return bool(next(readings).jobs)
 
 
 def _text_kind(head: str, where: str) -> ExportKind:

@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import combinations
 
 from tachograph.catalog.errors import InputError
-from tachograph.sources.slurm.commands import IDENTITY
+from tachograph.sources.slurm.commands import FIELDS, IDENTITY
 from tachograph.sources.slurm.records import RejectedRecord, SlurmEntry
 
 DELIMITERS = ("^|^", "|#", "|", ";", "\t", ",")
@@ -60,6 +60,7 @@ _FREE = (
     "workdir",
     "reason",
 )
+FIELD_NAMES = IDENTITY.union(FIELDS.lower().split(), _FREE)  # of sacct, in lower case
 
 _ID = re.compile(r"[1-9]\d{0,17}(?:_(?:\d+|\[[^\]|]*\](?:%\d+)?)|\+\d+)?(?:\.\S+)?\Z", re.ASCII)
 _RAW_ID = re.compile(r"(?:[1-9]\d{0,17}(?:\.\S+)?)?\Z", re.ASCII)

@@ -85,6 +85,8 @@ def job_columns(rows: pl.DataFrame, decimal: str = ".") -> JobColumns | None:
     times: dict[str, pl.Series] = {}
     for name in rows.columns:
         to = job_meaning(name)
+        if to == "nodes" and not len(_counts(rows[name], decimal)):
+            to = "node_list"
         if to is None or to in {target.to for target in columns.targets.values()}:
             columns.left[name] = f"also {to}" if to else ""
             continue
@@ -111,7 +113,7 @@ def job_columns(rows: pl.DataFrame, decimal: str = ".") -> JobColumns | None:
 def _objection(to: str, given: pl.Series, decimal: str) -> str:
     """Return why values cannot be text or a count; "" where they can."""
     known = stripped(given).drop_nulls()
-    values = numbers(known, wanted="", decimal=decimal).values.cast(pl.Float64).drop_nulls()
+    values = _counts(given, decimal)
     are_numbers = bool(len(values)) and len(values) == len(known)
     if to in _WORDS_ALONE and are_numbers:
         return f"numbers up to {max(values.to_list()):,.6g}: no {to}"
@@ -119,6 +121,12 @@ def _objection(to: str, given: pl.Series, decimal: str) -> str:
         is_count = ((values == values.round()) & values.is_between(0, _MOST_COUNTED)).all()
         return "" if are_numbers and is_count else f"no count of {to}"
     return ""
+
+
+def _counts(given: pl.Series, decimal: str) -> pl.Series:
+    """The numbers among values."""
+    values = numbers(stripped(given), wanted="", decimal=decimal).values
+    return values.cast(pl.Float64).drop_nulls()
 
 
 def _leave(columns: JobColumns, to: str, why: str) -> None:

@@ -26,7 +26,8 @@ from tachograph.sources.files import (
     read_parquet,
     records,
 )
-from tachograph.sources.table.job_columns import JobColumns, job_columns, time_format
+from tachograph.sources.slurm.exports import slurm_output
+from tachograph.sources.table.job_columns import JobColumns, job_columns, job_meaning, time_format
 from tachograph.sources.table.mapping import numbers, stripped
 from tachograph.sources.table.names import (
     CUMULATIVE,
@@ -41,6 +42,7 @@ from tachograph.sources.table.names import (
 from tachograph.sources.times import AUTO, read_times
 
 _ROWS, _BYTES = 100_000, 8 << 20  # that are looked at, at most
+_HEAD_BYTES = 65536  # of text, in which records of sacct are looked for
 _DELIMITERS = (",", ";", "\t", "|")
 _MOST_LEFT = 40  # names that are not recognised
 _ROUNDED = 1.01  # a value may be above its range by rounding
@@ -151,6 +153,7 @@ def suggest(
     `node`: of a file that names none; `zone_name`: of times written without a zone.
     Errors: InputError when the file cannot be read, or has no rows.
     """
+    _refuse_accounting(path)
     proposal = _read(path)
     rows = proposal.rows
     if not rows.height:
@@ -198,6 +201,20 @@ def suggest(
     if len(long) > 1:
         proposal.section("metric", f"column = {quoted(long[0])}", f"value = {quoted(long[1])}")
     return proposal.finished(path.name)
+
+
+def _refuse_accounting(path: Path) -> None:
+    """Check that no other source reads the file. Errors: InputError naming the source."""
+    form = format_of(path)
+    if form == "parquet":
+        return
+    with open_file(path) as file:
+        content = file.read() if form == "json" else file.read(_HEAD_BYTES)
+    known = slurm_output(content, job_meaning)
+    if known is not None:
+        what, source = known
+        do = f"tachograph ingest {source} {path}"
+        raise InputError(f"this is {what}", where=str(path), do=do)
 
 
 def _read(path: Path) -> _Proposal:

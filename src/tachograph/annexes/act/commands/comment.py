@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tachograph.catalog.errors import ExportError, UsageError
-from tachograph.catalog.units import plural
+from tachograph.catalog.units import plural, whole_number
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, OpenedLake, Parser, add_json, open_lake
 
@@ -28,15 +28,17 @@ def add_arguments(parser: Parser) -> None:
         help="write the comments, each once (default: only show them)",
     )
     parser.add_argument(
-        "--most", type=int, default=500, metavar="N", help="jobs per request (default: 500)"
+        "--most",
+        type=whole_number(1),
+        default=500,
+        metavar="N",
+        help="jobs per request (default: 500)",
     )
     add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
     """Show the comments, or write them."""
-    if arguments.most < 1:
-        raise UsageError("--most begins at 1", do="leave it out to use 500")
     opened = open_lake(arguments)
     return _write(opened, arguments) if arguments.write else _show(opened, arguments)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from tachograph.catalog.errors import ConfigError, UsageError
+from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.units import whole_number
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import (
@@ -52,7 +53,11 @@ def _of_backtest(parser: argparse.ArgumentParser) -> None:
     _add_names(parser)
     add_filters(parser)
     parser.add_argument(
-        "--top", type=int, default=10, metavar="N", help="number of jobs listed (default 10)"
+        "--top",
+        type=whole_number(1),
+        default=10,
+        metavar="N",
+        help="number of jobs listed (default 10)",
     )
 
 
@@ -136,8 +141,6 @@ def _backtest(arguments: Arguments) -> int:
     from tachograph.annexes.act.policy_replays import backtest_policy
     from tachograph.annexes.act.policy_report import backtest_json, backtest_lines
 
-    if arguments.top < 1:
-        raise UsageError(f"invalid --top {arguments.top}", do="give 1 or more")
     opened = open_lake(arguments)
     configuration = _chosen(arguments, opened.configuration)
     wanted, narrator = job_filter(arguments, opened), Narrator.of(arguments)

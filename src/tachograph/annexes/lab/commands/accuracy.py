@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import whole_number
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_json, seed
+from tachograph.cli.options import Arguments, Parser, add_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,10 +27,14 @@ LEAST, MOST = 30, 100_000
 def add_arguments(parser: Parser) -> None:
     """Declare jobs, seed, and output folder."""
     parser.add_argument(
-        "--jobs", type=int, default=4000, metavar="N", help="jobs to simulate (default 4000)"
+        "--jobs",
+        type=whole_number(LEAST, MOST),
+        default=4000,
+        metavar="N",
+        help="jobs to simulate (default 4000)",
     )
     parser.add_argument(
-        "--seed", type=seed, default=2, help="seed of the simulated jobs (default 2)"
+        "--seed", type=whole_number(0), default=2, help="seed of the simulated jobs (default 2)"
     )
     parser.add_argument(
         "--counters",
@@ -49,8 +54,6 @@ def run(arguments: Arguments) -> int:
     from tachograph.annexes.lab.accuracy import CHOSEN_ON
     from tachograph.catalog import config
 
-    if not LEAST <= arguments.jobs <= MOST:
-        raise UsageError(f"invalid --jobs {arguments.jobs}", do=f"use {LEAST} to {MOST}")
     settings = config.load(arguments.config) if arguments.config else config.Configuration()
     narrator = Narrator.of(arguments)
     if arguments.seed == CHOSEN_ON:

@@ -14,10 +14,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import whole_number
 from tachograph.catalog.version import __version__
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, seed
+from tachograph.cli.options import Arguments, Parser
 
 if TYPE_CHECKING:
     import polars as pl
@@ -44,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
         "--folder", default=FOLDER, metavar="DIR", help=f"folder of the demo (default ./{FOLDER})"
     )
     parser.add_argument(
-        "--seed", type=seed, default=7, help="seed of the simulated cluster (default 7)"
+        "--seed", type=whole_number(0), default=7, help="seed of the simulated cluster (default 7)"
     )
     parser.add_argument(
         "--serve",

@@ -9,9 +9,10 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import whole_number
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_json, seed
+from tachograph.cli.options import Arguments, Parser, add_json
 
 if TYPE_CHECKING:
     from tachograph.annexes.lab.simulate.plan import SimulationPlan
@@ -21,14 +22,25 @@ def add_arguments(parser: Parser) -> None:
     """Declare size, seed, and telemetry defects."""
     parser.add_argument("folder", metavar="DIR", help="a new folder")
     parser.add_argument(
-        "--seed", type=seed, default=7, help="the same seed gives the same files (default 7)"
+        "--seed",
+        type=whole_number(0),
+        default=7,
+        help="the same seed gives the same files (default 7)",
     )
     parser.add_argument(
-        "--nodes", type=int, metavar="N", help="nodes with four A100 each (default: 36 mixed ones)"
+        "--nodes",
+        type=whole_number(1),
+        metavar="N",
+        help="nodes with four A100 each (default: 36 mixed ones)",
     )
-    parser.add_argument("--days", type=int, metavar="N", help="days of the recording (default 2)")
     parser.add_argument(
-        "--interval", type=int, metavar="S", help="seconds between samples of a GPU (default 30)"
+        "--days", type=whole_number(1), metavar="N", help="days of the recording (default 2)"
+    )
+    parser.add_argument(
+        "--interval",
+        type=whole_number(1, 3600),
+        metavar="S",
+        help="seconds between samples of a GPU (default 30)",
     )
     parser.add_argument(
         "--no-defects", action="store_true", help="no gaps, resets, duplicates, blanks, clock skew"
@@ -38,7 +50,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--job-groups",
-        type=int,
+        type=whole_number(0),
         default=0,
         metavar="N",
         help="users repeat N jobs (default: every job is different)",
@@ -98,9 +110,6 @@ def _plan(arguments: Arguments) -> SimulationPlan:
     )
     if arguments.month and (arguments.nodes or arguments.days or arguments.interval):
         raise UsageError("--month excludes --nodes, --days and --interval", do="leave them out")
-    for name in ("nodes", "days"):
-        if (value := getattr(arguments, name)) is not None and value < 1:
-            raise UsageError(f"invalid --{name} {value}", do="give 1 or more")
     nodes = arguments.nodes
     return dataclasses.replace(
         plan,

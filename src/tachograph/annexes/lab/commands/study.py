@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.catalog.units import whole_number
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_filters, add_json, job_filter
@@ -68,7 +69,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--window",
-        type=int,
+        type=whole_number(1, 30),
         metavar="MIN",
         help="window of spatial imbalance: 1, 5, 15, 30 (default: as configured)",
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tachograph.catalog.errors import InputError, UsageError
-from tachograph.catalog.units import plural
+from tachograph.catalog.units import plural, whole_number
 from tachograph.cli import narrate, output
 from tachograph.cli.options import Arguments, Parser, add_json
 
@@ -46,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--jobs",
-        type=int,
+        type=whole_number(1),
         default=LATEST,
         metavar="N",
         help=f"with --propose: the latest N jobs (default {LATEST})",
@@ -126,8 +126,6 @@ def _propose(arguments: Arguments, opened: OpenedLake) -> _Proposed:
     from tachograph.annexes.lab.tune.propose import propose, settings
     from tachograph.lake.query import read_summaries
 
-    if arguments.jobs < 1:
-        raise UsageError(f"invalid --jobs {arguments.jobs}", do="give 1 or more")
     known = read_summaries(opened.lake).filter(
         (pl.col("attribution") != "ambiguous") & (pl.col("samples") > 0)
     )

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import whole_number
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, actions_of
@@ -25,7 +26,10 @@ def add_arguments(parser: Parser) -> None:
     where.add_argument("--listen", metavar="ADDRESS", help="HOST:PORT [serve.listen]")
     where.add_argument("--socket", metavar="PATH", help="a Unix socket [serve.socket]")
     parser.add_argument(
-        "--simulate", type=int, metavar="N", help="show N simulated GPUs on the page of the fleet"
+        "--simulate",
+        type=whole_number(1),
+        metavar="N",
+        help="show N simulated GPUs on the page of the fleet",
     )
     action = actions_of(parser, dest="part", required=False)
     action(
@@ -94,7 +98,6 @@ def _create_token(arguments: Arguments, file: Path, now: datetime) -> int:
 
     from tachograph.annexes.serve.identity.tokens import create_token
     from tachograph.api.viewer import Role
-    from tachograph.catalog.errors import UsageError
     from tachograph.catalog.units import span_s
 
     seconds = span_s(arguments.expires)
@@ -170,11 +173,6 @@ def _serve(arguments: Arguments) -> int:
     options = opened.configuration.serve
     path = arguments.socket or ("" if arguments.listen else options.socket)
     listening = Listening(path=path) if path else Listening.at(arguments.listen or options.listen)
-    if arguments.simulate is not None and arguments.simulate < 1:
-        raise UsageError(
-            f"--simulate {arguments.simulate}: at least one GPU is needed",
-            do="write --simulate 1000",
-        )
     say = Narrator.of(arguments).say
     cache = cache_folder(os.environ)
     workers = Workers(opened.lake.location, opened.configuration, cache)

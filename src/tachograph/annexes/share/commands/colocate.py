@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.units import whole_number
 from tachograph.cli import narrate, output
 from tachograph.cli.options import Arguments, Parser, add_filters, add_json, add_raw, job_filter
 
@@ -21,7 +22,7 @@ def add_arguments(parser: Parser) -> None:
     add_filters(parser)
     parser.add_argument(
         "--runs",
-        type=int,
+        type=whole_number(1),
         default=2,
         metavar="N",
         help="only job groups with at least N runs (default: 2)",
@@ -45,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
     which.add_argument("--matrix", action="store_true", help="slowdown of every pair of job groups")
     parser.add_argument(
         "--top",
-        type=int,
+        type=whole_number(1),
         metavar="N",
         help="at most N pairs (default: 20 where printed, all in exports)",
     )
@@ -57,10 +58,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print the pairs of job groups that could share a GPU."""
-    from tachograph.catalog.errors import UsageError
 
-    if arguments.top is not None and arguments.top < 1:
-        raise UsageError(f"invalid --top {arguments.top}", do="give 1 or more")
     report = _report(arguments)
     for problem in report.refused_profiles:
         narrate.remark(problem)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph.catalog.errors import NotFoundError, UsageError
-from tachograph.catalog.units import plural, printable
+from tachograph.catalog.units import plural, printable, whole_number
 from tachograph.cli import output
 from tachograph.cli.narrate import remark
 from tachograph.cli.options import Arguments, Parser, open_lake
@@ -35,7 +35,7 @@ def add_job_options(parser: Parser) -> None:
     group.add_argument("--cluster", metavar="NAME", help="cluster, if several have this job id")
     group.add_argument(
         "--run",
-        type=int,
+        type=whole_number(1),
         dest="nth",
         metavar="N",
         help="N-th run of a requeued job (default: last)",

@@ -5,7 +5,6 @@ The kernels are those of reports, or of reports that were attached to a job of t
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from tachograph.annexes.share.commands.job_kernels import (
     read_job_kernels,
 )
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import whole_number
 from tachograph.cli.formats import ReportFormats, add_formats, write_report
 from tachograph.cli.narrate import Narrator, remark
 from tachograph.cli.options import Arguments, Parser, configuration_of
@@ -49,7 +49,7 @@ def add_arguments(parser: Parser) -> None:
     )  # fmt: skip
     chosen.add_argument(
         "--top",
-        type=_count,
+        type=whole_number(1),
         metavar="N",
         help=f"the N longest-running kernels of each GPU (default: {_TOP} in text)",
     )
@@ -171,16 +171,6 @@ def _html(report: KernelsReport) -> str:
     from tachograph.annexes.share.kernels_html import kernels_html  # draws: only for --html
 
     return kernels_html(report)
-
-
-def _count(written: str) -> int:
-    try:
-        number = int(written)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise ArgumentTypeError(f"invalid number of kernels '{written}'")
-    return number
 
 
 def _shares(text: str) -> tuple[float, float]:

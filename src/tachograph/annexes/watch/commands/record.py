@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import LakeError, NotFoundError, TachographError, UsageError
-from tachograph.catalog.units import plural, text
+from tachograph.catalog.units import YEAR_S, plural, real_number, text, whole_number
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json, configuration_of
@@ -43,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--interval",
         metavar="S",
-        type=_interval,
+        type=real_number(SHORTEST_S, 3600),
         default=1.0,
         help="seconds between samples, from 0.1",
     )
@@ -62,7 +62,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--gpus", metavar="WHICH", help="indices, UUIDs, PCI addresses (default: those of the job)"
     )
-    parser.add_argument("--simulate", metavar="N", type=int, help="N simulated GPUs")
+    parser.add_argument("--simulate", metavar="N", type=whole_number(1), help="N simulated GPUs")
     parser.add_argument(
         "--anonymous",
         action="store_true",
@@ -75,41 +75,15 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--job", metavar="ID", help="with --until-job-ends: record another job")
     parser.add_argument(
-        "--duration", metavar="S", type=_duration, help="instead of a command: record for S seconds"
+        "--duration",
+        metavar="S",
+        type=real_number(0.001, YEAR_S),
+        help="instead of a command: record for S seconds",
     )
     add_json(parser)
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, after --"
     )
-
-
-def _interval(written: str) -> float:
-    """The seconds between two samples, as an argparse type.
-
-    >>> _interval("0.5")
-    0.5
-    """
-    number = _number(written)
-    if not SHORTEST_S <= number <= 3600:
-        raise argparse.ArgumentTypeError(
-            f"invalid interval {written}: not between {SHORTEST_S} and 3600"
-        )
-    return number
-
-
-def _duration(written: str) -> float:
-    number = _number(written)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"invalid duration {written}: must be above 0")
-    return number
-
-
-def _number(written: str) -> float:
-    """Number, or NaN."""
-    try:
-        return float(written)
-    except ValueError:
-        return float("nan")
 
 
 def run(arguments: Arguments) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tachograph.catalog.errors import ConfigError, UsageError
+from tachograph.catalog.units import YEAR_S, real_number, whole_number
 from tachograph.cli import narrate, output
 from tachograph.cli.options import Arguments, Parser, add_json, configuration_of
 
@@ -35,21 +35,28 @@ _HEAD = (
 def add_arguments(parser: Parser) -> None:
     """Declare interval, GPUs, duration and format."""
     parser.add_argument(
-        "--interval", metavar="S", type=_positive, help="seconds between two PM samples (0.05)"
+        "--interval",
+        metavar="S",
+        type=real_number(0.0001, YEAR_S),
+        help="seconds between two PM samples (0.05)",
     )
     parser.add_argument(
         "--interval-cycles",
         metavar="N",
-        type=int,
+        type=whole_number(1),
         help="the interval in cycles of the system clock (published: 50000000)",
     )
     parser.add_argument(
-        "--every", metavar="S", type=_positive, default=1.0, help="seconds between two lines (1)"
+        "--every",
+        metavar="S",
+        type=real_number(0.0001, YEAR_S),
+        default=1.0,
+        help="seconds between two lines (1)",
     )
     parser.add_argument(
         "--duration",
         metavar="S",
-        type=_positive,
+        type=real_number(0.0001, YEAR_S),
         help="end after S seconds, and print the scores of the whole time",
     )
     parser.add_argument(
@@ -66,16 +73,6 @@ def add_arguments(parser: Parser) -> None:
         help="pause DCGM's profiling meanwhile, for all its readers",
     )
     add_json(parser)
-
-
-def _positive(written: str) -> float:
-    try:
-        number = float(written)
-    except ValueError:
-        number = float("nan")
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"invalid number of seconds {written}: must be above 0")
-    return number
 
 
 def run(arguments: Arguments) -> int:

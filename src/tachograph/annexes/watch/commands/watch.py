@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import real_number, whole_number
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_raw, configuration_of
@@ -46,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
     given.add_argument(
         "--recording", metavar="PATH", help="the last instant of a recording or a lake, once"
     )
-    given.add_argument("--simulate", type=int, metavar="N", help="N simulated GPUs")
+    given.add_argument("--simulate", type=whole_number(1), metavar="N", help="N simulated GPUs")
     gpus = parser.add_argument_group(
         "GPUs (default: those of your job; outside of a job all of this node)"
     )
@@ -78,7 +77,10 @@ def add_arguments(parser: Parser) -> None:
     )
     add_raw(form)
     form.add_argument(
-        "--interval", type=_interval, metavar="SECONDS", help="seconds between polls (default 1)"
+        "--interval",
+        type=real_number(LEAST_S, MOST_S),
+        metavar="SECONDS",
+        help="seconds between polls (default 1)",
     )
     judged = parser.add_argument_group(
         "workload classifier (default: [workload] of the configuration)"
@@ -301,25 +303,3 @@ def _narrate_problems(view: FleetView, before: FleetView | None, narrator: Narra
     for problem in view.snapshot.problems:
         if problem not in known:
             narrator.say(problem.sentence)
-
-
-def _positive(written: str) -> float:
-    """A number above 0, as an argparse type."""
-    try:
-        number = float(written)
-    except ValueError:
-        number = 0.0
-    if not (number > 0 and math.isfinite(number)):
-        raise argparse.ArgumentTypeError(f"invalid number {written}: must be above 0")
-    return number
-
-
-def _interval(written: str) -> float:
-    number = _positive(written)
-    if number < LEAST_S:
-        raise argparse.ArgumentTypeError(
-            f"{written} s is less than {LEAST_S:g} s, the fastest update of counters"
-        )
-    if number > MOST_S:
-        raise argparse.ArgumentTypeError(f"{written} s is more than {MOST_S:g} s")
-    return number
