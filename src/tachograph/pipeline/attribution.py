@@ -19,9 +19,11 @@ from tachograph.catalog.devices import Device, match_device, ridge
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.mig import mig_share
 from tachograph.catalog.tables import GPU_KEY, PIPES, SLURM_NUMBERING, TIME
+from tachograph.lake.numbering import unsure_times
 
 NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
 RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
+_RECORD = ("cluster", "job_id", "node", "provenance", "start")  # names GPUs of a job on a node
 BY_SAMPLES = "samples"  # provenance of allocations that samples name themselves: explicit
 # A job's recorded end may be this much later than its successor's start.
 HANDOVER = timedelta(seconds=60)
@@ -150,7 +152,6 @@ def with_own_indices(
     the number is the index. So are those of rows in a time in which indices of the node identify no
     GPU.
     """
-    allocations = _without_unsure_numbers(allocations, devices)
     recorded = allocations.filter(pl.col("numbering").is_not_null())
     by = {
         name: devices.select("node", "gpu", number=name).drop_nulls().unique()
@@ -159,7 +160,7 @@ def with_own_indices(
     pairs = pl.concat([frame.with_columns(by=pl.lit(name)) for name, frame in by.items()])
     differing = pairs.filter(pl.col("number") != pl.col("gpu")).select("node", "by").unique()
     if recorded.is_empty() or differing.is_empty():
-        return allocations
+        return _without_unsure_numbers(allocations, devices)
     index = pl.when(pl.len() == 1).then(pl.col("gpu").first())
     indices = (
         pairs.join(differing, on=["node", "by"], how="semi")
@@ -175,32 +176,33 @@ def with_own_indices(
     )
     rows = rows.join(indices, on=["node", "by", "number"], how="left")
     moved = pl.col("differs").fill_null(value=False) & pl.col("number").is_not_null()
-    lost = (
-        (moved & pl.col("own").is_null())
-        .any()
-        .over("cluster", "job_id", "node", "provenance", "start")
-    )
+    lost = (moved & pl.col("own").is_null()).any().over(*_RECORD)
     translated = rows.with_columns(
         gpu=pl.when(moved & lost).then(None).when(moved).then("own").otherwise("gpu"),
         mig=pl.when(~(moved & lost)).then("mig"),
     )
-    return translated.select(allocations.columns)
+    return _without_unsure_numbers(translated.select(allocations.columns), devices)
 
 
 def _without_unsure_numbers(allocations: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    unsure = devices.select("node", "unsure_from", "unsure_until").drop_nulls()
+    unsure = unsure_times(devices)
     if unsure.is_empty():
         return allocations
     numbered = allocations.with_row_index("row")
-    overlap = (pl.col("start") <= pl.col("unsure_until")).fill_null(value=True) & (
-        pl.col("end") >= pl.col("unsure_from")
+    overlap = (pl.col("start") < pl.col("until")).fill_null(value=True) & (
+        pl.col("end") > pl.col("since")
     ).fill_null(value=True)
     # A job that a renumbering ended had its number from before: the change came after its samples.
-    over = (pl.col("start") <= pl.col("unsure_from")) & (pl.col("end") <= pl.col("unsure_until"))
+    over = (
+        pl.col("changed")
+        & (pl.col("start") <= pl.col("since"))
+        & (pl.col("end") <= pl.col("until"))
+    )
     inside = overlap & ~over.fill_null(value=False)
-    rows = numbered.join(unsure, on="node").filter(inside)["row"].unique()
-    known = ~pl.col("row").is_in(rows.implode())
-    names = [pl.when(known).then(name).alias(name) for name in ("gpu", "mig")]
+    rows = numbered.join(unsure, on=["node", "gpu"]).filter(inside)["row"].unique()
+    # What else the record names on this node would be only a part of the job's GPUs.
+    lost = pl.col("row").is_in(rows.implode()).any().over(*_RECORD)
+    names = [pl.when(~lost).then(name).alias(name) for name in ("gpu", "mig")]
     return numbered.with_columns(names).select(allocations.columns)
 
 

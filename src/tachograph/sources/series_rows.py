@@ -184,7 +184,7 @@ class SeriesRows:
         for (table, reason, column), count in self._removed.items():
             example = self._examples[table, reason, column] or None
             rejects.setdefault(table, []).append(Reject(reason, column, count, example))
-        gpus = numbered_gpus(self._placed)
+        gpus = numbered_gpus(self._placed, self._spans)
         counted: list[ChunkPart] = []
         for part in parts:
             part_gpus = () if part.table == "node_samples" else gpus

@@ -1,0 +1,117 @@
+"""Two sources that number the GPUs of a node differently, in any hours and any order of files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from in_memory import with_seq
+from madelake import held, utc
+from tachograph.catalog.chunks import ChunkPart, NumberedGpu
+from tachograph.catalog.config import SlurmOptions
+from tachograph.catalog.tables import DEVICES, TIME
+from tachograph.lake.conform import resolve
+from tachograph.lake.numbering import NearSamples, renumbered
+from tachograph.pipeline.attribution import with_own_indices
+
+T = utc(1, 0)
+Numbers = Mapping[int, str]
+A: Numbers = {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
+OTHERS: tuple[Numbers, ...] = (
+    {0: "GPU-b", 1: "GPU-a", 2: "GPU-c"},  # two swapped
+    {0: "GPU-b", 1: "GPU-c", 2: "GPU-a"},
+    {0: "GPU-a", 1: "GPU-c"},  # one fell off the bus
+    {0: "GPU-d", 1: "GPU-b", 2: "GPU-c"},  # one was replaced
+)
+SAMPLES = {"t": TIME, "node": pl.String(), "gpu": pl.Int16(), "uuid": pl.String()}
+
+
+def hour(number: int) -> datetime:
+    return T + timedelta(hours=number)
+
+
+class NodeInMemory:
+    """What a lake knows of a node: devices, and samples of which the UUID is remembered."""
+
+    def __init__(self) -> None:
+        self.devices = DEVICES.empty()
+        self.samples = pl.DataFrame(schema=SAMPLES)
+        self.commits = 0
+
+    def near(self, node: str, first: datetime, last: datetime) -> dict[int, NearSamples]:
+        del node
+        t = pl.col("t")
+        inside = t.filter(t.is_between(first, last))
+        ends = (t.filter(t < first).max(), inside.min(), inside.max(), t.filter(t > last).min())
+        rows = self.samples.group_by("gpu").agg(
+            [end.alias(str(place)) for place, end in enumerate(ends)]
+        )
+        return {gpu: NearSamples(*times) for gpu, *times in rows.iter_rows()}
+
+    def read(self, numbers: Numbers, first: int, last: int, step: timedelta) -> None:
+        """Add a file with the samples of some hours."""
+        times = pl.datetime_range(hour(first), hour(last), step, closed="left", eager=True)
+        span = (times[0], times[-1])
+        labels = [
+            NumberedGpu("n", gpu, None, uuid, None, "nvml_index", span)
+            for gpu, uuid in numbers.items()
+        ]
+        gpus = pl.DataFrame(labels, schema=["node", "gpu", "mig", "uuid"], orient="row")
+        samples = gpus.drop("mig").join(pl.DataFrame({"t": times}), how="cross")
+        devices = gpus.with_columns(nvml_index="gpu", mig=pl.lit(None, dtype=pl.Int16))
+        parts = [
+            ChunkPart("gpu_samples", samples, gpus=tuple(labels)),
+            ChunkPart("devices", devices, gpus=tuple(labels)),
+        ]
+        for part in renumbered(parts, self.devices, self.near):
+            if part.table == "devices":
+                self.commits += 1
+                rows = with_seq("devices", part.frame.to_dicts())
+                rows = rows.with_columns(seq=pl.lit(self.commits, dtype=pl.Int64))
+                self.devices = resolve(pl.concat([self.devices, rows]), DEVICES)[0]
+            else:
+                new = part.frame.select(list(SAMPLES)).cast(SAMPLES)
+                self.samples = pl.concat([self.samples, new])
+
+    def of_job(self, gpu: int, first: int) -> set[str] | None:
+        """UUIDs of the samples of a job that had a GPU in an hour; None: it is ambiguous."""
+        rows = with_seq("allocations", held("7", "n", [gpu], hour(first), hour(first + 1)))
+        index = with_own_indices(rows, self.devices, slurm=SlurmOptions())["gpu"].item()
+        if index is None:
+            return None
+        during = pl.col("t").is_between(hour(first), hour(first + 1), closed="left")
+        return set(self.samples.filter(during, gpu=index)["uuid"])
+
+
+@settings(max_examples=settings().max_examples // 2, deadline=None)
+@given(
+    hours=st.lists(st.sampled_from(["", "A", "A", "B", "AB"]), min_size=1, max_size=6),
+    other=st.sampled_from(OTHERS),
+    step_s=st.sampled_from([60, 300, 600]),
+    order=st.randoms(use_true_random=False),
+)
+def test_a_job_has_no_samples_of_another_gpu(
+    hours: list[str], other: Numbers, step_s: int, order: st.DataObject
+) -> None:
+    """Where one source alone is there its numbers count; where both are they must agree."""
+    numbers, step = {"A": A, "B": other}, timedelta(seconds=step_s)
+    files = [(source, number) for number, sources in enumerate(hours) for source in sources]
+    order.shuffle(files)
+    node = NodeInMemory()
+    for source, number in files:
+        node.read(numbers[source], number, number + 1, step)
+    for number, sources in enumerate(hours):
+        for gpu in A:
+            named = {numbers[source].get(gpu) for source in sources}
+            found = node.of_job(gpu, number)
+            assert not found or named == found
+    # Two hours after the end of what contradicts, each GPU is known again, and all along.
+    for number in range(len(hours), len(hours) + 2):
+        node.read(A, number, number + 1, step)
+    for gpu, uuid in A.items():
+        assert node.of_job(gpu, len(hours) + 1) == {uuid}
+    assert node.devices.height <= len(A) + 2
