@@ -60,7 +60,8 @@ class NodeInMemory:
             NumberedGpu("n", gpu, None, uuid, None, "nvml_index", span)
             for gpu, uuid in numbers.items()
         ]
-        gpus = pl.DataFrame(labels, schema=["node", "gpu", "mig", "uuid"], orient="row")
+        rows = [label[:4] for label in labels]
+        gpus = pl.DataFrame(rows, schema=["node", "gpu", "mig", "uuid"], orient="row")
         samples = gpus.drop("mig").join(pl.DataFrame({"t": times}), how="cross")
         devices = gpus.with_columns(nvml_index="gpu", mig=pl.lit(None, dtype=pl.Int16))
         parts = [

@@ -10,6 +10,7 @@ identifies no GPU.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -135,9 +136,13 @@ def renumbered(
 def _times_by_index(parts: Iterable[ChunkPart]) -> dict[tuple[str, int], TimeRange]:
     """First and last sample of each (node, index) of parts with labels."""
     frames = [
-        part.frame.select("node", pl.col("gpu").cast(_SCHEMA["gpu"], strict=False), "t")
+        part.frame.select(
+            "node", pl.col("gpu").cast(_SCHEMA["gpu"], strict=False), pl.col("t").cast(TIME)
+        )
         for part in parts
-        if part.gpus and {"node", "gpu", "t"} <= set(part.frame.columns)
+        if part.gpus
+        and {"node", "gpu"} <= set(part.frame.columns)
+        and part.frame.schema.get("t") == pl.Datetime
     ]
     if not frames:
         return {}
@@ -193,7 +198,9 @@ def _moved(part: ChunkPart, numbers: NewIndices) -> ChunkPart:
     frame = frame.with_columns(pl.col("gpu").cast(_SCHEMA["gpu"]))
     if numbers.moved:
         table = pl.DataFrame(numbers.places, schema=_PLACED_SCHEMA, orient="row").sort("since")
-        time = next((name for name in ("t", "start") if name in frame.columns), None)
+        time = next(
+            (name for name in ("t", "start") if frame.schema.get(name) == pl.Datetime), None
+        )
         at = pl.lit(END) if time is None else pl.col(time).fill_null(BEGIN)
         rows = frame.with_row_index("row").with_columns(since=at.cast(TIME)).sort("since")
         joined = rows.join_asof(table, on="since", by=["node", "gpu"], check_sortedness=False)
@@ -333,9 +340,13 @@ class _NodeHistory:
         by_uuid = [label for label in labels if label.uuid is not None]
         timed: list[tuple[NumberedGpu, TimeRange]] = []
         whole = {label.gpu for label in by_uuid if label.mig is None}
+        pairs = {((label.gpu, label.mig), label.uuid) for label in by_uuid}
+        names = Counter(name for pair in pairs for name in pair)
         for label in by_uuid:
-            if self._is_settled(label, by_uuid):
-                self.placed[label.gpu] = [(BEGIN, label.gpu, False)]
+            unit = (label.gpu, label.mig)
+            agreed = self.spans.get(unit) == [UuidSpan(label.uuid, BEGIN, END)]
+            if agreed and names[unit] == names[label.uuid] == 1:
+                self.placed.setdefault(label.gpu, []).append((BEGIN, label.gpu, False))
                 continue
             times = label.times or self.times().get((self.node, label.gpu))
             if times is not None:
@@ -375,14 +386,6 @@ class _NodeHistory:
             history = msgspec.json.encode(_newest(spans)).decode()
             numbers.changed.append((self.node, *unit, uuid, number, history))
         numbers.contradicting.extend((self.node, gpu) for gpu in self.contradicting)
-
-    def _is_settled(self, label: NumberedGpu, labels: Iterable[NumberedGpu]) -> bool:
-        """Whether a label agrees with all that is known, at any time."""
-        unit = (label.gpu, label.mig)
-        for other in labels:
-            if ((other.gpu, other.mig) == unit) != (other.uuid == label.uuid):
-                return False
-        return self.spans.get(unit) == [UuidSpan(label.uuid, BEGIN, END)]
 
     def _owner(self, unit: Unit | None, t: datetime) -> UuidSpan | None:
         """The span of a UUID that has an index at a time."""
@@ -464,10 +467,12 @@ class _NodeHistory:
                 begin, end = max(begin, first), min(end, last)
                 self._contradict(label, [label.gpu], begin, end + margin)
                 first, last = (first, begin - _INSTANT) if first < begin else (end + _INSTANT, last)
-        if not self._is_other(label, first):
-            first = self._owner(unit, first).until + _INSTANT
-        if first <= last and not self._is_other(label, last):
-            last = self._owner(unit, last).since - _INSTANT
+        owner = self._owner(unit, first)
+        if owner is not None and owner.uuid == label.uuid:
+            first = owner.until + _INSTANT
+        owner = self._owner(unit, last)
+        if owner is not None and owner.uuid == label.uuid:
+            last = owner.since - _INSTANT
         places = self._decided(label, first, last, margin) if first <= last else []
         # At both ends it may agree with what is known.
         if not places or places[0][0] > times[0]:
