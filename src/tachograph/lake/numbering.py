@@ -11,7 +11,7 @@ identifies no GPU.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
@@ -500,7 +500,7 @@ class _NodeHistory:
         lasts = [samples.last for samples in inside if samples.last is not None]
         borders = self._soon(label, first, last)
         if not firsts and not borders:
-            self._change(label, first, last, near)
+            self._change(label, first, last)
             return [(first, label.gpu, False)]
         # Series may be there for minutes after their end: the rest has the new number.
         begin, end = min(firsts, default=first), max(lasts, default=last)
@@ -515,7 +515,7 @@ class _NodeHistory:
         self._contradict(label, [label.gpu, index], begin, end)
         places = [(begin, index, True)]
         if rest is not None:
-            self._change(label, *rest, self._near(label, *rest))
+            self._change(label, *rest)
             places.append((rest[0], label.gpu, False))
         return sorted(places)
 
@@ -551,30 +551,17 @@ class _NodeHistory:
         borders = [border for span in spans for border in span[1:]]
         return [at for at in borders if min(abs(at - first), abs(at - last)) < _SOON]
 
-    def _change(
-        self,
-        label: NumberedGpu,
-        first: datetime,
-        last: datetime,
-        near: Mapping[int, NearSamples],
-    ) -> None:
+    def _change(self, label: NumberedGpu, first: datetime, last: datetime) -> None:
         """Note that the number of a label is that of its GPU between two times."""
         unit, home = (label.gpu, label.mig), self._home(label, first)
-        for at in (unit, home):
-            if at is not None:
-                samples = near.get(at[0], NearSamples())
-                known = self.spans.get(at, [])
-                mine = [span for span in known if at != unit and span.uuid != label.uuid]
-                gone = [span for span in known if span not in mine]
-                self.spans[at] = _joined([*mine, *_without(gone, first, last, samples)])
-                self.changed.setdefault(at, None)
-        known = [span for span in self.spans[unit] if span.uuid is not None]
-        here = near.get(label.gpu, NearSamples())
-        earlier = here.before is not None or any(span.since < first for span in known)
-        later = here.after is not None or any(span.since > last for span in known)
-        since = first if earlier or home is not None else BEGIN
-        new = UuidSpan(label.uuid, since, last if later else END)
-        self.spans[unit] = _joined([*self.spans[unit], new])
+        here = self._near(label, first, last).get(label.gpu, NearSamples())
+        spans = [span for span in self.spans.get(unit, []) if span.uuid is not None]
+        earlier = home is not None or here.before or any(span.since < first for span in spans)
+        later = here.after or any(span.since > last for span in spans)
+        if home not in (None, unit):
+            self._set(home, label, (first, last), of=label.uuid)
+        times = (first if earlier else BEGIN, last if later else END)
+        self._set(unit, label, (first, last), UuidSpan(label.uuid, *times))
         if label.numbering == "nvml_index":
             self.changed[unit] = label.gpu
 
@@ -583,19 +570,41 @@ class _NodeHistory:
     ) -> None:
         """Note that indices identify no GPU between two times."""
         for unit in [(index, label.mig) for index in indices]:
-            spans = self.spans.get(unit, [])
-            if any(_is_unsure(span, first, last) for span in spans):
+            if not any(_is_unsure(span, first, last) for span in self.spans.get(unit, [])):
+                self._set(unit, label, (first, last), UuidSpan(None, first, last))
+                self.contradicting[unit[0]] = None
+
+    def _set(
+        self,
+        unit: Unit,
+        label: NumberedGpu,
+        times: TimeRange,
+        new: UuidSpan | None = None,
+        *,
+        of: str | None = None,
+    ) -> None:
+        """Take a time out of the spans of a unit, or of one UUID alone, and put a span there.
+
+        The others reach up to the samples before and begin with those after it.
+        """
+        near = self._near(label, *times).get(unit[0], NearSamples())
+        before, spans = self.spans.get(unit, []), [] if new is None else [new]
+        for span in before:
+            apart = span.until < times[0] or span.since > times[1]
+            if span.uuid is None or apart or (of is not None and span.uuid != of):
+                spans.append(span)
                 continue
-            near = self._near(label, first, last).get(unit[0], NearSamples())
-            outside = list(_without(spans, first, last, near))
-            self.spans[unit] = [*outside, UuidSpan(None, first, last)]
-            kept = {span.uuid for known in self.spans.values() for span in known}
-            # A GPU stays known, though this is the only time in which it was seen.
-            lost = {span.uuid for span in spans} - kept
-            self.spans[unit] += [UuidSpan(uuid, first, first) for uuid in lost]
-            self.spans[unit] = _joined(self.spans[unit])
-            self.changed.setdefault(unit, None)
-            self.contradicting[unit[0]] = None
+            if near.before is not None and span.since <= near.before:
+                spans.append(span._replace(until=near.before))
+            if near.after is not None and near.after <= span.until:
+                spans.append(span._replace(since=max(near.after, times[1])))
+        # A GPU stays known, though this is the only time in which it was seen.
+        self.spans[unit] = spans
+        kept = {span.uuid for known in self.spans.values() for span in known}
+        lost = {span.uuid for span in before} - kept - {of}
+        spans += [UuidSpan(uuid, times[0], times[0]) for uuid in lost]
+        self.spans[unit] = _joined(spans)
+        self.changed.setdefault(unit, None)
 
     def _without_uuid(self, labels: Sequence[NumberedGpu], *, known_only: bool) -> int | None:
         """Index of labels without a UUID; None without one."""
@@ -619,20 +628,6 @@ class _NodeHistory:
 
 def _is_unsure(span: UuidSpan, first: datetime, last: datetime) -> bool:
     return span.uuid is None and span.contains(first) and span.contains(last)
-
-
-def _without(
-    spans: Iterable[UuidSpan], first: datetime, last: datetime, near: NearSamples
-) -> Iterator[UuidSpan]:
-    """Spans of UUIDs without a time, up to the samples before and from those after it."""
-    for span in spans:
-        if span.uuid is None or span.until < first or span.since > last:
-            yield span
-            continue
-        if near.before is not None and span.since <= near.before:
-            yield span._replace(until=near.before)
-        if near.after is not None and near.after <= span.until:
-            yield span._replace(since=max(near.after, last))
 
 
 def _joined(spans: Iterable[UuidSpan]) -> list[UuidSpan]:
