@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from random import Random
 
 import polars as pl
 from hypothesis import given, settings
@@ -52,20 +53,23 @@ class NodeInMemory:
         )
         return {gpu: NearSamples(*times) for gpu, *times in rows.iter_rows()}
 
-    def read(self, numbers: Numbers, first: int, last: int, step: timedelta) -> None:
-        """Add a file with the samples of some hours."""
-        times = pl.datetime_range(hour(first), hour(last), step, closed="left", eager=True)
-        span = (times[0], times[-1])
-        labels = [
-            NumberedGpu("n", gpu, None, uuid, None, "nvml_index", span)
-            for gpu, uuid in numbers.items()
-        ]
-        rows = [label[:4] for label in labels]
-        gpus = pl.DataFrame(rows, schema=["node", "gpu", "mig", "uuid"], orient="row")
-        samples = gpus.drop("mig").join(pl.DataFrame({"t": times}), how="cross")
-        devices = gpus.with_columns(nvml_index="gpu", mig=pl.lit(None, dtype=pl.Int16))
+    def read(self, *stretches: tuple[Numbers, int, int], step: timedelta) -> None:
+        """Add a file with the samples of some hours by each numbering."""
+        labels: list[NumberedGpu] = []
+        samples: list[pl.DataFrame] = []
+        for numbers, first, last in stretches:
+            times = pl.datetime_range(hour(first), hour(last), step, closed="left", eager=True)
+            span = (times[0], times[-1])
+            for gpu, uuid in numbers.items():
+                labels.append(NumberedGpu("n", gpu, None, uuid, None, "nvml_index", span))
+                row = pl.DataFrame([{"node": "n", "gpu": gpu, "uuid": uuid}])
+                samples.append(row.join(pl.DataFrame({"t": times}), how="cross"))
+        rows = [(label.node, label.gpu, label.uuid, label.gpu) for label in labels]
+        columns = ["node", "gpu", "uuid", "nvml_index"]
+        devices = pl.DataFrame(rows, schema=columns, orient="row").unique("gpu", keep="last")
+        devices = devices.with_columns(mig=pl.lit(None, dtype=pl.Int16))
         parts = [
-            ChunkPart("gpu_samples", samples, gpus=tuple(labels)),
+            ChunkPart("gpu_samples", pl.concat(samples), gpus=tuple(labels)),
             ChunkPart("devices", devices, gpus=tuple(labels)),
         ]
         for part in renumbered(parts, self.devices, self.near):
@@ -96,7 +100,7 @@ class NodeInMemory:
     order=st.randoms(use_true_random=False),
 )
 def test_a_job_has_no_samples_of_another_gpu(
-    hours: list[str], other: Numbers, step_s: int, order: st.DataObject
+    hours: list[str], other: Numbers, step_s: int, order: Random
 ) -> None:
     """Where one source alone is there its numbers count; where both are they must agree."""
     numbers, step = {"A": A, "B": other}, timedelta(seconds=step_s)
@@ -104,15 +108,28 @@ def test_a_job_has_no_samples_of_another_gpu(
     order.shuffle(files)
     node = NodeInMemory()
     for source, number in files:
-        node.read(numbers[source], number, number + 1, step)
+        node.read((numbers[source], number, number + 1), step=step)
     for number, sources in enumerate(hours):
         for gpu in A:
-            named = {numbers[source].get(gpu) for source in sources}
+            named = {numbers[source][gpu] for source in sources if gpu in numbers[source]}
             found = node.of_job(gpu, number)
             assert not found or named == found
     # Two hours after the end of what contradicts, each GPU is known again, and all along.
     for number in range(len(hours), len(hours) + 2):
-        node.read(A, number, number + 1, step)
+        node.read((A, number, number + 1), step=step)
     for gpu, uuid in A.items():
         assert node.of_job(gpu, len(hours) + 1) == {uuid}
     assert node.devices.height <= len(A) + 2
+
+
+def test_a_file_with_both_numberings_of_a_node() -> None:
+    """It repeats what the lake has, and goes on after the node was renumbered, and once more."""
+    swapped, step = OTHERS[0], timedelta(minutes=10)
+    node = NodeInMemory()
+    node.read((A, 0, 5), step=step)
+    node.read((A, 0, 5), (swapped, 30, 35), step=step)
+    node.read((swapped, 31, 36), (A, 60, 65), step=step)
+    for gpu in A:
+        assert node.of_job(gpu, 2) == node.of_job(gpu, 62) == {A[gpu]}
+        assert node.of_job(gpu, 32) == {swapped[gpu]}
+    assert node.devices.height == len(A)

@@ -295,7 +295,7 @@ class _KnownGpu:
 
     def counts_by(self, numbering: GpuNumbering | None) -> bool:
         """Return whether the index of this row is that of a numbering."""
-        if numbering in self.numbers:
+        if numbering is not None and numbering in self.numbers:
             return self.numbers[numbering] == self.gpu
         return numbering is None or (numbering == "nvml_index" and not self.numbers)
 
@@ -307,10 +307,11 @@ class _KnownGpu:
 
 
 class _Report(NamedTuple):
-    """A time in which labels of this chunk gave `number` to a GPU, and its index in the lake."""
+    """A time in which labels of this chunk gave `number` to a GPU; `gpu`: its index in the lake."""
 
     number: int
-    index: int
+    mig: int | None
+    gpu: int
     first: datetime
     last: datetime
 
@@ -362,16 +363,17 @@ class _NodeHistory:
             places = self._places(label, times, timed[:number])
             since = [place[0] for place in places[1:]]
             for (first, index, _), after in zip(places, (*since, times[1]), strict=True):
-                self.reports.append(_Report(label.gpu, index, first, after))
+                report = _Report(label.gpu, label.mig, index, first, after)
+                self.reports.append(report)
             if label.mig is None or label.gpu not in whole:
                 self.placed.setdefault(label.gpu, []).extend(places)
         # Of labels without a UUID those come first whose GPU is known.
         for known_only in (True, False):
             for gpu, same in groupby(labels, key=lambda label: label.gpu):
                 if gpu not in self.placed:
-                    index = self._without_uuid(list(same), known_only=known_only)
-                    if index is not None:
-                        self.placed[gpu] = [(BEGIN, index, False)]
+                    place = self._without_uuid(list(same), known_only=known_only)
+                    if place is not None:
+                        self.placed[gpu] = [(BEGIN, place, False)]
 
     def add_to(self, numbers: NewIndices) -> None:
         """Add what is decided of this node."""
@@ -380,11 +382,11 @@ class _NodeHistory:
                 ordered = sorted(places)
                 ordered[0] = (BEGIN, *ordered[0][1:])
                 numbers.places.extend((self.node, number, *place) for place in ordered)
-        for unit, number in self.changed.items():
+        for unit, by_nvml in self.changed.items():
             spans = self.spans[unit]
             uuid = next((span.uuid for span in reversed(spans) if span.uuid is not None), None)
             history = msgspec.json.encode(_newest(spans)).decode()
-            numbers.changed.append((self.node, *unit, uuid, number, history))
+            numbers.changed.append((self.node, *unit, uuid, by_nvml, history))
         numbers.contradicting.extend((self.node, gpu) for gpu in self.contradicting)
 
     def _owner(self, unit: Unit | None, t: datetime) -> UuidSpan | None:
@@ -526,16 +528,18 @@ class _NodeHistory:
         near = dict(self.sampled(first, last))
         questioned = self._in_question(label, first)
         for report in self.reports:
-            known = near.get(report.index, NearSamples())
+            known = near.get(report.gpu, NearSamples())
             if report.last < first:
                 known = known._replace(before=max(known.before or report.last, report.last))
             elif report.first > last:
                 known = known._replace(after=min(known.after or report.first, report.first))
-            elif report.number != label.gpu and report.index in questioned:
+            elif report.number == label.gpu or report.mig != label.mig:
+                continue
+            elif report.gpu in questioned:
                 begin, end = max(first, report.first), min(last, report.last)
                 begin, end = min(known.first or begin, begin), max(known.last or end, end)
                 known = known._replace(first=begin, last=end)
-            near[report.index] = known
+            near[report.gpu] = known
         return near
 
     def _soon(self, label: NumberedGpu, first: datetime, last: datetime) -> list[datetime]:
@@ -620,10 +624,8 @@ class _NodeHistory:
         if known_only:
             return None
         row = self.rows.get((label.gpu, label.mig))
-        bare = row is None or (not row.spans and row.pci is None)
-        if label.gpu not in taken and (bare or row.counts_by(label.numbering)):
-            return label.gpu
-        return self._unused()
+        own = row is None or row.counts_by(label.numbering) or not (row.spans or row.pci)
+        return label.gpu if own and label.gpu not in taken else self._unused()
 
 
 def _is_unsure(span: UuidSpan, first: datetime, last: datetime) -> bool:
@@ -634,12 +636,11 @@ def _joined(spans: Iterable[UuidSpan]) -> list[UuidSpan]:
     """Spans in order of time; neighbours of one UUID are one, and contradictions in a row."""
     result: list[UuidSpan] = []
     for span in sorted(spans, key=lambda span: (span.since, span.until)):
-        last = result[-1] if result else None
-        joins = last is not None and last.uuid == span.uuid
-        if joins and (span.uuid is None or span.since - last.until < _SOON):
-            result[-1] = last._replace(until=max(last.until, span.until))
+        last = result.pop() if result else span
+        if last.uuid != span.uuid or (span.uuid and span.since - last.until >= _SOON):
+            result += [last, span]
         else:
-            result.append(span)
+            result.append(UuidSpan(span.uuid, last.since, max(last.until, span.until)))
     return result
 
 
