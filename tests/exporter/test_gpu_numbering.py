@@ -435,6 +435,27 @@ def test_no_interleaving_gives_a_job_the_samples_of_another(
             assert set(both["job_id"]) == {"7", "8"}
 
 
+def test_one_page_of_a_node_that_is_renumbered_later(lake: Lake, tmp_path: Path) -> None:
+    """Its times are those of the labels: jobs from before the change keep their numbers."""
+    fill(lake, {"allocations": [*held("8", "n", [0], T), *held("7", "n", [1], T)]}, chunk="map")
+    lines = []
+    for minute in (*range(10), *range(30, 40)):
+        time_ms = round((T + timedelta(minutes=minute)).timestamp() * 1000)
+        for gpu, (uuid, percent) in enumerate((("GPU-a", 10), ("GPU-b", 90))):
+            number = gpu if minute < 10 else 1 - gpu
+            labels = f'gpu="{number}",UUID="{uuid}",Hostname="n"'
+            lines.append(f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} {percent} {time_ms}\n")
+    (tmp_path / "history.prom").write_text("".join(sorted(lines)))
+    ingest_page("history.prom", T + timedelta(hours=1))
+    found = analyzed()
+    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {
+        "7": 0.9,
+        "8": 0.1,
+    }
+    devices = read_latest(lake, DEVICES).sort("gpu").select("gpu", "uuid")
+    assert devices.rows() == [(0, "GPU-b"), (1, "GPU-a")]
+
+
 def test_labels_without_a_uuid_follow_those_with_one() -> None:
     known = devices_of(("n", 0, "GPU-b", 1, 0), ("n", 1, "GPU-a", 0, 1))
     labels = [NumberedGpu("n", gpu, None, None, None, "nvml_index") for gpu in (0, 1)]

@@ -345,15 +345,14 @@ class _NodeHistory:
         names = Counter(name for pair in pairs for name in pair)
         for label in by_uuid:
             unit = (label.gpu, label.mig)
-            agreed = self.spans.get(unit) == [UuidSpan(label.uuid, BEGIN, END)]
-            if agreed and names[unit] == names[label.uuid] == 1:
-                self.placed.setdefault(label.gpu, []).append((BEGIN, label.gpu, False))
-                continue
-            times = label.times or self.times().get((self.node, label.gpu))
+            settled = self.spans.get(unit) == [UuidSpan(label.uuid, BEGIN, END)]
+            times = None
+            if not settled or names[unit] > 1 or names[label.uuid] > 1:
+                times = label.times or self.times().get((self.node, label.gpu))
             if times is not None:
                 timed.append((label, times))
             elif label.mig is None or label.gpu not in whole:
-                row = self.rows.get((label.gpu, label.mig))
+                row = self.rows.get(unit)
                 free = row is None or label.mig is not None or row.counts_by(label.numbering)
                 self.placed[label.gpu] = [(BEGIN, self._index(label, END, free=free), False)]
         for label, (first, _) in timed:

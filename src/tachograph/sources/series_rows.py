@@ -666,6 +666,7 @@ class _PageScrape:
         unit = labelled_gpu(node, found)
         if unit is None:
             return _PageSeries(int(t[0]), node=rows.unit(node))
-        rows.describe(unit, found, SAME_TIME)
+        stamped = (int(t[0]), int(t[0]))
+        rows.describe(unit, found, SAME_TIME if stamp is None else stamped)
         rows.see(unit, t, found.job)
         return _PageSeries(int(t[0]), unit, rows.unit(unit), rows.unit(node))
