@@ -321,13 +321,6 @@ def test_a_series_that_lingers_after_a_renumbering(overlap: int, lingers: bool) 
     assert kept == ([0] if lingers else [])
 
 
-def test_a_node_that_counts_anew() -> None:
-    """GPU 0 fell off the bus: the other is 0 from now on, for maps and accounting too."""
-    known = devices_of(("n", 0, "GPU-a", 0, None), ("n", 1, "GPU-b", 1, None))
-    label = NumberedGpu("n", 0, None, "GPU-b", None, "nvml_index")
-    assert not numbered(label, known, (6, 9), (0, 5)).moved
-
-
 def ordinals(minute: int) -> list[Series]:
     """Another exporter numbers the same GPUs the other way round."""
     del minute

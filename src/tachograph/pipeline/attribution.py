@@ -143,14 +143,18 @@ def attribute(
 
 
 def with_own_indices(
-    allocations: pl.DataFrame, devices: pl.DataFrame, *, slurm: SlurmOptions
+    allocations: pl.DataFrame,
+    devices: pl.DataFrame,
+    *,
+    slurm: SlurmOptions,
+    jobs: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return allocations renumbered to the indices of `devices`.
 
     Slurm numbers device files, see `slurm.gpu_numbers`. If a node is known to number otherwise, and
     no GPU or several have a number, the job's GPUs on this node are null; without known numbering
-    the number is the index. So are those of rows in a time in which indices of the node identify no
-    GPU.
+    the number is the index. So are those of rows in a time in which their index identifies no GPU;
+    `jobs`: their times are those of rows without.
     """
     recorded = allocations.filter(pl.col("numbering").is_not_null())
     by = {
@@ -160,7 +164,7 @@ def with_own_indices(
     pairs = pl.concat([frame.with_columns(by=pl.lit(name)) for name, frame in by.items()])
     differing = pairs.filter(pl.col("number") != pl.col("gpu")).select("node", "by").unique()
     if recorded.is_empty() or differing.is_empty():
-        return _without_unsure_numbers(allocations, devices)
+        return _without_unsure_numbers(allocations, devices, jobs)
     index = pl.when(pl.len() == 1).then(pl.col("gpu").first())
     indices = (
         pairs.join(differing, on=["node", "by"], how="semi")
@@ -181,14 +185,22 @@ def with_own_indices(
         gpu=pl.when(moved & lost).then(None).when(moved).then("own").otherwise("gpu"),
         mig=pl.when(~(moved & lost)).then("mig"),
     )
-    return _without_unsure_numbers(translated.select(allocations.columns), devices)
+    return _without_unsure_numbers(translated.select(allocations.columns), devices, jobs)
 
 
-def _without_unsure_numbers(allocations: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+def _without_unsure_numbers(
+    allocations: pl.DataFrame, devices: pl.DataFrame, jobs: pl.DataFrame | None
+) -> pl.DataFrame:
     unsure = unsure_times(devices)
     if unsure.is_empty():
         return allocations
     numbered = allocations.with_row_index("row")
+    timed = numbered
+    if jobs is not None:
+        ended = pl.when(pl.col("end").is_not_null().all()).then(pl.col("end").max())
+        runs = jobs.group_by("job_id").agg(first=pl.col("start").min(), last=ended)
+        times = {"start": pl.coalesce("start", "first"), "end": pl.coalesce("end", "last")}
+        timed = numbered.join(runs, on="job_id", how="left").with_columns(**times)
     overlap = (pl.col("start") < pl.col("until")).fill_null(value=True) & (
         pl.col("end") > pl.col("since")
     ).fill_null(value=True)
@@ -199,7 +211,7 @@ def _without_unsure_numbers(allocations: pl.DataFrame, devices: pl.DataFrame) ->
         & (pl.col("end") <= pl.col("until"))
     )
     inside = overlap & ~over.fill_null(value=False)
-    rows = numbered.join(unsure, on=["node", "gpu"]).filter(inside)["row"].unique()
+    rows = timed.join(unsure, on=["node", "gpu"]).filter(inside)["row"].unique()
     # What else the record names on this node would be only a part of the job's GPUs.
     lost = pl.col("row").is_in(rows.implode()).any().over(*_RECORD)
     names = [pl.when(~lost).then(name).alias(name) for name in ("gpu", "mig")]
