@@ -97,18 +97,27 @@ class NodeInMemory:
     hours=st.lists(st.sampled_from(["", "A", "A", "B", "AB"]), min_size=1, max_size=6),
     other=st.sampled_from(OTHERS),
     step_s=st.sampled_from([60, 300, 600]),
+    long_files=st.booleans(),
     order=st.randoms(use_true_random=False),
 )
 def test_a_job_has_no_samples_of_another_gpu(
-    hours: list[str], other: Numbers, step_s: int, order: Random
+    hours: list[str], other: Numbers, step_s: int, long_files: bool, order: Random
 ) -> None:
     """Where one source alone is there its numbers count; where both are they must agree."""
     numbers, step = {"A": A, "B": other}, timedelta(seconds=step_s)
-    files = [(source, number) for number, sources in enumerate(hours) for source in sources]
+    files: list[tuple[str, int, int]] = []
+    for source in numbers:
+        for number, sources in enumerate(hours):
+            if source in sources:
+                before = files[-1] if files else None
+                if long_files and before is not None and before[::2] == (source, number):
+                    files[-1] = (source, before[1], number + 1)
+                else:
+                    files.append((source, number, number + 1))
     order.shuffle(files)
     node = NodeInMemory()
-    for source, number in files:
-        node.read((numbers[source], number, number + 1), step=step)
+    for source, first, last in files:
+        node.read((numbers[source], first, last), step=step)
     for number, sources in enumerate(hours):
         for gpu in A:
             named = {numbers[source][gpu] for source in sources if gpu in numbers[source]}
@@ -133,3 +142,10 @@ def test_a_file_with_both_numberings_of_a_node() -> None:
         assert node.of_job(gpu, 2) == node.of_job(gpu, 62) == {A[gpu]}
         assert node.of_job(gpu, 32) == {swapped[gpu]}
     assert node.devices.height == len(A)
+
+
+def test_a_source_that_is_there_for_a_part_of_the_time_of_another() -> None:
+    node, lost = NodeInMemory(), OTHERS[2]
+    for stretch in ((lost, 5, 6), (A, 1, 5), (lost, 0, 2)):
+        node.read(stretch, step=timedelta(minutes=5))
+    assert [node.of_job(1, number) for number in (1, 3, 5)] == [None, {"GPU-b"}, {"GPU-c"}]

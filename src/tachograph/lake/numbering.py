@@ -71,6 +71,10 @@ class UuidSpan(NamedTuple):
         """Return whether `t` lies in the span."""
         return self.since <= t <= self.until
 
+    def meets(self, first: datetime, last: datetime) -> bool:
+        """Return whether a part of a time lies in the span."""
+        return self.since <= last and first <= self.until
+
 
 def _never_sampled(node: str, first: datetime, last: datetime) -> Mapping[int, NearSamples]:
     del node, first, last
@@ -355,8 +359,9 @@ class _NodeHistory:
                 row = self.rows.get(unit)
                 free = row is None or label.mig is not None or row.counts_by(label.numbering)
                 self.placed[label.gpu] = [(BEGIN, self._index(label, END, free=free), False)]
-        for label, (first, _) in timed:
-            self.compared |= self._in_question(label, first)
+        for label, (first, last) in timed:
+            if self._is_other(label, first):
+                self.compared |= self._in_question(label, first, last)
         timed.sort(key=lambda pair: (self._is_other(pair[0], pair[1][0]), pair[1]))
         for number, (label, times) in enumerate(timed):
             places = self._places(label, times, timed[:number])
@@ -411,16 +416,18 @@ class _NodeHistory:
         slots = [unit for unit, row in self.rows.items() if row.has_slot(label)]
         return next((unit for unit in slots if not self.spans[unit]), None)
 
-    def _in_question(self, label: NumberedGpu, t: datetime) -> set[int]:
-        """Indices whose samples of this time contradict a label that disagrees with the lake."""
-        unit, home = (label.gpu, label.mig), self._home(label, t)
-        if not self._is_other(label, t) or not self._counts_alike(label, home):
+    def _in_question(self, label: NumberedGpu, first: datetime, last: datetime) -> set[int]:
+        """Indices whose samples contradict a label: its own of another GPU, others of its GPU."""
+        if not self._counts_alike(label, self._home(label, first)):
             return set()
-        owners = [(at, self._owner(at, t)) for at in (unit, home)]
+        unit = (label.gpu, label.mig)
         return {
             at[0]
-            for at, owner in owners
-            if at is not None and owner is not None and (at == unit or owner.uuid == label.uuid)
+            for at, spans in self.spans.items()
+            for span in spans
+            if span.uuid is not None
+            and span.meets(first, last)
+            and (at == unit) != (span.uuid == label.uuid)
         }
 
     def _counts_alike(self, label: NumberedGpu, home: Unit | None) -> bool:
@@ -495,8 +502,8 @@ class _NodeHistory:
             self._contradict(label, [label.gpu, index], first, covering.until)
             return [(first, index, True)]
         near = self._near(label, first, last)
-        indices = self.compared | self._in_question(label, first)
-        inside = [near[index] for index in indices if index in near]
+        questioned = self._in_question(label, first, last)
+        inside = [near[index] for index in self.compared | questioned if index in near]
         firsts = [samples.first for samples in inside if samples.first is not None]
         lasts = [samples.last for samples in inside if samples.last is not None]
         borders = self._soon(label, first, last)
@@ -513,7 +520,7 @@ class _NodeHistory:
         else:
             begin, end = min([first, *borders]), max([last, *borders]) + margin
         index = self._index(label, begin, free=False)
-        self._contradict(label, [label.gpu, index], begin, end)
+        self._contradict(label, sorted({label.gpu, index} | questioned), begin, end)
         places = [(begin, index, True)]
         if rest is not None:
             self._change(label, *rest)
@@ -525,7 +532,7 @@ class _NodeHistory:
     ) -> Mapping[int, NearSamples]:
         """Samples of the lake and of this chunk in a time, and next to it, by their index."""
         near = dict(self.sampled(first, last))
-        questioned = self._in_question(label, first)
+        questioned = self._in_question(label, first, last)
         for report in self.reports:
             known = near.get(report.gpu, NearSamples())
             if report.last < first:
@@ -561,8 +568,10 @@ class _NodeHistory:
         spans = [span for span in self.spans.get(unit, []) if span.uuid is not None]
         earlier = home is not None or here.before or any(span.since < first for span in spans)
         later = here.after or any(span.since > last for span in spans)
-        if home not in (None, unit):
-            self._set(home, label, (first, last), of=label.uuid)
+        for at in [at for at in self.spans if at != unit]:
+            spans = [span for span in self.spans[at] if span.uuid == label.uuid]
+            if any(span.meets(first, last) for span in spans):
+                self._set(at, label, (first, last), of=label.uuid)
         times = (first if earlier else BEGIN, last if later else END)
         self._set(unit, label, (first, last), UuidSpan(label.uuid, *times))
         if label.numbering == "nvml_index":
@@ -593,8 +602,7 @@ class _NodeHistory:
         near = self._near(label, *times).get(unit[0], NearSamples())
         before, spans = self.spans.get(unit, []), [] if new is None else [new]
         for span in before:
-            apart = span.until < times[0] or span.since > times[1]
-            if span.uuid is None or apart or (of is not None and span.uuid != of):
+            if span.uuid is None or not span.meets(*times) or (of is not None and span.uuid != of):
                 spans.append(span)
                 continue
             if near.before is not None and span.since <= near.before:
