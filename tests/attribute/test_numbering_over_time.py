@@ -144,6 +144,16 @@ def test_a_file_with_both_numberings_of_a_node() -> None:
     assert node.devices.height == len(A)
 
 
+def test_a_file_with_series_that_linger_after_a_renumbering() -> None:
+    """Numbers are unsure in the minutes of both alone, and the file is the only one."""
+    node = NodeInMemory()
+    node.read((A, -41, -29), step=timedelta(minutes=10))
+    node.read((A, 0, 5), (A, 5, 6), (OTHERS[0], 5, 8), step=timedelta(hours=1))
+    node.read((OTHERS[0], 30, 35), step=timedelta(minutes=10))
+    found = [node.of_job(0, number) for number in (-30, 4, 5, 7, 31)]
+    assert found == [{"GPU-a"}, {"GPU-a"}, None, {"GPU-b"}, {"GPU-b"}]
+
+
 def test_a_source_that_is_there_for_a_part_of_the_time_of_another() -> None:
     node, lost = NodeInMemory(), OTHERS[2]
     for stretch in ((lost, 5, 6), (A, 1, 5), (lost, 0, 2)):

@@ -535,14 +535,15 @@ class _NodeHistory:
         questioned = self._in_question(label, first, last)
         for report in self.reports:
             known = near.get(report.gpu, NearSamples())
-            if report.last < first:
-                known = known._replace(before=max(known.before or report.last, report.last))
-            elif report.first > last:
-                known = known._replace(after=min(known.after or report.first, report.first))
-            elif report.number == label.gpu or report.mig != label.mig:
-                continue
-            elif report.gpu in questioned:
-                begin, end = max(first, report.first), min(last, report.last)
+            if report.first < first:
+                before = min(report.last, first - _INSTANT)
+                known = known._replace(before=max(known.before or before, before))
+            if report.last > last:
+                after = max(report.first, last + _INSTANT)
+                known = known._replace(after=min(known.after or after, after))
+            begin, end = max(first, report.first), min(last, report.last)
+            apart = report.number == label.gpu or report.mig != label.mig or begin > end
+            if report.gpu in questioned and not apart:
                 begin, end = min(known.first or begin, begin), max(known.last or end, end)
                 known = known._replace(first=begin, last=end)
             near[report.gpu] = known
