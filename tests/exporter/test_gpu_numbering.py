@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from in_memory import with_seq
 from madelake import fill, held, job
 from tachograph.catalog.chunks import Chunk, GpuNumbering, NumberedGpu
 from tachograph.catalog.config import SlurmOptions
@@ -23,7 +24,7 @@ from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, REJECTS
 from tachograph.cli import main
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
-from tachograph.lake.numbering import ALWAYS, NewIndices, new_indices
+from tachograph.lake.numbering import NearSamples, NewIndices, new_indices, unsure_times
 from tachograph.lake.query import read_latest, read_summaries
 from tachograph.pipeline.attribution import with_own_indices
 from tachograph.sources.series import SeriesMemory
@@ -247,15 +248,40 @@ def minutes(first: int, last: int) -> tuple[datetime, datetime]:
     return T + timedelta(minutes=first), T + timedelta(minutes=last)
 
 
+def numbered(
+    label: NumberedGpu, known: pl.DataFrame, times: tuple[int, int], sampled: tuple[int, int]
+) -> NewIndices:
+    """Indices of a label with rows in some minutes, where each index has samples in others."""
+    rows = minutes(*sampled)
+
+    def near(node: str, first: datetime, last: datetime) -> dict[int, NearSamples]:
+        assert node == "n"
+        samples = NearSamples(
+            before=max((t for t in rows if t < first), default=None),
+            first=max(first, rows[0]) if rows[0] <= last and first <= rows[1] else None,
+            last=min(last, rows[1]) if rows[0] <= last and first <= rows[1] else None,
+            after=min((t for t in rows if t > last), default=None),
+        )
+        return dict.fromkeys((0, 1), samples)
+
+    return new_indices(
+        [label], known, times=lambda: {("n", label.gpu): minutes(*times)}, sampled=near
+    )
+
+
+def unsure(numbers: NewIndices) -> list[tuple[int, datetime, datetime, bool]]:
+    columns = ("node", "gpu", "mig", "uuid", "nvml_index", "history")
+    rows = [dict(zip(columns, row, strict=True)) for row in numbers.changed]
+    return unsure_times(with_seq("devices", rows)).drop("node").sort("gpu").rows()
+
+
 def test_a_replaced_gpu_keeps_its_place() -> None:
     known = devices_of(("n", 0, "GPU-a", 0, 0), ("n", 1, "GPU-b", 1, 1))
     label = NumberedGpu("n", 1, None, "GPU-c", None, "nvml_index")
     assert not new_indices([label], known).moved
-    later = new_indices(
-        [label], known, times=lambda: {("n", 1): minutes(6, 9)}, sampled=lambda *_: minutes(0, 5)
-    )
+    later = numbered(label, known, (6, 9), (0, 5))
     assert not later.moved
-    assert [(row.since, row.until) for row in later.unsure] == [minutes(5, 6)]
+    assert unsure(later) == [(1, *minutes(5, 6), True)]
 
 
 @pytest.mark.parametrize(
@@ -265,29 +291,34 @@ def test_another_index_in_the_same_time_is_no_new_index(uuid: str, number: int, 
     """A node is renumbered where the old number ends before the new one begins."""
     known = devices_of(("n", 0, "GPU-a", 0, None), ("n", 1, "GPU-b", 1, None))
     label = NumberedGpu("n", number, None, uuid, None, "nvml_index")
-
-    def numbered(first: int, last: int) -> NewIndices:
-        times = {("n", number): minutes(first, last)}
-        return new_indices([label], known, times=lambda: times, sampled=lambda *_: minutes(10, 20))
-
-    for first, last in ((20, 20), (20, 30), (10, 10), (0, 10), (12, 13), (0, 30)):
-        contradicting = numbered(first, last)
-        assert contradicting.moved == {("n", number): index}
-        assert [(row.since, row.until) for row in contradicting.unsure] == [ALWAYS]
+    for first, last in ((20, 20), (20, 24), (10, 10), (0, 10), (12, 30), (0, 30)):
+        contradicting = numbered(label, known, (first, last), (10, 20))
+        within = [row for row in unsure(contradicting) if not row[-1]]
+        assert {row[0] for row in within} >= {number, index}
+        # Of polls up to ten minutes after the last one, else in the time of the label alone.
+        margin = 10 if last - first < 10 else 0
+        expected = minutes(first, last + margin)
+        if (first, last) == (0, 10):
+            expected = minutes(10, 10)
+        assert {row[1:3] for row in within} == {expected}
     for first, last, border in ((21, 30, (20, 21)), (0, 9, (9, 10))):
-        renumbered = numbered(first, last)
+        renumbered = numbered(label, known, (first, last), (10, 20))
         assert not renumbered.moved
-        assert [(row.since, row.until) for row in renumbered.unsure] == [minutes(*border)]
+        assert {row[1:] for row in unsure(renumbered) if row[0] == number} == {
+            (*minutes(*border), True)
+        }
 
 
-def test_a_node_that_counts_anew() -> None:
-    """GPU 0 fell off the bus: the other is 0 from now on, for maps and accounting too."""
+@pytest.mark.parametrize(("overlap", "lingers"), [(4, True), (5, False)])
+def test_a_series_that_lingers_after_a_renumbering(overlap: int, lingers: bool) -> None:
+    """Prometheus shows a series up to five minutes after its end."""
     known = devices_of(("n", 0, "GPU-a", 0, None), ("n", 1, "GPU-b", 1, None))
     label = NumberedGpu("n", 0, None, "GPU-b", None, "nvml_index")
-    anew = new_indices(
-        [label], known, times=lambda: {("n", 0): minutes(6, 9)}, sampled=lambda *_: minutes(0, 5)
-    )
-    assert not anew.moved
+    numbers = numbered(label, known, (20 - overlap, 60), (0, 20))
+    end = 20 if lingers else 60
+    assert {row[1:3] for row in unsure(numbers)} >= {minutes(20 - overlap, end)}
+    kept = [after for *_, after, disputed in numbers.places if not disputed]
+    assert kept == ([0] if lingers else [])
 
 
 def ordinals(minute: int) -> list[Series]:
@@ -395,6 +426,27 @@ def test_no_interleaving_gives_a_job_the_samples_of_another(
         assert both.filter(during.fill_null(value=True) & of_others).is_empty()
         if len({exporter for exporter, _ in steps}) == 1:
             assert set(both["job_id"]) == {"7", "8"}
+
+
+def test_one_page_of_a_node_that_is_renumbered_later(lake: Lake, tmp_path: Path) -> None:
+    """Its times are those of the labels: jobs from before the change keep their numbers."""
+    fill(lake, {"allocations": [*held("8", "n", [0], T), *held("7", "n", [1], T)]}, chunk="map")
+    lines = []
+    for minute in (*range(10), *range(30, 40)):
+        time_ms = round((T + timedelta(minutes=minute)).timestamp() * 1000)
+        for gpu, (uuid, percent) in enumerate((("GPU-a", 10), ("GPU-b", 90))):
+            number = gpu if minute < 10 else 1 - gpu
+            labels = f'gpu="{number}",UUID="{uuid}",Hostname="n"'
+            lines.append(f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} {percent} {time_ms}\n")
+    (tmp_path / "history.prom").write_text("".join(sorted(lines)))
+    ingest_page("history.prom", T + timedelta(hours=1))
+    found = analyzed()
+    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {
+        "7": 0.9,
+        "8": 0.1,
+    }
+    devices = read_latest(lake, DEVICES).sort("gpu").select("gpu", "uuid")
+    assert devices.rows() == [(0, "GPU-b"), (1, "GPU-a")]
 
 
 def test_labels_without_a_uuid_follow_those_with_one() -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from itertools import permutations
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from in_memory import with_seq
 from madelake import fill, job
-from tachograph.catalog.config import Configuration
+from tachograph.catalog.config import Configuration, SlurmOptions
+from tachograph.catalog.tables import ALLOCATIONS, JOBS
 from tachograph.cli import main
 from tachograph.judge.job_judge import JobJudge
+from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
+from tachograph.pipeline.job_runs import build_runs
 from tachograph.pipeline.run import analyze
 
 START = datetime(2024, 4, 20, 12, tzinfo=UTC)
@@ -68,6 +74,36 @@ def test_a_later_file_and_a_poll_extend_it(tmp_path: Path) -> None:
     fill(Lake.open(str(tmp_path / "lake")), {"jobs": [polled]}, chunk="poll")
     row = summary(tmp_path, now=START + timedelta(hours=9))
     assert row["elapsed_s"] == 9 * 3600
+
+
+POLL = {
+    "submit": START - timedelta(minutes=1), "state": "RUNNING", "saved": False, "elapsed_s": None,
+}  # fmt: skip
+RECORDS: dict[str, dict[str, object]] = {
+    "waiting": {**POLL, "state": "PENDING"},
+    "six": {**POLL, "saved": True, "elapsed_s": 6 * 3600.0},
+    "seven": {**POLL, "saved": True, "elapsed_s": 7 * 3600.0},
+    "poll": POLL,
+}
+
+
+@pytest.mark.parametrize(("length", "hours"), [(3, 7.0), (4, 9.0)])
+def test_records_of_a_run_in_any_order(length: int, hours: float) -> None:
+    """The saved file that knows most counts, but the poll of a running job before each file."""
+    now = START + timedelta(hours=9)
+    for order in permutations(list(RECORDS)[:length]):
+        of_run = job("10", START, None, gpus=2) | {"cluster": "c"}
+        rows = with_seq("jobs", [of_run | RECORDS[name] for name in order]).with_columns(
+            seq=pl.int_range(length, dtype=pl.Int64)
+        )
+        stepwise = rows.head(1)
+        for number in range(1, length):  # as compactions between the commits
+            both = pl.concat([stepwise, rows.slice(number, 1)])
+            stepwise, _ = resolve(both, JOBS)
+        for resolved in (resolve(rows, JOBS)[0], stepwise):
+            runs = build_runs(resolved, ALLOCATIONS.empty(), slurm=SlurmOptions(), now=now)
+            ends = runs.select("state", "until").rows()
+            assert (order, ends) == (order, [("RUNNING", START + timedelta(hours=hours))])
 
 
 def test_json_of_slurmdbd(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from madelake import fill, held, job
 from tachograph.api.open_lake import OpenLake
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.mig import mig_share
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
@@ -37,6 +38,28 @@ def analyzed(folder: Path, **of_device: object) -> OpenLake:
     fill(lake, rows, chunk="rows")
     analyze(lake, Configuration(), judge=JobJudge, now=end)
     return OpenLake(lake, Configuration(), end)
+
+
+@pytest.mark.parametrize(
+    ("profile", "model", "share"),
+    [
+        ("4g.24gb", "NVIDIA A30", 1.0),
+        ("2g.12gb", None, 0.5),
+        ("1g.6gb", "NVIDIA A30", 0.25),
+        ("4g.40gb", "NVIDIA A100-SXM4-80GB", 4 / 7),
+        ("7g.80gb", None, 1.0),
+        ("1c.3g.20gb", None, 1 / 7),
+        ("2c.4g.24gb", None, 0.5),
+        ("2g.48gb", None, 0.5),
+        ("4g.96gb+gfx", None, 1.0),
+        ("nvidia_rtx_pro_6000_blackwell_1g.24gb", None, 0.25),
+        ("1g.24gb", "NVIDIA H100 NVL", 1 / 7),
+        ("1g.24gb", None, None),  # a quarter of one model, a seventh of others
+        ("1g.12gb", "NVIDIA RTX PRO 5000 Blackwell", None),
+    ],
+)
+def test_the_share_of_a_profile(profile: str, model: str | None, share: float | None) -> None:
+    assert mig_share(profile, model) == share
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ GpuNumbering = Literal["nvml_index", "minor_number"]  # columns of `devices`
 class NumberedGpu(NamedTuple):
     """A GPU with its number in a part's rows. `numbering`: the scheme; None: the site's own.
 
-    `ambiguous`: labels give this number to several GPUs at the same time.
+    `times`: when labels named it first and last; None: when there are rows.
     """
 
     node: str
@@ -83,7 +83,7 @@ class NumberedGpu(NamedTuple):
     uuid: str | None
     pci: str | None
     numbering: GpuNumbering | None
-    ambiguous: bool = False
+    times: tuple[datetime, datetime] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,11 @@ def profiles_of(model: str, hbm_bytes: float | None = None) -> tuple[MigProfile,
     return MIG_PROFILES.get(model) or (() if device is None else MIG_PROFILES.get(device.name, ()))
 
 
-_WRITTEN = re.compile(r"(?:^|[^a-zA-Z0-9.])((\d+)g\.\d+gb)", re.IGNORECASE)
-_SMS = {profile.name: profile.sms for profiles in MIG_PROFILES.values() for profile in profiles}
+_WRITTEN = re.compile(r"(?:^|[^a-zA-Z0-9.])(?:(\d+)c\.)?(\d+)g\.(\d+)gb", re.IGNORECASE)
+# Most models have seven slices of SMs. What other RTX boards have is not known here.
+_FOUR_SLICES = re.compile(r"\ba30\b|\brtx pro 6000\b")
+_SEVEN_SLICES = re.compile(r"\b(?:a100|g?[hb][1-3]00)\b")
+_GB_OF_FOUR = (6, 24)  # memory of each slice: A30, RTX PRO 6000
 
 
 def mig_share(
@@ -76,21 +79,37 @@ def mig_share(
 ) -> float | None:
     """Return the share of a GPU that a slice is; None if not known.
 
-    That of its SMs by the profile, which the type of a gres may contain; without one, the memory of
-    the slice over that of the model.
+    That of its SMs by the profile, which the type of a gres may contain: slices over those of the
+    whole GPU. A compute instance (`1c.3g.20gb`) has only a part of its slices. Without a profile,
+    the memory of the slice over that of the model.
 
-    >>> [mig_share(name) == 1 / 7 for name in ("1g.10gb", "1g.10gb+me", "nvidia_a100_1g.5gb")]
+    >>> [mig_share(name) == 1 / 7 for name in ("1g.10gb+me", "nvidia_a100_1g.5gb", "1c.3g.20gb")]
     [True, True, True]
-    >>> mig_share("a30_2g.12gb"), mig_share("7g.80gb"), mig_share(None, "H100 SXM 80GB", 20480.0)
-    (0.5, 1.0, 0.25)
-    >>> mig_share("a100"), mig_share(None, "H100 SXM 80GB"), mig_share(None, None, 20480.0)
-    (None, None, None)
+    >>> mig_share("2g.12gb"), mig_share("a30_4g.24gb"), mig_share("7g.80gb"), mig_share("4g.96gb")
+    (0.5, 1.0, 1.0, 1.0)
+    >>> mig_share("1g.24gb"), mig_share("1g.24gb", "NVIDIA RTX PRO 6000 Blackwell Server Edition")
+    (None, 0.25)
+    >>> mig_share("a100"), mig_share(None, "H100 SXM 80GB", 20480.0), mig_share(None, None, 20480.0)
+    (None, 0.25, None)
     """
     written = _WRITTEN.search(profile or "")
-    if written:
-        share = _SMS.get(written[1].lower(), Fraction(int(written[2]), 7))
-        return min(1.0, float(share))
+    if written and profile:
+        instance, memory_gb = int(written[2]), int(written[3])
+        name = f"{model or ''} {profile[: written.start()]}".lower()
+        whole = _slices(re.sub("[-_]", " ", name), instance, memory_gb)
+        return None if whole is None else min(1.0, int(written[1] or instance) / whole)
     device = match_device(model)
     if device is None or hbm_mib is None:
         return None
     return min(1.0, hbm_mib / device.hbm_mib)
+
+
+def _slices(model: str, instance: int, memory_gb: int) -> int | None:
+    """Slices of the whole GPU: by its name, else by a profile that only one kind of GPU has."""
+    if _FOUR_SLICES.search(model):
+        return 4
+    if _SEVEN_SLICES.search(model):
+        return 7
+    if "rtx" in model or (instance, memory_gb) == (1, 24):
+        return None
+    return 4 if memory_gb / max(instance, 1) in _GB_OF_FOUR else 7

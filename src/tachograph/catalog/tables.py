@@ -145,13 +145,12 @@ DEVICES = LakeTable(
             "MiB",
             "Memory used plus free in samples: capacity less reserved memory.",
         ),
-        _time(
-            "unsure_from",
-            "From when to `unsure_until` indices of the node identify no GPU: sources contradict "
-            "each other, or it was renumbered.",
-            "never",
+        text(
+            "history",
+            "JSON: [uuid, from, to] of the GPUs that had this index; uuid null: sources contradict "
+            "each other.",
+            "always the same GPU",
         ),
-        _time("unsure_until", "End of this time.", "never"),
         _SEQ,
     ),
     sort=("node", "gpu", "mig"),

@@ -20,7 +20,7 @@ _NAMES: Mapping[str, PseudonymKind] = {
     **dict.fromkeys(
         ("job_key", "job_id", "display_id", "array_job_id", "het_job_id", "name"), "job"
     ),
-    **dict.fromkeys(("node", "uuid", "pci"), "node"),
+    **dict.fromkeys(("node", "uuid", "pci", "history"), "node"),
 }
 
 

@@ -302,7 +302,7 @@ def resolve(
     by_key = (
         ordered
         if set(table.sort) == set(key)
-        else ordered.sort(*key, *_order(table), maintain_order=True)
+        else ordered.sort(*key, *precedence(table), maintain_order=True)
     )
     as_above = _as_above(by_key, key)
     if not as_above.any():
@@ -353,7 +353,7 @@ def _sorted(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
         order = _row_order([frame[name] for name in by])
         if order is not None:
             return _gather(frame, order)
-    return frame.sort(*by, *_order(table), nulls_last=False, maintain_order=True)
+    return frame.sort(*by, *precedence(table), nulls_last=False, maintain_order=True)
 
 
 def _row_order(columns: Sequence[pl.Series]) -> pl.Series | None:
@@ -497,9 +497,24 @@ def precedes(one: pl.DataFrame, other: pl.DataFrame, table: LakeTable) -> bool:
     return is_resolved(ends, table)
 
 
-def _order(table: LakeTable) -> list[pl.Expr]:
+def precedence(table: LakeTable) -> list[pl.Expr]:
     """What makes a row later than another of the same key."""
-    return [pl.col("end").is_not_null(), pl.col("seq")] if table is JOBS else [pl.col("seq")]
+    if table is not JOBS:
+        return [pl.col("seq")]
+    return [*later_record(), pl.col("seq")]
+
+
+def later_record() -> tuple[pl.Expr, ...]:
+    """What makes a record of a run later than another, in whichever order they came.
+
+    A record with an end; a job that has started; one that is polled, so it runs on; the longest run
+    that a saved file knows.
+    """
+    ended = pl.col("end").is_not_null()
+    polled = pl.col("saved").eq_missing(pl.lit(value=False))
+    known_s = pl.when(~ended & ~polled).then("elapsed_s")
+    waiting = ~ended & (pl.col("state") == "PENDING").fill_null(value=False)
+    return ended, ~waiting, ~ended & polled, known_s.fill_null(0.0)
 
 
 def in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from typing import Protocol
 import polars as pl
 
 from tachograph.catalog.tables import LakeTable
-from tachograph.lake.conform import resolve
+from tachograph.lake.conform import precedence, resolve
 from tachograph.lake.data_files import GREATEST, DataFile, touching
 
 FEW_KEYS = 200  # whose files are chosen one by one
@@ -50,7 +50,8 @@ def read_current(
     )
     if wanted is not None:
         rows = rows.filter(pl.col(_KEY).is_in(wanted))
-    rows = rows.select(list(dict.fromkeys((*table.key, *table.sort, *names, _SEQ))))
+    deciding = [name for order in precedence(table) for name in order.meta.root_names()]
+    rows = rows.select(list(dict.fromkeys((*table.key, *table.sort, *names, *deciding))))
     found = rows.collect() if where is None else rows.collect(engine="streaming")
     return resolve(found, table)[0].select(names)
 

@@ -18,7 +18,7 @@ from tachograph.catalog.units import EPOCH, microseconds
 from tachograph.lake.compact import count_merged
 from tachograph.lake.conform import Conformed, conform, resolve
 from tachograph.lake.delta import AppendResult, Lake
-from tachograph.lake.numbering import SampledTimes, TimeRange, renumbered
+from tachograph.lake.numbering import NearSamples, SampledTimes, renumbered
 from tachograph.lake.problems import lake_errors
 
 BATCH_ROWS = 4_000_000  # of chunks that are committed together
@@ -140,9 +140,9 @@ def ingest(
             ):
                 _commit(lake, _taken(waiting), now, report)
 
-            def sampled(node: str, gpu: int) -> TimeRange | None:
+            def sampled(node: str, first: datetime, last: datetime) -> Mapping[int, NearSamples]:
                 _commit(lake, _taken(waiting), now, report)
-                return _sampled(lake, node, gpu)
+                return _sampled(lake, node, first, last)
 
             ready = _ready(lake, chunk, now, report, losses, sampled)
             if ready is not None:
@@ -262,13 +262,20 @@ def _rows(chunks: Iterable[_ReadyChunk]) -> int:
     return sum(one.rows for one in chunks)
 
 
-def _sampled(lake: Lake, node: str, gpu: int) -> TimeRange | None:
-    """First and last sample by an index of a node; None without one."""
+def _sampled(lake: Lake, node: str, first: datetime, last: datetime) -> Mapping[int, NearSamples]:
+    """Samples of each index of a node in a time, and next to it."""
+    t = pl.col("t")
+    inside = t.filter(t.is_between(first, last))
     with lake_errors(lake.uri(GPU_SAMPLES)):
         rows = lake.read_files(GPU_SAMPLES, lake.files(GPU_SAMPLES), ["node", "gpu", "t"])
-        mine = rows.filter(pl.col("node") == node, pl.col("gpu") == gpu)
-        first, last = mine.select(first=pl.col("t").min(), last=pl.col("t").max()).collect().row(0)
-    return None if first is None else (first, last)
+        near = rows.filter(pl.col("node") == node).group_by("gpu")
+        times = near.agg(
+            before=t.filter(t < first).max(),
+            first=inside.min(),
+            last=inside.max(),
+            after=t.filter(t > last).min(),
+        ).collect()
+    return {gpu: NearSamples(*row) for gpu, *row in times.iter_rows()}
 
 
 def _ready(
@@ -293,8 +300,7 @@ def _ready(
     report.unmapped.update(chunk.unread)
     since = (reached or 0) if chunk.since is None else microseconds(chunk.since)
     if any("gpu" in part.frame.columns for part in chunk.parts):
-        known = lake.latest(DEVICES).sort("seq")
-        chunk = replace(chunk, parts=renumbered(chunk.parts, known, sampled))
+        chunk = replace(chunk, parts=renumbered(chunk.parts, lake.latest(DEVICES), sampled))
     conformed: list[Conformed] = []
     parts: list[ChunkPart] = []
     for part in chunk.parts:

@@ -19,9 +19,11 @@ from tachograph.catalog.devices import Device, match_device, ridge
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.mig import mig_share
 from tachograph.catalog.tables import GPU_KEY, PIPES, SLURM_NUMBERING, TIME
+from tachograph.lake.numbering import unsure_times
 
 NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
 RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
+_RECORD = ("cluster", "job_id", "node", "provenance", "start")  # names GPUs of a job on a node
 BY_SAMPLES = "samples"  # provenance of allocations that samples name themselves: explicit
 # A job's recorded end may be this much later than its successor's start.
 HANDOVER = timedelta(seconds=60)
@@ -141,16 +143,19 @@ def attribute(
 
 
 def with_own_indices(
-    allocations: pl.DataFrame, devices: pl.DataFrame, *, slurm: SlurmOptions
+    allocations: pl.DataFrame,
+    devices: pl.DataFrame,
+    *,
+    slurm: SlurmOptions,
+    jobs: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return allocations renumbered to the indices of `devices`.
 
     Slurm numbers device files, see `slurm.gpu_numbers`. If a node is known to number otherwise, and
     no GPU or several have a number, the job's GPUs on this node are null; without known numbering
-    the number is the index. So are those of rows in a time in which indices of the node identify no
-    GPU.
+    the number is the index. So are those of rows in a time in which their index identifies no GPU;
+    `jobs`: their times are those of rows without.
     """
-    allocations = _without_unsure_numbers(allocations, devices)
     recorded = allocations.filter(pl.col("numbering").is_not_null())
     by = {
         name: devices.select("node", "gpu", number=name).drop_nulls().unique()
@@ -159,7 +164,7 @@ def with_own_indices(
     pairs = pl.concat([frame.with_columns(by=pl.lit(name)) for name, frame in by.items()])
     differing = pairs.filter(pl.col("number") != pl.col("gpu")).select("node", "by").unique()
     if recorded.is_empty() or differing.is_empty():
-        return allocations
+        return _without_unsure_numbers(allocations, devices, jobs)
     index = pl.when(pl.len() == 1).then(pl.col("gpu").first())
     indices = (
         pairs.join(differing, on=["node", "by"], how="semi")
@@ -175,32 +180,41 @@ def with_own_indices(
     )
     rows = rows.join(indices, on=["node", "by", "number"], how="left")
     moved = pl.col("differs").fill_null(value=False) & pl.col("number").is_not_null()
-    lost = (
-        (moved & pl.col("own").is_null())
-        .any()
-        .over("cluster", "job_id", "node", "provenance", "start")
-    )
+    lost = (moved & pl.col("own").is_null()).any().over(*_RECORD)
     translated = rows.with_columns(
         gpu=pl.when(moved & lost).then(None).when(moved).then("own").otherwise("gpu"),
         mig=pl.when(~(moved & lost)).then("mig"),
     )
-    return translated.select(allocations.columns)
+    return _without_unsure_numbers(translated.select(allocations.columns), devices, jobs)
 
 
-def _without_unsure_numbers(allocations: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    unsure = devices.select("node", "unsure_from", "unsure_until").drop_nulls()
+def _without_unsure_numbers(
+    allocations: pl.DataFrame, devices: pl.DataFrame, jobs: pl.DataFrame | None
+) -> pl.DataFrame:
+    unsure = unsure_times(devices)
     if unsure.is_empty():
         return allocations
     numbered = allocations.with_row_index("row")
-    overlap = (pl.col("start") <= pl.col("unsure_until")).fill_null(value=True) & (
-        pl.col("end") >= pl.col("unsure_from")
+    timed = numbered
+    if jobs is not None:
+        ended = pl.when(pl.col("end").is_not_null().all()).then(pl.col("end").max())
+        runs = jobs.group_by("job_id").agg(first=pl.col("start").min(), last=ended)
+        times = {"start": pl.coalesce("start", "first"), "end": pl.coalesce("end", "last")}
+        timed = numbered.join(runs, on="job_id", how="left").with_columns(**times)
+    overlap = (pl.col("start") < pl.col("until")).fill_null(value=True) & (
+        pl.col("end") > pl.col("since")
     ).fill_null(value=True)
     # A job that a renumbering ended had its number from before: the change came after its samples.
-    over = (pl.col("start") <= pl.col("unsure_from")) & (pl.col("end") <= pl.col("unsure_until"))
+    over = (
+        pl.col("changed")
+        & (pl.col("start") <= pl.col("since"))
+        & (pl.col("end") <= pl.col("until"))
+    )
     inside = overlap & ~over.fill_null(value=False)
-    rows = numbered.join(unsure, on="node").filter(inside)["row"].unique()
-    known = ~pl.col("row").is_in(rows.implode())
-    names = [pl.when(known).then(name).alias(name) for name in ("gpu", "mig")]
+    rows = timed.join(unsure, on=["node", "gpu"]).filter(inside)["row"].unique()
+    # What else the record names on this node would be only a part of the job's GPUs.
+    lost = pl.col("row").is_in(rows.implode()).any().over(*_RECORD)
+    names = [pl.when(~lost).then(name).alias(name) for name in ("gpu", "mig")]
     return numbered.with_columns(names).select(allocations.columns)
 
 

@@ -10,6 +10,7 @@ import polars as pl
 
 from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.tables import GPU_KEY, TIME
+from tachograph.lake.conform import later_record
 from tachograph.lake.filters import FINAL_STATES
 
 COARSE_S, QUARTER_S = 60.0, 900.0
@@ -114,7 +115,7 @@ def _merge(jobs: pl.DataFrame) -> pl.DataFrame:
     merged = (
         keyed.filter(repeated)
         .sort(
-            pl.col("end").is_not_null(),
+            *later_record(),
             -pl.col("time_precision_s").fill_null(0),
             "seq",
             "submit",

@@ -176,8 +176,8 @@ def _plan(
         return None
     devices, known = lake.latest(DEVICES), read_accounting(lake, news, last, now=now)
     units = inventory(devices, configuration.nodes)
-    recorded = with_own_indices(known.allocations, devices, slurm=configuration.slurm)
-    allocations = with_raw_ids(recorded, known.jobs)
+    recorded = with_raw_ids(known.allocations, known.jobs)
+    allocations = with_own_indices(recorded, devices, slurm=configuration.slurm, jobs=known.jobs)
     runs = build_runs(
         known.jobs, allocations, slurm=configuration.slurm, now=now, clusters=known.clusters
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import groupby
 
 import numpy as np
@@ -12,7 +13,8 @@ import polars as pl
 from tachograph.catalog.arrays import Floats, Longs
 from tachograph.catalog.chunks import NumberedGpu
 from tachograph.catalog.tables import DEVICES, GPU_KEY, TIME
-from tachograph.sources.gpu_indices import AMBIGUOUS, LabelledGpu, PlacedGpu, TimeSpan
+from tachograph.catalog.units import EPOCH
+from tachograph.sources.gpu_indices import AMBIGUOUS, SAME_TIME, LabelledGpu, PlacedGpu, TimeSpan
 from tachograph.sources.metrics import NUMBERINGS, MetricTarget, TableName
 from tachograph.sources.series import AllocationSpan, GpuPlace, GpuUnit, Mask
 
@@ -277,15 +279,20 @@ def allocation_rows(
     return frame.with_columns(pl.col(*times).cast(TIME))
 
 
-def numbered_gpus(placed: Mapping[LabelledGpu, PlacedGpu]) -> tuple[NumberedGpu, ...]:
-    """Return the GPUs with an index; ambiguous ones without their other names."""
+def numbered_gpus(
+    placed: Mapping[LabelledGpu, PlacedGpu], spans: Mapping[LabelledGpu, TimeSpan]
+) -> tuple[NumberedGpu, ...]:
+    """Return the GPUs with an index, and when labels name them where that is known."""
     found: dict[NumberedGpu, None] = {}
-    for one, (gpu, reason, rank) in placed.items():
+    for one, (gpu, _, rank) in placed.items():
         if gpu is not None:
-            ambiguous = reason == AMBIGUOUS
-            uuid, pci = (None, None) if ambiguous else (one.uuid, one.pci)
+            span = spans.get(one, SAME_TIME)
+            times = None
+            if span != SAME_TIME:
+                first, last = (EPOCH + timedelta(microseconds=t) for t in span)
+                times = (first, last)
             numbering = NUMBERINGS.get(rank)
-            found[NumberedGpu(one.node, gpu, one.mig, uuid, pci, numbering, ambiguous)] = None
+            found[NumberedGpu(one.node, gpu, one.mig, one.uuid, one.pci, numbering, times)] = None
     return tuple(found)
 
 

@@ -184,7 +184,7 @@ class SeriesRows:
         for (table, reason, column), count in self._removed.items():
             example = self._examples[table, reason, column] or None
             rejects.setdefault(table, []).append(Reject(reason, column, count, example))
-        gpus = numbered_gpus(self._placed)
+        gpus = numbered_gpus(self._placed, self._spans)
         counted: list[ChunkPart] = []
         for part in parts:
             part_gpus = () if part.table == "node_samples" else gpus
@@ -666,6 +666,7 @@ class _PageScrape:
         unit = labelled_gpu(node, found)
         if unit is None:
             return _PageSeries(int(t[0]), node=rows.unit(node))
-        rows.describe(unit, found, SAME_TIME)
+        stamped = (int(t[0]), int(t[0]))
+        rows.describe(unit, found, SAME_TIME if stamp is None else stamped)
         rows.see(unit, t, found.job)
         return _PageSeries(int(t[0]), unit, rows.unit(unit), rows.unit(node))
