@@ -11,7 +11,7 @@ from itertools import product
 
 import polars as pl
 
-from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk, Reject
+from tachograph.catalog.chunks import CLUSTER_MARK, Chunk, ChunkPart, PendingChunk, Reject
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, TABLES, LakeTable
 from tachograph.catalog.units import EPOCH, microseconds
@@ -19,6 +19,7 @@ from tachograph.lake.compact import count_merged
 from tachograph.lake.conform import Conformed, conform, resolve
 from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.numbering import SampledTimes, TimeRange, renumbered
+from tachograph.lake.places import NodePlaces, cluster_pairs, without_places
 from tachograph.lake.problems import lake_errors
 
 BATCH_ROWS = 4_000_000  # of chunks that are committed together
@@ -262,11 +263,16 @@ def _rows(chunks: Iterable[_ReadyChunk]) -> int:
     return sum(one.rows for one in chunks)
 
 
-def _sampled(lake: Lake, node: str, gpu: int) -> TimeRange | None:
+def _sampled(lake: Lake, place: str, gpu: int) -> TimeRange | None:
     """First and last sample by an index of a node; None without one."""
+    node, _, cluster = place.partition(CLUSTER_MARK)
     with lake_errors(lake.uri(GPU_SAMPLES)):
-        rows = lake.read_files(GPU_SAMPLES, lake.files(GPU_SAMPLES), ["node", "gpu", "t"])
+        rows = lake.read_files(
+            GPU_SAMPLES, lake.files(GPU_SAMPLES), ["node", "cluster", "gpu", "t"]
+        )
         mine = rows.filter(pl.col("node") == node, pl.col("gpu") == gpu)
+        if cluster:
+            mine = mine.filter(pl.col("cluster") == cluster)
         first, last = mine.select(first=pl.col("t").min(), last=pl.col("t").max()).collect().row(0)
     return None if first is None else (first, last)
 
@@ -293,8 +299,7 @@ def _ready(
     report.unmapped.update(chunk.unread)
     since = (reached or 0) if chunk.since is None else microseconds(chunk.since)
     if any("gpu" in part.frame.columns for part in chunk.parts):
-        known = lake.latest(DEVICES).sort("seq")
-        chunk = replace(chunk, parts=renumbered(chunk.parts, known, sampled))
+        chunk = replace(chunk, parts=_renumbered(chunk.parts, lake, sampled))
     conformed: list[Conformed] = []
     parts: list[ChunkPart] = []
     for part in chunk.parts:
@@ -308,6 +313,37 @@ def _ready(
     names = tuple(_names(chunk, name))
     chunk = replace(chunk, parts=tuple(parts))
     return _ReadyChunk(chunk, name, again, names, tuple(conformed), mark, since)
+
+
+def _renumbered(
+    parts: Sequence[ChunkPart], lake: Lake, sampled: SampledTimes
+) -> tuple[ChunkPart, ...]:
+    """Return parts with the indices of the lake; those of a node by its cluster, too."""
+    known = lake.latest(DEVICES).sort("seq")
+    pairs = cluster_pairs([known, *(part.frame for part in parts)])
+    if pairs.is_empty():
+        return renumbered(parts, known, sampled)
+    places = NodePlaces.of(pairs)
+    placed = renumbered(
+        [places.part(part) for part in parts], places.devices(known), sampled
+    )
+    return tuple(replace(part, frame=_stored(part.frame, pairs)) for part in placed)
+
+
+def _stored(frame: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Rows with the names of nodes as they are stored; rows of `devices` that numbering added
+    have the cluster of their place.
+    """
+    if "node" not in frame.columns:
+        return frame
+    if "cluster" in frame.columns:
+        return without_places(frame)
+    mark = pl.concat_str("node", "cluster", separator=CLUSTER_MARK)
+    places = pl.concat(
+        [pairs.with_columns(place=mark), pairs.unique("node", keep="none").with_columns(place="node")]
+    ).select("place", "cluster")
+    joined = frame.join(places, left_on="node", right_on="place", how="left", maintain_order="left")
+    return without_places(joined)
 
 
 def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: IngestReport) -> None:
@@ -439,18 +475,17 @@ def _note_devices(lake: Lake, samples: Sequence[pl.DataFrame], app_id: str, mark
     capacity = (
         (pl.col("hbm_used_mib") + pl.col("hbm_free_mib")).max().cast(pl.Float64).alias("measured")
     )
-    each = [frame.lazy().group_by("node", "gpu", "mig").agg(capacity) for frame in samples]
-    seen = pl.concat(each).group_by("node", "gpu", "mig").agg(pl.col("measured").max()).collect()
-    known = lake.latest(DEVICES).select(
-        "node", "gpu", "mig", "usable_mib", there=pl.lit(value=True)
-    )
-    joined = seen.join(known, on=["node", "gpu", "mig"], how="left", nulls_equal=True)
+    key = list(DEVICES.key)
+    each = [frame.lazy().group_by(key).agg(capacity) for frame in samples]
+    seen = pl.concat(each).group_by(key).agg(pl.col("measured").max()).collect()
+    known = lake.latest(DEVICES).select(*key, "usable_mib", there=pl.lit(value=True))
+    joined = seen.join(known, on=key, how="left", nulls_equal=True)
     fresh = joined.filter(
         pl.col("there").is_null()
         | (pl.col("usable_mib").is_null() & pl.col("measured").is_not_null())
     )
     if fresh.height:
-        rows = fresh.select("node", "gpu", "mig", usable_mib="measured")
+        rows = fresh.select(*key, usable_mib="measured")
         conformed = conform(rows, DEVICES, now=datetime.now(UTC))
         lake.append(DEVICES, conformed.frame, app_id=app_id, mark=mark)
 

@@ -19,6 +19,7 @@ from tachograph.catalog.devices import Device, match_device, ridge
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.mig import mig_share
 from tachograph.catalog.tables import GPU_KEY, PIPES, SLURM_NUMBERING, TIME
+from tachograph.lake.places import host_name
 
 NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
 RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
@@ -81,7 +82,8 @@ def attribute(
     known, too_many = _named_by_samples(finest, runs)
     unnamed = best.filter(pl.col("gpu").is_null()).join(known, on=["run", "node"], how="anti")
     accompanied = _accompanied(placed, runs)
-    of_clusters = placed.join(runs.select("run", "cluster"), on="run").group_by("node")
+    of_runs = placed.join(runs.select("run", "cluster"), on="run")
+    of_clusters = of_runs.group_by(host_name("node").alias("node"))
     clusters = of_clusters.agg(pl.col("cluster").drop_nulls().n_unique())
     mixed = clusters.filter(pl.col("cluster") > 1)["node"]
     whole, unclear = _whole_nodes(unnamed, known, runs, inventory, accompanied, mixed=mixed)
@@ -432,23 +434,26 @@ def _accompanied(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
 def _beside_other_clusters(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     """(run, node) where a run of another cluster was on a node of this name at the same time.
 
-    Samples name the node and not its cluster, so they may be of either.
+    Samples name the node and not its cluster, so they may be of either; not so where telemetry
+    names the run's own cluster.
     """
     gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0) | pl.col("shares"))
     of_cluster = gpu_runs.filter(pl.col("cluster").is_not_null()).select("run", "cluster")
     ends = (pl.col("start").min(), pl.col("end").max())
     stays = placed.join(of_cluster, on="run").group_by("run", "node", "cluster").agg(ends)
-    mixed = stays.filter(pl.col("cluster").n_unique().over("node") > 1).sort("end", "run")
+    stays = stays.with_columns(host=host_name("node"))
+    mixed = stays.filter(pl.col("cluster").n_unique().over("host") > 1).sort("end", "run")
     found = [mixed.select("run", "node").clear()]
     for cluster in mixed["cluster"].unique().sort():
         others = mixed.filter(pl.col("cluster") != cluster).sort("start", "run")
-        begun = others.select("node", "start", until=pl.col("end").cum_max().over("node"))
-        mine = mixed.filter(cluster=cluster).rename({"start": "begin"})
+        begun = others.select("host", "start", until=pl.col("end").cum_max().over("host"))
+        untold = mixed.filter(pl.col("node") == pl.col("host"), cluster=cluster)
+        mine = untold.rename({"start": "begin"})
         near = mine.join_asof(
             begun,
             left_on="end",
             right_on="start",
-            by="node",
+            by="host",
             allow_exact_matches=False,
             check_sortedness=False,
         )

@@ -192,8 +192,9 @@ def _chunk(name: str, origin: str, parts: tuple[ChunkPart, ...], rows: SeriesRow
 
 
 def with_cluster(parts: Iterable[ChunkPart], cluster: str | None) -> tuple[ChunkPart, ...]:
-    """Return parts with the cluster of their allocations set."""
-    return _with_allocations(parts, cluster=pl.lit(cluster, dtype=pl.String))
+    """Return parts with the cluster of allocations that name none set."""
+    named = pl.coalesce(pl.col("^cluster$"), pl.lit(cluster, dtype=pl.String))
+    return _with_allocations(parts, cluster=named)
 
 
 def _without_starts(parts: Iterable[ChunkPart]) -> tuple[ChunkPart, ...]:

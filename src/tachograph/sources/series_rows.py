@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 
 import numpy as np
 import polars as pl
 
 from tachograph.catalog.arrays import Floats, Longs
-from tachograph.catalog.chunks import ChunkPart, Reject
+from tachograph.catalog.chunks import CLUSTER_MARK, ChunkPart, Reject
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import factor
 from tachograph.sources.exporter_mapping import (
@@ -192,7 +192,14 @@ class SeriesRows:
             counted.append(replace(part, rejects=part_rejects, gpus=part_gpus))
         for name, without_rows in rejects.items():
             counted.append(ChunkPart(name, pl.DataFrame(), rejects=tuple(without_rows)))
+        if self._names_clusters:
+            return tuple(_with_clusters(part) for part in counted)
         return tuple(counted)
+
+    @property
+    def _names_clusters(self) -> bool:
+        units = (one if isinstance(one, str) else one.node for one in self._units)
+        return any(CLUSTER_MARK in node for node in chain(units, self._of_nodes))
 
     def unit(self, labelled: LabelledGpu | str) -> int:
         """Return the number of a GPU as labels name it, or of a node."""
@@ -272,7 +279,7 @@ class SeriesRows:
     ) -> None:
         """Count values that are left out."""
         self._removed[table, reason, column] += count
-        self._examples.setdefault((table, reason, column), example[:200])
+        self._examples.setdefault((table, reason, column), _readable(example))
 
     def _add_run(self, run: SeriesRun, identity: SeriesIdentity) -> None:
         """Add one series of an answer."""
@@ -493,6 +500,19 @@ class SeriesRows:
         return allocation_part(looks, self.memory.allocations)
 
 
+def _readable(example: str) -> str:
+    return example.replace(CLUSTER_MARK, " of ")[:200]
+
+
+def _with_clusters(part: ChunkPart) -> ChunkPart:
+    """The part with the clusters of its nodes in a column of their own."""
+    if "node" not in part.frame.columns:
+        return part
+    names = pl.col("node").str.split_exact(CLUSTER_MARK, 1)
+    columns = {"node": names.struct.field("field_0"), "cluster": names.struct.field("field_1")}
+    return replace(part, frame=part.frame.with_columns(**columns))
+
+
 def series_parts(
     answer: SeriesAnswer, memory: SeriesMemory, *, overlaps: bool
 ) -> tuple[ChunkPart, ...]:
@@ -600,6 +620,7 @@ class _PageScrape:
                 continue
             self._rows.facts += 1
             if one.unit is None and self._samples.values[place] > 0:
+                node = location.place(node) or node
                 self._rows.see_holder(node, np.array([one.t_us]), location.job)
 
     def _of(self, places: Sequence[int], target: MetricTarget) -> list[_PageSeries]:
@@ -645,8 +666,9 @@ class _PageScrape:
         elif (
             found.gpu is None and found.uuid is None and found.pci is None
         ):  # the same for all CPUs of a node
-            series = self._hosts.get((found.node, stamp)) or self._located(found, stamp)
-            self._hosts[found.node, stamp] = series
+            host = found.place(found.node)
+            series = self._hosts.get((host, stamp)) or self._located(found, stamp)
+            self._hosts[host, stamp] = series
         else:
             series = self._located(found, stamp)
         self._series[(block, stamp) if self._stamped else block] = series
@@ -662,6 +684,7 @@ class _PageScrape:
         claimed = found.node or self._host
         if claimed is not None and self._pin is not None and not self._pin.admits(claimed):
             return _PageSeries(problem=OTHER_NODE, example=f"{self._pin.label} names {node}")
+        node = found.place(node) or node
         t = self._t if stamp is None else np.array([round(stamp * 1e6)])
         unit = labelled_gpu(node, found)
         if unit is None:
