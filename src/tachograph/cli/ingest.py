@@ -87,9 +87,7 @@ def _options_of(source: SourceEntry) -> Parser:
 
 def _declare(source: SourceEntry, parser: Parser) -> None:
     load_source(source).add_options(parser)
-    parser.add_argument(
-        "--cluster", default="", metavar="NAME", help="cluster of what names none"
-    )
+    parser.add_argument("--cluster", default="", metavar="NAME", help="cluster of what names none")
     parser.add_argument(
         "--show-rejected",
         action="store_true",

@@ -193,7 +193,7 @@ def _print_nodes(nodes: pl.DataFrame, zone: str, arguments: Arguments) -> None:
     headings = ("node", ">GPUs", ">samples", ">every", ">gaps", ">longest gap", ">all gaps")
     rows = [
         (
-            row["node"], str(row["gpus"]), f"{row['samples']:,}", text(row["interval_s"], "s"), f"{row['gaps']:,}",
+            " of ".join(filter(None, (row["node"], row["cluster"]))), str(row["gpus"]), f"{row['samples']:,}", text(row["interval_s"], "s"), f"{row['gaps']:,}",
             text(row["longest_gap_s"], "s"), text(row["silence_s"], "s"),
         )
         for row in shown.iter_rows(named=True)

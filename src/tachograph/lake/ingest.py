@@ -324,9 +324,7 @@ def _renumbered(
     if pairs.is_empty():
         return renumbered(parts, known, sampled)
     places = NodePlaces.of(pairs)
-    placed = renumbered(
-        [places.part(part) for part in parts], places.devices(known), sampled
-    )
+    placed = renumbered([places.part(part) for part in parts], places.devices(known), sampled)
     return tuple(replace(part, frame=_stored(part.frame, pairs)) for part in placed)
 
 
@@ -340,7 +338,10 @@ def _stored(frame: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
         return without_places(frame)
     mark = pl.concat_str("node", "cluster", separator=CLUSTER_MARK)
     places = pl.concat(
-        [pairs.with_columns(place=mark), pairs.unique("node", keep="none").with_columns(place="node")]
+        [
+            pairs.with_columns(place=mark),
+            pairs.unique("node", keep="none").with_columns(place="node"),
+        ]
     ).select("place", "cluster")
     joined = frame.join(places, left_on="node", right_on="place", how="left", maintain_order="left")
     return without_places(joined)

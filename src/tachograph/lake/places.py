@@ -42,6 +42,12 @@ def host_name(column: str) -> pl.Expr:
     return pl.col(column).str.split(CLUSTER_MARK).list.first()
 
 
+def may_be_of(cluster: str | pl.Expr) -> pl.Expr:
+    """Return whether a row may be of the cluster in a column: none of the two is another one."""
+    other = pl.col(cluster) if isinstance(cluster, str) else cluster
+    return (pl.col("cluster") == other).fill_null(value=True)
+
+
 @dataclass(frozen=True, slots=True)
 class NodePlaces:
     """Names that tell nodes of one name apart: (node, cluster, place)."""

@@ -158,8 +158,8 @@ class _Plan:
     """Plan of an analysis, made before any reduction.
 
     `owned`: every run, and its GPUs over time. `runs`: those to analyze, one row each. `gone`: keys
-    of summaries whose runs the accounting no longer has. `places`: of the nodes of all these tables. `horizon`: time before which samples were
-    removed. `full`: everything is analyzed again.
+    of summaries whose runs the accounting no longer has. `places`: what nodes are called in all
+    these tables. `horizon`: time before which samples were removed. `full`: everything is analyzed again.
     """
 
     owned: Attribution

@@ -152,8 +152,9 @@ def locate(
 ) -> SeriesLocation | UnusableLabels:
     """Return the place named by a series's labels.
 
-    >>> locate({"Hostname": "n1.example.org", "gpu": "0", "GPU_I_ID": "7", "UUID": "GPU-a", "hpc_job": "0"})
-    SeriesLocation(node='n1', gpu=0, mig=7, uuid='GPU-a', pci=None, model=None, job=None, rank=1, profile=None, cluster=None)
+    >>> found = locate({"Hostname": "n1.example.org", "gpu": "0", "GPU_I_ID": "7", "cluster": "a"})
+    >>> found.node, found.gpu, found.mig, found.job, found.cluster
+    ('n1', 0, 7, None, 'a')
     >>> locate({"instance": "n2:9100", "device": "eth0"}).node
     'n2'
     >>> locate({"gpu": "all"})

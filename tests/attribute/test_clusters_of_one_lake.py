@@ -1,0 +1,151 @@
+"""Two clusters with nodes, jobs and times of the same names in one lake: each as if it were alone."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import tachograph
+from madelake import NOW, configured, held, job, table_frame, utc
+from tachograph.catalog.chunks import Chunk, ChunkPart, of_cluster
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.catalog.tables import (
+    FINDINGS,
+    JOB_GPUS,
+    JOB_MINUTES,
+    JOB_NODE_MINUTES,
+    STEP_SUMMARIES,
+    TABLES,
+)
+from tachograph.judge.job_judge import JobJudge
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.lake.query import read_rows, read_summaries
+from tachograph.pipeline.run import analyze
+
+T = utc(23, 22)  # some jobs run over midnight
+MINUTES = 240
+NODES = ("n1", "n10", "n2")
+GPUS = {"a": 2, "b": 3}
+# pipes in use depend on all jobs of a lake, unless their threshold is fixed
+FIXED_PIPES = configured(analysis=AnalysisOptions(pipe_percentile=False))
+
+
+def telemetry(cluster: str, node: str, dice: random.Random) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of one node; its GPUs have the same indices and other UUIDs."""
+    gpus = [{"node": node, "gpu": gpu} for gpu in range(GPUS[cluster])]
+    times = [T + timedelta(minutes=minute) for minute in range(MINUTES)]
+    return {
+        "devices": [
+            {**gpu, "uuid": f"GPU-{cluster}-{node}-{gpu['gpu']}", "nvml_index": gpu["gpu"]}
+            for gpu in gpus
+        ],
+        "gpu_samples": [
+            {**gpu, "t": t, "gpu_util": dice.choice([0.0, dice.random()]), "power_w": dice.random()}
+            for gpu in gpus
+            for t in times
+        ],
+        "node_samples": [{"node": node, "t": t, "load_average": dice.random()} for t in times],
+    }
+
+
+def accounting(cluster: str, dice: random.Random) -> dict[str, list[dict[str, Any]]]:
+    """Return jobs, steps and their nodes or GPUs; the same ids, nodes and times in each cluster."""
+    rows: dict[str, list[dict[str, Any]]] = {"jobs": [], "steps": [], "allocations": []}
+    for number in range(6):
+        job_id = str(number)
+        start = T + timedelta(minutes=dice.randrange(160), seconds=dice.randrange(60))
+        end = start + timedelta(minutes=dice.randrange(2, 90))
+        nodes = dice.sample(NODES, dice.choice([1, 1, 2]))
+        listed = [row for node in nodes for row in held(job_id, node)]
+        exclusive = dice.choice([None, True])
+        named = held(job_id, nodes[0], [0], start, end) if dice.random() < 0.4 else []
+        given = {"exclusive": exclusive, "gpus": dice.choice([1, len(nodes) * GPUS[cluster]])}
+        rows["jobs"].append(job(job_id, start, end, user=f"user-{cluster}", **given))
+        rows["allocations"] += listed + named
+        rows["steps"].append(
+            {
+                "job_id": job_id,
+                "step": "0",
+                "start": start,
+                "end": end,
+                "nodes": 1,
+                "node_list": nodes[0],
+            }
+        )
+    return rows
+
+
+def chunks_of(cluster: str, seed: int, told: str) -> list[Chunk]:
+    """Return what is ingested of a cluster. told: "label", its rows name it; "option"."""
+    values = random.Random(f"{seed} {cluster}")
+    groups = {node: telemetry(cluster, node, values) for node in NODES}
+    groups["accounting"] = accounting(cluster, random.Random(seed))
+    chunks = []
+    for name, tables in groups.items():
+        parts = []
+        for table, rows in tables.items():
+            frame = table_frame(table, rows)
+            if told == "label":
+                frame = frame.with_columns(cluster=pl.lit(cluster))
+            elif table in ("jobs", "steps", "allocations"):
+                frame = frame.with_columns(cluster=pl.lit(None, pl.String))
+            else:
+                frame = frame.drop("cluster")
+            parts.append(ChunkPart(table, frame))
+        chunk = Chunk(f"{name} {told}", "made", name, tuple(parts), 0)
+        chunks.append(of_cluster(chunk, cluster) if told == "option" else chunk)
+    if told == "label":
+        return [Chunk(f"{c.id}{cluster}", c.source, c.origin, c.parts, 0) for c in chunks]
+    return chunks
+
+
+def analyzed(folder: Path, chunks: list[Chunk], dice: random.Random) -> Lake:
+    """Return a lake with the chunks, which come in any order, analyzed once in between."""
+    lake = Lake.create(str(folder))
+    arriving = dice.sample(chunks, len(chunks))
+    between = dice.randrange(1, len(arriving) + 1)
+    for part in (arriving[:between], arriving[between:]):
+        ingest(lake, part, now=NOW)
+        analyze(lake, FIXED_PIPES, judge=JobJudge, now=NOW)
+    return lake
+
+
+def results(lake: Lake, cluster: str) -> dict[str, pl.DataFrame]:
+    """Return all that an analysis computed for the jobs of a cluster."""
+    jobs = read_summaries(lake, where=pl.col("cluster") == cluster)
+    tables = (JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, STEP_SUMMARIES, FINDINGS)
+    frames = {table.name: read_rows(lake, table, jobs).drop("seq") for table in tables}
+    return {"jobs": jobs.drop("seq").sort("job_key"), **frames}
+
+
+@pytest.mark.parametrize("told", ["label", "option"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_cluster_beside_another_one_is_as_alone(seed: int, told: str, tmp_path: Path) -> None:
+    dice = random.Random(f"{seed} {told}")
+    chunks = {cluster: chunks_of(cluster, seed, told) for cluster in GPUS}
+    both = analyzed(tmp_path / "both", [*chunks["a"], *chunks["b"]], dice)
+    attributed = 0
+    for cluster in GPUS:
+        alone = analyzed(tmp_path / cluster, chunks[cluster], dice)
+        expected = results(alone, cluster)
+        for name, frame in results(both, cluster).items():
+            assert_frame_equal(frame, expected[name])
+        attributed += int(expected["jobs"]["samples"].sum())
+        opened = tachograph.open(str(tmp_path / "both"))
+        there = opened.waste(where=f"cluster={cluster}")
+        assert there.json() == tachograph.open(str(tmp_path / cluster)).waste().json()
+        for node in NODES:
+            page = opened.node(node, cluster=cluster).json()
+            only = tachograph.open(str(tmp_path / cluster)).node(node, cluster=cluster)
+            assert page == only.json()
+    assert attributed
+    assert TABLES["devices"].key == ("node", "cluster", "gpu", "mig")
+    uuids = both.latest(TABLES["devices"]).group_by("cluster").agg(pl.col("uuid").n_unique())
+    assert dict(uuids.iter_rows()) == {name: 3 * count for name, count in GPUS.items()}
