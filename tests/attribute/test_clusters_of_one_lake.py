@@ -12,7 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import tachograph
-from madelake import NOW, configured, held, job, table_frame, utc
+from madelake import NOW, configured, fill, held, job, make_lake, summarized, table_frame, utc
 from tachograph.catalog.chunks import Chunk, ChunkPart, of_cluster
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.tables import (
@@ -28,6 +28,8 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_rows, read_summaries
 from tachograph.pipeline.run import analyze
+from tachograph.sources.series import SeriesMemory, SeriesVocabulary
+from tachograph.sources.series_rows import SeriesRows
 
 T = utc(23, 22)  # some jobs run over midnight
 MINUTES = 240
@@ -149,3 +151,76 @@ def test_a_cluster_beside_another_one_is_as_alone(seed: int, told: str, tmp_path
     assert TABLES["devices"].key == ("node", "cluster", "gpu", "mig")
     uuids = both.latest(TABLES["devices"]).group_by("cluster").agg(pl.col("uuid").n_unique())
     assert dict(uuids.iter_rows()) == {name: 3 * count for name, count in GPUS.items()}
+
+
+PAGE = b"""\
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",Hostname="n1",cluster="a",hpc_job="7"} 50
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-b",Hostname="n1",cluster="b",hpc_job="7"} 60
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-c",Hostname="n1"} 70
+"""
+
+
+def test_labels_name_the_cluster_of_samples_devices_and_jobs(tmp_path: Path) -> None:
+    rows = SeriesRows(SeriesMemory(SeriesVocabulary()))
+    rows.add_page(PAGE, t=T, node=None)
+    lake = Lake.create(str(tmp_path))
+    ingest(lake, [Chunk("page", "dcgm-exporter", "page", rows.parts(), 3)], now=NOW)
+    samples = lake.latest(TABLES["gpu_samples"]).select("node", "cluster", "gpu", "gpu_util")
+    assert samples.rows() == [
+        ("n1", None, 0, pytest.approx(0.7)),
+        ("n1", "a", 0, pytest.approx(0.5)),
+        ("n1", "b", 0, pytest.approx(0.6)),
+    ]
+    devices = lake.latest(TABLES["devices"]).select("node", "cluster", "gpu", "uuid")
+    assert devices.rows() == [
+        ("n1", None, 0, "GPU-c"),
+        ("n1", "a", 0, "GPU-a"),
+        ("n1", "b", 0, "GPU-b"),
+    ]
+    named = lake.latest(TABLES["allocations"]).select("node", "cluster", "job_id").sort("cluster")
+    assert named.rows() == [("n1", "a", "7"), ("n1", "b", "7")]
+    assert lake.latest(TABLES["rejects"]).is_empty()
+
+
+def sampled(cluster: str | None, minutes: range, **values: float) -> list[dict[str, Any]]:
+    return [
+        {"node": "n1", "gpu": 0, "cluster": cluster, "t": T + timedelta(minutes=minute), **values}
+        for minute in minutes
+    ]
+
+
+def of(cluster: str, first: int, last: int) -> dict[str, list[dict[str, Any]]]:
+    times = (T + timedelta(minutes=first), T + timedelta(minutes=last))
+    return {
+        "jobs": [job("7", *times, cluster=cluster, gpus=1)],
+        "allocations": held("7", "n1", cluster=cluster),
+    }
+
+
+def test_samples_without_a_cluster_complete_those_of_the_only_one(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, gpu_samples=sampled(None, range(60), gpu_util=0.5))
+    fill(lake, {"gpu_samples": sampled("a", range(60), power_w=300.0)}, chunk="told")
+    fill(lake, of("a", 0, 60), chunk="accounting")
+    _, jobs = summarized(lake, FIXED_PIPES)
+    assert jobs["7"]["samples"] == 60
+    assert (jobs["7"]["gpu_util_mean"], jobs["7"]["power_w_mean"]) == (0.5, 300.0)
+
+
+@pytest.mark.parametrize(("first", "reason"), [(59, "other_clusters"), (60, None)])
+def test_samples_without_a_cluster_are_of_nobody_where_two_may_have_them(
+    first: int, reason: str | None, tmp_path: Path
+) -> None:
+    """Job 7 of cluster b is on b's n1, whose samples name no cluster, up to job 7 of cluster a."""
+    lake = make_lake(tmp_path, gpu_samples=sampled(None, range(120), gpu_util=0.5))
+    fill(lake, {"gpu_samples": sampled("a", range(120), gpu_util=1.0)}, chunk="told")
+    fill(lake, of("b", 0, 60), chunk="b")
+    fill(lake, of("a", first, 120), chunk="a")
+    analyze(lake, FIXED_PIPES, judge=JobJudge, now=NOW)
+    jobs = read_summaries(lake).sort("cluster").select("ambiguous_because", "gpu_util_mean")
+    assert jobs.rows() == [(None, 1.0), (reason, None if reason else 0.5)]
+
+
+def test_two_clusters_told_apart_never_meet(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path, gpu_samples=sampled("a", range(60), gpu_util=0.5), **of("b", 0, 60))
+    _, jobs = summarized(lake, FIXED_PIPES)
+    assert (jobs["7"]["attribution"], jobs["7"]["gpu_util_mean"]) == ("ambiguous", None)

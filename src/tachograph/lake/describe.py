@@ -1,4 +1,4 @@
-"""Content of the lake: rows, spans, bytes, gaps per node, rejects."""
+"""Content of the lake: clusters, rows, spans, bytes, gaps per node, rejects."""
 
 from __future__ import annotations
 
@@ -239,6 +239,18 @@ def _by_node(pieces: pl.DataFrame) -> pl.DataFrame:
         .select(pl.col(name).cast(dtype) for name, dtype in _NODES.items())
         .sort("node", "cluster")
     )
+
+
+def describe_clusters(lake: Lake) -> pl.DataFrame:
+    """Return one row per cluster, null: not recorded: `jobs`, `nodes` and `gpus` known of it.
+
+    No rows unless several clusters are recorded.
+    """
+    jobs = lake.latest(JOBS, ("cluster",)).group_by("cluster").agg(jobs=pl.len())
+    gpus = pl.struct("node", "gpu").n_unique()
+    units = lake.latest(DEVICES).group_by("cluster").agg(nodes=pl.col("node").n_unique(), gpus=gpus)
+    rows = jobs.join(units, on="cluster", how="full", coalesce=True, nulls_equal=True)
+    return rows.sort("cluster") if rows["cluster"].drop_nulls().len() > 1 else rows.clear()
 
 
 def describe_rejects(lake: Lake) -> pl.DataFrame:
