@@ -73,7 +73,9 @@ def attribute(
     )
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node")).drop("shared")
     runs = runs.with_columns(shares=pl.col("run").is_in(sharing.implode()))
-    foreign = _beside_other_clusters(placed, runs)
+    foreign = pl.concat(
+        [_beside_other_clusters(placed, runs), _sampled_elsewhere(best, inventory)]
+    ).unique()
     by_samples = best.filter(provenance=BY_SAMPLES)
     others = best.filter(pl.col("provenance") != BY_SAMPLES)
     best = pl.concat([others.join(foreign, on=["run", "node"], how="anti"), by_samples])
@@ -459,6 +461,15 @@ def _beside_other_clusters(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataF
         )
         found.append(near.filter(pl.col("until") > pl.col("begin")).select("run", "node"))
     return pl.concat(found)
+
+
+def _sampled_elsewhere(best: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """(run, node) without recorded GPUs on a node of which only other clusters have telemetry."""
+    of_clusters = inventory.select(node=host_name("node"), place="node")
+    others = of_clusters.filter(pl.col("node") != pl.col("place")).select("node")
+    untold = others.join(inventory, on="node", how="anti").unique()
+    unnamed = best.filter(pl.col("gpu").is_null())
+    return unnamed.join(untold, on="node", how="semi").select("run", "node")
 
 
 def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

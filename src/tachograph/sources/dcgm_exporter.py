@@ -19,7 +19,7 @@ from typing import cast
 import msgspec
 import polars as pl
 
-from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, next_watermark
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, next_watermark, of_cluster
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.tables import TIME
@@ -254,9 +254,11 @@ def read(
     if options.files and options.url:
         raise UsageError("pages and --url are both given", do="give one of them")
     if options.files:
-        yield from _read_pages(options, settings, configuration, now)
+        chunks = _read_pages(options, settings, configuration, now)
     else:
-        yield from _scrape_once(tuple(options.url), settings, configuration, now)
+        chunks = _scrape_once(tuple(options.url), settings, configuration, now)
+    for chunk in chunks:
+        yield of_cluster(chunk, settings.cluster)
 
 
 def _scrape_once(
