@@ -19,7 +19,7 @@ from tachograph.catalog.devices import Device, match_device, ridge
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.mig import mig_share
 from tachograph.catalog.tables import GPU_KEY, PIPES, SLURM_NUMBERING, TIME
-from tachograph.lake.places import host_name
+from tachograph.lake.places import host_name, without_places
 
 NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
 RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
@@ -84,10 +84,9 @@ def attribute(
     known, too_many = _named_by_samples(finest, runs)
     unnamed = best.filter(pl.col("gpu").is_null()).join(known, on=["run", "node"], how="anti")
     accompanied = _accompanied(placed, runs)
-    of_runs = placed.join(runs.select("run", "cluster"), on="run")
-    of_clusters = of_runs.group_by(host_name("node").alias("node"))
-    clusters = of_clusters.agg(pl.col("cluster").drop_nulls().n_unique())
-    mixed = clusters.filter(pl.col("cluster") > 1)["node"]
+    of_clusters = placed.join(runs.select("run", "cluster"), on="run").select("node", "cluster")
+    pairs = without_places(of_clusters.drop_nulls().unique()).unique()
+    mixed = pairs.filter(pl.col("node").is_duplicated())["node"].unique()
     whole, unclear = _whole_nodes(unnamed, known, runs, inventory, accompanied, mixed=mixed)
     claims = pl.concat([_named_units(known, inventory), whole]).unique()
     separated, contested = separate(claims)
@@ -441,6 +440,8 @@ def _beside_other_clusters(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataF
     """
     gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0) | pl.col("shares"))
     of_cluster = gpu_runs.filter(pl.col("cluster").is_not_null()).select("run", "cluster")
+    if of_cluster["cluster"].n_unique() < 2:
+        return placed.select("run", "node").clear()
     ends = (pl.col("start").min(), pl.col("end").max())
     stays = placed.join(of_cluster, on="run").group_by("run", "node", "cluster").agg(ends)
     stays = stays.with_columns(host=host_name("node"))
@@ -578,17 +579,20 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
     for hosts, count in nodes.gpus.items():
         for node in _expand(hosts):
             configured += [(node, gpu, None, None, None, None, None) for gpu in range(count)]
-    extra = pl.DataFrame(configured, schema=known.schema, orient="row").join(
-        known, on=["node", "gpu"], how="anti"
+    places = known.select(node=host_name("node"), place="node").unique()
+    every = pl.DataFrame(configured, schema=known.schema, orient="row").join(
+        places, on="node", how="left"
     )
-    together = pl.concat([known, extra])
+    every = every.with_columns(node=pl.coalesce("place", "node")).drop("place")
+    together = pl.concat([known, every.join(known, on=["node", "gpu"], how="anti")])
     models = {node: model for hosts, model in nodes.models.items() for node in _expand(hosts)}
     if models:
-        named = pl.DataFrame({"node": list(models), "named": list(models.values())})
+        named = pl.DataFrame({"host": list(models), "named": list(models.values())})
         together = (
-            together.join(named, on="node", how="left")
+            together.with_columns(host=host_name("node"))
+            .join(named, on="host", how="left")
             .with_columns(model=pl.coalesce("named", "model"))
-            .drop("named")
+            .drop("named", "host")
         )
     return together.sort(*GPU_KEY)
 
