@@ -159,6 +159,22 @@ class PendingChunk:
     fetch: Callable[[], Chunk]
 
 
+def with_cluster_column(part: ChunkPart) -> ChunkPart:
+    """Return a part with the clusters that CLUSTER_MARK names in a column of their own."""
+    import polars as pl
+
+    rejects = tuple(
+        replace(reject, example=(reject.example or "").replace(CLUSTER_MARK, " of ") or None)
+        for reject in part.rejects
+    )
+    if "node" not in part.frame.columns:
+        return replace(part, rejects=rejects)
+    names = pl.col("node").str.split_exact(CLUSTER_MARK, 1).struct
+    cluster = pl.coalesce(names.field("field_1"), pl.col("^cluster$"))
+    frame = part.frame.with_columns(node=names.field("field_0"), cluster=cluster)
+    return replace(part, frame=frame, rejects=rejects)
+
+
 AnyChunk = TypeVar("AnyChunk", Chunk, PendingChunk)
 
 

@@ -11,7 +11,14 @@ from itertools import product
 
 import polars as pl
 
-from tachograph.catalog.chunks import CLUSTER_MARK, Chunk, ChunkPart, PendingChunk, Reject
+from tachograph.catalog.chunks import (
+    CLUSTER_MARK,
+    Chunk,
+    ChunkPart,
+    PendingChunk,
+    Reject,
+    with_cluster_column,
+)
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, TABLES, LakeTable
 from tachograph.catalog.units import EPOCH, microseconds
@@ -19,7 +26,7 @@ from tachograph.lake.compact import count_merged
 from tachograph.lake.conform import Conformed, conform, resolve
 from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.numbering import SampledTimes, TimeRange, renumbered
-from tachograph.lake.places import NodePlaces, cluster_pairs, without_places
+from tachograph.lake.places import NodePlaces, cluster_pairs
 from tachograph.lake.problems import lake_errors
 
 BATCH_ROWS = 4_000_000  # of chunks that are committed together
@@ -325,26 +332,7 @@ def _renumbered(
         return renumbered(parts, known, sampled)
     places = NodePlaces.of(pairs)
     placed = renumbered([places.part(part) for part in parts], places.devices(known), sampled)
-    return tuple(replace(part, frame=_stored(part.frame, pairs)) for part in placed)
-
-
-def _stored(frame: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Rows with the names of nodes as they are stored; rows of `devices` that numbering added
-    have the cluster of their place.
-    """
-    if "node" not in frame.columns:
-        return frame
-    if "cluster" in frame.columns:
-        return without_places(frame)
-    mark = pl.concat_str("node", "cluster", separator=CLUSTER_MARK)
-    places = pl.concat(
-        [
-            pairs.with_columns(place=mark),
-            pairs.unique("node", keep="none").with_columns(place="node"),
-        ]
-    ).select("place", "cluster")
-    joined = frame.join(places, left_on="node", right_on="place", how="left", maintain_order="left")
-    return without_places(joined)
+    return tuple(with_cluster_column(part) for part in placed)
 
 
 def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: IngestReport) -> None:

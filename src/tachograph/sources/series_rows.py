@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from tachograph.catalog.arrays import Floats, Longs
-from tachograph.catalog.chunks import CLUSTER_MARK, ChunkPart, Reject
+from tachograph.catalog.chunks import CLUSTER_MARK, ChunkPart, Reject, with_cluster_column
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import factor
 from tachograph.sources.exporter_mapping import (
@@ -193,7 +193,7 @@ class SeriesRows:
         for name, without_rows in rejects.items():
             counted.append(ChunkPart(name, pl.DataFrame(), rejects=tuple(without_rows)))
         if self._names_clusters:
-            return tuple(_with_clusters(part) for part in counted)
+            return tuple(with_cluster_column(part) for part in counted)
         return tuple(counted)
 
     @property
@@ -279,7 +279,7 @@ class SeriesRows:
     ) -> None:
         """Count values that are left out."""
         self._removed[table, reason, column] += count
-        self._examples.setdefault((table, reason, column), _readable(example))
+        self._examples.setdefault((table, reason, column), example[:200])
 
     def _add_run(self, run: SeriesRun, identity: SeriesIdentity) -> None:
         """Add one series of an answer."""
@@ -498,19 +498,6 @@ class SeriesRows:
     def _allocation_part(self) -> ChunkPart:
         looks = JobLooks(self.memory.naming, self._placed, self._seen, self._jobs, self._of_nodes)
         return allocation_part(looks, self.memory.allocations)
-
-
-def _readable(example: str) -> str:
-    return example.replace(CLUSTER_MARK, " of ")[:200]
-
-
-def _with_clusters(part: ChunkPart) -> ChunkPart:
-    """The part with the clusters of its nodes in a column of their own."""
-    if "node" not in part.frame.columns:
-        return part
-    names = pl.col("node").str.split_exact(CLUSTER_MARK, 1)
-    columns = {"node": names.struct.field("field_0"), "cluster": names.struct.field("field_1")}
-    return replace(part, frame=part.frame.with_columns(**columns))
 
 
 def series_parts(
