@@ -246,7 +246,7 @@ def describe_clusters(lake: Lake) -> pl.DataFrame:
 
     No rows unless several clusters are recorded.
     """
-    jobs = lake.latest(JOBS, ("cluster",)).group_by("cluster").agg(jobs=pl.len())
+    jobs = lake.latest(JOBS, ("cluster", "end")).group_by("cluster").agg(jobs=pl.len())
     gpus = pl.struct("node", "gpu").n_unique()
     units = lake.latest(DEVICES).group_by("cluster").agg(nodes=pl.col("node").n_unique(), gpus=gpus)
     rows = jobs.join(units, on="cluster", how="full", coalesce=True, nulls_equal=True)
