@@ -78,7 +78,8 @@ def prepare(samples: int, folder: Path) -> Prepared:
         lake.latest(JOBS), allocations, slurm=configuration.slurm, now=cluster.plan.end
     )
     owned = attribute(runs, allocations, units.select("node", "gpu", "mig"))
-    keys = runs.select("run", "job_key", "job_id", "start", gpus=pl.lit(None, dtype=pl.Int64))
+    names = ("run", "job_key", "job_id", "cluster", "start")
+    keys = runs.select(*names, gpus=pl.lit(None, dtype=pl.Int64))
     idle_util, labeller = (
         configuration.thresholds.idle_util,
         MinuteLabeller(settings_of(configuration.workload)),

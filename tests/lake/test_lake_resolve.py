@@ -58,7 +58,7 @@ def as_set(rows: Sequence[Row]) -> set[tuple[Any, ...]]:
     return {tuple(sorted(row.items(), key=lambda item: item[0])) for row in rows}
 
 
-SAMPLE = ("t", "node", "gpu", "mig", "xid", "power_w", "seq")
+SAMPLE = ("t", "node", "cluster", "gpu", "mig", "xid", "power_w", "seq")
 small = st.integers(0, 2)
 maybe = st.none() | st.integers(0, 3)
 sample_rows = st.lists(
@@ -66,6 +66,7 @@ sample_rows = st.lists(
         {
             "t": small.map(lambda n: T0 + timedelta(seconds=n)),
             "node": st.sampled_from(["n1", "n2"]),
+            "cluster": st.none() | st.just("c"),
             "gpu": st.integers(0, 1),
             "mig": st.none() | st.integers(0, 1),
             "xid": maybe,
@@ -110,7 +111,13 @@ def test_samples_of_one_key_complete_each_other_whatever_their_order(data: st.Da
     assert as_set(result.to_dicts()) == as_set(resolved_by_hand(stamped, GPU_SAMPLES))
     assert result.height + merged == frame.height
     keys = [
-        (row["node"], row["gpu"], -1 if row["mig"] is None else row["mig"], row["t"])
+        (
+            row["node"],
+            row["cluster"] or "",
+            row["gpu"],
+            -1 if row["mig"] is None else row["mig"],
+            row["t"],
+        )
         for row in result.to_dicts()
     ]
     assert keys == sorted(set(keys))
@@ -146,28 +153,31 @@ def test_rows_of_jobs_whatever_their_order(
 
 
 def test_rows_of_one_ingest_with_one_key_give_the_last_values_in_their_order() -> None:
-    names = ("t", "node", "gpu", "mig", "power_w", "xid", "seq")
-    rows = [(T0, "n1", 0, None, 100.0, 31, 4), (T0, "n1", 0, None, 200.0, None, 4)]
+    names = ("t", "node", "cluster", "gpu", "mig", "power_w", "xid", "seq")
+    rows = [(T0, "n1", "c", 0, None, 100.0, 31, 4), (T0, "n1", "c", 0, None, 200.0, None, 4)]
     frame = pl.DataFrame(
         rows, schema={name: GPU_SAMPLES.schema[name] for name in names}, orient="row"
     )
-    assert resolve(frame, GPU_SAMPLES)[0].rows() == [(T0, "n1", 0, None, 200.0, 31, 4)]
+    assert resolve(frame, GPU_SAMPLES)[0].rows() == [(T0, "n1", "c", 0, None, 200.0, 31, 4)]
 
 
 @pytest.mark.parametrize(
-    ("nodes", "first_gpu"), [(3, 0), (300, 0), (2, 30_000)], ids=["few", "many", "far"]
+    ("nodes", "first_gpu", "clusters"),
+    [(3, 0, 3), (300, 0, 1), (2, 30_000, 2)],
+    ids=["few", "many", "far"],
 )
-def test_days_are_those_of_a_plain_sort(nodes: int, first_gpu: int) -> None:
+def test_days_are_those_of_a_plain_sort(nodes: int, first_gpu: int, clusters: int) -> None:
     """Rows in any order, of several days, with few and many codes of GPUs: as sorted by Polars,
     day by day.
     """
     rng = np.random.default_rng(nodes)
     count = 20_000
-    frame = GPU_SAMPLES.empty().select("t", "node", "gpu", "mig", "power_w", "seq")
+    frame = GPU_SAMPLES.empty().select("t", "node", "cluster", "gpu", "mig", "power_w", "seq")
     rows = pl.DataFrame(
         {
             "t": [T0 + timedelta(seconds=int(s)) for s in rng.integers(0, 4 * 86_400, count)],
             "node": [f"n{n}" for n in rng.integers(0, nodes, count)],
+            "cluster": [["a", "b", None][n] for n in rng.integers(0, clusters, count)],
             "gpu": rng.integers(0, 2, count) * first_gpu + rng.integers(0, 300, count),
             "mig": [None if n == 0 else int(n) for n in rng.integers(0, 3, count)],
             "power_w": rng.random(count),
@@ -177,10 +187,14 @@ def test_days_are_those_of_a_plain_sort(nodes: int, first_gpu: int) -> None:
     twice = pl.concat([rows, rows.head(500).with_columns(power_w=None)])
     found = list(resolve_days(pl.concat([GPU_SAMPLES.empty(), twice], how="diagonal"), GPU_SAMPLES))
     assert [day for day, _, _ in found] == sorted(set(rows["t"].dt.date()))
-    plain = rows.unique(subset=["t", "node", "gpu", "mig"], keep="last", maintain_order=True)
+    plain = rows.unique(
+        subset=["t", "node", "cluster", "gpu", "mig"], keep="last", maintain_order=True
+    )
     assert sum(merged for _, _, merged in found) == twice.height - plain.height
     for day, of_day, _ in found:
-        wanted = plain.filter(pl.col("t").dt.date() == day).sort("node", "gpu", "mig", "t")
+        wanted = plain.filter(pl.col("t").dt.date() == day).sort(
+            "node", "cluster", "gpu", "mig", "t"
+        )
         assert of_day.select(wanted.columns).equals(wanted)
 
 

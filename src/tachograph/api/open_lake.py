@@ -59,6 +59,7 @@ from tachograph.lake import query
 from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_tables
 from tachograph.lake.filters import JobFilter
+from tachograph.lake.places import may_be_of
 from tachograph.report.advice import advice_json, advice_lines, sbatch_lines
 from tachograph.report.job import JobReport, job_json
 from tachograph.report.job_page import job_html
@@ -362,17 +363,29 @@ class OpenLake:
             self.lake, self.configuration, wanted, least_runs=least_runs, pair=pair, top=top
         )
 
-    def node(self, node: str) -> NodePage:
+    def node(self, node: str, *, cluster: str | None = None) -> NodePage:
         """Return the history of a node: jobs, and use and health of its GPUs by week and day.
 
-        Errors: NotFoundError where no device and no job is recorded on it.
+        Errors: NotFoundError where no device and no job is recorded on it; UsageError where several
+        clusters have a node of this name, and none is given.
         """
 
         def read() -> NodeReport:
-            jobs, gpus = query.read_node(self.lake, node, NODE_JOB_COLUMNS, NODE_GPU_COLUMNS)
-            devices = query.read_latest(self.lake, DEVICES)
+            jobs, gpus = query.read_node(
+                self.lake, node, NODE_JOB_COLUMNS, NODE_GPU_COLUMNS, cluster=cluster
+            )
+            devices = query.read_latest(self.lake, DEVICES).filter(
+                pl.col("node") == node, may_be_of(pl.lit(cluster, pl.String))
+            )
+            clusters = pl.concat([jobs["cluster"], devices["cluster"]]).unique().drop_nulls().sort()
+            if clusters.len() > 1:
+                raise UsageError(
+                    f"clusters {', '.join(clusters)} have a node {node!r}", do="name the cluster"
+                )
             zone_name = self.configuration.site.time_zone
-            return build_node_report(node, jobs, gpus, devices, zone_name=zone_name)
+            return build_node_report(
+                node, jobs, gpus, devices, cluster=cluster, zone_name=zone_name
+            )
 
         report = self.of_one_moment(read)
         if report.gpus.is_empty():

@@ -6,10 +6,10 @@ A source never guesses a value. It is added by one file and one line in `sources
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,11 +70,16 @@ PASSED: Mapping[str, str] = MappingProxyType(
 
 GpuNumbering = Literal["nvml_index", "minor_number"]  # columns of `devices`
 
+# Between a node and its cluster, where one name stands for both. It is less than any character of a
+# name, so names with clusters have the order of (node, cluster).
+CLUSTER_MARK: Final = "\0"
+
 
 class NumberedGpu(NamedTuple):
     """A GPU with its number in a part's rows. `numbering`: the scheme; None: the site's own.
 
-    `times`: when labels named it first and last; None: when there are rows.
+    `node`: with its cluster behind CLUSTER_MARK, if labels name one. `times`: when labels named it
+    first and last; None: when there are rows.
     """
 
     node: str
@@ -152,6 +157,57 @@ class PendingChunk:
     source: str
     origin: str
     fetch: Callable[[], Chunk]
+
+
+def with_cluster_column(part: ChunkPart) -> ChunkPart:
+    """Return a part with the clusters that CLUSTER_MARK names in a column of their own."""
+    import polars as pl
+
+    rejects = tuple(
+        replace(reject, example=(reject.example or "").replace(CLUSTER_MARK, " of ") or None)
+        for reject in part.rejects
+    )
+    if "node" not in part.frame.columns:
+        return replace(part, rejects=rejects)
+    names = pl.col("node").str.split_exact(CLUSTER_MARK, 1).struct
+    cluster = pl.coalesce(names.field("field_1"), pl.col("^cluster$"))
+    frame = part.frame.with_columns(node=names.field("field_0"), cluster=cluster)
+    return replace(part, frame=frame, rejects=rejects)
+
+
+AnyChunk = TypeVar("AnyChunk", Chunk, PendingChunk)
+
+
+def of_cluster(chunk: AnyChunk, cluster: str) -> AnyChunk:
+    """Return a chunk whose rows are of `cluster`, where they name none; "" changes nothing.
+
+    A file of another cluster with the same content is another chunk.
+    """
+    if not cluster:
+        return chunk
+    name = f"{chunk.id}@{cluster}"
+    if isinstance(chunk, PendingChunk):
+        return replace(chunk, id=name, fetch=lambda: of_cluster(chunk.fetch(), cluster))
+    if chunk.watermark is not None:
+        name = chunk.id
+    return replace(
+        chunk, id=name, parts=tuple(_part_of_cluster(part, cluster) for part in chunk.parts)
+    )
+
+
+def _part_of_cluster(part: ChunkPart, cluster: str) -> ChunkPart:
+    import polars as pl
+
+    if not {"node", "job_id"} & {*part.frame.columns}:  # no rows, or what ingest removed
+        return part
+    named = pl.lit(cluster)
+    if "cluster" in part.frame.columns:
+        named = pl.coalesce(pl.col("cluster").cast(pl.String), named)
+    gpus = tuple(
+        gpu if CLUSTER_MARK in gpu.node else gpu._replace(node=f"{gpu.node}{CLUSTER_MARK}{cluster}")
+        for gpu in part.gpus
+    )
+    return replace(part, frame=part.frame.with_columns(cluster=named), gpus=gpus)
 
 
 def counted(

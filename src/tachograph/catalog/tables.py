@@ -95,26 +95,26 @@ def _number(name: str, unit: str, sentence: str, null: str = _UNKNOWN) -> TableC
 
 GPU_SAMPLES = LakeTable(
     "gpu_samples",
-    "one row per (node, gpu, mig, t)",
-    ("node", "gpu", "mig", "t"),
-    (_T, _NODE, _GPU, _MIG, *map(_counter_column, COUNTERS), _SEQ),
-    sort=("node", "gpu", "mig", "t"),
+    "one row per (node, cluster, gpu, mig, t)",
+    ("node", "cluster", "gpu", "mig", "t"),
+    (_T, _CLUSTER, _NODE, _GPU, _MIG, *map(_counter_column, COUNTERS), _SEQ),
+    sort=("node", "cluster", "gpu", "mig", "t"),
     by_day=True,
 )
 NODE_SAMPLES = LakeTable(
     "node_samples",
-    "one row per (node, t)",
-    ("node", "t"),
-    (_T, _NODE, *map(_counter_column, HOST_COUNTERS), _SEQ),
-    sort=("node", "t"),
+    "one row per (node, cluster, t)",
+    ("node", "cluster", "t"),
+    (_T, _CLUSTER, _NODE, *map(_counter_column, HOST_COUNTERS), _SEQ),
+    sort=("node", "cluster", "t"),
     by_day=True,
 )
-_PM_KEY = ("node", "gpu", "mig", "t")
-_PM_COLUMNS = (_T, _NODE, _GPU, _MIG, *pm_sampling(), _SEQ)
+_PM_KEY = ("node", "cluster", "gpu", "mig", "t")
+_PM_COLUMNS = (_T, _CLUSTER, _NODE, _GPU, _MIG, *pm_sampling(), _SEQ)
 GPU_SCORES, GPU_BURSTS = (
     LakeTable(
         name,
-        f"one row per (node, gpu, mig, t): {span}",
+        f"one row per (node, cluster, gpu, mig, t): {span}",
         _PM_KEY,
         _PM_COLUMNS,
         sort=_PM_KEY,
@@ -127,9 +127,10 @@ GPU_SCORES, GPU_BURSTS = (
 )
 DEVICES = LakeTable(
     "devices",
-    "one row per (node, gpu, mig) as last seen",
-    ("node", "gpu", "mig"),
+    "one row per (node, cluster, gpu, mig) as last seen",
+    ("node", "cluster", "gpu", "mig"),
     (
+        _CLUSTER,
         _NODE,
         _GPU,
         _MIG,
@@ -153,7 +154,7 @@ DEVICES = LakeTable(
         ),
         _SEQ,
     ),
-    sort=("node", "gpu", "mig"),
+    sort=("node", "cluster", "gpu", "mig"),
 )
 JOBS = LakeTable(
     "jobs",
@@ -599,6 +600,7 @@ JOB_SUMMARIES = LakeTable(
 _GPU_KEY = (
     _JOB_KEY,
     _COMPUTED_JOB_ID,
+    _CLUSTER,
     TableColumn("node", pl.String(), "", "Host name.", None),
     TableColumn("gpu", pl.Int16(), "index", "Index of the GPU on its node.", None),
     TableColumn("mig", pl.Int16(), "index", "GPU instance id of a MIG slice.", "the whole GPU"),
@@ -764,6 +766,7 @@ JOB_NODE_MINUTES = LakeTable(
     (
         _JOB_KEY,
         _COMPUTED_JOB_ID,
+        _CLUSTER,
         TableColumn("node", pl.String(), "", "Host name.", None),
         TableColumn("minute", pl.Int32(), "min", "Whole minutes since the job's start.", None),
         TableColumn("t", TIME, "UTC", "Start of the minute.", None),

@@ -54,11 +54,14 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
     from tachograph.collect.collector import CollectPlan
     from tachograph.collect.readers import PolledSource
     from tachograph.lake.delta import Lake
-    from tachograph.sources.registry import configured_feeds, load_feed
+    from tachograph.sources.registry import configured_feeds, load_feed, of_site
 
     def source_of(settings: FeedSettings) -> PolledSource:
-        connect = partial(load_feed(settings.source).connect, settings, configuration=configuration)
-        return PolledSource(settings.title, settings.every_s, connect(), connect)
+        of = of_site(configuration, settings.cluster)
+        connect = partial(load_feed(settings.source).connect, settings, configuration=of)
+        return PolledSource(
+            settings.title, settings.every_s, connect(), connect, cluster=settings.cluster
+        )
 
     sources = [
         source_of(settings)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tachograph.catalog.chunks import NOT_REMOVED, PASSED, UNMAPPED
+from tachograph.catalog.chunks import NOT_REMOVED, PASSED, UNMAPPED, of_cluster
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
@@ -32,6 +32,7 @@ from tachograph.sources.registry import (
     load_joint_source,
     load_record_source,
     load_source,
+    of_site,
 )
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def _options_of(source: SourceEntry) -> Parser:
 
 def _declare(source: SourceEntry, parser: Parser) -> None:
     load_source(source).add_options(parser)
+    parser.add_argument("--cluster", default="", metavar="NAME", help="cluster of what names none")
     parser.add_argument(
         "--show-rejected",
         action="store_true",
@@ -119,7 +121,7 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
     from tachograph.lake.delta import Lake
     from tachograph.lake.ingest import IngestReport, ingest
 
-    configuration = configuration_of(options)
+    configuration = of_site(configuration_of(options), options.cluster)
     now = datetime.now(UTC)
     module = load_source(source)
     lake = Lake.create(config.lake_location(options.lake, configuration))
@@ -128,9 +130,12 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
         files = dict(_one_by_one(module, options))
         joint = load_joint_source(source)
         groups = joint.recorded_together(list(files)) if joint else [[file] for file in files]
-        chunks = _ChunksOfFiles(
-            groups, lambda file: module.read(files[file], configuration=configuration, now=now)
-        )
+
+        def read(file: str) -> Iterator[Chunk]:
+            for chunk in module.read(files[file], configuration=configuration, now=now):
+                yield of_cluster(chunk, options.cluster)
+
+        chunks = _ChunksOfFiles(groups, read)
         while not chunks.is_done:
             try:
                 ingest(

@@ -112,6 +112,7 @@ def _describe(arguments: Arguments) -> int:
     from tachograph.catalog.tables import ALL_TABLES
     from tachograph.cli.options import open_lake
     from tachograph.lake.describe import (
+        describe_clusters,
         describe_nodes,
         describe_rejects,
         describe_space,
@@ -125,12 +126,17 @@ def _describe(arguments: Arguments) -> int:
     with Narrator.of(arguments).steps() as progress:
         nodes = None if arguments.no_gaps else describe_nodes(opened.lake, progress)
     rejects = describe_rejects(opened.lake)
+    clusters = describe_clusters(opened.lake)
     if arguments.json:
         found = {"tables": tables, "space": space, "rejects": rejects.to_dicts()}
+        if clusters.height:
+            found["clusters"] = clusters.to_dicts()
         output.print_json(found | ({} if nodes is None else {"nodes": nodes.to_dicts()}))
         return 0
     _print_tables(tables, zone, arguments)
     _print_space(space, arguments)
+    if clusters.height:
+        _print_clusters(clusters, arguments)
     if nodes is not None and nodes.height:
         _print_nodes(nodes, zone, arguments)
     _print_rejects(rejects, arguments)
@@ -181,6 +187,15 @@ def _print_space(space: list[TableSpace], arguments: Arguments) -> None:
     )
 
 
+def _print_clusters(clusters: pl.DataFrame, arguments: Arguments) -> None:
+    cells = [
+        [None if value is None else str(value) for value in row] for row in clusters.iter_rows()
+    ]
+    headings = ("cluster", ">jobs", ">nodes", ">GPUs")
+    output.print_text("\n")
+    output.print_table(headings, cells, title="Clusters", no_color=arguments.no_color)
+
+
 def _one(value: float | None) -> str | None:
     return None if value is None else f"{value:.1f}"
 
@@ -188,12 +203,13 @@ def _one(value: float | None) -> str | None:
 def _print_nodes(nodes: pl.DataFrame, zone: str, arguments: Arguments) -> None:
     from tachograph.catalog.units import text
 
-    worst = nodes.sort("silence_s", "node", descending=[True, False])
+    worst = nodes.sort("silence_s", "node", "cluster", descending=[True, False, False])
     shown = nodes if arguments.nodes else worst.head(WORST)
     headings = ("node", ">GPUs", ">samples", ">every", ">gaps", ">longest gap", ">all gaps")
     rows = [
         (
-            row["node"], str(row["gpus"]), f"{row['samples']:,}", text(row["interval_s"], "s"), f"{row['gaps']:,}",
+            " of ".join(filter(None, (row["node"], row["cluster"]))), str(row["gpus"]),
+            f"{row['samples']:,}", text(row["interval_s"], "s"), f"{row['gaps']:,}",
             text(row["longest_gap_s"], "s"), text(row["silence_s"], "s"),
         )
         for row in shown.iter_rows(named=True)

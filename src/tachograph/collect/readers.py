@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import TracebackType
 
-from tachograph.catalog.chunks import Chunk
+from tachograph.catalog.chunks import Chunk, of_cluster
 from tachograph.catalog.errors import InputError, TachographError
 from tachograph.collect.journal import CollectJournal, SourceDefectError
 from tachograph.collect.newest import NewestPublisher
@@ -219,12 +219,14 @@ class PolledSource:
     """A source to collect: unique name, interval, connected feed.
 
     `connect` returns a fresh feed for a new reading; without it the feed itself is reused.
+    `cluster`: of what names none.
     """
 
     name: str
     every_s: float
     feed: SourceFeed
     connect: Callable[[], SourceFeed] | None = None
+    cluster: str = ""
 
 
 class SourceReader(threading.Thread):
@@ -284,7 +286,8 @@ class SourceReader(threading.Thread):
         self._journal.begin_poll(name, polled)
         try:
             self._begin_reading()
-            for chunk in self._feed.poll(self._watermark, now=polled):
+            for polled_chunk in self._feed.poll(self._watermark, now=polled):
+                chunk = of_cluster(polled_chunk, self.source.cluster)
                 self._newest.add(chunk, polled)
                 if not self._enqueue(chunk, polled):
                     return 0

@@ -49,10 +49,11 @@ class NodeReport:
     jobs: those that ran there, one row each, newest first: GPUs there, mean utilisation, worst
     health. gpus: one row per GPU: device, sums over all jobs. weeks: the same per GPU and week of
     the jobs' starts. days: per GPU and day, hours with samples of jobs, and mean utilisation in
-    them. Null: not measured, or no job.
+    them. cluster: the one that was given. Null: not measured, or no job.
     """
 
     node: str
+    cluster: str | None
     zone_name: str
     jobs: pl.DataFrame
     gpus: pl.DataFrame
@@ -71,26 +72,31 @@ class NodeReport:
 
 
 def build_node_report(
-    node: str, jobs: pl.DataFrame, gpus: pl.DataFrame, devices: pl.DataFrame, *, zone_name: str
+    node: str,
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    devices: pl.DataFrame,
+    *,
+    zone_name: str,
+    cluster: str | None = None,
 ) -> NodeReport:
     """Return the report.
 
     `gpus`: NODE_GPU_COLUMNS of the rows of job_gpus of the node; `jobs`: NODE_JOB_COLUMNS of those
-    that held them; `devices`: all.
+    that held them; `devices`: of the node, of one cluster.
     """
     mine = gpus.select(NODE_GPU_COLUMNS)
     held = mine.join(jobs.select(NODE_JOB_COLUMNS), on="job_key", how="inner").with_columns(
         week=pl.col("start").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date(),
         seconds=(pl.col("as_of") - pl.col("start")).dt.total_microseconds() / 1e6,
     )
-    of_node = devices.filter(pl.col("node") == node).select(
-        *_GPU, *(["model", "uuid", "pci", "hbm_mib"])
-    )
+    facts = pl.col("model", "uuid", "pci", "hbm_mib").drop_nulls().last()
+    of_node = devices.group_by(_GPU, maintain_order=True).agg(facts)
     known = pl.concat([of_node.select(_GPU), mine.select(_GPU)]).unique()
     sums = known.join(_health(held, _GPU), on=_GPU, how="left", nulls_equal=True)
     listed = sums.join(of_node, on=_GPU, how="left", nulls_equal=True).sort(_GPU)
     return NodeReport(
-        node, zone_name, _jobs(held), listed, _health(held, ["week", *_GPU]).sort("week", *_GPU),
+        node, cluster, zone_name, _jobs(held), listed, _health(held, ["week", *_GPU]).sort("week", *_GPU),
         _days(held, zone_name),
     )  # fmt: skip
 

@@ -369,6 +369,8 @@ def _row_order(columns: Sequence[pl.Series]) -> pl.Series | None:
     size, coded = 1, pl.lit(0, dtype=pl.UInt64)
     for number, column in enumerate(groups):
         codes, count = _codes(column)
+        if count == 1:  # all are null
+            continue
         size *= count
         if codes is None or size > _MOST_CODES:
             return None
@@ -393,10 +395,10 @@ def _row_order(columns: Sequence[pl.Series]) -> pl.Series | None:
 
 def _codes(column: pl.Series) -> tuple[pl.Series | None, int]:
     """Whole numbers from 0 in the order of the values, null least, and how many there may be."""
+    if column.null_count() == len(column):
+        return None, 1
     if column.dtype.is_integer():
         low, high = column.min(), column.max()
-        if low is None or high is None:
-            return pl.repeat(0, len(column), dtype=pl.UInt64, eager=True), 1
         first, count = int(_number(low)), int(_number(high)) - int(_number(low)) + 2
         if count > _MOST_CODES:
             return None, 0

@@ -1,4 +1,4 @@
-"""Content of the lake: rows, spans, bytes, gaps per node, rejects."""
+"""Content of the lake: clusters, rows, spans, bytes, gaps per node, rejects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import polars as pl
 
 from tachograph.catalog.tables import (
     DEVICES,
-    GPU_KEY,
     GPU_SAMPLES,
     JOB_SUMMARIES,
     JOBS,
@@ -186,14 +185,12 @@ def describe_nodes(
         parts = [part for part in parts if part.day > before]
     pieces = []
     for count, part in enumerate(parts):
-        frame, _ = read_partition(lake, GPU_SAMPLES, part, [*GPU_KEY, "t"])
-        distance = (pl.col("t").diff().dt.total_microseconds() / 1e6).over(GPU_KEY)
-        timed = frame.with_columns(d=distance).with_columns(
-            typical=pl.col("d").median().over(GPU_KEY)
-        )
+        frame, _ = read_partition(lake, GPU_SAMPLES, part, [*_GPU, "t"])
+        distance = (pl.col("t").diff().dt.total_microseconds() / 1e6).over(_GPU)
+        timed = frame.with_columns(d=distance).with_columns(typical=pl.col("d").median().over(_GPU))
         is_gap = pl.col("d") > GAP_INTERVALS * pl.col("typical")
         pieces.append(
-            timed.group_by(GPU_KEY).agg(
+            timed.group_by(_GPU).agg(
                 pl.len().alias("samples"),
                 pl.col("t").min().alias("first"),
                 pl.col("t").max().alias("last"),
@@ -208,28 +205,27 @@ def describe_nodes(
     return _by_node(pl.concat(pieces)) if pieces else pl.DataFrame(schema=_NODES)
 
 
+_GPU = DEVICES.key
 _NODES = {
-    "node": pl.String(), "gpus": pl.Int64(), "samples": pl.Int64(), "first": TIME, "last": TIME,
+    "node": pl.String(), "cluster": pl.String(), "gpus": pl.Int64(), "samples": pl.Int64(), "first": TIME, "last": TIME,
     "interval_s": pl.Float64(), "gaps": pl.Int64(), "longest_gap_s": pl.Float64(), "silence_s": pl.Float64(),
 }  # fmt: skip
 
 
 def _by_node(pieces: pl.DataFrame) -> pl.DataFrame:
     """Days of a GPU put together, gaps across midnight included; then GPUs of a node."""
-    ordered = pieces.sort(*GPU_KEY, "first")
-    across = ((pl.col("first") - pl.col("last").shift(1)).dt.total_microseconds() / 1e6).over(
-        GPU_KEY
-    )
-    ordered = ordered.with_columns(across=across, usual=pl.col("typical").median().over(GPU_KEY))
+    ordered = pieces.sort(*_GPU, "first")
+    across = ((pl.col("first") - pl.col("last").shift(1)).dt.total_microseconds() / 1e6).over(_GPU)
+    ordered = ordered.with_columns(across=across, usual=pl.col("typical").median().over(_GPU))
     is_gap = pl.col("across") > GAP_INTERVALS * pl.col("usual")
-    gpus = ordered.group_by(GPU_KEY).agg(
+    gpus = ordered.group_by(_GPU).agg(
         pl.col("samples").sum(), pl.col("first").min(), pl.col("last").max(), pl.col("usual").first(),
         (pl.col("gaps").sum() + is_gap.sum()).alias("gaps"),
         pl.max_horizontal(pl.col("longest").max(), pl.col("across").filter(is_gap).max()).alias("longest"),
         (pl.col("silence").sum() + pl.col("across").filter(is_gap).sum()).alias("silence"),
     )  # fmt: skip
     return (
-        gpus.group_by("node")
+        gpus.group_by("node", "cluster")
         .agg(
             gpus=pl.len(),
             samples=pl.col("samples").sum(),
@@ -241,8 +237,20 @@ def _by_node(pieces: pl.DataFrame) -> pl.DataFrame:
             silence_s=pl.col("silence").max(),
         )
         .select(pl.col(name).cast(dtype) for name, dtype in _NODES.items())
-        .sort("node")
+        .sort("node", "cluster")
     )
+
+
+def describe_clusters(lake: Lake) -> pl.DataFrame:
+    """Return one row per cluster, null: not recorded: `jobs`, `nodes` and `gpus` known of it.
+
+    No rows unless several clusters are recorded.
+    """
+    jobs = lake.latest(JOBS, ("cluster", "end")).group_by("cluster").agg(jobs=pl.len())
+    gpus = pl.struct("node", "gpu").n_unique()
+    units = lake.latest(DEVICES).group_by("cluster").agg(nodes=pl.col("node").n_unique(), gpus=gpus)
+    rows = jobs.join(units, on="cluster", how="full", coalesce=True, nulls_equal=True)
+    return rows.sort("cluster") if rows["cluster"].drop_nulls().len() > 1 else rows.clear()
 
 
 def describe_rejects(lake: Lake) -> pl.DataFrame:

@@ -11,7 +11,14 @@ from itertools import product
 
 import polars as pl
 
-from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk, Reject
+from tachograph.catalog.chunks import (
+    CLUSTER_MARK,
+    Chunk,
+    ChunkPart,
+    PendingChunk,
+    Reject,
+    with_cluster_column,
+)
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, TABLES, LakeTable
 from tachograph.catalog.units import EPOCH, microseconds
@@ -19,6 +26,7 @@ from tachograph.lake.compact import count_merged
 from tachograph.lake.conform import Conformed, conform, resolve
 from tachograph.lake.delta import AppendResult, Lake
 from tachograph.lake.numbering import NearSamples, SampledTimes, renumbered
+from tachograph.lake.places import NodePlaces, cluster_pairs
 from tachograph.lake.problems import lake_errors
 
 BATCH_ROWS = 4_000_000  # of chunks that are committed together
@@ -262,19 +270,28 @@ def _rows(chunks: Iterable[_ReadyChunk]) -> int:
     return sum(one.rows for one in chunks)
 
 
-def _sampled(lake: Lake, node: str, first: datetime, last: datetime) -> Mapping[int, NearSamples]:
+def _sampled(lake: Lake, place: str, first: datetime, last: datetime) -> Mapping[int, NearSamples]:
     """Samples of each index of a node in a time, and next to it."""
+    node, _, cluster = place.partition(CLUSTER_MARK)
     t = pl.col("t")
     inside = t.filter(t.is_between(first, last))
     with lake_errors(lake.uri(GPU_SAMPLES)):
-        rows = lake.read_files(GPU_SAMPLES, lake.files(GPU_SAMPLES), ["node", "gpu", "t"])
-        near = rows.filter(pl.col("node") == node).group_by("gpu")
-        times = near.agg(
-            before=t.filter(t < first).max(),
-            first=inside.min(),
-            last=inside.max(),
-            after=t.filter(t > last).min(),
-        ).collect()
+        rows = lake.read_files(
+            GPU_SAMPLES, lake.files(GPU_SAMPLES), ["node", "cluster", "gpu", "t"]
+        )
+        mine = rows.filter(pl.col("node") == node)
+        if cluster:
+            mine = mine.filter(pl.col("cluster") == cluster)
+        times = (
+            mine.group_by("gpu")
+            .agg(
+                before=t.filter(t < first).max(),
+                first=inside.min(),
+                last=inside.max(),
+                after=t.filter(t > last).min(),
+            )
+            .collect()
+        )
     return {gpu: NearSamples(*row) for gpu, *row in times.iter_rows()}
 
 
@@ -300,7 +317,7 @@ def _ready(
     report.unmapped.update(chunk.unread)
     since = (reached or 0) if chunk.since is None else microseconds(chunk.since)
     if any("gpu" in part.frame.columns for part in chunk.parts):
-        chunk = replace(chunk, parts=renumbered(chunk.parts, lake.latest(DEVICES), sampled))
+        chunk = replace(chunk, parts=_renumbered(chunk.parts, lake, sampled))
     conformed: list[Conformed] = []
     parts: list[ChunkPart] = []
     for part in chunk.parts:
@@ -314,6 +331,19 @@ def _ready(
     names = tuple(_names(chunk, name))
     chunk = replace(chunk, parts=tuple(parts))
     return _ReadyChunk(chunk, name, again, names, tuple(conformed), mark, since)
+
+
+def _renumbered(
+    parts: Sequence[ChunkPart], lake: Lake, sampled: SampledTimes
+) -> tuple[ChunkPart, ...]:
+    """Return parts with the indices of the lake; those of a node by its cluster, too."""
+    known = lake.latest(DEVICES).sort("seq")
+    pairs = cluster_pairs([known, *(part.frame for part in parts)])
+    if pairs.is_empty():
+        return renumbered(parts, known, sampled)
+    places = NodePlaces.of(pairs)
+    placed = renumbered([places.part(part) for part in parts], places.devices(known), sampled)
+    return tuple(with_cluster_column(part) for part in placed)
 
 
 def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: IngestReport) -> None:
@@ -445,18 +475,17 @@ def _note_devices(lake: Lake, samples: Sequence[pl.DataFrame], app_id: str, mark
     capacity = (
         (pl.col("hbm_used_mib") + pl.col("hbm_free_mib")).max().cast(pl.Float64).alias("measured")
     )
-    each = [frame.lazy().group_by("node", "gpu", "mig").agg(capacity) for frame in samples]
-    seen = pl.concat(each).group_by("node", "gpu", "mig").agg(pl.col("measured").max()).collect()
-    known = lake.latest(DEVICES).select(
-        "node", "gpu", "mig", "usable_mib", there=pl.lit(value=True)
-    )
-    joined = seen.join(known, on=["node", "gpu", "mig"], how="left", nulls_equal=True)
+    key = list(DEVICES.key)
+    each = [frame.lazy().group_by(key).agg(capacity) for frame in samples]
+    seen = pl.concat(each).group_by(key).agg(pl.col("measured").max()).collect()
+    known = lake.latest(DEVICES).select(*key, "usable_mib", there=pl.lit(value=True))
+    joined = seen.join(known, on=key, how="left", nulls_equal=True)
     fresh = joined.filter(
         pl.col("there").is_null()
         | (pl.col("usable_mib").is_null() & pl.col("measured").is_not_null())
     )
     if fresh.height:
-        rows = fresh.select("node", "gpu", "mig", usable_mib="measured")
+        rows = fresh.select(*key, usable_mib="measured")
         conformed = conform(rows, DEVICES, now=datetime.now(UTC))
         lake.append(DEVICES, conformed.frame, app_id=app_id, mark=mark)
 

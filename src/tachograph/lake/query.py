@@ -19,6 +19,7 @@ from tachograph.catalog.tables import (
     ALLOCATIONS,
     ANALYSES,
     FINDINGS,
+    GPU_KEY,
     GPU_SAMPLES,
     JOB_GPUS,
     JOB_MINUTES,
@@ -46,6 +47,7 @@ from tachograph.lake.filters import (
     sort_jobs,
     with_reported,
 )
+from tachograph.lake.places import may_be_of
 from tachograph.lake.problems import lake_errors
 
 MANY_JOBS = 50_000  # whose findings are read a part at a time
@@ -294,27 +296,34 @@ def read_of_gpus(
     lake: Lake, table: LakeTable, gpus: pl.DataFrame, *, begin: datetime, end: datetime
 ) -> pl.DataFrame:
     """Return rows of a table of GPUs that start between `begin` and `end`, for these GPUs."""
-    wanted = gpus.select("node", "gpu", "mig").unique()
+    wanted = gpus.select(*GPU_KEY, of_job="cluster").unique()
     days = [day for day in lake.days(table) if begin.date() <= day <= end.date()]
     with lake_errors(lake.uri(table)):
         inside = lake.scan(table, days).filter(pl.col("t").is_between(begin, end)).collect()
-    rows = inside.join(wanted, on=["node", "gpu", "mig"], how="semi", nulls_equal=True)
-    return resolve(rows, table)[0]
+    rows = inside.join(wanted, on=GPU_KEY, nulls_equal=True).filter(may_be_of("of_job"))
+    return resolve(rows.drop("of_job"), table)[0]
 
 
 def read_node(
-    lake: Lake, node: str, of_jobs: Sequence[str], of_gpus: Sequence[str]
+    lake: Lake,
+    node: str,
+    of_jobs: Sequence[str],
+    of_gpus: Sequence[str],
+    *,
+    cluster: str | None = None,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return a node's jobs and their rows of job_gpus there, with keys and chosen columns.
 
-    Errors: those of `read_summaries`.
+    cluster: only of this one, or of none.     Errors: those of `read_summaries`.
     """
     keys = ("job_key", "seq")
     files = [
         file for file in lake.files(JOB_GPUS) if (file.low or node) <= node <= (file.high or node)
     ]
     with lake_errors(lake.uri(JOB_GPUS)):
-        rows = lake.read_files(JOB_GPUS, files).filter(pl.col("node") == node)
+        rows = lake.read_files(JOB_GPUS, files).filter(
+            pl.col("node") == node, may_be_of(pl.lit(cluster, pl.String))
+        )
         found = rows.select(list(dict.fromkeys((*keys, *of_gpus)))).collect()
     wanted = found["job_key"].unique().to_list()
     jobs = read_summaries(lake, list(dict.fromkeys((*keys, *of_jobs))), keys=wanted)

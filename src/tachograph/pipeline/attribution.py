@@ -20,6 +20,7 @@ from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.mig import mig_share
 from tachograph.catalog.tables import GPU_KEY, PIPES, SLURM_NUMBERING, TIME
 from tachograph.lake.numbering import unsure_times
+from tachograph.lake.places import host_name, without_places
 
 NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
 RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
@@ -74,7 +75,9 @@ def attribute(
     )
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node")).drop("shared")
     runs = runs.with_columns(shares=pl.col("run").is_in(sharing.implode()))
-    foreign = _beside_other_clusters(placed, runs)
+    foreign = pl.concat(
+        [_beside_other_clusters(placed, runs), _sampled_elsewhere(best, inventory)]
+    ).unique()
     by_samples = best.filter(provenance=BY_SAMPLES)
     others = best.filter(pl.col("provenance") != BY_SAMPLES)
     best = pl.concat([others.join(foreign, on=["run", "node"], how="anti"), by_samples])
@@ -83,9 +86,9 @@ def attribute(
     known, too_many = _named_by_samples(finest, runs)
     unnamed = best.filter(pl.col("gpu").is_null()).join(known, on=["run", "node"], how="anti")
     accompanied = _accompanied(placed, runs)
-    of_clusters = placed.join(runs.select("run", "cluster"), on="run").group_by("node")
-    clusters = of_clusters.agg(pl.col("cluster").drop_nulls().n_unique())
-    mixed = clusters.filter(pl.col("cluster") > 1)["node"]
+    of_clusters = placed.join(runs.select("run", "cluster"), on="run").select("node", "cluster")
+    pairs = without_places(of_clusters.drop_nulls().unique()).unique()
+    mixed = pairs.filter(pl.col("node").is_duplicated())["node"].unique()
     whole, unclear = _whole_nodes(unnamed, known, runs, inventory, accompanied, mixed=mixed)
     claims = pl.concat([_named_units(known, inventory), whole]).unique()
     separated, contested = separate(claims)
@@ -446,28 +449,42 @@ def _accompanied(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
 def _beside_other_clusters(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     """(run, node) where a run of another cluster was on a node of this name at the same time.
 
-    Samples name the node and not its cluster, so they may be of either.
+    Samples name the node and not its cluster, so they may be of either; not so where telemetry
+    names the run's own cluster.
     """
     gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0) | pl.col("shares"))
     of_cluster = gpu_runs.filter(pl.col("cluster").is_not_null()).select("run", "cluster")
+    if of_cluster["cluster"].n_unique() < 2:
+        return placed.select("run", "node").clear()
     ends = (pl.col("start").min(), pl.col("end").max())
     stays = placed.join(of_cluster, on="run").group_by("run", "node", "cluster").agg(ends)
-    mixed = stays.filter(pl.col("cluster").n_unique().over("node") > 1).sort("end", "run")
+    stays = stays.with_columns(host=host_name("node"))
+    mixed = stays.filter(pl.col("cluster").n_unique().over("host") > 1).sort("end", "run")
     found = [mixed.select("run", "node").clear()]
     for cluster in mixed["cluster"].unique().sort():
         others = mixed.filter(pl.col("cluster") != cluster).sort("start", "run")
-        begun = others.select("node", "start", until=pl.col("end").cum_max().over("node"))
-        mine = mixed.filter(cluster=cluster).rename({"start": "begin"})
+        begun = others.select("host", "start", until=pl.col("end").cum_max().over("host"))
+        untold = mixed.filter(pl.col("node") == pl.col("host"), cluster=cluster)
+        mine = untold.rename({"start": "begin"})
         near = mine.join_asof(
             begun,
             left_on="end",
             right_on="start",
-            by="node",
+            by="host",
             allow_exact_matches=False,
             check_sortedness=False,
         )
         found.append(near.filter(pl.col("until") > pl.col("begin")).select("run", "node"))
     return pl.concat(found)
+
+
+def _sampled_elsewhere(best: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """(run, node) without recorded GPUs on a node of which only other clusters have telemetry."""
+    of_clusters = inventory.select(node=host_name("node"), place="node")
+    others = of_clusters.filter(pl.col("node") != pl.col("place")).select("node")
+    untold = others.join(inventory, on="node", how="anti").unique()
+    unnamed = best.filter(pl.col("gpu").is_null())
+    return unnamed.join(untold, on="node", how="semi").select("run", "node")
 
 
 def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -576,17 +593,20 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
     for hosts, count in nodes.gpus.items():
         for node in _expand(hosts):
             configured += [(node, gpu, None, None, None, None, None) for gpu in range(count)]
-    extra = pl.DataFrame(configured, schema=known.schema, orient="row").join(
-        known, on=["node", "gpu"], how="anti"
+    places = known.select(node=host_name("node"), place="node").unique()
+    every = pl.DataFrame(configured, schema=known.schema, orient="row").join(
+        places, on="node", how="left"
     )
-    together = pl.concat([known, extra])
+    every = every.with_columns(node=pl.coalesce("place", "node")).drop("place")
+    together = pl.concat([known, every.join(known, on=["node", "gpu"], how="anti")])
     models = {node: model for hosts, model in nodes.models.items() for node in _expand(hosts)}
     if models:
-        named = pl.DataFrame({"node": list(models), "named": list(models.values())})
+        named = pl.DataFrame({"host": list(models), "named": list(models.values())})
         together = (
-            together.join(named, on="node", how="left")
+            together.with_columns(host=host_name("node"))
+            .join(named, on="host", how="left")
             .with_columns(model=pl.coalesce("named", "model"))
-            .drop("named")
+            .drop("named", "host")
         )
     return together.sort(*GPU_KEY)
 

@@ -17,7 +17,8 @@ from tachograph.catalog.counters import HOST_COUNTERS
 from tachograph.catalog.tables import HOST_CHARACTERISTICS, JOB_NODE_MINUTES, NODE_SAMPLES, TIME
 from tachograph.catalog.units import DAY_US, microseconds, midnight
 from tachograph.lake.delta import Lake
-from tachograph.lake.partitions import Partition, partitions, read_partition
+from tachograph.lake.partitions import Partition, partitions
+from tachograph.lake.places import NodePlaces, read_places, without_places
 from tachograph.pipeline.attribution import Attribution
 from tachograph.pipeline.kernel import MINUTE_US, spacing
 from tachograph.pipeline.minutes import StagedFiles
@@ -480,10 +481,14 @@ class HostMinutes:
         *,
         number: int,
         max_gap_intervals: float,
+        places: NodePlaces,
     ) -> None:
-        """`runs`: (run, job_key, job_id, start), all or some of those in `owned`."""
+        """`runs`: (run, job_key, job_id, cluster, start), all or some of those in `owned`, whose
+        nodes are those of `places`.
+        """
         self.lake, self.number, self.max_gap_intervals = lake, number, max_gap_intervals
-        self.keys = runs.select("run", "job_key", "job_id", "start")
+        self.places = places
+        self.keys = runs.select("run", "job_key", "job_id", "cluster", "start")
         self.staged = StagedFiles(lake, JOB_NODE_MINUTES, number)
         self.days = lake.days(NODE_SAMPLES)
         self.stretches = _stretches(owned, self.keys) if self.days else pl.DataFrame()
@@ -537,7 +542,7 @@ class HostMinutes:
         self, part: Partition, stretches: pl.DataFrame, carried: CarriedHostSums
     ) -> CarriedHostSums:
         columns = ["t", "node", *(name for name in HOST_COUNTERS_READ if part.has(name))]
-        frame, _ = read_partition(self.lake, NODE_SAMPLES, part, columns)
+        frame = read_places(self.lake, NODE_SAMPLES, part, columns, self.places)
         mine = self.keys.join(stretches, on="run", how="semi")
         starts: dict[int, datetime] = dict(mine.select("run", "start").iter_rows())
         minutes, further = reduce_hosts(
@@ -554,6 +559,8 @@ class HostMinutes:
     def _write(self, minutes: pl.DataFrame) -> None:
         if not minutes.height:
             return
+        if not self.places.table.is_empty():
+            minutes = without_places(minutes)
         keyed = minutes.join(self.keys, on="run", how="left", maintain_order="left")
         begin = pl.col("start") + pl.duration(minutes=pl.col("minute"))
         rows = keyed.with_columns(

@@ -56,6 +56,13 @@ def build_runs(
     return runs.sort("job_key").with_row_index("run").with_columns(pl.col("run").cast(pl.Int32))
 
 
+def with_clusters(
+    allocations: pl.DataFrame, jobs: pl.DataFrame, clusters: pl.Series
+) -> pl.DataFrame:
+    """Return allocations with the cluster of their jobs, as `build_runs` decides it."""
+    return _named(allocations, _clusters(jobs, allocations, clusters))
+
+
 def _looked_at(now: datetime) -> pl.Expr:
     """Up to when a run without end is analyzed."""
     known = pl.col("start") + pl.duration(

@@ -22,6 +22,7 @@ from tachograph.catalog.tables import (
 )
 from tachograph.catalog.units import DAY_US, microseconds, midnight
 from tachograph.lake.delta import Lake
+from tachograph.lake.places import without_places
 from tachograph.lake.query import read_gpus, read_minutes, read_node_minutes
 from tachograph.pipeline.accumulators import Accumulators
 from tachograph.pipeline.kernel import MINUTE_US
@@ -66,6 +67,7 @@ class StagedFiles:
 
 
 _VALUES = (*MINUTE_MEANS, *MINUTE_MAXIMA)
+_OWNER = ("job_key", "job_id", "cluster", *GPU_KEY)
 CUT_MINUTES: Mapping[str, pl.DataType] = {
     "run": pl.Int32(),
     **{name: JOB_MINUTES.schema[name] for name in (*GPU_KEY, "minute", "t", "samples", *_VALUES)},
@@ -99,13 +101,13 @@ def write_minutes(
 ) -> Accumulators:
     """Write a partition's whole minutes as one file; return the rest and the timeline.
 
-    `keys`: run, job_key, job_id, start. Errors: LakeError when it cannot be written.
+    `keys`: run, job_key, job_id, cluster, start. Errors: LakeError when it cannot be written.
     """
     if not len(minutes.minute):
         return replace(
             part, timeline=empty_timeline(), cut_minutes=pl.DataFrame(schema=CUT_MINUTES)
         )
-    owner = minutes.owner.join(keys, on="run", how="left", maintain_order="left")
+    owner = without_places(minutes.owner).join(keys, on="run", how="left", maintain_order="left")
     lengths = np.diff(minutes.begin)
     start = owner["start"].to_physical().to_numpy()
     t = np.repeat(start, lengths) + minutes.minute * np.int64(MINUTE_US)
@@ -187,7 +189,7 @@ def _rows(
 ) -> pl.DataFrame:
     """Minutes as table rows, and their runs (`run`)."""
     place = pl.Series(segment)
-    columns = {name: owner[name].gather(place) for name in ("run", "job_key", "job_id", *GPU_KEY)}
+    columns = {name: owner[name].gather(place) for name in ("run", *_OWNER)}
     columns["t"] = pl.Series(t[slot]).cast(TIME)
     columns["minute"], columns["samples"] = (
         pl.Series(minutes.minute[slot]),

@@ -13,12 +13,14 @@ from typing import Any, Protocol, TypeVar
 
 import polars as pl
 
+from tachograph.catalog.chunks import CLUSTER_MARK
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.tables import GPU_KEY, GPU_SAMPLES, TIME
 from tachograph.catalog.units import midnight
 from tachograph.lake.data_files import GREATEST
 from tachograph.lake.delta import Lake
-from tachograph.lake.partitions import Partition, partitions, read_partition
+from tachograph.lake.partitions import Partition, partitions
+from tachograph.lake.places import NodePlaces, read_places
 from tachograph.pipeline.accumulators import Accumulators
 from tachograph.pipeline.attribution import INTERVALS_SCHEMA
 from tachograph.pipeline.minutes import write_minutes
@@ -84,7 +86,8 @@ Ridges = Mapping[tuple[str, int], tuple[float, ...]]
 class Reduction:
     """Input of a reduction: tables, intervals, options, number; idle is below `idle_util`.
 
-    intervals: sorted by (node, gpu, mig, start), never overlapping; steps: those of steps;
+    intervals: sorted by (node, gpu, mig, start), never overlapping; nodes are those of `places`;
+    steps: those of steps;
     handovers: seconds between them, whose samples are only counted. keys: run, job_key, job_id,
     start, and how many `gpus`, of each run. labeller: labels each minute of a GPU; None: no labels.
     """
@@ -99,6 +102,7 @@ class Reduction:
     labeller: Labeller | None = None
     steps: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=INTERVALS_SCHEMA))
     handovers: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=INTERVALS_SCHEMA))
+    places: NodePlaces = field(default_factory=NodePlaces)
 
 
 def reduce_days(
@@ -152,7 +156,7 @@ def reduce_one(
     `intervals`, `steps`, `handovers`, `keys`: of its day and nodes. Run twice it writes two files,
     and only the committed one counts.
     """
-    frame, _ = read_partition(reduction.lake, GPU_SAMPLES, part, columns)
+    frame = read_places(reduction.lake, GPU_SAMPLES, part, columns, reduction.places)
     starts: dict[int, datetime] = dict(keys.select("run", "start").iter_rows())
     gpus: dict[int, int] = dict(keys.select("run", "gpus").iter_rows())
     reduced, minutes = reduce_partition(
@@ -218,7 +222,7 @@ def _of_nodes(intervals: pl.DataFrame, part: Partition) -> pl.DataFrame:
 
 
 def part_nodes(part: Partition) -> tuple[str, str]:
-    """Return the least and greatest node of a partition."""
+    """Return the least and greatest node of a partition, by cluster, too."""
     low = min(file.low or "" for file in part.files)
     high = max(file.high or GREATEST for file in part.files)
-    return part.low or low, part.high or high
+    return part.low or low, f"{part.high or high}{CLUSTER_MARK}{GREATEST}"

@@ -17,6 +17,7 @@ from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError, LakeError
 from tachograph.catalog.tables import (
+    ALLOCATIONS,
     ANALYSES,
     DEVICES,
     FINDINGS,
@@ -24,12 +25,16 @@ from tachograph.catalog.tables import (
     JOB_GPUS,
     JOB_SUMMARIES,
     JOBS,
+    NODE_SAMPLES,
     STEP_SUMMARIES,
     TIME,
     WINDOWED,
+    LakeTable,
 )
 from tachograph.catalog.units import midnight
 from tachograph.lake.delta import Lake
+from tachograph.lake.places import PAIR, NodePlaces, cluster_pairs
+from tachograph.lake.problems import lake_errors
 from tachograph.lake.retention import SAMPLES, removed_before, sealed_summaries
 from tachograph.pipeline.accumulators import Accumulators, OpenRuns
 from tachograph.pipeline.attribution import (
@@ -40,7 +45,13 @@ from tachograph.pipeline.attribution import (
     with_own_indices,
 )
 from tachograph.pipeline.hosts import HostMinutes
-from tachograph.pipeline.job_runs import Misplaced, build_runs, misplaced, with_raw_ids
+from tachograph.pipeline.job_runs import (
+    Misplaced,
+    build_runs,
+    misplaced,
+    with_clusters,
+    with_raw_ids,
+)
 from tachograph.pipeline.minutes import MinuteWriter
 from tachograph.pipeline.near import read_accounting, read_steps
 from tachograph.pipeline.partition import Labeller
@@ -147,14 +158,15 @@ class _Plan:
     """Plan of an analysis, made before any reduction.
 
     `owned`: every run, and its GPUs over time. `runs`: those to analyze, one row each. `gone`: keys
-    of summaries whose runs the accounting no longer has. `horizon`: time before which samples were
-    removed. `full`: everything is analyzed again.
+    of summaries whose runs the accounting no longer has. `places`: what nodes are called in all
+    these tables. `horizon`: time before which samples were removed. `full`: everything is analyzed again.
     """
 
     owned: Attribution
     runs: pl.DataFrame
     steps: StepRows
     units: pl.DataFrame
+    places: NodePlaces
     seen: InputVersions
     gone: pl.DataFrame
     misplaced: Misplaced
@@ -174,16 +186,19 @@ def _plan(
     news = news_since(lake, last, seen)
     if news.nothing:
         return None
-    devices, known = lake.latest(DEVICES), read_accounting(lake, news, last, now=now)
+    known = read_accounting(lake, news, last, now=now)
+    devices, places = _placed_devices(lake, known.clusters)
     units = inventory(devices, configuration.nodes)
-    recorded = with_raw_ids(known.allocations, known.jobs)
-    allocations = with_own_indices(recorded, devices, slurm=configuration.slurm, jobs=known.jobs)
+    stored = with_clusters(with_raw_ids(known.allocations, known.jobs), known.jobs, known.clusters)
+    allocations = with_own_indices(
+        places.named(stored), devices, slurm=configuration.slurm, jobs=known.jobs
+    )
     runs = build_runs(
         known.jobs, allocations, slurm=configuration.slurm, now=now, clusters=known.clusters
     )
     owned = attribute(runs, allocations, units.select(*GPU_KEY))
     sealed = sealed_summaries(lake)  # of the others all samples are there, or there never were any
-    touched = _touched(owned, allocations, news, known.summaries).join(
+    touched = _touched(owned, stored, news, known.summaries).join(
         owned.runs.join(sealed, on="job_key", how="semi"), on="run", how="anti"
     )
     mine = replace(owned, runs=owned.runs.join(touched, on="run", how="semi"))
@@ -193,12 +208,35 @@ def _plan(
         runs=mine.runs,
         steps=steps,
         units=units,
+        places=places,
         seen=seen,
         gone=known.summaries.join(owned.runs, on="job_key", how="anti").select("job_key"),
         misplaced=misplaced(runs, allocations),
         horizon=horizon,
         full=news.everything,
     )
+
+
+def _placed_devices(lake: Lake, clusters: pl.Series) -> tuple[pl.DataFrame, NodePlaces]:
+    """Return the devices by the places of their nodes, and all places.
+
+    `clusters`: those of the accounting. Who has a node of a name, all rows of the lake decide.
+    """
+    devices = lake.latest(DEVICES)
+    told = [devices]
+    if any("cluster" not in file.empty for file in lake.files(NODE_SAMPLES)):
+        told.append(_pairs_of(lake, NODE_SAMPLES))
+    pairs = cluster_pairs(told)
+    if pl.concat([pairs["cluster"], clusters]).n_unique() < 2 or pairs.is_empty():
+        places = NodePlaces()
+    else:
+        places = NodePlaces.of(pairs, cluster_pairs([_pairs_of(lake, ALLOCATIONS)]))
+    return places.devices(devices), places
+
+
+def _pairs_of(lake: Lake, table: LakeTable) -> pl.DataFrame:
+    with lake_errors(lake.uri(table)):
+        return lake.scan(table).select(PAIR).unique().collect(engine="streaming")
 
 
 def _check(configuration: Configuration) -> None:
@@ -310,20 +348,21 @@ class _Analysis:
         self.held = every.group_by("run", *GPU_KEY, maintain_order=True).agg(held_s=held)
         per_run = self.held.group_by("run").len("gpus")
         self.nodes_held = self.held.group_by("run").agg(nodes_held=pl.col("node").n_unique())
-        keys = self.runs.select("run", "job_key", "job_id", "start").join(
+        keys = self.runs.select("run", "job_key", "job_id", "cluster", "start").join(
             per_run, on="run", how="left"
         )
         idle_util = configuration.thresholds.idle_util
         self.reduction = Reduction(
             lake, self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, judge.labeller,
-            steps.intervals, handovers,
+            steps.intervals, handovers, plan.places,
         )  # fmt: skip
         self.steps = OpenSteps(steps)
         self.minutes = MinuteWriter(lake, keys, self.number, idle_util=idle_util)
         max_gap_intervals = configuration.analysis.max_gap_intervals
         self.hosts = HostMinutes(
-            lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals
-        )
+            lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals,
+            places=plan.places,
+        )  # fmt: skip
         self.open_runs = OpenRuns(self.runs.select("run", "start"), per_run, configuration.analysis)
         self.waiting = self.runs
         self.summaries = SummaryBuffer(lake, self.number)

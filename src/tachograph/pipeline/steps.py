@@ -20,6 +20,7 @@ import polars as pl
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.tables import GPU_KEY, STEP_SUMMARIES
 from tachograph.lake.conform import in_schema
+from tachograph.lake.places import host_name
 from tachograph.pipeline.accumulators import merge_segments, out_of
 from tachograph.pipeline.attribution import HANDOVER, INTERVALS_SCHEMA, Attribution
 from tachograph.pipeline.statistics import seconds_between
@@ -189,11 +190,11 @@ def _placed(steps: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
     lists = steps.select("node_list").unique().drop_nulls()["node_list"].to_list()
     expanded = pl.DataFrame(
         [(written, node) for written in lists for node in _nodes(written)],
-        schema={"node_list": pl.String, "node": pl.String},
+        schema={"node_list": pl.String, "host": pl.String},
         orient="row",
     )
     named = steps.join(expanded, on="node_list", how="inner").join(
-        units, on=["run", "node"], how="inner"
+        units.with_columns(host=host_name("node")), on=["run", "host"], how="inner"
     )
     here = units.group_by("run").len("run_nodes")
     unnamed = steps.filter(pl.col("node_list").is_null()).join(here, on="run", how="inner")

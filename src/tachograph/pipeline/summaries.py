@@ -26,6 +26,7 @@ from tachograph.catalog.tables import (
     LimitingResource,
 )
 from tachograph.lake.conform import in_schema
+from tachograph.lake.places import without_places
 from tachograph.pipeline.accumulators import SEGMENT_KEY, Accumulators
 from tachograph.pipeline.statistics import (
     AREA,
@@ -96,7 +97,7 @@ def summarize(
     timelines = complete.timeline.join(
         runs.select("run", "job_key"), on="run", maintain_order="left"
     )
-    return JobTables(jobs, gpu_columns(gpus), timelines, node_minutes)
+    return JobTables(jobs, without_places(gpu_columns(gpus)), timelines, node_minutes)
 
 
 def excluded(frame: pl.DataFrame, filters: StudyFilters) -> pl.Expr:
@@ -139,7 +140,8 @@ def summarize_gpus(
     samples 0 and null statistics.
     """
     running = pl.col("end").is_null().alias("running")
-    run_columns = runs.select("run", "job_key", "job_id", "elapsed_s", "time_precision_s", running)
+    names = ("run", "job_key", "job_id", "cluster", "elapsed_s", "time_precision_s")
+    run_columns = runs.select(*names, running)
     joined = held.join(run_columns, on="run", how="left").join(
         facts, on=list(SEGMENT_KEY[1:]), how="left", nulls_equal=True
     )

@@ -19,7 +19,7 @@ from typing import cast
 import msgspec
 import polars as pl
 
-from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, next_watermark
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, next_watermark, of_cluster
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.tables import TIME
@@ -192,8 +192,9 @@ def _chunk(name: str, origin: str, parts: tuple[ChunkPart, ...], rows: SeriesRow
 
 
 def with_cluster(parts: Iterable[ChunkPart], cluster: str | None) -> tuple[ChunkPart, ...]:
-    """Return parts with the cluster of their allocations set."""
-    return _with_allocations(parts, cluster=pl.lit(cluster, dtype=pl.String))
+    """Return parts with the cluster of allocations that name none set."""
+    named = pl.coalesce(pl.col("^cluster$"), pl.lit(cluster, dtype=pl.String))
+    return _with_allocations(parts, cluster=named)
 
 
 def _without_starts(parts: Iterable[ChunkPart]) -> tuple[ChunkPart, ...]:
@@ -253,9 +254,11 @@ def read(
     if options.files and options.url:
         raise UsageError("pages and --url are both given", do="give one of them")
     if options.files:
-        yield from _read_pages(options, settings, configuration, now)
+        chunks = _read_pages(options, settings, configuration, now)
     else:
-        yield from _scrape_once(tuple(options.url), settings, configuration, now)
+        chunks = _scrape_once(tuple(options.url), settings, configuration, now)
+    for chunk in chunks:
+        yield of_cluster(chunk, settings.cluster)
 
 
 def _scrape_once(

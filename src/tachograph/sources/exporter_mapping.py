@@ -33,7 +33,9 @@ _JOINING = re.compile(r"(sum|max)\s+([a-zA-Z_][a-zA-Z0-9_]*)|(fallback)", re.ASC
 
 
 class LabelNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Label names of a site or an exporter, tried before the usual ones."""
+    """Label names of a site or an exporter, tried before the usual ones; `cluster`: in their
+    place.
+    """
 
     node: tuple[str, ...] = ()
     gpu: tuple[str, ...] = ()
@@ -42,6 +44,7 @@ class LabelNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pci: tuple[str, ...] = ()
     model: tuple[str, ...] = ()
     job: tuple[str, ...] = ()
+    cluster: tuple[str, ...] = ()
 
 
 USUAL_LABELS = LabelNames()

@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Literal
 
-from tachograph.catalog.chunks import GpuNumbering
+from tachograph.catalog.chunks import CLUSTER_MARK, GpuNumbering
 from tachograph.catalog.counters import (
     COUNTERS_BY_NAME,
     DCGM_PREFIX,
@@ -59,6 +59,7 @@ _PROFILE = ("GPU_I_PROFILE", "gpu_i_profile")
 _UUID = ("UUID", "uuid", "gpu_uuid")
 _PCI = ("pci_bus_id",)
 _MODEL = ("modelName", "model_name", "name")
+_CLUSTER = ("exported_cluster", "cluster", "Cluster")
 # jobs and steps: lower case, as any exporter spells them; `job` is the scraper's own
 _JOB = (
     "hpc_job",
@@ -129,6 +130,13 @@ class SeriesLocation:
     job: str | None = None
     rank: int = NO_INDEX
     profile: str | None = None
+    cluster: str | None = None
+
+    def place(self, node: str | None) -> str | None:
+        """Return a node with the cluster of these labels."""
+        if node is None or self.cluster is None:
+            return node
+        return f"{node}{CLUSTER_MARK}{self.cluster}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +152,9 @@ def locate(
 ) -> SeriesLocation | UnusableLabels:
     """Return the place named by a series's labels.
 
-    >>> locate({"Hostname": "n1.example.org", "gpu": "0", "GPU_I_ID": "7", "UUID": "GPU-a", "hpc_job": "0"})
-    SeriesLocation(node='n1', gpu=0, mig=7, uuid='GPU-a', pci=None, model=None, job=None, rank=1, profile=None)
+    >>> found = locate({"Hostname": "n1.example.org", "gpu": "0", "GPU_I_ID": "7", "cluster": "a"})
+    >>> found.node, found.gpu, found.mig, found.job, found.cluster
+    ('n1', 0, 7, None, 'a')
     >>> locate({"instance": "n2:9100", "device": "eth0"}).node
     'n2'
     >>> locate({"gpu": "all"})
@@ -164,8 +173,9 @@ def locate(
     uuid, pci = _uuid(labels, names), _first(labels, (*names.pci, *_PCI))
     node = _node(labels, names.node)
     job = _job(labels, names.job)
+    cluster = _first(labels, names.cluster or _CLUSTER)
     if gpu is None and uuid is None and pci is None:
-        return SeriesLocation(node, job=job)
+        return SeriesLocation(node, job=job, cluster=cluster)
     part = next((name for name in _PARTS_OF_A_GPU if labels.get(name) and name != over), None)
     if part is not None:
         return UnusableLabels("not_a_gpu", f"{part}={labels[part]}"[:200])
@@ -179,6 +189,7 @@ def locate(
         job,
         rank,
         None if mig is None else _first(labels, _PROFILE),
+        cluster,
     )
 
 

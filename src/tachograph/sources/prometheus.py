@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import httpx2
 import msgspec
 
-from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk
+from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk, of_cluster
 from tachograph.catalog.config import FILE_NAME
 from tachograph.catalog.errors import ConfigError, UsageError
 from tachograph.catalog.units import YEAR_S, parse_time, real_number, whole_number
@@ -187,7 +187,7 @@ def _entry(options: argparse.Namespace, configuration: Configuration) -> dict[st
     elif options.url:
         return {}
     elif options.files:
-        kept = ("labels", "metrics", "refresh_s")
+        kept = ("cluster", "labels", "metrics", "refresh_s")
         return (
             {key: entries[0][key] for key in kept if key in entries[0]} if len(entries) == 1 else {}
         )
@@ -492,7 +492,7 @@ def read(
     memory = _memory(settings)
     if options.files:
         for file in options.files:
-            yield read_saved(Path(file), memory)
+            yield of_cluster(read_saved(Path(file), memory), settings.cluster)
         return
     if options.from_ is None:
         raise UsageError(
@@ -514,7 +514,8 @@ def read(
     server = server_of(settings)
     try:
         querying = PrometheusQueries(settings, server, memory.vocabulary.names)
-        yield from pending(querying, memory, start, end, settled=settled)
+        for chunk in pending(querying, memory, start, end, settled=settled):
+            yield of_cluster(chunk, settings.cluster)
     finally:
         server.close()
 

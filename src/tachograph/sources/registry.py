@@ -165,6 +165,7 @@ class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     source: str
     name: str = ""  # default: the source
+    cluster: str = ""  # of what names none
     every_s: float = 60.0
 
     @property
@@ -266,6 +267,14 @@ def convert_settings(raw: Mapping[str, object], struct: type[S], *, where: str) 
         text = str(problem).replace("`", "'")
         do = meant(text, struct) or "see the page of the source in docs"
         raise ConfigError(f"[[sources]] {raw.get('source')}: {text}", where=where, do=do) from None
+
+
+def of_site(configuration: Configuration, cluster: str) -> Configuration:
+    """Return a configuration for what is of a cluster; "": that of the site."""
+    if not cluster:
+        return configuration
+    site = msgspec.structs.replace(configuration.site, cluster=cluster)
+    return msgspec.structs.replace(configuration, site=site)
 
 
 def configured_feeds(configuration: Configuration, *, where: str) -> list[FeedSettings]:

@@ -174,10 +174,11 @@ class SeriesVocabulary:
             self._kept, self._characters = 1, characters
 
     def node(self, identity: SeriesIdentity) -> str | None:
-        """Return the node: the host from its node_exporter, else from labels."""
+        """Return the node: the host from its node_exporter, else from labels; with its cluster."""
+        node = identity.location.node
         if identity.target.table == "node_samples" and identity.instance in self._hosts:
-            return self._hosts[identity.instance]
-        return identity.location.node
+            node = self._hosts[identity.instance]
+        return identity.location.place(node)
 
     def host_of(self, labels: bytes) -> str | None:
         """Return the node of a node_exporter from its labels (JSON); None without one."""

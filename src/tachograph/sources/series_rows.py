@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 
 import numpy as np
 import polars as pl
 
 from tachograph.catalog.arrays import Floats, Longs
-from tachograph.catalog.chunks import ChunkPart, Reject
+from tachograph.catalog.chunks import CLUSTER_MARK, ChunkPart, Reject, with_cluster_column
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import factor
 from tachograph.sources.exporter_mapping import (
@@ -192,7 +192,14 @@ class SeriesRows:
             counted.append(replace(part, rejects=part_rejects, gpus=part_gpus))
         for name, without_rows in rejects.items():
             counted.append(ChunkPart(name, pl.DataFrame(), rejects=tuple(without_rows)))
+        if self._names_clusters:
+            return tuple(with_cluster_column(part) for part in counted)
         return tuple(counted)
+
+    @property
+    def _names_clusters(self) -> bool:
+        units = (one if isinstance(one, str) else one.node for one in self._units)
+        return any(CLUSTER_MARK in node for node in chain(units, self._of_nodes))
 
     def unit(self, labelled: LabelledGpu | str) -> int:
         """Return the number of a GPU as labels name it, or of a node."""
@@ -600,6 +607,7 @@ class _PageScrape:
                 continue
             self._rows.facts += 1
             if one.unit is None and self._samples.values[place] > 0:
+                node = location.place(node) or node
                 self._rows.see_holder(node, np.array([one.t_us]), location.job)
 
     def _of(self, places: Sequence[int], target: MetricTarget) -> list[_PageSeries]:
@@ -645,8 +653,9 @@ class _PageScrape:
         elif (
             found.gpu is None and found.uuid is None and found.pci is None
         ):  # the same for all CPUs of a node
-            series = self._hosts.get((found.node, stamp)) or self._located(found, stamp)
-            self._hosts[found.node, stamp] = series
+            host = found.place(found.node)
+            series = self._hosts.get((host, stamp)) or self._located(found, stamp)
+            self._hosts[host, stamp] = series
         else:
             series = self._located(found, stamp)
         self._series[(block, stamp) if self._stamped else block] = series
@@ -662,6 +671,7 @@ class _PageScrape:
         claimed = found.node or self._host
         if claimed is not None and self._pin is not None and not self._pin.admits(claimed):
             return _PageSeries(problem=OTHER_NODE, example=f"{self._pin.label} names {node}")
+        node = found.place(node) or node
         t = self._t if stamp is None else np.array([round(stamp * 1e6)])
         unit = labelled_gpu(node, found)
         if unit is None:

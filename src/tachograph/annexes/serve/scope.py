@@ -14,7 +14,14 @@ import polars as pl
 from tachograph.annexes.serve.jobs import VisibleJobs
 from tachograph.api.viewer import Viewer
 from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.tables import GPU_SCORES, JOB_GPUS, JOB_SUMMARIES, JOBS, LakeTable
+from tachograph.catalog.tables import (
+    GPU_KEY,
+    GPU_SCORES,
+    JOB_GPUS,
+    JOB_SUMMARIES,
+    JOBS,
+    LakeTable,
+)
 from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
 from tachograph.pipeline.attribution import HANDOVER
@@ -112,13 +119,13 @@ class ScopedLake(Lake):
     def _while_held(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Return rows of GPUs for the times in which a visible job held them."""
         runs = self._jobs.rows(("job_key", "start", "end", "as_of")).lazy()
-        held = self.scan(JOB_GPUS).select("job_key", "node", "gpu", "mig").join(runs, on="job_key")
+        held = self.scan(JOB_GPUS).select("job_key", "cluster", *GPU_KEY).join(runs, on="job_key")
         times = held.select(
-            "node", "gpu", "mig", held_from="start", held_to=pl.coalesce("end", "as_of")
+            *GPU_KEY, run_cluster="cluster", held_from="start", held_to=pl.coalesce("end", "as_of")
         )
         numbered = rows.with_row_index("row")
         during = pl.col("t").is_between("held_from", "held_to", closed="left")
-        kept = numbered.join(times, on=["node", "gpu", "mig"], nulls_equal=True).filter(during)
+        kept = numbered.join(times, on=GPU_KEY, nulls_equal=True).filter(during, _SAME_CLUSTER)
         return numbered.join(kept.select("row"), on="row", how="semi").drop("row")
 
     def _of_visible_runs(self, rows: pl.LazyFrame, job_ids: Sequence[str] | None) -> pl.LazyFrame:

@@ -100,10 +100,20 @@ def mapped_parts(
     table = TABLES[mapping.table]
     completed = _completed(rows, table, mapping, cluster)
     used = made.used if made.used != rows.height else None
-    held = sample_allocations(completed, cluster=cluster) if mapping.holders else ()
+    held = _allocations(completed, cluster) if mapping.holders else ()
     samples = completed.drop(mapping.holders)
     part = ChunkPart(table.name, samples, made.units, tuple(made.rejects), rows_used=used)
     return (part, *held, *(_devices(frame.rows, mapping, origin) if mapping.devices else ()))
+
+
+def _allocations(rows: pl.DataFrame, cluster: str | None) -> Iterator[ChunkPart]:
+    """Return the allocations that samples name, cluster by cluster."""
+    if "cluster" not in rows.columns:
+        yield from sample_allocations(rows, cluster=cluster)
+        return
+    for (named,), of_cluster in rows.group_by("cluster", maintain_order=True):
+        name = named if isinstance(named, str) else cluster
+        yield from sample_allocations(of_cluster, cluster=name)
 
 
 def _devices(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator[ChunkPart]:

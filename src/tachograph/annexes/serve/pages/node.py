@@ -16,9 +16,10 @@ _DAYS, _WEEKS = 120, 12  # the last ones
 
 
 class NodeParameters(Parameters, frozen=True, kw_only=True):
-    """The node; `limit`: number of its jobs."""
+    """The node, its cluster where several have the name; `limit`: number of its jobs."""
 
     name: Word
+    cluster: Word | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = _JOBS
 
 
@@ -27,7 +28,7 @@ PARAMETERS = NodeParameters
 
 def content(view: View, parameters: NodeParameters) -> Mapping[str, Any]:
     """Return the report. Errors: NotFoundError for a node that is not recorded."""
-    report = view.opened.node(parameters.name).report
+    report = view.opened.node(parameters.name, cluster=parameters.cluster).report
     return {
         "report": report,
         "headline": node_headline(report),

@@ -85,10 +85,12 @@ class NodeNameParameters(Parameters, frozen=True, kw_only=True):
     """Which node."""
 
     name: Annotated[Word, says("Name of the node.")]
+    cluster: Annotated[Word, says("Its cluster, if several have the name.")] | None = None
 
 
 _NODE = {
     "node": "Its name.",
+    "cluster": "The cluster that was asked for.",
     "zone_name": "The time zone of weeks and days.",
     "jobs": "A row per visible job that ran there, newest first.",
     "gpus": "A row per GPU: device, sums over all jobs.",
@@ -107,7 +109,7 @@ def _node_schemas() -> Schema:
 
 def node(view: View, parameters: NodeNameParameters) -> ObjectAnswer:
     """Return the node report; as a table, its GPUs. Errors: NotFoundError: unknown node."""
-    page = view.opened.node(parameters.name)
+    page = view.opened.node(parameters.name, cluster=parameters.cluster)
     return ObjectAnswer(page.json(), rows=page.report.gpus)
 
 
