@@ -119,16 +119,16 @@ class WasteReport:
     left_out: pl.DataFrame
     assumptions: tuple[AssumptionInUse, ...]
     users: pl.DataFrame
-    by: str = "cause"
-    groups: pl.DataFrame | None = None
-    jobs_of: str | None = None
-    concerned: pl.DataFrame | None = None
-    concerned_jobs: int = 0
-    currency: str = ""
-    unpriced_jobs: int = 0
-    zone_name: str = "UTC"
-    since: datetime | None = None  # what was asked for; jobs that ran then may begin before it
-    until: datetime | None = None
+    by: str
+    groups: pl.DataFrame | None
+    jobs_of: str | None
+    concerned: pl.DataFrame | None
+    concerned_jobs: int
+    currency: str
+    unpriced_jobs: int
+    zone_name: str
+    since: datetime | None  # what was asked for; jobs that ran then may begin before it
+    until: datetime | None
 
     @property
     def priced(self) -> bool:
@@ -333,7 +333,7 @@ def _groups(ledger: pl.DataFrame, by: str) -> pl.DataFrame:
     """Return one row per user, account, ...; null: unknown."""
     hours = {bucket: pl.col(f"gpu_hours_{bucket}").sum() for bucket in WASTE_BUCKETS}
     of_causes = [_amounts(cause) for cause in WASTE]
-    grouped = ledger.group_by(by, maintain_order=True).agg(
+    grouped = ledger.group_by(by).agg(
         pl.len().cast(pl.Int64).alias("jobs"),
         pl.col("gpu_hours").sum(),
         **hours,
@@ -379,7 +379,7 @@ def _wasteful(ledger: pl.DataFrame) -> pl.DataFrame:
         "recoverable", "gpu_hours", descending=True, nulls_last=True, maintain_order=True
     )
     sums = {name: _known_sum(pl.col(name)) for name in _AMOUNTS}
-    mine = lost.group_by("job_key", maintain_order=True).agg(**sums, cause=pl.col("cause").first())
+    mine = lost.group_by("job_key").agg(**sums, cause=pl.col("cause").first())
     mine = mine.rename({"gpu_hours": "gpu_hours_lost"})
     jobs = ledger.select(*_WHO, "gpu_hours").join(mine, on="job_key", maintain_order="left")
     return jobs.sort(
