@@ -81,7 +81,8 @@ def jobs(draw: st.DrawFn) -> list[dict[str, Any]]:
     rows = []
     scale = draw(st.sampled_from([1.0, 1 / 64]))
     for number in range(draw(st.integers(0, 7))):
-        values = {f"gpu_hours_{bucket}": scale * draw(HOURS) for bucket in WASTE_BUCKETS}
+        of_job = scale * draw(st.sampled_from([0.0, 1.0, 1.0]))
+        values = {f"gpu_hours_{bucket}": of_job * draw(HOURS) for bucket in WASTE_BUCKETS}
         values["gpu_hours"] = sum(values.values())
         for cause in WASTE_ENERGY:
             values[f"energy_j_{cause}"] = draw(st.none() | HOURS.map(lambda kwh: 3.6e6 * kwh))
@@ -240,7 +241,7 @@ def check_rows(frame: pl.DataFrame | None, expected: Sequence[Mapping[str, Any]]
     jobs(),
     st.sampled_from([name for name in WASTE_GROUPINGS if name != "cause"]),
     st.sampled_from([None, 1, 2]),
-    st.sampled_from([None, "all", *WASTE_BUCKETS]),
+    st.sampled_from([None, *["all"] * 8, *WASTE_BUCKETS]),
 )
 def test_every_number_of_the_ledger(
     rows: list[dict[str, Any]], by: str, top: int | None, cause: str | None
