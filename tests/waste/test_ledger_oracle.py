@@ -28,6 +28,7 @@ from tachograph.judge.ledger import (
     build_waste_report,
     in_ledger,
 )
+from tachograph.judge.partitions import REQUEST_COLUMNS
 
 Row = Mapping[str, Any]
 Amounts = dict[str, float | None]
@@ -283,10 +284,16 @@ def test_jobs_of_equal_amounts_are_in_order_of_loss_and_key() -> None:
     hung = [1.0, 3.0, 2.0, 3.0]  # how long is not known: nothing is recoverable
     rows = [job(number, gpu_hours_hung=hours) for number, hours in enumerate(hung)]
     rows.append(job(4, gpu_hours_never_used=0.5))
-    for cause, expected in (("all", "41320"), ("hung", "1320")):
+    rows.append(job(5, gpu_hours_idle=9.0, gpu_hours_idle_long=None))  # not known: last
+    for cause, expected in (("all", "413205"), ("hung", "1320")):
         concerned = report(rows[::-1], jobs_of=cause).concerned
         assert concerned is not None
         assert concerned["job_id"].to_list() == list(expected)
+
+
+def test_the_ledger_reads_each_column_once() -> None:
+    assert len(set(LEDGER_COLUMNS)) == len(LEDGER_COLUMNS)
+    assert set(REQUEST_COLUMNS) < set(LEDGER_COLUMNS)
 
 
 # what decides whether a job is in the ledger, in every combination
