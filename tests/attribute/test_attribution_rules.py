@@ -34,6 +34,7 @@ TEXTS = (
     "user",
     "state",
     "node_list",
+    "provenance",
     "display_id",
     "array_job_id",
     "het_job_id",

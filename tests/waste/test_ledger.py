@@ -174,6 +174,21 @@ def test_a_stall_and_a_hang_that_overlap_share_no_minute() -> None:
     assert hours(row) == {"hung": pytest.approx(50 / 60)}
 
 
+def test_a_minute_that_is_not_measured_ends_a_long_period_without_work() -> None:
+    rests: list[float | None] = [1.0] * 5 + [0.0] * 40 + [1.0] * 5 + [0.0] * 10
+    broken = [*rests[:20], None, *rests[21:]]
+    unused = frozenset({1})
+    for levels, never, minutes in (
+        ([rests, rests], frozenset(), 20),  # the last 10 of 40 minutes, of two GPUs
+        ([broken, broken], frozenset(), 0),
+        ([rests, [0.0] * 60], unused, 10),
+        ([broken, [0.0] * 60], unused, 0),
+        ([rests, [1.0] * 60], frozenset(), 0),
+    ):
+        (row,) = judged(Case(levels, [[1.0] * 60] * 2, 3600.0, never=never), idle_minutes=30)
+        assert row[IDLE_LONG] * 60 == pytest.approx(minutes)
+
+
 @pytest.mark.parametrize(
     ("counters", "seen"),
     [

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waste_cases import INTERVALS
 
 from jobframes import START
 from tachograph.catalog.config import WasteOptions
@@ -41,10 +42,6 @@ SETTINGS = WasteOptions(
     imbalance_share=0.25,
     currency="CHF",
 )
-INTERVALS = {
-    **dict.fromkeys(("job_key", "code", "verdict", "confidence", "covered_by"), pl.String()),
-    **dict.fromkeys(("begin", "end"), pl.Datetime("us", "UTC")),
-}
 NAMES = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "recoverable_money")
 WHO = (
     "job_key",

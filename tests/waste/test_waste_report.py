@@ -12,8 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import strategies as st
-from waste_cases import columns
+from waste_cases import INTERVALS, columns
 
 from jobframes import START, summary
 from tachograph.catalog.config import SlurmOptions, WasteOptions
@@ -25,7 +24,6 @@ from tachograph.report.lines import to_text
 from tachograph.report.waste import money, waste_csv, waste_headline, waste_json, waste_lines
 from tachograph.report.waste_page import waste_html
 
-HOURS = st.floats(0, 4)
 SPENT = {"never_used": 2.0, "hung": 3.0, "cold_start": 1.0, "idle": 4.0, "imbalance": 0.5}
 
 
@@ -52,23 +50,11 @@ def spent(number: int = 1, **given: Any) -> dict[str, Any]:
     return summary(job_key=f"c:{number}:1", job_id=str(number), **hours | energies | known | given)
 
 
-def intervals(*rows: tuple[int, str, float]) -> pl.DataFrame:
-    """Findings with an interval: (job, code, minutes)."""
-    texts = ("job_key", "code", "verdict", "confidence", "covered_by")
-    schema: dict[str, Any] = dict.fromkeys(texts, pl.String)
-    schema |= dict.fromkeys(("begin", "end"), pl.Datetime("us", "UTC"))
-    made = [
-        (f"c:{n}:1", code, "yes", "high", None, START, START + timedelta(minutes=minutes))
-        for n, code, minutes in rows
-    ]
-    return pl.DataFrame(made, schema=schema, orient="row")
-
-
-def report(*jobs: dict[str, Any], found: pl.DataFrame | None = None, **how: Any) -> WasteReport:
+def report(*jobs: dict[str, Any], **how: Any) -> WasteReport:
     how.setdefault("settings", WasteOptions())
     how.setdefault("site", SitePartitions(SlurmOptions(shared=("*",))))
     return build_waste_report(
-        columns(jobs), intervals() if found is None else found, how.pop("settings"), **how
+        columns(jobs), pl.DataFrame(schema=INTERVALS), how.pop("settings"), **how
     )
 
 

@@ -333,7 +333,7 @@ def _groups(ledger: pl.DataFrame, by: str) -> pl.DataFrame:
     """Return one row per user, account, ...; null: unknown."""
     hours = {bucket: pl.col(f"gpu_hours_{bucket}").sum() for bucket in WASTE_BUCKETS}
     of_causes = [_amounts(cause) for cause in WASTE]
-    grouped = ledger.group_by(by).agg(
+    grouped = ledger.group_by(by, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("jobs"),
         pl.col("gpu_hours").sum(),
         **hours,
@@ -379,7 +379,7 @@ def _wasteful(ledger: pl.DataFrame) -> pl.DataFrame:
         "recoverable", "gpu_hours", descending=True, nulls_last=True, maintain_order=True
     )
     sums = {name: _known_sum(pl.col(name)) for name in _AMOUNTS}
-    mine = lost.group_by("job_key").agg(**sums, cause=pl.col("cause").first())
+    mine = lost.group_by("job_key", maintain_order=True).agg(**sums, cause=pl.col("cause").first())
     mine = mine.rename({"gpu_hours": "gpu_hours_lost"})
     jobs = ledger.select(*_WHO, "gpu_hours").join(mine, on="job_key", maintain_order="left")
     return jobs.sort(
