@@ -5,6 +5,7 @@ twice.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -31,6 +32,7 @@ COUNTERS = {
     ),
     "sm_active": (0.0, 0.25, 0.5, None),
 }
+Levels = Sequence[float | None]
 USES = tuple(f"gpu_hours_{name}" for name in IN_USE)
 
 
@@ -175,16 +177,18 @@ def test_a_stall_and_a_hang_that_overlap_share_no_minute() -> None:
 
 
 def test_a_minute_that_is_not_measured_ends_a_long_period_without_work() -> None:
-    rests: list[float | None] = [1.0] * 5 + [0.0] * 40 + [1.0] * 5 + [0.0] * 10
-    broken = [*rests[:20], None, *rests[21:]]
+    rests: Levels = [*[1.0] * 5, *[0.0] * 40, *[1.0] * 5, *[0.0] * 10]
+    broken: Levels = [*rests[:20], None, *rests[21:]]
+    nothing, all_busy = [0.0] * 60, [1.0] * 60
     unused = frozenset({1})
-    for levels, never, minutes in (
+    cases: list[tuple[list[Levels], frozenset[int], int]] = [
         ([rests, rests], frozenset(), 20),  # the last 10 of 40 minutes, of two GPUs
         ([broken, broken], frozenset(), 0),
-        ([rests, [0.0] * 60], unused, 10),
-        ([broken, [0.0] * 60], unused, 0),
-        ([rests, [1.0] * 60], frozenset(), 0),
-    ):
+        ([rests, nothing], unused, 10),
+        ([broken, nothing], unused, 0),
+        ([rests, all_busy], frozenset(), 0),
+    ]
+    for levels, never, minutes in cases:
         (row,) = judged(Case(levels, [[1.0] * 60] * 2, 3600.0, never=never), idle_minutes=30)
         assert row[IDLE_LONG] * 60 == pytest.approx(minutes)
 

@@ -80,8 +80,8 @@ def jobs(draw: st.DrawFn) -> list[dict[str, Any]]:
     scale = draw(st.sampled_from([1.0, 1 / 64]))
     for number in range(draw(st.integers(0, 7))):
         of_job = scale * draw(st.sampled_from([0.0, 1.0, 1.0]))
-        values = {f"gpu_hours_{bucket}": of_job * draw(HOURS) for bucket in WASTE_BUCKETS}
-        values["gpu_hours"] = sum(values.values())
+        hours = {f"gpu_hours_{bucket}": of_job * draw(HOURS) for bucket in WASTE_BUCKETS}
+        values: Amounts = {**hours, "gpu_hours": sum(hours.values())}
         for cause in WASTE_ENERGY:
             values[f"energy_j_{cause}"] = draw(st.none() | HOURS.map(lambda kwh: 3.6e6 * kwh))
         values["gpu_hours_idle_long"] = draw(st.sampled_from([None, 0.0, 0.5]))
