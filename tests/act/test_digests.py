@@ -214,6 +214,7 @@ def test_not_before_day_and_hour() -> None:
         ("mail.example.org", "tls", ("mail.example.org", 465)),
         ("mail.example.org", "starttls", ("mail.example.org", 587)),
         ("mail.example.org:2525", "none", ("mail.example.org", 2525)),
+        ("mail.example.org:65535", "none", ("mail.example.org", 65535)),
         ("::1", "none", ("::1", 25)),
         ("[::1]:26", "none", ("::1", 26)),
     ],
@@ -246,7 +247,7 @@ def test_the_configuration_of_mail_is_checked(tmp_path: Path) -> None:
     for wrong, key in (
         (MailOptions(), "host"),
         (MailOptions("h", sender="nobody"), "sender"),
-        (MailOptions("h:x", sender="a@b"), "host"),
+        *((MailOptions(f"h:{port}", sender="a@b"), "host") for port in ("x", "0", "65536")),
         (MailOptions("h", sender="a@b", address="{user}"), "address"),
         (MailOptions("h", sender="a@b", tls="none", user="ann"), "user"),
         (MailOptions("h", sender="a@b", user="ann", password_file=str(secret)), "password_file"),

@@ -28,7 +28,7 @@ def translated(
     config: GpuNumbering = "minor_number",
 ) -> list[int | None]:
     rows = [
-        {**row, "numbering": numbering, "gpu": gpu, "provenance": "live_index"}
+        {**row, "numbering": numbering, "gpu": gpu, "mig": 3, "provenance": "live_index"}
         for gpu in gpus
         for row in held("7", "n", [0], T, T + timedelta(hours=1))
     ]
@@ -42,7 +42,10 @@ def translated(
         slurm=SlurmOptions(gpu_numbers=config),
     )
     assert frame.columns == with_seq("allocations", rows).columns
-    return frame.get_column("gpu").to_list()
+    found = frame.get_column("gpu").to_list()
+    slices = [None if gpu is None else 3 for gpu in found]  # of a GPU not known, not known either
+    assert frame.get_column("mig").to_list() == slices
+    return found
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ TEXTS = (
     "user",
     "state",
     "node_list",
+    "provenance",
     "display_id",
     "array_job_id",
     "het_job_id",
@@ -199,23 +200,6 @@ def test_rule(lines: list[list[str]]) -> None:
                 else set()
             )
             assert {row[1:] for row in stretches(found.handovers, found.runs)} == spans
-
-
-def test_samples_of_another_job_end_what_a_job_held() -> None:
-    """Between the last sample of one and the first of the other it may change hands at any time."""
-    case = Case()
-    for line in ("job 1 0..1000", "job 2 400..700", "map 1 n1:0 100..300 from samples",
-                 "map 2 n1:0 450..600 from samples", "map 1 n1:0 800..900 from samples"):  # fmt: skip
-        case.add(*line.split())
-    found = owners(case.jobs, case.allocations, case.units)
-    owned = {(row[0], row[4], row[5]) for row in stretches(found.intervals, found.runs)}
-    assert ("2", *span("400..700")) not in owned
-
-    def owners_of(time: str) -> set[str]:
-        first, last = span(time)
-        return {name for name, start, end in owned if start <= first and end >= last}
-
-    assert (owners_of("100..300"), owners_of("450..600")) == ({"1"}, {"2"})
 
 
 def test_samples_may_name_tasks_as_people_write_them() -> None:

@@ -17,6 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
 from servers.process import free_port, program
+from tachograph.annexes.serve.server import Listening
 from tachograph.catalog.errors import ConfigError
 from tachograph.collect.metrics import MOST_HOSTS, metric_names, serve_metrics
 from tachograph.collect.status import CollectStatus, PollMinute, SourceStatus, StepStatus
@@ -185,10 +186,15 @@ def test_names_are_those_exposed_and_all_are_on_the_page_and_no_others() -> None
     assert set(re.findall(r"^\| `(tachograph_\w+)` \|", page, re.MULTILINE)) == set(metric_names())
 
 
-@pytest.mark.parametrize("listen", ["9798", "here:there", ":9798", "127.0.0.1:999999"])
+@pytest.mark.parametrize(
+    "listen", ["9798", "here:there", ":9798", "127.0.0.1:65536", "127.0.0.1:²"]
+)
 def test_an_address_that_is_none_is_named_with_its_key(listen: str) -> None:
     with pytest.raises(ConfigError, match=r"collect\.listen: .*; use host:port"):
         serve_metrics(listen, status)
+    with pytest.raises(ConfigError, match="invalid address"):
+        Listening.at(listen)
+    assert Listening.at("127.0.0.1:65535").port == 65535
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ is lost or doubled.
 from __future__ import annotations
 
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
@@ -33,36 +34,28 @@ def file(low: str, high: str) -> DataFile:
     return DataFile(f"{low}-{high}", FIRST, 1, 1, low, high, None, None, 1)
 
 
-def test_files_group_where_their_nodes_touch() -> None:
-    files = [
-        file("n5", "n7"),
-        file("n1", "n2"),
-        file("n7", "n9"),
-        file("n3", "n4"),
-        file("n2", "n2"),
-    ]
-    groups = [[one.path for one in group] for group in touching(files, node_range)]
-    assert groups == [["n1-n2", "n2-n2"], ["n3-n4"], ["n5-n7", "n7-n9"]]
-
-
 def number(node: str | None) -> int:
     return int((node or "")[1:])
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=12))
 @settings(deadline=None)
-def test_every_file_is_in_one_group_and_no_node_in_two(spans: list[tuple[int, int]]) -> None:
+def test_files_are_in_one_group_where_their_nodes_touch(spans: list[tuple[int, int]]) -> None:
     files = [file(f"n{low}", f"n{min(9, low + length)}") for low, length in spans]
     groups = list(touching(files, node_range))
     assert sorted(one.path for group in groups for one in group) == sorted(
         one.path for one in files
     )
-    nodes = [
-        {n for one in group for n in range(int((one.low or "")[1:]), int((one.high or "")[1:]) + 1)}
-        for group in groups
-    ]
+    alone = {(one.low, one.high) for one in files}
+    covered = 0
+    reached = -1  # the last node of the group so far
+    for low, high in sorted((number(low), number(high)) for low, high in alone):
+        covered += low > reached
+        reached = max(reached, high)
+    assert len(groups) == covered
     assert all(
-        not first & second for place, first in enumerate(nodes) for second in nodes[place + 1 :]
+        number(before[-1].low) <= max(number(one.high) for one in before) < number(after[0].low)
+        for before, after in pairwise(groups)
     )
 
 

@@ -56,8 +56,8 @@ def single(value: float) -> float:
 
 
 def random_cluster(seed: int) -> Cluster:
-    """Six nodes over two midnights; node n4 is cut into slices, n5 has one GPU, n6 reports
-    little.
+    """Seven nodes over two midnights; node n4 is cut into slices, n5 has one GPU, n6 reports
+    little, n7 nothing but utilisation; one GPU of n1 draws power that is not measured.
     """
     dice = random.Random(seed)
     units: list[Unit] = [(f"n{node}", gpu, None) for node in (1, 2, 3) for gpu in range(3)]
@@ -68,6 +68,7 @@ def random_cluster(seed: int) -> Cluster:
         ("n5", 0, None),
         ("n6", 0, None),
         ("n6", 1, None),
+        ("n7", 0, None),
     ]
     hours = {
         "n1": (2.0, 10.0),
@@ -76,6 +77,7 @@ def random_cluster(seed: int) -> Cluster:
         "n4": (4.0, 30.0),
         "n5": (33.0, 300.0),
         "n6": (5.0, 60.0),
+        "n7": (3.0, 30.0),
     }
     absent = {
         "n2": {"energy_j", "fp16_active", "throttle_reasons"},
@@ -89,12 +91,15 @@ def random_cluster(seed: int) -> Cluster:
             "hbm_used_mib",
             "xid",
         },
+        "n7": {counter.name for counter in COUNTERS} - {"gpu_util"},
     }
+    unpowered: Unit = ("n1", 2, None)
     ends = {node: BEGIN + timedelta(hours=length) for node, (length, _) in hours.items()}
     samples = []
     for unit in units:
         length, step = hours[unit[0]]
-        samples += _stripe(dice, unit, int(length * 3600 / step), step, absent.get(unit[0], set()))
+        missing = {"power_w", "energy_j"} if unit == unpowered else absent.get(unit[0], set())
+        samples += _stripe(dice, unit, int(length * 3600 / step), step, missing)
     runs = _runs(dice, units, ends)
     models = {"n1": A100_40, "n5": A100_40}
     capacity = {node: 40960.0 if node in models else 81000.0 for node in hours}

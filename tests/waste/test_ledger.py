@@ -5,6 +5,7 @@ twice.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -31,6 +32,7 @@ COUNTERS = {
     ),
     "sm_active": (0.0, 0.25, 0.5, None),
 }
+Levels = Sequence[float | None]
 USES = tuple(f"gpu_hours_{name}" for name in IN_USE)
 
 
@@ -169,64 +171,26 @@ def test_a_job_by_hand() -> None:
     )
 
 
-def test_a_gpu_that_was_never_used_is_not_hung_as_well() -> None:
-    (row,) = judged(steady(0.0, 1.0, hung=(0, 60), never=frozenset({0})))
-    assert hours(row) == {"never_used": 1.0, "hung": 1.0}
-
-
-def test_a_hang_and_a_cold_start_that_overlap_share_no_minute() -> None:
-    (row,) = judged(steady(0.0, 0.0, hung=(20, 60), cold=(0, 30)))
-    assert hours(row) == {
-        "hung": pytest.approx(2 * 40 / 60),
-        "cold_start": pytest.approx(2 * 20 / 60),
-    }
-
-
-def test_a_stall_at_full_utilisation_is_hung_and_not_in_use() -> None:
-    (row,) = judged(steady(1.0, 1.0, stall=(10, 30), hung=(40, 60)))
-    assert hours(row) == {"hung": pytest.approx(2 * 40 / 60)}
-    assert row["gpu_hours_in_use_unknown"] == pytest.approx(2 * 20 / 60)
-    assert row["energy_j_hung"] == pytest.approx(2 * 40 * 60 * 100)
-    # Where both are said no minute counts twice.
+def test_a_stall_and_a_hang_that_overlap_share_no_minute() -> None:
     (row,) = judged(steady(1.0, stall=(10, 50), hung=(40, 60)))
     assert hours(row) == {"hung": pytest.approx(50 / 60)}
 
 
-def test_intervals_cut_minutes() -> None:
-    (row,) = judged(steady(0.0, hung=(10.5, 20.25)))
-    assert hours(row) == {"hung": pytest.approx(9.75 / 60), "idle": pytest.approx(50.25 / 60)}
-
-
-def test_only_long_periods_without_any_work_are_long() -> None:
-    rests = [1.0] * 5 + [0.0] * 40 + [1.0] * 5 + [0.0] * 10
-    (row,) = judged(Case([rests, rests], [[1.0] * 60] * 2, 3600.0), idle_minutes=30)
-    assert row["gpu_hours_idle"] * 60 == pytest.approx(100)
-    assert row[IDLE_LONG] * 60 == pytest.approx(20)  # 10 minutes of two GPUs
-    broken: list[float | None] = [*rests[:20], None, *rests[21:]]
-    (row,) = judged(Case([broken, broken], [[1.0] * 60] * 2, 3600.0), idle_minutes=30)
-    assert row[IDLE_LONG] == 0.0
-    (row,) = judged(Case([rests, [1.0] * 60], [[1.0] * 60] * 2, 3600.0), idle_minutes=30)
-    assert row[IDLE_LONG] == 0.0
-    (row,) = judged(steady(0.0, never=frozenset({0})))
-    assert (row["gpu_hours_never_used"], row[IDLE_LONG]) == (1.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("active", "lost"), [((1.0,), 0.0), ((0.5, 0.5), 0.0), ((1.0, 0.5, 0.25), 1.25)]
-)
-def test_imbalance_is_what_lags_behind_the_busiest(active: tuple[float, ...], lost: float) -> None:
-    (row,) = judged(steady(*active, uneven="load_imbalance_waste"))
-    assert row["gpu_hours_imbalance"] == pytest.approx(lost)
-    assert row["gpu_hours_in_use_unknown"] == pytest.approx(len(active) - lost)
-
-
-@pytest.mark.parametrize("uneven", UNEVEN)
-def test_imbalance_is_lost_only_where_a_check_of_it_holds(uneven: str) -> None:
-    (even,) = judged(steady(1.0, 0.9))
-    assert (hours(even), even["gpu_hours_in_use_unknown"]) == ({}, 2.0)
-    (row,) = judged(steady(1.0, 0.9, uneven=uneven))
-    assert hours(row) == {"imbalance": pytest.approx(0.1)}
-    assert row["gpu_hours_in_use_unknown"] == pytest.approx(1.9)
+def test_a_minute_that_is_not_measured_ends_a_long_period_without_work() -> None:
+    rests: Levels = [*[1.0] * 5, *[0.0] * 40, *[1.0] * 5, *[0.0] * 10]
+    broken: Levels = [*rests[:20], None, *rests[21:]]
+    nothing, all_busy = [0.0] * 60, [1.0] * 60
+    unused = frozenset({1})
+    cases: list[tuple[list[Levels], frozenset[int], int]] = [
+        ([rests, rests], frozenset(), 20),  # the last 10 of 40 minutes, of two GPUs
+        ([broken, broken], frozenset(), 0),
+        ([rests, nothing], unused, 10),
+        ([broken, nothing], unused, 0),
+        ([rests, all_busy], frozenset(), 0),
+    ]
+    for levels, never, minutes in cases:
+        (row,) = judged(Case(levels, [[1.0] * 60] * 2, 3600.0, never=never), idle_minutes=30)
+        assert row[IDLE_LONG] * 60 == pytest.approx(minutes)
 
 
 @pytest.mark.parametrize(
@@ -343,12 +307,3 @@ def test_rounding_leaves_no_use_in_time_that_causes_took() -> None:
 def test_a_job_that_goes_on_without_samples_is_unmeasured() -> None:
     (row,) = judged(replace(steady(1.0), elapsed_s=24 * 3600.0), state="RUNNING", end=None)
     assert row[UNMEASURED] == pytest.approx(23.0)
-
-
-def test_the_order_of_jobs_and_of_their_number_changes_nothing() -> None:
-    one = steady(0.3, 0.7, 0.1, minutes=7, number=1)
-    two = steady(0.0, 1.0, hung=(3, 9), number=2)
-    together, alone = judged(one, two), [*judged(one), *judged(two)]
-    assert [[row[name] for name in HOURS] for row in together] == [
-        [row[name] for name in HOURS] for row in alone
-    ]

@@ -1,82 +1,154 @@
-"""The report of the ledger against plain Python over the columns of its jobs."""
+"""The report of the ledger against plain Python over the columns of its jobs.
+
+Numbers are sums of powers of two, so that sums are the same in any order.
+"""
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from waste_cases import columns
+from waste_cases import INTERVALS
 
-from jobframes import summary
+from jobframes import START
 from tachograph.catalog.config import WasteOptions
-from tachograph.catalog.tables import IN_USE, WASTE
+from tachograph.catalog.tables import JOB_SUMMARIES, WASTE, WASTE_ENERGY
 from tachograph.judge.ledger import (
+    LEDGER_COLUMNS,
     WASTE_BUCKETS,
+    WASTE_GROUPINGS,
+    WASTE_LEFT_OUT,
     WasteReport,
     assumptions_in_use,
     build_waste_report,
+    in_ledger,
 )
+from tachograph.judge.partitions import REQUEST_COLUMNS
 
 Row = Mapping[str, Any]
-PRICES = WasteOptions(prices={"H100": 3.0, "A40": 0.5})
-NO_INTERVALS = pl.DataFrame(
-    schema={
-        **dict.fromkeys(("job_key", "code", "verdict", "confidence", "covered_by"), pl.String),
-        **dict.fromkeys(("begin", "end"), pl.Datetime("us", "UTC")),
-    }
+Amounts = dict[str, float | None]
+SETTINGS = WasteOptions(
+    prices={"debug": 0.5, "free": 0.0, "H100": 3.0},
+    price_per_kwh=0.25,
+    never_used_share=0.5,
+    watchdog_minutes=64,
+    start_minutes=16,
+    imbalance_share=0.25,
+    currency="CHF",
 )
-# exact as floats, so that sums are the same in any order
-EIGHTHS = st.integers(0, 16).map(lambda number: number / 8)
+NAMES = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "recoverable_money")
+WHO = (
+    "job_key",
+    "job_id",
+    "display_id",
+    "user",
+    "account",
+    "partition",
+    "gpu_model",
+    "gpus",
+    "elapsed_s",
+)
+HOURS = st.sampled_from([0.0, 0.0, 0.0, 0.125, 0.5, 1.0, 4.0])
+# minutes of a hang and of a cold start, around the minutes that are assumed
+HANGS = st.sampled_from([None, 0, 32, 64, 128, 256])
+STARTS = st.sampled_from([None, 16, 32, 64])
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+# besides those that count: (confidence, covered_by) of findings that do not
+UNSURE = [("low", None), ("high", "job_hang")]
 
 
 def job(number: int, **columns_of_job: Any) -> dict[str, Any]:
-    """A judged job of one GPU; what it does not give is zero."""
-    hours = dict.fromkeys((f"gpu_hours_{bucket}" for bucket in WASTE_BUCKETS), 0.0)
-    known = {"samples": 1, "gpu_util_mean": 0.5, "gpus": 1, "gpu_hours_idle_long": 0.0}
-    names = {"job_key": f"c:{number}:1", "job_id": str(number)}
-    return summary(**names, **hours | known | columns_of_job)
+    """A judged job of one GPU; what it does not give is zero, or not known."""
+    known: dict[str, Any] = dict.fromkeys((f"gpu_hours_{bucket}" for bucket in WASTE_BUCKETS), 0.0)
+    known |= dict.fromkeys(WHO) | {"job_key": f"c:{number}:1", "job_id": str(number), "gpus": 1}
+    known |= {"state": "COMPLETED", "attribution": "explicit", "samples": 1, "gpu_util_mean": 0.5}
+    times_of = {"start": START, "end": START + 2 * HOUR, "as_of": START + 2 * HOUR}
+    known |= {"gpu_hours": 2.0, "gpu_hours_idle_long": 0.0, "cluster": "c", "elapsed_s": 7200.0}
+    return known | times_of | columns_of_job
 
 
 @st.composite
 def jobs(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Jobs of a ledger; `lengths`: minutes of their intervals, {} where none is known."""
     rows = []
+    scale = draw(st.sampled_from([1.0, 1 / 64]))
     for number in range(draw(st.integers(0, 7))):
-        hours = {f"gpu_hours_{bucket}": draw(EIGHTHS) for bucket in WASTE_BUCKETS}
-        hours["gpu_hours_idle_long"] = hours["gpu_hours_idle"] / 2
-        hours["gpu_hours"] = sum(hours[f"gpu_hours_{bucket}"] for bucket in WASTE_BUCKETS)
+        of_job = scale * draw(st.sampled_from([0.0, 1.0, 1.0]))
+        hours = {f"gpu_hours_{bucket}": of_job * draw(HOURS) for bucket in WASTE_BUCKETS}
+        values: Amounts = {**hours, "gpu_hours": sum(hours.values())}
+        for cause in WASTE_ENERGY:
+            values[f"energy_j_{cause}"] = draw(st.none() | HOURS.map(lambda kwh: 3.6e6 * kwh))
+        values["gpu_hours_idle_long"] = draw(st.sampled_from([None, 0.0, 0.5]))
         who = {
             "user": draw(st.sampled_from(["ada", "bob", "eve", None])),
-            "gpu_model": draw(st.sampled_from(["H100", "A40", "L40S"])),
+            "account": draw(st.sampled_from(["ml", None])),
+            "partition": draw(st.sampled_from(["gpu", "debug", "free", None])),
+            "gpu_model": draw(st.sampled_from(["H100", "A40"])),
         }
-        rows.append(job(number, **hours, **who))
+        hang = draw(HANGS)
+        codes = draw(st.sets(st.sampled_from(["job_hang", "stall", "busy_waiting"])))
+        lengths = {"cold_start": draw(STARTS)} | dict.fromkeys(codes, hang)
+        end = START + HOUR * draw(st.integers(0, 3))
+        row = job(number, start=end - HOUR, as_of=end, **values, **who)
+        rows.append(row | {"lengths": lengths})
     return rows
 
 
 def report(rows: Sequence[Row], **options: Any) -> WasteReport:
-    return build_waste_report(columns(rows), NO_INTERVALS, PRICES, **options)
+    """The ledger, with intervals that hold surely behind such that do not count."""
+    intervals = []
+    for row in rows:
+        for code, minutes in row.get("lengths", {}).items():
+            unsure = [
+                (row["job_key"], code, "yes", *doubt, START, START + 9 * MINUTE) for doubt in UNSURE
+            ]
+            sure = (row["job_key"], code, "yes", "high", None, START)
+            intervals += unsure
+            if minutes is not None:
+                intervals.append((*sure, START + minutes * MINUTE))
+    found = pl.DataFrame(intervals, schema=INTERVALS, orient="row")
+    schema = {name: JOB_SUMMARIES.schema[name] for name in LEDGER_COLUMNS}
+    known = [{name: row.get(name) for name in schema} for row in rows]
+    return build_waste_report(pl.DataFrame(known, schema=schema), found, SETTINGS, **options)
 
 
-def recoverable_of(row: Row) -> dict[str, float]:
-    """By the assumptions: all of never used, half of the imbalance, nothing without an interval."""
-    recovered = dict.fromkeys(WASTE, 0.0)
-    recovered["never_used"] = row["gpu_hours_never_used"]
-    recovered["idle"] = row["gpu_hours_idle_long"]
-    recovered["imbalance"] = row["gpu_hours_imbalance"] / 2
-    return recovered
+def behind(row: Row, codes: Sequence[str], minutes: float) -> float:
+    """The share of intervals that lies behind some minutes of each."""
+    lengths = [row["lengths"].get(code) or 0.0 for code in codes]
+    after = sum(max(0.0, length - minutes) for length in lengths)
+    return after / sum(lengths) if sum(lengths) else 0.0
 
 
-def lost_of(row: Row) -> float:
-    return float(sum(row[f"gpu_hours_{cause}"] for cause in WASTE))
+def amounts(row: Row, bucket: str) -> Amounts:
+    """What a bucket took of a job, and what of it is recoverable under SETTINGS."""
+    hours = row[f"gpu_hours_{bucket}"]
+    energy = row[f"energy_j_{bucket}"] if bucket in WASTE_ENERGY and hours > 0 else None
+    price = SETTINGS.prices.get(row["partition"], SETTINGS.prices.get(row["gpu_model"]))
+    shares = {  # by SETTINGS
+        "never_used": 0.5,
+        "hung": behind(row, ("job_hang", "stall", "busy_waiting"), 64),
+        "cold_start": behind(row, ("cold_start",), 16),
+        "imbalance": 0.25,
+    }
+    back = row["gpu_hours_idle_long"] if bucket == "idle" else hours * shares.get(bucket, 0.0)
+    return {
+        "gpu_hours": hours,
+        "energy_j": energy,
+        "money": times(hours, price),
+        "energy_money": None if energy is None else energy / 3.6e6 * 0.25,
+        "recoverable": back,
+        "recoverable_money": times(back, price),
+    }
 
 
-def money_of(row: Row, hours: float) -> float | None:
-    price = PRICES.prices.get(row["gpu_model"])
-    return None if price is None else hours * price
+def times(amount: float | None, price: float | None) -> float | None:
+    return None if amount is None or price is None else amount * price
 
 
 def known_sum(values: Sequence[float | None]) -> float | None:
@@ -84,69 +156,116 @@ def known_sum(values: Sequence[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-@settings(max_examples=max(1, settings().max_examples // 2))
-@given(jobs())
-def test_causes_are_sums_over_jobs(rows: list[dict[str, Any]]) -> None:
-    found = report(rows)
+def sums(parts: Sequence[Amounts]) -> Amounts:
+    return {name: known_sum([part[name] for part in parts]) for name in NAMES}
+
+
+def causes_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
     total = sum(row["gpu_hours"] for row in rows)
-    assert (found.jobs, found.gpu_hours) == (len(rows), total)
-    assert found.causes["cause"].to_list() == list(WASTE_BUCKETS)
-    for entry in found.causes.iter_rows(named=True):
-        bucket = entry["cause"]
-        hours = [row[f"gpu_hours_{bucket}"] for row in rows]
-        assert entry["gpu_hours"] == sum(hours)
-        assert entry["jobs"] == sum(value > 0 for value in hours)
-        assert entry["share"] == (pytest.approx(sum(hours) / total) if total else None)
-        money = [money_of(row, value) for row, value in zip(rows, hours, strict=True)]
-        assert entry["money"] == known_sum(money)
-        assert found.hours(bucket) == sum(hours)
-    lost = [lost_of(row) for row in rows]
-    assert found.lost == sum(lost)
-    prices = [money_of(row, value) for row, value in zip(rows, lost, strict=True)]
-    assert found.lost_money == (known_sum(prices) or 0.0)
-    assert found.recoverable == sum(sum(recoverable_of(row).values()) for row in rows)
-    parts = [found.hours(*WASTE), found.hours(*IN_USE), found.hours("unmeasured")]
-    assert math.fsum(parts) == total
+    found = []
+    for bucket in WASTE_BUCKETS:
+        parts = [amounts(row, bucket) for row in rows]
+        entry: dict[str, Any] = {"cause": bucket, **sums(parts)}
+        entry["jobs"] = sum(row[f"gpu_hours_{bucket}"] > 0 for row in rows)
+        entry["gpu_hours"] = entry["gpu_hours"] or 0.0
+        entry["recoverable"] = entry["recoverable"] or 0.0
+        entry["share"] = entry["gpu_hours"] / total if total else None
+        found.append(entry)
+    return found
 
 
-@settings(max_examples=max(1, settings().max_examples // 2))
-@given(jobs(), st.sampled_from([None, 1, 2]))
-def test_groups_are_sums_in_order_of_loss(rows: list[dict[str, Any]], top: int | None) -> None:
-    groups = report(rows, by="user", top=top).groups
-    assert groups is not None
-    of_users: dict[str | None, list[Row]] = {}
+def group_of(rows: Sequence[Row]) -> dict[str, Any]:
+    entry: dict[str, Any] = {"jobs": len(rows), "gpu_hours": sum(row["gpu_hours"] for row in rows)}
+    for bucket in WASTE_BUCKETS:
+        entry[bucket] = sum(row[f"gpu_hours_{bucket}"] for row in rows)
+    parts = sums([amounts(row, cause) for row in rows for cause in WASTE])
+    entry["lost"] = sum(entry[cause] for cause in WASTE)
+    entry["lost_energy_j"], entry["lost_money"] = parts["energy_j"], parts["money"]
+    entry["recoverable"] = parts["recoverable"] or 0.0
+    entry["lost_share"] = entry["lost"] / entry["gpu_hours"] if entry["gpu_hours"] else None
+    return entry
+
+
+def groups_of(rows: Sequence[Row], by: str, top: int | None) -> list[dict[str, Any]]:
+    """Most lost first, of equal ones by name, the unknown one first."""
+    members: dict[str | None, list[Row]] = {}
     for row in rows:
-        of_users.setdefault(row["user"], []).append(row)
-
-    def order(user: str | None) -> tuple[float, bool, str]:
-        # of equal losses by name, the unknown one first
-        return (-sum(map(lost_of, of_users[user])), user is not None, user or "")
-
-    users = sorted(of_users, key=order)
-    first = users if top is None else users[:top]
-    others = users[len(first) :]
-    expected = [(user, 0, of_users[user]) for user in first]
-    if others:
-        rest = [row for user in others for row in of_users[user]]
-        expected.append((None, len(others), rest))
-    assert groups.height == len(expected)
-    for entry, (user, number, mine) in zip(groups.iter_rows(named=True), expected, strict=True):
-        total, lost = sum(row["gpu_hours"] for row in mine), sum(map(lost_of, mine))
-        assert (entry["user"], entry["others"], entry["jobs"]) == (user, number, len(mine))
-        assert (entry["gpu_hours"], entry["lost"]) == (total, lost)
-        assert entry["lost_share"] == (pytest.approx(lost / total) if total else None)
-        assert entry["lost_money"] == known_sum([money_of(row, lost_of(row)) for row in mine])
-        for bucket in WASTE_BUCKETS:
-            assert entry[bucket] == sum(row[f"gpu_hours_{bucket}"] for row in mine)
+        members.setdefault(row[by], []).append(row)
+    named = [{by: name, "others": 0, **group_of(mine)} for name, mine in members.items()]
+    named.sort(key=lambda entry: (-entry["lost"], entry[by] is not None, entry[by] or ""))
+    first = named if top is None else named[:top]
+    others = [entry[by] for entry in named[len(first) :]]
+    if not others:
+        return first
+    rest = group_of([row for name in others for row in members[name]])
+    return [*first, {by: None, "others": len(others), **rest}]
 
 
-def test_the_share_of_no_hours_is_null() -> None:
-    rows = [job(number, user=f"user{number}", gpu_hours=0.0) for number in range(3)]
-    found = report(rows, by="user", top=1)
-    assert found.groups is not None
-    assert found.groups["others"].to_list() == [0, 2]
-    assert found.groups["lost_share"].to_list() == [None, None]
-    assert set(found.causes["share"]) == {None}
+def concerned_of(rows: Sequence[Row], cause: str) -> list[dict[str, Any]]:
+    """Jobs of a cause by hours; of all causes by what is recoverable, then by hours."""
+    column = "gpu_hours_lost" if cause == "all" else f"gpu_hours_{cause}"
+    found = []
+    for row in rows:
+        parts = {one: amounts(row, one) for one in (WASTE if cause == "all" else (cause,))}
+        parts = {one: part for one, part in parts.items() if (part["gpu_hours"] or 0) > 0}
+        if not parts:
+            continue
+        entry: dict[str, Any] = sums(list(parts.values()))
+        entry[column] = entry.pop("gpu_hours")
+        if cause == "all":
+            entry["cause"] = min(parts, key=lambda one: order(parts[one], "gpu_hours"))
+        found.append({name: row[name] for name in (*WHO, "gpu_hours")} | entry)
+    if cause == "all":
+        return sorted(found, key=lambda entry: (order(entry, column), entry["job_key"]))
+    return sorted(found, key=lambda entry: (-entry[column], entry["job_key"]))
+
+
+def order(entry: Row, hours: str) -> tuple[bool, float, float]:
+    return entry["recoverable"] is None, -(entry["recoverable"] or 0.0), -entry[hours]
+
+
+def check_rows(frame: pl.DataFrame | None, expected: Sequence[Mapping[str, Any]]) -> None:
+    """Only quotients are rounded."""
+    assert frame is not None
+    assert frame.height == len(expected)
+    for row, wanted in zip(frame.iter_rows(named=True), expected, strict=True):
+        assert row.keys() == wanted.keys()
+        for name, value in wanted.items():
+            close = pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
+            assert row[name] == close, name
+
+
+@given(
+    jobs(),
+    st.sampled_from([name for name in WASTE_GROUPINGS if name != "cause"]),
+    st.sampled_from([None, 1, 2]),
+    st.sampled_from([None, *["all"] * 8, *WASTE_BUCKETS]),
+)
+def test_every_number_of_the_ledger(
+    rows: list[dict[str, Any]], by: str, top: int | None, cause: str | None
+) -> None:
+    found = report(rows, by=by, top=top, jobs_of=cause)
+    causes, concerned = causes_of(rows), concerned_of(rows, cause) if cause else []
+    check_rows(found.causes, causes)
+    check_rows(found.users, groups_of(rows, "user", None))
+    check_rows(found.groups, groups_of(rows, by, top))
+    if cause is not None:
+        check_rows(found.concerned, concerned if top is None else concerned[:top])
+    assert found.concerned_jobs == len(concerned)
+    assert found.jobs == len(rows)
+    assert found.gpu_hours == sum(row["gpu_hours"] for row in rows)
+    assert found.first == min((row["start"] for row in rows), default=None)
+    assert found.last == max((row["as_of"] for row in rows), default=None)
+    priced = [amounts(row, "idle")["money"] is not None for row in rows]
+    assert (found.unpriced_jobs, found.currency) == (priced.count(False), "CHF")
+    assert found.priced == any(priced)
+    assert found.energy_priced == any(entry["energy_money"] is not None for entry in causes)
+    lost = [entry for entry in causes if entry["cause"] in WASTE]
+    assert found.lost == sum(entry["gpu_hours"] for entry in lost)
+    assert found.lost_money == (known_sum([entry["money"] for entry in lost]) or 0.0)
+    assert found.recoverable == sum(entry["recoverable"] for entry in causes)
+    for name in ("gpu_hours", "energy_j", "money"):
+        assert found.total(name) == known_sum([entry[name] for entry in causes])
 
 
 def test_groups_of_equal_loss_are_in_order_of_name() -> None:
@@ -158,83 +277,71 @@ def test_groups_of_equal_loss_are_in_order_of_name() -> None:
     assert groups["user"].to_list() == ["zoe", None, "ada", "bob", "eve"]
 
 
-@settings(max_examples=max(1, settings().max_examples // 2))
-@given(jobs(), st.sampled_from(["all", *WASTE]))
-def test_jobs_of_a_cause_are_in_order(rows: list[dict[str, Any]], cause: str) -> None:
-    concerned = report(rows, jobs_of=cause).concerned
-    assert concerned is not None
-    expected = []
-    for row in rows:
-        back = recoverable_of(row)
-        hours = lost_of(row) if cause == "all" else row[f"gpu_hours_{cause}"]
-        if hours <= 0:
-            continue
-        recovered = sum(back.values()) if cause == "all" else back[cause]
-        first = recovered if cause == "all" else 0.0
-        expected.append((-first, -hours, row["job_key"], recovered))
-    expected.sort()
-    hours_column = "gpu_hours_lost" if cause == "all" else f"gpu_hours_{cause}"
-    shown = concerned.select("job_key", hours_column, "recoverable").rows()
-    assert shown == [(key, -hours, recovered) for _, hours, key, recovered in expected]
-
-
-def test_jobs_of_all_causes_with_equal_amounts_are_in_order_of_loss_and_key() -> None:
+def test_jobs_of_equal_amounts_are_in_order_of_loss_and_key() -> None:
     hung = [1.0, 3.0, 2.0, 3.0]  # how long is not known: nothing is recoverable
     rows = [job(number, gpu_hours_hung=hours) for number, hours in enumerate(hung)]
     rows.append(job(4, gpu_hours_never_used=0.5))
-    concerned = report(rows, jobs_of="all").concerned
-    assert concerned is not None
-    assert concerned["job_id"].to_list() == ["4", "1", "3", "2", "0"]
-    concerned = report(rows[::-1], jobs_of="hung").concerned
-    assert concerned is not None
-    assert concerned["job_id"].to_list() == ["1", "3", "2", "0"]
+    rows.append(job(5, gpu_hours_idle=9.0, gpu_hours_idle_long=None))  # not known: last
+    for cause, expected in (("all", "413205"), ("hung", "1320")):
+        concerned = report(rows[::-1], jobs_of=cause).concerned
+        assert concerned is not None
+        assert concerned["job_id"].to_list() == list(expected)
+
+
+def test_the_ledger_reads_each_column_once() -> None:
+    assert len(set(LEDGER_COLUMNS)) == len(LEDGER_COLUMNS)
+    assert set(REQUEST_COLUMNS) < set(LEDGER_COLUMNS)
+
+
+# what decides whether a job is in the ledger, in every combination
+DECIDING: dict[str, list[Any]] = {
+    "end": [START, None],
+    "state": ["COMPLETED", "RUNNING"],
+    "attribution": ["explicit", "ambiguous"],
+    "samples": [None, 0, 1],
+    "shards": [None, 0, 1],
+    "mps": [None, 0, 1],
+    "gpu_hours": [None, 1.0],
+    "gpu_hours_in_use": [None, 0.0],
+    "gpu_util_mean": [None, 0.0],
+    "gr_engine_active_mean": [None, 0.0],
+    "sm_active_mean": [None, 0.0],
+}
 
 
 def reason_of(row: Row) -> str | None:
     """The reason for which the ledger leaves a job out."""
-    left_out = report([row]).left_out.drop_nulls("jobs")
-    assert left_out.height <= 1
-    return left_out["reason"][0] if left_out.height else None
+    activity = (row["gpu_util_mean"], row["gr_engine_active_mean"], row["sm_active_mean"])
+    measured = any(value is not None for value in activity)
+    if row["end"] is None or row["state"] == "RUNNING":
+        return "running"
+    if row["attribution"] == "ambiguous":
+        return "ambiguous"
+    if not row["samples"]:
+        return "no_samples"
+    if row["gpu_hours"] is None and ((row["shards"] or 0) > 0 or (row["mps"] or 0) > 0):
+        return "shares"
+    if row["gpu_hours_in_use"] is not None:
+        return None
+    return "not_judged" if measured and row["gpu_hours"] is not None else "no_activity"
 
 
-NOTHING = dict.fromkeys((f"gpu_hours_{bucket}" for bucket in WASTE_BUCKETS), None)
-NO_UTILISATION = NOTHING | {"gpu_util_mean": None}
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({}, None),
-        ({"state": "RUNNING"}, "running"),
-        ({"end": None}, "running"),
-        ({"end": None, "attribution": "ambiguous"}, "running"),
-        ({"attribution": "ambiguous", "samples": 0}, "ambiguous"),
-        ({"samples": 0}, "no_samples"),
-        ({"samples": None}, "no_samples"),
-        ({"samples": 1}, None),
-        ({"gpu_hours": None, "shards": 1, **NO_UTILISATION}, "shares"),
-        ({"gpu_hours": None, "mps": 1, **NOTHING}, "shares"),
-        ({"gpu_hours": None, "mps": 1, "shards": 0, **NOTHING}, "shares"),
-        ({"gpu_hours": None, "shards": 0, "mps": 0, **NOTHING}, "no_activity"),
-        ({"gpu_hours": None, **NOTHING}, "no_activity"),
-        ({"shards": 1}, None),  # its whole GPUs are known as well
-        (NOTHING, "not_judged"),
-        ({"gpu_hours_in_use": None, "gpu_hours_in_use_unknown": None}, "not_judged"),
-        ({**NO_UTILISATION, "gr_engine_active_mean": 0.5}, "not_judged"),
-        ({**NO_UTILISATION, "sm_active_mean": 0.0}, "not_judged"),
-        (NO_UTILISATION, "no_activity"),
-    ],
-)
-def test_why_a_job_is_left_out(changes: dict[str, Any], reason: str | None) -> None:
-    assert reason_of(job(1, **changes)) == reason
-
-
-def test_lost_money_is_that_of_causes_with_a_price() -> None:
-    spent = {"gpu_hours_idle": 2.0, "gpu_hours_in_use": 8.0, "gpu_hours_unmeasured": 4.0}
-    rows = [job(1, gpu_model="H100", **spent), job(2, gpu_model="L40S", **spent)]
-    assert report(rows).lost_money == 6.0
-    assert report(rows[1:]).lost_money == 0.0
-    assert report(rows[:1]).total("money") == 3.0 * 14.0
+def test_why_jobs_are_left_out() -> None:
+    combined = [
+        dict(zip(DECIDING, values, strict=True)) for values in itertools.product(*DECIDING.values())
+    ]
+    schema = {name: JOB_SUMMARIES.schema[name] for name in (*LEDGER_COLUMNS, *DECIDING)}
+    rows = pl.DataFrame([job(1) | row for row in combined], schema=schema)
+    reasons = [reason_of(row) for row in combined]
+    found = build_waste_report(rows, pl.DataFrame(schema=INTERVALS), SETTINGS)
+    expected = []
+    for reason in WASTE_LEFT_OUT:
+        mine = [row for row, why in zip(combined, reasons, strict=True) if why == reason]
+        hours = known_sum([row["gpu_hours"] for row in mine])
+        expected.append({"reason": reason, "jobs": len(mine), "gpu_hours": hours})
+    check_rows(found.left_out, expected)
+    assert rows.select(in_ledger()).to_series().to_list() == [why is None for why in reasons]
+    assert found.jobs == reasons.count(None)
 
 
 def test_assumptions_name_their_value_in_its_unit() -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-import polars as pl
 import pytest
 
 import tachograph
+from jobframes import frame
 from tachograph.api.open_lake import OpenLake
 from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.tables import WASTE
+from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
+from tachograph.judge.usage import weekly_use
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +46,16 @@ def test_weeks_add_up_to_the_ledger(lake: OpenLake) -> None:
 
 
 def test_recovered_is_measured_against_the_weeks_before() -> None:
-    from tachograph.judge.usage import _recovered
-
-    weeks = pl.DataFrame({"gpu_hours": [100.0, 100.0, 50.0], "lost": [40.0, 20.0, 20.0]})
-    got = weeks.select(_recovered()).to_series().to_list()
-    assert got[0] is None
-    assert got[1:] == pytest.approx([40.0 / 100.0 * 100.0 - 20.0, 60.0 / 200.0 * 50.0 - 20.0])
+    sunday = datetime(2026, 3, 1, 23, tzinfo=UTC)  # Monday in Berlin
+    hours = [(100.0, 40.0), (100.0, 20.0), (50.0, 20.0)]
+    jobs = [
+        {"end": sunday + timedelta(weeks=week), "samples": 1, "gpu_hours_in_use": 0.0}
+        | {"state": "COMPLETED", "gpu_hours": held, "gpu_hours_idle": lost}
+        for week, (held, lost) in enumerate(hours)
+    ]
+    weeks = weekly_use(frame(JOB_SUMMARIES, jobs), "Europe/Berlin")
+    assert weeks["week"].to_list() == [date(2026, 3, day) for day in (2, 9, 16)]
+    assert weeks["recovered"].to_list() == [None, 40 / 100 * 100 - 20, 60 / 200 * 50 - 20]
 
 
 def test_running_jobs_and_those_that_lost_most(lake: OpenLake) -> None:

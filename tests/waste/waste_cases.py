@@ -20,6 +20,11 @@ from tachograph.pipeline.timelines import timelines_of
 IDLE_UTIL = 0.01
 UNEVEN = ("imbalanced_gpus", "load_imbalance_waste")
 PIPES = ("fp64_active", "fp32_active", "fp16_active", "tensor_active", "dram_active")
+# columns of findings with an interval that the ledger reads
+INTERVALS = {
+    **dict.fromkeys(("job_key", "code", "verdict", "confidence", "covered_by"), pl.String()),
+    **dict.fromkeys(("begin", "end"), pl.Datetime("us", "UTC")),
+}
 Interval = tuple[float, float]  # minutes since the job's start
 
 

@@ -139,7 +139,7 @@ def _answer(status: HTTPStatus, *headers: tuple[str, str], body: bytes = b"") ->
 
 def _bound(listen: str) -> socket.socket:
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) > _LAST_PORT:
+    if not host or not port.isdecimal() or int(port) > _LAST_PORT:
         raise ConfigError(f"invalid address {listen!r}", where=_WHERE, do=_DO)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

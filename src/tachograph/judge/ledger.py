@@ -119,16 +119,16 @@ class WasteReport:
     left_out: pl.DataFrame
     assumptions: tuple[AssumptionInUse, ...]
     users: pl.DataFrame
-    by: str = "cause"
-    groups: pl.DataFrame | None = None
-    jobs_of: str | None = None
-    concerned: pl.DataFrame | None = None
-    concerned_jobs: int = 0
-    currency: str = ""
-    unpriced_jobs: int = 0
-    zone_name: str = "UTC"
-    since: datetime | None = None  # what was asked for; jobs that ran then may begin before it
-    until: datetime | None = None
+    by: str
+    groups: pl.DataFrame | None
+    jobs_of: str | None
+    concerned: pl.DataFrame | None
+    concerned_jobs: int
+    currency: str
+    unpriced_jobs: int
+    zone_name: str
+    since: datetime | None  # what was asked for; jobs that ran then may begin before it
+    until: datetime | None
 
     @property
     def priced(self) -> bool:

@@ -48,7 +48,7 @@ class Listening:
         Errors: ConfigError for what is none.
         """
         host, _, port = address.rpartition(":")
-        if not (host and port.isdigit() and int(port) < 1 << 16):
+        if not (host and port.isdecimal() and int(port) < 1 << 16):
             raise ConfigError(
                 f"invalid address {address!r}", do=f"write HOST:PORT, such as {DEFAULT_ADDRESS}"
             )
