@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from waste_cases import columns
 
 from jobframes import START, summary
-from tachograph.catalog.config import SlurmOptions, WasteOptions
+from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import WASTE
 from tachograph.judge.ledger import WASTE_BUCKETS, WASTE_GROUPINGS, WasteReport, build_waste_report
-from tachograph.judge.partitions import SitePartitions
 from tachograph.report.lines import to_text
 from tachograph.report.waste import money, waste_csv, waste_headline, waste_json, waste_lines
 from tachograph.report.waste_page import waste_html
@@ -68,7 +67,7 @@ def intervals(*rows: tuple[int, str, float]) -> pl.DataFrame:
 
 def report(*jobs: dict[str, Any], found: pl.DataFrame | None = None, **how: Any) -> WasteReport:
     how.setdefault("settings", WasteOptions())
-    how.setdefault("site", SitePartitions(SlurmOptions(shared=("*",))))
+    how.setdefault("freed", {job["job_key"]: 1.0 for job in jobs})
     return build_waste_report(
         columns(jobs), intervals() if found is None else found, how.pop("settings"), **how
     )

@@ -77,7 +77,8 @@ class JobNeeds:
         """Return a job's row with its needs, as SitePartitions takes it."""
         own_s = row.get("elapsed_s") or 0.0
         needed_mib, requested_mib = self.memory.needed_mib, row.get("mem_requested_mib")
-        if needed_mib and requested_mib and row.get("state") == "COMPLETED":
+        sufficed = row.get("state") in (None, "COMPLETED") and not self.memory.killed
+        if needed_mib and requested_mib and sufficed:
             needed_mib = min(needed_mib, requested_mib / (row.get("nodes") or 1))
         return {
             **row,
@@ -334,7 +335,7 @@ def _cpus_needed(job: Mapping[str, Any]) -> float:
     held, efficiency = job.get("cpus") or 0, job.get("cpu_efficiency")
     if efficiency is None:
         return float(held)
-    return min(held, math.ceil(efficiency * held * (1 + _CPU_MARGIN)))
+    return min(float(held), math.ceil(efficiency * held * (1 + _CPU_MARGIN)))
 
 
 def _not_usable(node: SlurmNode | None, gpus: int, cpus: float, memory_mib: float) -> int:
@@ -402,4 +403,4 @@ def freed_share(job: Mapping[str, Any], site: SitePartitions) -> float:
         return 0.0
     # never used throughout, so this is a number of GPUs, but for minutes measured in part
     unused = max(1, round(job["gpus"] * never_h / measured_h))
-    return min(1.0, change.freed / unused)
+    return float(min(1.0, change.freed / unused))
