@@ -135,8 +135,10 @@ class _RunGroup:
 
     def last(self, row: Mapping[str, Any]) -> list[str]:
         """Return the last runs on as many nodes that completed, its own behind all others."""
-        completed = self.completed.get(row["nodes"], [])
-        return sorted(completed[-_LAST_RUNS:], key=lambda key: key == row["job_key"])
+        completed, own = self.completed.get(row["nodes"], []), row["job_key"]
+        if own not in completed:
+            return completed[-_LAST_RUNS:]
+        return [*[key for key in completed if key != own][1 - _LAST_RUNS :], own]
 
     def run_times(self, row: Mapping[str, Any]) -> list[float]:
         """Run times in s of the jobs that ended by themselves or at their limit.

@@ -178,9 +178,14 @@ class SitePartitions:
         gives; fewer GPUs of a node help only where GPUs are given singly.
         """
         used = job.get("gpus_needed")
-        if used is None or self._kept(job, used) is None:
+        kept = None if used is None else self._kept(job, used)
+        if used is None or kept is None:
             return None
-        changes = [*self._fewer_nodes(job, used), *self._single_gpus(job, used)]
+        changes = list(self._single_gpus(job, used, kept))
+        if kept < job["nodes"]:
+            left = job["gpus"] * kept // job["nodes"]
+            nodes = job["nodes"] - kept
+            changes.insert(0, Freed(_options(job, left, kept), left, job["gpus"] - left, nodes))
         changes += self._other_partitions(job, used)
         return max(changes, key=lambda change: change.freed, default=None)
 
@@ -194,17 +199,10 @@ class SitePartitions:
         least = known.least_nodes if known else 0
         return max(1, least, math.ceil(used * nodes / gpus))
 
-    def _fewer_nodes(self, job: Mapping[str, Any], used: int) -> Iterator[Freed]:
-        kept = self._kept(job, used)
-        if kept is not None and kept < job["nodes"]:
-            left = job["gpus"] * kept // job["nodes"]
-            nodes = job["nodes"] - kept
-            yield Freed(_options(job, left, kept), left, job["gpus"] - left, nodes)
-
-    def _single_gpus(self, job: Mapping[str, Any], used: int) -> Iterator[Freed]:
+    def _single_gpus(self, job: Mapping[str, Any], used: int, kept: int) -> Iterator[Freed]:
         """Yield fewer GPUs of a node. CPUs and memory that the job keeps, others do not get."""
-        kept, known = self._kept(job, used), self.of(job)
-        if kept is None or self.whole_nodes(job) is not False:
+        known = self.of(job)
+        if self.whole_nodes(job) is not False:
             return
         gpus = math.ceil(used / kept) * kept if _of_node(job) else used
         memory_mib = self._memory_to_request(job, gpus)
@@ -325,7 +323,8 @@ def memory_option(job: Mapping[str, Any], mib: float, gpus: int) -> str | None:
     """
     name = job.get("memory_option", "mem")
     if name == "mem":
-        return f"--mem={math.ceil(mib / GIB)}G"
+        # not rounded up to more than a partition allows
+        return f"--mem={math.ceil(mib)}M" if mib % GIB else f"--mem={mib / GIB:.0f}G"
     units = gpus if name == "mem-per-gpu" else job.get("cpus")
     return f"--{name}={math.ceil(mib * (job.get('nodes') or 1) / units)}M" if units else None
 

@@ -86,17 +86,14 @@ def next_time(
     memory = memory or HostMemory()
     evidence = {code: finding.evidence for code, finding in found.items()}
     used = gpus_needed(evidence, row.get("gpus"))
-    needed = JobNeeds(used, runs_s, memory).beside(row)
-    change = site.freed(needed)
+    change = site.freed(JobNeeds(used, runs_s, memory).beside(row))
     target = row
     if change is not None and change.partition is not None:
         target = {**row, "partition": change.partition}
     divided = change and number(row, "nodes") != 1  # how many tasks a node will have is not known
     more_time, how_long = _after_limit(row, runs_s, found, site.most_time_s(target))
     of_memory = out_of_memory(row, memory.own, steps)
-    chosen = [
-        *(_gpus(row, used, change) if used and change else []),
-    ]
+    chosen = _gpus(row, used, change) if used and change else []
     if change is not None and change.time_s is not None:
         chosen += _change_time(row, runs_s, change)
     else:
@@ -114,6 +111,11 @@ def next_time(
         note = (
             f"{used} of {plural(row['gpus'], 'GPU')} worked: request fewer if the partition gives "
             "GPUs singly, which is not recorded"
+        )
+    if note is None and used and change is None and site.whole_nodes(row) is False:
+        note = (
+            f"{used} of {plural(row['gpus'], 'GPU')} worked, but the CPUs or the memory that it "
+            "requests leave no further one to others: request fewer of these, too"
         )
     if note is None and "low_memory" in found:
         peak = text(number(row, "hbm_peak_fraction"), "fraction")
@@ -142,7 +144,7 @@ def _change_time(
 ) -> list[tuple[str, str]]:
     """A time limit that the other partition allows, where it does not allow that of the job."""
     longest_s = max([number(row, "elapsed_s") or 0.0, *runs_s])
-    reason = f"it allows no limit as long as now, and the longest run took {text(longest_s, 's')}"
+    reason = f"{change.partition} allows no limit as long as now, and the longest run took {text(longest_s, 's')}"
     return [(f"--time={slurm_duration(change.time_s or 0.0)}", reason)]
 
 

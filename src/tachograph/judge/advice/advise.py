@@ -487,6 +487,8 @@ def _time(given: _Given) -> AdviceLine:
     }
     if wanted > max(LEAST_S, _DIFFER * longest):
         return given.no_advice(topic, "run times differ too much", ended, asked)
+    if wanted > given.site.partitions.most_time_s(asdict(given.request)):
+        return given.no_advice(topic, "the partition allows no such limit", ended, asked)
     if asked is not None and wanted > WORTH * asked:
         return given.no_advice(topic, "the limit is not much longer than needed", ended, asked)
     return AdviceLine(
