@@ -329,7 +329,7 @@ def test_step_killed_for_lack_of_memory_is_the_cause_of_its_job() -> None:
 def test_move_takes_the_memory_that_the_tasks_held() -> None:
     """On whole nodes a job has all the memory of a node, which no shared partition gives."""
     shared = PartitionUse(["anna"], ["H100"], 4.0, 64.0, 64 * GIB, DAY)
-    use = {(None, "shared"): shared}
+    use: dict[tuple[str | None, str], PartitionUse] = {(None, "shared"): shared}
     site = SitePartitions(SlurmOptions(shared=("shared",), exclusive=("gpu",)), use=use)
     job = LARGE | {"gpu_model": "H100", "timelimit_s": DAY, "elapsed_s": 0.9 * DAY}
     lines = []

@@ -18,11 +18,11 @@ from tachograph.judge.advice.advise import advise
 from tachograph.judge.advice.bounds import LEAST_S
 from tachograph.judge.advice.past_jobs import History
 from tachograph.judge.advice.request import memory_mib, time_limit_s
+from tachograph.judge.finding import read_findings
 from tachograph.judge.ledger import LEDGER_COLUMNS
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_summaries, read_verdicts
-from tachograph.report.job import read_findings
 from tachograph.report.next_time import next_time
 
 ALONE = AdviceOptions(least_runs=1)
@@ -78,6 +78,7 @@ def test_job_ledger_and_advice_agree(
     changes = advised = 0
     for row in jobs.iter_rows(named=True):
         key = row["job_key"]
+        assert site.partitions.whole_nodes({**row, "exclusive": None}) is row["exclusive"]
         need = needs.get(key)
         if need is None:
             assert freed.get(key, 0.0) == 0.0

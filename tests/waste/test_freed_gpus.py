@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -9,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from in_memory import with_seq
+from madelake import job, utc
 from tachograph.catalog.config import SlurmOptions
 from tachograph.judge.partitions import (
     REQUEST_COLUMNS,
@@ -17,8 +22,10 @@ from tachograph.judge.partitions import (
     freed_share,
     uses_of,
 )
-from tachograph.sources.slurm.partitions import SlurmNode, SlurmPartition
+from tachograph.pipeline.job_runs import build_runs
+from tachograph.sources.slurm.partitions import SlurmNode, SlurmPartition, read_partitions
 
+T, HOUR = utc(23, 12), timedelta(hours=1)
 NODE = SlurmNode(8, 64, 512_000.0)
 SLURM = SlurmOptions(shared=("shared",), exclusive=("whole",))
 USE = {
@@ -230,6 +237,28 @@ def test_options_are_those_of_the_script(
 ) -> None:
     job = request("whole", 16, 2, gpu_option=gpu_option)
     assert options(SitePartitions(SLURM), job, 3) == options_of_script
+
+
+@pytest.mark.parametrize("own", [True, None])
+def test_attribution_and_advice_take_the_same_nodes_for_whole(
+    own: bool | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "partitions.txt"
+    file.write_text("PartitionName=p\n   OverSubscribe=EXCLUSIVE Nodes=(null)\n")
+    slurm = SlurmOptions(shared=("sh*",), exclusive=("whole", "*_x"), partitions_file=str(file))
+    site = SitePartitions(slurm, read_partitions(str(file)))
+    names = ("shared", "whole", "a,whole", "p", "q", None)
+    queues = list(product(names, ("n", "n_x", "shared", None)))
+    rows = [
+        job(str(number), T, T + HOUR, partition=name, qos=qos, exclusive=own, state="COMPLETED")
+        for number, (name, qos) in enumerate(queues)
+    ]
+    jobs, maps = with_seq("jobs", rows), with_seq("allocations", [])
+    runs = build_runs(jobs, maps, slurm=slurm, now=T + HOUR)
+    found = {row["job_id"]: row["exclusive"] for row in runs.iter_rows(named=True)}
+    for row in rows:
+        assert found[row["job_id"]] is site.whole_nodes(row)
+    assert set(found.values()) == ({True} if own else {True, False, None})
 
 
 def test_record_of_partitions_is_of_one_cluster() -> None:

@@ -334,7 +334,7 @@ def _cpus_needed(job: Mapping[str, Any]) -> float:
     held, efficiency = job.get("cpus") or 0, job.get("cpu_efficiency")
     if efficiency is None:
         return float(held)
-    return min(float(held), math.ceil(efficiency * held * (1 + _CPU_MARGIN)))
+    return float(min(held, math.ceil(efficiency * held * (1 + _CPU_MARGIN))))
 
 
 def _not_usable(node: SlurmNode | None, gpus: int, cpus: float, memory_mib: float) -> int:
