@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tachograph.catalog.config import SlurmOptions
 from tachograph.judge.advice.advise import TOPICS, SiteFacts, advise
-from tachograph.judge.advice.bounds import student_t
 from tachograph.judge.advice.past_jobs import History, PastJob
 from tachograph.judge.advice.request import read_script
+from tachograph.judge.bounds import student_t
 from tachograph.judge.partitions import PartitionUse, SitePartitions
 from tachograph.report.advice import advice_json, advice_lines, sbatch_lines
 from tachograph.report.lines import to_text

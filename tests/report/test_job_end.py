@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tachograph.cli import main
-from tachograph.judge.advice.bounds import HostMemory
+from tachograph.judge.bounds import HostMemory
 from tachograph.report.job_end import end_cause, out_of_memory
 from tachograph.report.next_time import next_time
 

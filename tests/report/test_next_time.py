@@ -12,7 +12,7 @@ from madelake import fill, job, utc
 from tachograph.api.job_report import read_job
 from tachograph.catalog.config import Configuration, SlurmOptions
 from tachograph.cli import main
-from tachograph.judge.advice.bounds import HostMemory
+from tachograph.judge.bounds import HostMemory
 from tachograph.judge.finding import Finding
 from tachograph.judge.partitions import PartitionUse, SitePartitions
 from tachograph.lake.delta import Lake

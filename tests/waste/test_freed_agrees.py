@@ -15,9 +15,9 @@ from tachograph.catalog import config
 from tachograph.catalog.config import AdviceOptions, Configuration, SlurmOptions
 from tachograph.cli import main
 from tachograph.judge.advice.advise import advise
-from tachograph.judge.advice.bounds import LEAST_S
 from tachograph.judge.advice.past_jobs import History
 from tachograph.judge.advice.request import memory_mib, time_limit_s
+from tachograph.judge.bounds import LEAST_S
 from tachograph.judge.finding import read_findings
 from tachograph.judge.ledger import LEDGER_COLUMNS
 from tachograph.lake.delta import Lake

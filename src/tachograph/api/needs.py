@@ -11,7 +11,7 @@ import polars as pl
 
 from tachograph.catalog.codes import CAUSE_OF_CLASS
 from tachograph.catalog.config import Configuration
-from tachograph.judge.advice.bounds import LEAST_S, HostMemory
+from tachograph.judge.bounds import LEAST_S, HostMemory
 from tachograph.judge.checks.gpus_never_used import UNUSED, gpus_needed
 from tachograph.judge.partitions import (
     NOT_RECORDED,

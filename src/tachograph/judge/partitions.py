@@ -14,7 +14,7 @@ import polars as pl
 
 from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.units import plural
-from tachograph.judge.advice.bounds import GIB, WORTH, HostMemory, time_bound_s
+from tachograph.judge.bounds import GIB, WORTH, HostMemory, time_bound_s
 from tachograph.sources.slurm.partitions import (
     SlurmNode,
     SlurmPartition,

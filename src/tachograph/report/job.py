@@ -21,7 +21,7 @@ from tachograph.catalog.config import BoundOptions
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
 from tachograph.judge.activity import PIPE_NAMES, activity_counter, gpu_label, number
-from tachograph.judge.advice.bounds import HostMemory
+from tachograph.judge.bounds import HostMemory
 from tachograph.judge.culprit import Culprit, hang_culprit, with_culprit
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job

@@ -9,7 +9,7 @@ from typing import Any
 
 from tachograph.catalog.units import capitalized, plural, slurm_duration, text
 from tachograph.judge.activity import number
-from tachograph.judge.advice.bounds import (
+from tachograph.judge.bounds import (
     GIB,
     LEAST_S,
     MEMORY_MARGIN,

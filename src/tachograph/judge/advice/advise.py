@@ -15,7 +15,9 @@ from tachograph.catalog.config import AdviceOptions
 from tachograph.catalog.mig import profiles_of
 from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import MI, slurm_duration
-from tachograph.judge.advice.bounds import (
+from tachograph.judge.advice.past_jobs import History, PastJob, PastJobGroup, most_common
+from tachograph.judge.advice.request import JobRequest
+from tachograph.judge.bounds import (
     GIB,
     LEAST_S,
     WORTH,
@@ -25,8 +27,6 @@ from tachograph.judge.advice.bounds import (
     time_bound_s,
     use_bound,
 )
-from tachograph.judge.advice.past_jobs import History, PastJob, PastJobGroup, most_common
-from tachograph.judge.advice.request import JobRequest
 from tachograph.judge.partitions import NOT_RECORDED, Freed, JobNeeds, SitePartitions, memory_option
 
 Confidence: TypeAlias = Literal["high", "medium", "low", "none"]
