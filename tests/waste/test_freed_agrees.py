@@ -42,7 +42,7 @@ NodeName=a1 CPUTot=128 RealMemory=245760 Gres=gpu:4
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a cluster with nodes given whole, and shared ones."""
     folder = tmp_path_factory.mktemp("freed")
-    size = ("--nodes", "8", "--days", "2", "--interval", "120", "--seed", "11")
+    size = ("--nodes", "24", "--days", "2", "--interval", "120", "--seed", "11")
     command = ["lab", "simulate", str(folder / "cluster"), *size, "--lake", str(folder / "lake")]
     assert main([*command, "--quiet"]) == 0
     configured = ("--config", str(folder / "cluster" / "tachograph.toml"))
