@@ -36,6 +36,7 @@ from tachograph.judge.advice.past_jobs import PastJob
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 
+SHARED = Configuration(slurm=SlurmOptions(shared=("*",)))
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 NUMBERS = {"ann": 60001, "ben": 60002, "me": os.geteuid()}
@@ -197,7 +198,7 @@ def refreshed(lake: Lake, folder: Path, *, days: float = 0.0) -> tuple[WrittenAd
         read.extend(users)
         return read_past_jobs(lake, Configuration(), JobFilter(users=tuple(users)))
 
-    site = read_site(lake, SlurmOptions(shared=("*",)))
+    site = read_site(lake, SHARED)
     made = refresh_advice(
         folder, lake, past_jobs_of, site, Configuration().advice, as_of=datetime.now(UTC), now=now
     )
@@ -207,7 +208,7 @@ def refreshed(lake: Lake, folder: Path, *, days: float = 0.0) -> tuple[WrittenAd
 def test_rows_are_those_of_jobs_like_the_last(lake: Lake) -> None:
     jobs = read_past_jobs(lake, Configuration(), JobFilter())
     site, options, now = (
-        read_site(lake, SlurmOptions(shared=("*",))),
+        read_site(lake, SHARED),
         Configuration().advice,
         datetime.now(UTC),
     )

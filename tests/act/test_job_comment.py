@@ -49,7 +49,7 @@ def test_seff_shows_the_numbers_of_the_report(one_of_eight: JobReport) -> None:
     assert values["Job Wall-clock time"] == "11:52:14 of 14:15:00"
     assert values["CPU Efficiency"] == "12 % of 126-14:51:44 core-walltime"
     assert values["Memory Efficiency"] == "9.9 % of 240.0 GiB per node"
-    assert values["Next time"] == "#SBATCH --nodes=1"
+    assert values["Next time"] == "#SBATCH --nodes=1 --gpus=4"
     assert values["Energy"] == one_of_eight.energy
     assert one_of_eight.headline in lines
     (busy,) = [line for line in lines if "78 %" in line]
@@ -75,7 +75,7 @@ def test_brief_is_verdict_next_time_and_link(one_of_eight: JobReport) -> None:
     assert job_link("/tachograph", one_of_eight) is None  # a path alone is no address
     assert list(brief_lines(one_of_eight)) == [
         "1 of 8 GPUs used; 83.1 GPU-h unused.",
-        "Next time: #SBATCH --nodes=1",
+        "Next time: #SBATCH --nodes=1 --gpus=4",
         "  1 of 8 GPUs worked, this frees 4 GPUs (1 node) for others.",
         "More: tachograph job 1000316",
     ]

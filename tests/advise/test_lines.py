@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from tachograph.catalog.config import SlurmOptions
 from tachograph.judge.advice.advise import TOPICS, SiteFacts, advise
-from tachograph.judge.advice.bounds import student_t
 from tachograph.judge.advice.past_jobs import History, PastJob
 from tachograph.judge.advice.request import read_script
-from tachograph.judge.partitions import SitePartitions
+from tachograph.judge.bounds import student_t
+from tachograph.judge.partitions import PartitionUse, SitePartitions
 from tachograph.report.advice import advice_json, advice_lines, sbatch_lines
 from tachograph.report.lines import to_text
 
@@ -47,10 +47,51 @@ def test_short_runs_are_no_evidence_of_few_gpus_but_of_many() -> None:
     assert value(runs(*few, {"gpus_used": 3, "elapsed_s": 100.0}, count=5), "gpus") == 3
 
 
-def test_gpus_of_several_nodes_are_a_hint() -> None:
+def test_gpus_that_one_node_holds_need_no_second() -> None:
     line = advice([replace(job, nodes=2, gpus_used=2) for job in runs()], nodes=2).line("gpus")
     assert line is not None
-    assert (line.value, line.confidence, line.option, line.followed) == (2, "low", None, False)
+    assert (line.value, line.option, line.followed) == (2, "--nodes=1 --gpus=2", True)
+
+
+def test_run_that_was_measured_in_part_shows_how_many_it_needs_at_least() -> None:
+    few = [{"gpus_used": 1}] * 4
+    assert value(runs(*few, {"gpus_used": None, "gpus_worked": 3}, count=5), "gpus") == 3
+
+
+MOVE = SitePartitions(
+    SlurmOptions(shared=("shared",), exclusive=("gpu",)),
+    use={
+        (None, "shared"): PartitionUse(["ann"], [str(USUAL.gpu_model)], 4.0, 32.0, 64 * GIB, 7200)
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "option"),
+    [
+        ("--gpus=4", "--partition=shared --nodes=1 --gpus=1 --time=01:15:00 --mem=30G"),
+        (
+            "--gpus-per-node=4 --time=2:00:00",
+            "--partition=shared --nodes=1 --gpus-per-node=1 --mem=30G",
+        ),
+        (
+            "--gres=gpu:4 --time=2:00:01 --mem-per-gpu=60G",
+            "--partition=shared --nodes=1 --gres=gpu:1 --time=01:15:00 --mem-per-gpu=30720M",
+        ),
+        ("--gpus-per-task=4", None),  # it has no place for the number
+        ("--gpus=4 --ntasks=32", "--partition=shared --nodes=1 --gpus=1 --time=01:15:00 --mem=30G"),
+        ("--gpus=4 --ntasks=33", ""),  # the script goes on to request its CPUs
+        ("--gpus=4 --exclusive", ""),
+    ],
+)
+def test_move_in_the_words_of_the_script(script: str, option: str | None) -> None:
+    past = [replace(job, gpus_used=1, whole_nodes=True) for job in runs()]
+    request = replace(read_script(f"#SBATCH -p gpu {script}"), user=USUAL.user, name=USUAL.name)
+    site = SiteFacts(SITE.capacities, MOVE)
+    line = advise(request, History.of(past, OPTIONS), NOW, site, OPTIONS).line("gpus")
+    assert line is not None
+    assert (line.option or None) == (option or None)
+    assert (line.value is None) is (option == "")
 
 
 def test_nothing_is_advised_that_frees_nothing() -> None:
@@ -71,7 +112,7 @@ def test_nothing_is_advised_that_frees_nothing() -> None:
         request = replace(USUAL.request, nodes=2)
         line = advise(request, History.of(of_two, OPTIONS), NOW, site, OPTIONS).line("gpus")
         assert line is not None
-        assert (line.option, line.value, line.confidence) == ("--nodes=1", 2, "high")
+        assert (line.option, line.value, line.confidence) == ("--nodes=1 --gpus=2", 2, "high")
         assert line.evidence["gain"] == "frees 2 GPUs (1 node) for others"
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tachograph.cli import main
+from tachograph.judge.bounds import HostMemory
 from tachograph.report.job_end import end_cause, out_of_memory
-from tachograph.report.next_time import HostMemory, next_time
+from tachograph.report.next_time import next_time
 
 RECORDED = Path(__file__).parents[1] / "slurm" / "recorded"
 SEGV = "signal 11 (SIGSEGV, invalid memory access)"

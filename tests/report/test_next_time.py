@@ -12,10 +12,11 @@ from madelake import fill, job, utc
 from tachograph.api.job_report import read_job
 from tachograph.catalog.config import Configuration, SlurmOptions
 from tachograph.cli import main
+from tachograph.judge.bounds import HostMemory
 from tachograph.judge.finding import Finding
 from tachograph.judge.partitions import PartitionUse, SitePartitions
 from tachograph.lake.delta import Lake
-from tachograph.report.next_time import HostMemory, next_time
+from tachograph.report.next_time import next_time
 from tachograph.sources.slurm.partitions import SlurmNode, SlurmPartition
 
 T = utc(23, 12)
@@ -78,8 +79,11 @@ def test_time_is_of_the_longest_run(
 def test_no_gpus_only_where_none_worked_or_held_memory(
     seen: float, held_mib: float | None, proposed: bool
 ) -> None:
-    idle = Finding("idle_job", "problem", "", "", evidence={"gpus_seen": seen})
-    made = next_time({"gpus": 4, "hbm_used_mib_max": held_mib}, [idle])
+    evidence = {"gpus_seen": seen}
+    if held_mib is not None:
+        evidence["hbm_used_mib_max"] = held_mib
+    idle = Finding("idle_job", "problem", "", "", evidence=evidence)
+    made = next_time({"gpus": 4}, [idle])
     assert (made is not None) is proposed
     assert made is None or (
         made.line,
@@ -243,9 +247,19 @@ LARGE = JOB | {"gpus": 8, "nodes": 1}
     ("site", "nodes", "line", "why"),
     [
         (SINGLY, 1, "--gpus=1", "1 of 8 GPUs worked, this frees 7 GPUs for others."),
-        (WHOLE, 2, "--nodes=1", "1 of 8 GPUs worked, this frees 4 GPUs (1 node) for others."),
+        (
+            WHOLE,
+            2,
+            "--nodes=1 --gpus=4",
+            "1 of 8 GPUs worked, this frees 4 GPUs (1 node) for others.",
+        ),
         (WHOLE, 1, None, None),
-        (SitePartitions(), 2, "--nodes=1", "1 of 8 GPUs worked, this frees 4 GPUs (1 node)"),
+        (
+            SitePartitions(),
+            2,
+            "--nodes=1 --gpus=4",
+            "1 of 8 GPUs worked, this frees 4 GPUs (1 node)",
+        ),
         (SitePartitions(), 1, "", "1 of 8 GPUs worked: request fewer if the partition gives GPUs"),
     ],
 )
@@ -268,18 +282,54 @@ def test_less_memory_only_where_others_get_it(site: SitePartitions) -> None:
     assert more.line == "#SBATCH --mem=384G"
 
 
-@pytest.mark.parametrize(("most_gib", "line"), [(384, "--mem=384G"), (383, None)])
-def test_no_more_memory_than_a_node_has(most_gib: int, line: str | None) -> None:
-    node = SlurmNode(8, 64, most_gib * GIB)
-    site = SitePartitions(recorded={"gpu": SlurmPartition("gpu", (node,), True)})
-    killed = HostMemory(None, (), (256 * GIB,))
-    made = next_time(LARGE | {"state": "OUT_OF_MEMORY"}, [], (), killed, site)
-    assert (made and made.line.removeprefix("#SBATCH ")) == line
+@pytest.mark.parametrize(
+    ("site", "most_gib", "line", "why"),
+    [
+        (384, None, "--mem=384G", "256.0 GiB of host memory did not suffice, 50 % on top."),
+        (
+            383,
+            None,
+            "",
+            "256.0 GiB of host memory did not suffice, and a node of the partition has",
+        ),
+        # not recorded what a node has: where it is given whole, all that any job had
+        (None, 256, "", "256.0 GiB of host memory did not suffice, and no job of the partition"),
+        (None, 384, "--mem=384G", "256.0 GiB of host memory did not suffice, 50 % on top."),
+    ],
+)
+def test_no_more_memory_than_a_node_has(
+    site: int | None, most_gib: int | None, line: str, why: str
+) -> None:
+    partitions = WHOLE
+    if site is not None:
+        node = SlurmNode(8, 64, site * GIB)
+        partitions = SitePartitions(recorded={"gpu": SlurmPartition("gpu", (node,), True)})
+    memory = HostMemory(None, (), (), None if most_gib is None else most_gib * GIB)
+    made = next_time(LARGE | {"state": "OUT_OF_MEMORY"}, [], (), memory, partitions)
+    assert made is not None
+    assert made.line.removeprefix("#SBATCH ") == line
+    assert made.why.startswith(why)
+
+
+def test_step_killed_for_lack_of_memory_is_the_cause_of_its_job() -> None:
+    """A shell that goes on after the step ends with a code of its own."""
+    job = LARGE | {"state": "FAILED", "exit_code": 1}
+    of_step = {"step": "0", "name": "bash", "state": "OUT_OF_MEMORY"}
+    made = next_time(job, [], (), None, SINGLY, [of_step])
+    assert made is not None
+    assert made.line == "#SBATCH --mem=384G"
+    assert next_time(job, [], (), None, SINGLY, [of_step | {"state": "FAILED"}]) is None
+    by_signal = of_step | {"state": "FAILED", "exit_signal": 9}
+    for held_gib, line in ((250, "#SBATCH --mem=384G"), (200, None)):
+        memory = HostMemory(held_gib * GIB)
+        made = next_time(job | {"exit_code": 0}, [], (), memory, SINGLY, [by_signal])
+        assert (made and made.line) == line
 
 
 def test_move_takes_the_memory_that_the_tasks_held() -> None:
     """On whole nodes a job has all the memory of a node, which no shared partition gives."""
-    use = {"shared": PartitionUse(["anna"], ["H100"], 4.0, 64 * GIB, DAY)}
+    shared = PartitionUse(["anna"], ["H100"], 4.0, 64.0, 64 * GIB, DAY)
+    use: dict[tuple[str | None, str], PartitionUse] = {(None, "shared"): shared}
     site = SitePartitions(SlurmOptions(shared=("shared",), exclusive=("gpu",)), use=use)
     job = LARGE | {"gpu_model": "H100", "timelimit_s": DAY, "elapsed_s": 0.9 * DAY}
     lines = []
@@ -292,9 +342,11 @@ def test_move_takes_the_memory_that_the_tasks_held() -> None:
 @pytest.mark.parametrize(
     ("peak_gib", "of_gpu_gib", "line"),
     [
-        (40, 60, "--gpus=1"),  # 60 GiB with 50 % on top
-        (40, 59, "--gpus=1 --mem=60G"),
-        (None, 60, "--gpus=1 --mem=256G"),  # what it had
+        (150, 225, "--gpus=1"),  # 225 GiB with 50 % on top
+        (150, 224, "--gpus=1 --mem=225G"),
+        (40, 60, "--gpus=1 --mem=60G"),  # others get what it does not need
+        (None, 256, "--gpus=1"),
+        (None, 255, "--gpus=1 --mem=256G"),  # what it had
         (None, None, "--gpus=1"),  # the default is not recorded
     ],
 )
@@ -304,7 +356,8 @@ def test_fewer_gpus_keep_the_memory_that_was_given_with_them(
     of_gpu = None if of_gpu_gib is None else of_gpu_gib * GIB
     node = SlurmNode(8, 64, 512 * GIB)
     gpu = SlurmPartition("gpu", (node,), False, memory_per_gpu_mib=of_gpu)
-    memory = HostMemory(None if peak_gib is None else peak_gib * GIB)
+    peaks = () if peak_gib is None else (peak_gib * GIB,)
+    memory = HostMemory(peaks[0] if peaks else None, peaks)
     made = next_time(LARGE, [OF_ONE], (), memory, SitePartitions(recorded={"gpu": gpu}))
     assert made is not None
     assert made.line == f"#SBATCH {line}"

@@ -18,7 +18,7 @@ def test_recorded_text() -> None:
     found = read_partitions(str(OF_22_05))
     assert list(found) == ["whole", "shared", "own", "cpu"]
     whole, shared, own, cpu = found.values()
-    assert (whole.whole_nodes, whole.most_nodes, whole.most_time_s) == (True, 2, 172_800.0)
+    assert (whole.whole_nodes, whole.closed, whole.most_time_s) == (True, False, 172_800.0)
     assert whole.nodes == (SlurmNode(4, 64, 512_000.0),) * 3
     assert (whole.accounts, whole.qos, whole.groups, whole.memory_mib) == (None,) * 3 + (512_000.0,)
     assert (shared.whole_nodes, shared.most_cpus, shared.memory_mib) == (False, 64, 512_000.0)
@@ -60,7 +60,7 @@ def test_json_of_both_commands_in_one_file() -> None:
     ]
     written = f"{json.dumps({'partitions': [partition]})}\n{json.dumps({'nodes': nodes})}\n"
     (gpu,) = parse_partitions(written).values()
-    assert (gpu.whole_nodes, gpu.most_nodes, gpu.most_time_s) == (True, 4, 5400.0)
+    assert (gpu.whole_nodes, gpu.of_one_user, gpu.most_time_s) == (True, None, 5400.0)
     assert (gpu.most_cpus, gpu.memory_mib, gpu.memory_per_gpu_mib) == (None, 400_000.0, 60_000.0)
     assert (gpu.accounts, gpu.qos, gpu.denied) == (
         frozenset({"ml", "cfd"}),
@@ -70,6 +70,43 @@ def test_json_of_both_commands_in_one_file() -> None:
     assert gpu.node == SlurmNode(8, 96, 900_000.0)
     partition["maximums"] |= {"shares": 1}  # type: ignore[operator]
     assert parse_partitions(json.dumps({"partitions": [partition]}))["gpu"].whole_nodes is False
+
+
+@pytest.mark.parametrize(
+    ("written", "closed"),
+    [
+        ("State=UP RootOnly=NO ReqResv=NO", False),
+        ("", False),
+        ("State=DOWN", True),
+        ("State=DRAIN", True),
+        ("State=INACTIVE", True),
+        ("State=UP RootOnly=YES", True),
+        ("State=UP ReqResv=YES", True),
+    ],
+)
+def test_partitions_that_start_no_job_of_a_user(written: str, closed: bool) -> None:
+    (gpu,) = parse_partitions(f"PartitionName=gpu\n   Nodes=a1 {written}\n").values()
+    assert gpu.closed is closed
+
+
+def test_state_and_flags_in_json() -> None:
+    partition: dict[str, object] = {"name": "gpu", "partition": {"state": ["DOWN"]}}
+    (gpu,) = parse_partitions(json.dumps({"partitions": [partition]})).values()
+    assert (gpu.closed, gpu.of_one_user) == (True, None)
+    partition |= {"partition": {"state": ["UP"]}, "flags": ["EXCLUSIVE_USER"]}
+    (gpu,) = parse_partitions(json.dumps({"partitions": [partition]})).values()
+    assert (gpu.closed, gpu.of_one_user) == (False, True)
+
+
+def test_memory_of_a_node_by_its_cpus() -> None:
+    node = "NodeName=a1 CPUTot=8 RealMemory=100000 Gres=gpu:2"
+    for limits, memory_mib in (
+        ("MaxMemPerCPU=2000 MaxCPUsPerNode=UNLIMITED", 16_000.0),
+        ("MaxMemPerCPU=2000 MaxCPUsPerNode=4", 8000.0),
+        ("MaxMemPerCPU=50000 MaxCPUsPerNode=4", 100_000.0),
+    ):
+        written = f"PartitionName=gpu\n   Nodes=a1 {limits}\n\n{node}"
+        assert parse_partitions(written)["gpu"].memory_mib == memory_mib
 
 
 def test_nodes_that_are_not_described_are_unknown() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_reading import ReadText, Write
 
 from tachograph.catalog.chunks import Chunk, Reject
-from tachograph.catalog.config import Configuration, SiteOptions, SlurmOptions
+from tachograph.catalog.config import Configuration, SiteOptions
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS
 from tachograph.lake.conform import conform
@@ -224,44 +224,10 @@ def test_no_gpus_is_zero_only_where_the_site_accounts_for_gpus(read_text: ReadTe
     assert [job["gpus"] for job in read_text(text(GOOD, asked)).jobs] == [4, 0]
 
 
-@pytest.mark.parametrize(
-    ("cluster", "partition", "qos", "line", "exclusive"),
-    [
-        (SlurmCluster(), "gpu", "normal", "sbatch job.sh", None),
-        # What a user writes decides nothing.
-        (SlurmCluster(), "gpu", "normal", "sbatch --exclusive job.sh", None),
-        (
-            SlurmCluster(shared=("*shared*",)),
-            "gpu",
-            "gpu_shared",
-            "sbatch --exclusive job.sh",
-            False,
-        ),
-        (SlurmCluster(exclusive=("regular*",)), "regular_1", "normal", "sbatch job.sh", True),
-        (SlurmCluster(exclusive=("regular",)), "debug,regular", "normal", "sbatch job.sh", True),
-        (
-            SlurmCluster(shared=("gpu",), exclusive=("normal",)),
-            "gpu",
-            "normal",
-            "sbatch job.sh",
-            False,
-        ),
-    ],
-)
-def test_exclusive_is_what_is_configured(
-    read_text: ReadText,
-    cluster: SlurmCluster,
-    partition: str,
-    qos: str,
-    line: str,
-    exclusive: bool | None,
-) -> None:
-    content = text(
-        f"{GOOD.removesuffix('sbatch job.sh')}{line}|{partition}|{qos}",
-        header=f"{HEADER}|Partition|QOS",
-    )
-    (job,) = read_text(content, cluster=cluster).jobs
-    assert job["exclusive"] is exclusive
+def test_what_a_user_writes_of_whole_nodes_decides_nothing(read_text: ReadText) -> None:
+    content = text(f"{GOOD.removesuffix('sbatch job.sh')}sbatch --exclusive job.sh")
+    (job,) = read_text(content).jobs
+    assert job["exclusive"] is None
 
 
 @pytest.mark.parametrize(
@@ -362,8 +328,6 @@ def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) ->
     assert chunks(path, Configuration(), now)[0].id == chunk.id
     changed = Configuration(site=SiteOptions(time_zone="Europe/Berlin"))
     assert chunks(path, changed, now)[0].id != chunk.id
-    assert chunks(path, Configuration(slurm=SlurmOptions(shared=("a",))), now)[0].id != chunk.id
-    assert chunks(path, Configuration(slurm=SlurmOptions(exclusive=("a",))), now)[0].id != chunk.id
 
 
 @settings(deadline=None)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -9,20 +12,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from in_memory import with_seq
+from madelake import job, utc
 from tachograph.catalog.config import SlurmOptions
 from tachograph.judge.partitions import (
     REQUEST_COLUMNS,
     PartitionUse,
     SitePartitions,
-    recoverable_share,
+    freed_share,
+    uses_of,
 )
-from tachograph.sources.slurm.partitions import SlurmNode, SlurmPartition
+from tachograph.pipeline.job_runs import build_runs
+from tachograph.sources.slurm.partitions import SlurmNode, SlurmPartition, read_partitions
 
+T, HOUR = utc(23, 12), timedelta(hours=1)
 NODE = SlurmNode(8, 64, 512_000.0)
 SLURM = SlurmOptions(shared=("shared",), exclusive=("whole",))
 USE = {
-    "shared": PartitionUse(["ann"], ["H100"], gpus=4.0, memory_mib=256_000.0, time_s=7200.0),
-    "whole": PartitionUse(["ann", "bob"], ["H100"], gpus=8.0),
+    (None, "shared"): PartitionUse(["ann"], ["H100"], 4.0, 32.0, 256_000.0, time_s=7200.0),
+    (None, "whole"): PartitionUse(["ann", "bob"], ["H100"], gpus=8.0),
+    ("other", "shared_there"): PartitionUse(["ann"], ["H100"], 8.0, 64.0, 1e6, time_s=1e6),
 }
 
 
@@ -30,11 +39,12 @@ def request(partition: str | None = "whole", gpus: int = 8, nodes: int = 1, **of
     job: dict[str, Any] = dict.fromkeys(REQUEST_COLUMNS)
     job |= {"user": "ann", "account": "ml", "qos": "normal", "gpu_model": "H100"}
     job |= {"partition": partition, "gpus": gpus, "nodes": nodes, "timelimit_s": 3600.0}
+    job |= {"mem_requested_mib": 64_000.0 * nodes, "cpus": 32}
     return job | of
 
 
 def options(site: SitePartitions, job: Any, used: int) -> tuple[str, ...]:
-    change = site.freed(job, used)
+    change = site.freed(job | {"gpus_needed": used})
     return () if change is None else change.options
 
 
@@ -42,12 +52,12 @@ def options(site: SitePartitions, job: Any, used: int) -> tuple[str, ...]:
     ("partition", "gpus", "nodes", "used", "expected"),
     [
         ("whole", 8, 1, 1, ()),
-        ("whole", 16, 2, 1, ("--nodes=1",)),
-        ("whole", 16, 2, 8, ("--nodes=1",)),
+        ("whole", 16, 2, 1, ("--nodes=1", "--gpus=8")),
+        ("whole", 16, 2, 8, ("--nodes=1", "--gpus=8")),
         ("whole", 16, 2, 9, ()),
-        ("whole", 32, 4, 9, ("--nodes=2",)),
+        ("whole", 32, 4, 9, ("--nodes=2", "--gpus=16")),
         ("unknown", 8, 1, 1, ()),
-        ("unknown", 16, 2, 8, ("--nodes=1",)),
+        ("unknown", 16, 2, 8, ("--nodes=1", "--gpus=8")),
         (None, 16, 2, 9, ()),
         ("shared", 8, 1, 1, ("--gpus=1",)),
         ("shared", 16, 2, 1, ("--nodes=1", "--gpus=1")),
@@ -77,13 +87,13 @@ def test_what_slurm_records_of_a_partition_counts_where_nothing_is_configured() 
 
 def test_least_nodes_of_a_partition_are_kept() -> None:
     site = SitePartitions(recorded={"p": SlurmPartition("p", (NODE,), True, least_nodes=2)})
-    assert options(site, request("p", 32, 4), 1) == ("--nodes=2",)
+    assert options(site, request("p", 32, 4), 1) == ("--nodes=2", "--gpus=16")
     assert options(site, request("p", 16, 2), 1) == ()
 
 
 def test_node_of_one_user_frees_gpus_for_that_user_alone() -> None:
     site = SitePartitions(recorded={"p": SlurmPartition("p", (NODE,), False, of_one_user=True)})
-    change = site.freed(request("p"), 1)
+    change = site.freed(request("p", gpus_needed=1, cpus=8))
     assert change is not None
     assert change.gain == "frees 7 GPUs for your other jobs"
 
@@ -102,6 +112,14 @@ MOVED = ("--partition=shared", "--nodes=1", "--gpus=2")
         ({"timelimit_s": 7200.0}, 2, MOVED),
         ({"timelimit_s": 7201.0}, 2, ()),
         ({"timelimit_s": None}, 2, ()),
+        ({"user": None}, 2, ()),  # unknown users are not the same
+        ({"cluster": "other"}, 2, ()),  # there are partitions, but not of this name
+        ({"exclusive": True, "requests_exclusive": True}, 2, ()),
+        ({"exclusive": True}, 2, MOVED),
+        ({"cpus": 64, "cpu_efficiency": 0.25}, 2, MOVED),  # 16 CPUs busy, as many on top
+        ({"cpus": 64, "cpu_efficiency": 0.26}, 2, ()),
+        ({"cpus": 64}, 2, ()),
+        ({"mem_requested_mib": None}, 2, ()),  # on a whole node it may have had all of it
         ({"mem_requested_mib": 256_000.0}, 2, MOVED),
         ({"mem_requested_mib": 256_001.0}, 2, ()),
     ],
@@ -125,23 +143,30 @@ def test_move_to_a_shared_partition_that_fits(
         ({"accounts": frozenset({"cfd"})}, {}, False),  # with another account
         ({"of_one_user": True}, {}, False),
         ({"least_nodes": 2}, {}, False),
-        ({"most_cpus": 16}, {"cpus": 64}, True),  # a quarter of the GPUs, and of the CPUs
-        ({"most_cpus": 15}, {"cpus": 64}, False),
+        ({"most_cpus": 32}, {}, True),
+        ({"most_cpus": 31}, {}, False),
+        ({"closed": True}, {}, False),
+        ({"of_one_user": None}, {}, True),
+        ({"of_one_user": None}, {"user": "bob"}, False),
         ({"most_time_s": 3600.0}, {}, True),
         ({"most_time_s": 3599.0}, {}, False),
         ({"most_memory_mib": 1000.0}, {"mem_requested_mib": 1001.0}, False),
+        ({"most_memory_per_cpu_mib": 1000.0}, {"mem_requested_mib": 64_000.0}, True),
+        ({"most_memory_per_cpu_mib": 1000.0}, {"mem_requested_mib": 64_001.0}, False),
         ({"nodes": (SlurmNode(1, 64, 512_000.0),)}, {}, False),
     ],
 )
 def test_move_within_recorded_limits(limits: dict[str, Any], of: Any, moves: bool) -> None:
-    shared = SlurmPartition(**{"name": "shared", "nodes": (NODE,), "whole_nodes": False, **limits})
+    shared = SlurmPartition(
+        **{"name": "shared", "nodes": (NODE,), "whole_nodes": False, "of_one_user": False, **limits}
+    )
     site = SitePartitions(SLURM, {"shared": shared}, USE)
     assert options(site, request(**of), 2) == (MOVED if moves else ())
 
 
 def test_of_two_changes_the_one_that_frees_more_is_chosen() -> None:
     site = SitePartitions(SLURM, use=USE)
-    change = site.freed(request(gpus=16, nodes=2), 1)
+    change = site.freed(request(gpus=16, nodes=2, gpus_needed=1))
     assert change is not None
     assert (change.options[0], change.freed) == ("--partition=shared", 15)
 
@@ -156,7 +181,8 @@ def test_what_is_freed_was_held_and_not_at_work(
     partition: str, nodes: int, of_node: int, used: int
 ) -> None:
     gpus = nodes * of_node
-    change = SitePartitions(SLURM).freed(request(partition, gpus, nodes), used)
+    job = request(partition, gpus, nodes, gpus_needed=used)
+    change = SitePartitions(SLURM).freed(job)
     if change is not None:
         assert 0 < used <= change.gpus < gpus
         assert change.freed == gpus - change.gpus
@@ -166,10 +192,8 @@ def test_what_is_freed_was_held_and_not_at_work(
 
 def share(site: SitePartitions, never_h: float, **of: Any) -> float:
     job = request(**of) | {"gpu_hours": 16.0, "gpu_hours_unmeasured": 0.0}
-    row = job | {"gpu_hours_never_used": never_h}
-    schema = {"exclusive": pl.Boolean, "mem_requested_mib": pl.Float64}
-    frame = pl.DataFrame([row], schema_overrides=schema)
-    return float(recoverable_share(frame, site).item())
+    used = round(8 - never_h / 2)
+    return freed_share({"gpus_needed": used} | job | {"gpu_hours_never_used": never_h}, site)
 
 
 def test_share_of_unused_gpus_that_others_get() -> None:
@@ -180,3 +204,70 @@ def test_share_of_unused_gpus_that_others_get() -> None:
     assert share(site, 16.0) == 1.0  # none worked: the node itself
     assert share(site, 14.0, nodes=2) == pytest.approx(4 / 7)  # 1 of 2 x 4 GPUs worked
     assert share(site, 0.0, partition="shared") == 0.0
+    assert share(site, 14.0, partition="shared", gpus_needed=None) == 0.0  # not known of all
+    # one of the seven held a loaded program
+    assert share(site, 14.0, partition="shared", gpus_needed=2) == pytest.approx(6 / 7)
+
+
+def test_what_the_job_keeps_of_a_node_others_do_not_get() -> None:
+    """Of 8 GPUs with 8 CPUs and 64 GB each: the script goes on requesting its CPUs."""
+    site = SitePartitions(recorded={"p": SlurmPartition("p", (NODE,), False)})
+    for of, freed in (
+        ({"cpus": 8}, 7),
+        ({"cpus": 9}, 6),
+        ({"cpus": 64}, None),
+        ({"cpus": 8, "mem_requested_mib": 512_000.0}, None),
+        ({"cpus": 8, "mem_requested_mib": 512_000.0, "memory_needed_mib": 64_000.0}, 7),
+    ):
+        change = site.freed(request("p", gpus_needed=1, **of))
+        assert (change and change.freed) == freed
+
+
+@pytest.mark.parametrize(
+    ("gpu_option", "options_of_script"),
+    [
+        ("--gpus={}", ("--nodes=1", "--gpus=8")),
+        ("--gpus-per-node={}", ("--nodes=1", "--gpus-per-node=8")),
+        ("--gres=gpu:a100:{}", ("--nodes=1", "--gres=gpu:a100:8")),
+        ("", ()),
+    ],
+)
+def test_options_are_those_of_the_script(
+    gpu_option: str, options_of_script: tuple[str, ...]
+) -> None:
+    job = request("whole", 16, 2, gpu_option=gpu_option)
+    assert options(SitePartitions(SLURM), job, 3) == options_of_script
+
+
+@pytest.mark.parametrize("own", [True, None])
+def test_attribution_and_advice_take_the_same_nodes_for_whole(
+    own: bool | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "partitions.txt"
+    file.write_text("PartitionName=p\n   OverSubscribe=EXCLUSIVE Nodes=(null)\n")
+    slurm = SlurmOptions(shared=("sh*",), exclusive=("whole", "*_x"), partitions_file=str(file))
+    site = SitePartitions(slurm, read_partitions(str(file)))
+    names = ("shared", "whole", "a,whole", "p", "q", None)
+    queues = list(product(names, ("n", "n_x", "shared", None)))
+    rows = [
+        job(str(number), T, T + HOUR, partition=name, qos=qos, exclusive=own, state="COMPLETED")
+        for number, (name, qos) in enumerate(queues)
+    ]
+    jobs, maps = with_seq("jobs", rows), with_seq("allocations", [])
+    runs = build_runs(jobs, maps, slurm=slurm, now=T + HOUR)
+    found = {row["job_id"]: row["exclusive"] for row in runs.iter_rows(named=True)}
+    for row in rows:
+        assert found[row["job_id"]] is site.whole_nodes(row)
+    assert set(found.values()) == ({True} if own else {True, False, None})
+
+
+def test_record_of_partitions_is_of_one_cluster() -> None:
+    site = SitePartitions(recorded={"p": SlurmPartition("p", (NODE,), False)}, cluster="a")
+    for cluster, whole in (("a", False), (None, False), ("b", None)):
+        assert site.whole_nodes(request("p", cluster=cluster)) is whole
+
+
+def test_unknown_users_and_models_are_of_nobody() -> None:
+    jobs = pl.DataFrame([request("p"), request("p", user=None, gpu_model=None)])
+    (use,) = uses_of(jobs).values()
+    assert (list(use.users), list(use.models)) == (["ann"], ["H100"])

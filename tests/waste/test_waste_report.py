@@ -15,11 +15,10 @@ import pytest
 from waste_cases import INTERVALS, columns
 
 from jobframes import START, summary
-from tachograph.catalog.config import SlurmOptions, WasteOptions
+from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import WASTE
 from tachograph.judge.ledger import WASTE_BUCKETS, WasteReport, build_waste_report
-from tachograph.judge.partitions import SitePartitions
 from tachograph.report.lines import to_text
 from tachograph.report.waste import money, waste_csv, waste_headline, waste_json, waste_lines
 from tachograph.report.waste_page import waste_html
@@ -52,7 +51,7 @@ def spent(number: int = 1, **given: Any) -> dict[str, Any]:
 
 def report(*jobs: dict[str, Any], **how: Any) -> WasteReport:
     how.setdefault("settings", WasteOptions())
-    how.setdefault("site", SitePartitions(SlurmOptions(shared=("*",))))
+    how.setdefault("freed", {job["job_key"]: 1.0 for job in jobs})
     return build_waste_report(
         columns(jobs), pl.DataFrame(schema=INTERVALS), how.pop("settings"), **how
     )

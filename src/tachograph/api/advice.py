@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 
 import polars as pl
 
+from tachograph.api.needs import freed_shares, read_needs, read_partition_facts
 from tachograph.catalog.codes import CAUSE_OF_CLASS
-from tachograph.catalog.config import Configuration, SlurmOptions
+from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import DEVICES, JOB_GPUS, WASTE
 from tachograph.judge.advice.advise import Advice, SiteFacts, advise
 from tachograph.judge.advice.backtest import BacktestReport, replay
@@ -21,14 +21,8 @@ from tachograph.judge.advice.past_jobs import (
 )
 from tachograph.judge.advice.request import JobRequest
 from tachograph.judge.checks import OF_RECORDING
-from tachograph.judge.partitions import (
-    REQUEST_COLUMNS,
-    PartitionUse,
-    SitePartitions,
-    uses_of,
-)
 from tachograph.judge.steps import NODE_MEMORY_COLUMNS, node_memory_mib
-from tachograph.judge.waste import IDLE_LONG, UNMEASURED, recoverable
+from tachograph.judge.waste import IDLE_LONG, recoverable
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import (
@@ -38,20 +32,10 @@ from tachograph.lake.query import (
     read_latest,
     read_rows,
     read_steps,
-    read_summaries,
 )
-from tachograph.sources.slurm.partitions import read_partitions
 
 _COLUMNS = tuple(
-    dict.fromkeys(
-        (
-            *SUMMARY_COLUMNS,
-            *REQUEST_COLUMNS,
-            *(f"gpu_hours_{cause}" for cause in WASTE),
-            IDLE_LONG,
-            UNMEASURED,
-        )
-    )
+    dict.fromkeys((*SUMMARY_COLUMNS, *(f"gpu_hours_{cause}" for cause in WASTE), IDLE_LONG))
 )
 _USABLE = 0.97  # of the capacity, if no sample shows the memory available to programs
 
@@ -62,17 +46,20 @@ def read_past_jobs(lake: Lake, configuration: Configuration, wanted: JobFilter) 
     Errors: LakeError where nothing was analyzed; those of the filter.
     """
 
-    site = read_partition_facts(lake, configuration.slurm)
-
     def read() -> list[PastJob]:
         jobs, intervals = jobs_and_intervals(
             lake, wanted, tuple(CAUSE_OF_CLASS), _COLUMNS, holding=True
         )
+        needs = read_needs(lake, jobs)
+        site = read_partition_facts(lake, configuration)
+        freed = freed_shares(lake, site, jobs, needs)
         steps = read_steps(lake, jobs, NODE_MEMORY_COLUMNS)
         return past_jobs(
-            recoverable(jobs, intervals, configuration.waste, site),
+            recoverable(jobs, intervals, configuration.waste, freed),
             read_rows(lake, JOB_GPUS, jobs, GPU_COLUMNS),
             idle_util=configuration.thresholds.idle_util,
+            site=site,
+            gpus_needed={key: need.gpus for key, need in needs.items()},
             node_memory=node_memory_mib(steps),
             reported=read_answers(lake, jobs, reported=True).filter(
                 ~pl.col("code").is_in(list(OF_RECORDING))
@@ -82,26 +69,14 @@ def read_past_jobs(lake: Lake, configuration: Configuration, wanted: JobFilter) 
     return read_consistently(lake, read)
 
 
-def read_partition_facts(lake: Lake, slurm: SlurmOptions) -> SitePartitions:
-    """Return what is known of the site's partitions, and their use where GPUs are given singly.
-
-    Errors: InputError for a file of partitions that cannot be read.
-    """
-    recorded = read_partitions(slurm.partitions_file) if slurm.partitions_file else {}
-    use: Mapping[str, PartitionUse] = {}
-    if recorded or slurm.shared:
-        use = uses_of(read_summaries(lake, REQUEST_COLUMNS))
-    return SitePartitions(slurm, recorded, use)
-
-
-def read_site(lake: Lake, slurm: SlurmOptions) -> SiteFacts:
+def read_site(lake: Lake, configuration: Configuration) -> SiteFacts:
     """Return the memory capacities of the site's whole GPUs, without slices, and its partitions."""
     devices = read_latest(lake, DEVICES).filter(
         pl.col("mig").is_null(), pl.col("hbm_mib").is_not_null()
     )
     usable = pl.coalesce("usable_mib", pl.col("hbm_mib") * _USABLE).min()
     capacities = devices.group_by("hbm_mib").agg(usable).sort("hbm_mib")
-    return SiteFacts(dict(capacities.iter_rows()), read_partition_facts(lake, slurm))
+    return SiteFacts(dict(capacities.iter_rows()), read_partition_facts(lake, configuration))
 
 
 def read_advice(
@@ -122,7 +97,7 @@ def read_advice(
         request,
         History.of(jobs, configuration.advice),
         now.timestamp(),
-        read_site(lake, configuration.slurm),
+        read_site(lake, configuration),
         configuration.advice,
     )
 
@@ -134,6 +109,6 @@ def read_backtest(lake: Lake, configuration: Configuration, wanted: JobFilter) -
     """
     return replay(
         read_past_jobs(lake, configuration, wanted),
-        read_site(lake, configuration.slurm),
+        read_site(lake, configuration),
         configuration.advice,
     )

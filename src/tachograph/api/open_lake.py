@@ -18,7 +18,7 @@ from typing import Any, TypeVar, Unpack
 
 import polars as pl
 
-from tachograph.api.advice import read_advice, read_partition_facts
+from tachograph.api.advice import read_advice
 from tachograph.api.choices import (
     JobChoice,
     check_names,
@@ -26,9 +26,10 @@ from tachograph.api.choices import (
     job_filter,
 )
 from tachograph.api.job_report import read_job
+from tachograph.api.needs import read_ledger
 from tachograph.api.representation import framed, preformatted, table
 from tachograph.catalog import config
-from tachograph.catalog.codes import CAUSE_OF_CLASS, REPORTED
+from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.columns import must_exist
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.doors import annex_function
@@ -407,14 +408,12 @@ class OpenLake:
         """
         check_names(which, JobChoice)
         wanted = self.filter(which)
-        jobs, intervals = query.jobs_and_intervals(
-            self.lake, wanted, tuple(CAUSE_OF_CLASS), LEDGER_COLUMNS, holding=True
-        )
+        jobs, intervals, freed = read_ledger(self.lake, self.configuration, wanted, LEDGER_COLUMNS)
         report = build_waste_report(
             jobs,
             intervals,
             self.configuration.waste,
-            site=read_partition_facts(self.lake, self.configuration.slurm),
+            freed=freed,
             by=by,
             top=top,
             jobs_of=jobs_of,
@@ -431,8 +430,8 @@ class OpenLake:
         wanted = self.filter(which)
 
         def read() -> UsageReport:
-            jobs, intervals = query.jobs_and_intervals(
-                self.lake, wanted, tuple(CAUSE_OF_CLASS), USAGE_COLUMNS, holding=True
+            jobs, intervals, freed = read_ledger(
+                self.lake, self.configuration, wanted, USAGE_COLUMNS
             )
             if jobs.is_empty():
                 chosen = ", ".join(
@@ -445,7 +444,7 @@ class OpenLake:
                 jobs,
                 intervals,
                 self.configuration.waste,
-                site=read_partition_facts(self.lake, self.configuration.slurm),
+                freed=freed,
                 zone_name=zone_name,
             )
             reported = query.read_answers(self.lake, jobs, reported=True)

@@ -104,7 +104,7 @@ def write_advice_files(opened: OpenedLake) -> None:
             lambda users: read_past_jobs(
                 lake, configuration, JobFilter(users=tuple(users), since=since)
             ),
-            read_site(lake, configuration.slurm),
+            read_site(lake, configuration),
             configuration.advice,
             as_of=opened.now,
             now=datetime.now(UTC),

@@ -57,23 +57,19 @@ def run(arguments: Arguments) -> int:
 
 
 def _report(arguments: Arguments) -> WasteReport:
-    from tachograph.api.advice import read_partition_facts
-    from tachograph.catalog.codes import CAUSE_OF_CLASS
+    from tachograph.api.needs import read_ledger
     from tachograph.cli.options import open_lake
     from tachograph.judge.ledger import LEDGER_COLUMNS, build_waste_report
-    from tachograph.lake.query import jobs_and_intervals
 
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
-    jobs, intervals = jobs_and_intervals(
-        opened.lake, which, tuple(CAUSE_OF_CLASS), LEDGER_COLUMNS, holding=True
-    )
+    jobs, intervals, freed = read_ledger(opened.lake, opened.configuration, which, LEDGER_COLUMNS)
     exported = arguments.json or arguments.csv
     return build_waste_report(
         jobs,
         intervals,
         opened.configuration.waste,
-        site=read_partition_facts(opened.lake, opened.configuration.slurm),
+        freed=freed,
         by=arguments.by,
         top=arguments.top if arguments.top is not None or exported else _TOP,
         jobs_of=arguments.jobs,

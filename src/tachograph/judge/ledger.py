@@ -14,7 +14,6 @@ from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import IN_USE, WASTE, WASTE_ENERGY
 from tachograph.catalog.units import text
-from tachograph.judge.partitions import NOT_RECORDED, REQUEST_COLUMNS, SitePartitions
 from tachograph.judge.waste import (
     ASSUMPTIONS,
     IDLE_LONG,
@@ -81,7 +80,6 @@ LEDGER_COLUMNS = (
     *("gpu_util_mean", "gr_engine_active_mean", "sm_active_mean", UNMEASURED, IDLE_LONG),
     *(f"gpu_hours_{name}" for name in (*WASTE, *IN_USE)),
     *(f"energy_j_{cause}" for cause in WASTE_ENERGY),
-    *(name for name in REQUEST_COLUMNS if name not in _WHO),
 )
 _AMOUNTS = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "recoverable_money")
 
@@ -178,7 +176,7 @@ def build_waste_report(
     intervals: pl.DataFrame,
     settings: WasteOptions,
     *,
-    site: SitePartitions = NOT_RECORDED,
+    freed: Mapping[str, float] = MappingProxyType({}),
     by: str = "cause",
     top: int | None = None,
     jobs_of: str | None = None,
@@ -188,12 +186,11 @@ def build_waste_report(
 ) -> WasteReport:
     """Return the ledger of (already filtered) rows of job_summaries.
 
-    `intervals`: rows of findings in which a job hung or had not begun. `site`: whom unused GPUs can
-    serve. `top`: at most so many
-    groups, the others in one row that has no name, and at most so many jobs. `jobs_of`: the cause
-    whose jobs are requested, as in BUCKETS or as in LABELS, or ALL. `since`, `until`: the time that
-    was asked for. Errors: UsageError for an
-    unknown grouping or cause, or a top below 1.
+    `intervals`: rows of findings in which a job hung or had not begun. `freed`: see recoverable.
+    `top`: at most so many groups, the others in one row that has no name, and at most so many jobs.
+    `jobs_of`: the cause whose jobs are requested, as in BUCKETS or as in LABELS, or ALL. `since`,
+    `until`: the time that was asked for. Errors: UsageError for an unknown grouping or cause, or a
+    top below 1.
     """
     must_exist([by], WASTE_GROUPINGS, what="grouping", error=UsageError)
     jobs_of = _cause(jobs_of)
@@ -201,7 +198,7 @@ def build_waste_report(
         raise UsageError(f"invalid --top {top}", do="give 1 or more")
     marked = summaries.with_columns(left_out=_reason())
     ledger = marked.filter(pl.col("left_out").is_null())
-    ledger = with_money(recoverable(ledger, intervals, settings, site), settings)
+    ledger = with_money(recoverable(ledger, intervals, settings, freed), settings)
     concerned = None if jobs_of is None else _concerned(ledger, jobs_of)
     return WasteReport(
         jobs=ledger.height,

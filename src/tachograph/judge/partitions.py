@@ -6,49 +6,86 @@ The one place that decides it, for the next request of a job, for advice and for
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
 
 from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.units import plural
-from tachograph.sources.slurm.partitions import SlurmPartition, read_partitions
+from tachograph.judge.bounds import GIB, WORTH, HostMemory, time_bound_s
+from tachograph.sources.slurm.partitions import (
+    SlurmNode,
+    SlurmPartition,
+    gives_whole_nodes,
+    read_partitions,
+)
 
 NODES = "slurm.partitions_file"  # whether Slurm's record describes a job's nodes
 # of job_summaries, which decide what a request gives and where else it fits
 REQUEST_COLUMNS = (
-    *("user", "account", "partition", "qos", "exclusive", "nodes", "gpus", "cpus"),
-    *("gpu_model", "elapsed_s", "timelimit_s", "mem_requested_mib"),
+    *("cluster", "user", "account", "partition", "qos", "exclusive", "nodes", "gpus", "cpus"),
+    *("cpu_efficiency", "gpu_model", "elapsed_s", "timelimit_s", "mem_requested_mib"),
 )
+_CPU_MARGIN = 1.0  # of busy CPUs, on top of them: means over the run hide peaks
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionUse:
     """Who ran in a partition, on which models, and the most that a job had there.
 
-    gpus, memory_mib: of a node; time_s: limit or run time.
+    gpus, cpus, memory_mib: of a node; time_s: limit or run time.
     """
 
     users: Collection[str]
     models: Collection[str]
     gpus: float = 0.0
+    cpus: float = math.inf
     memory_mib: float = 0.0
     time_s: float = 0.0
 
 
-def uses_of(jobs: pl.DataFrame) -> dict[str, PartitionUse]:
-    """Return the use of each partition by its jobs: REQUEST_COLUMNS."""
-    grouped = jobs.group_by("partition").agg(
-        pl.col("user").unique(),
-        pl.col("gpu_model").unique(),
-        (pl.col("gpus") / pl.col("nodes")).max().fill_null(0.0),
-        (pl.col("mem_requested_mib") / pl.col("nodes")).max().fill_null(0.0),
+def uses_of(jobs: pl.DataFrame) -> dict[tuple[str | None, str], PartitionUse]:
+    """Return the use of each (cluster, partition) by its jobs: REQUEST_COLUMNS."""
+    of_node = [
+        (pl.col(name) / pl.col("nodes")).max().fill_null(0.0)
+        for name in ("gpus", "cpus", "mem_requested_mib")
+    ]
+    grouped = jobs.group_by("cluster", "partition").agg(
+        pl.col("user").drop_nulls().unique(),
+        pl.col("gpu_model").drop_nulls().unique(),
+        *of_node,
         pl.max_horizontal("timelimit_s", "elapsed_s").max().fill_null(0.0),
     )
-    return {name: PartitionUse(*facts) for name, *facts in grouped.iter_rows() if name}
+    return {
+        (cluster, name): PartitionUse(*facts)
+        for cluster, name, *facts in grouped.iter_rows()
+        if name
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class JobNeeds:
+    """What a job needed. gpus: None: not known; runs_s: run times of jobs alike, see next_time."""
+
+    gpus: int | None = None
+    runs_s: Sequence[float] = ()
+    memory: HostMemory = field(default_factory=HostMemory)
+
+    def beside(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a job's row with its needs, as SitePartitions takes it."""
+        own_s = row.get("elapsed_s") or 0.0
+        needed_mib, requested_mib = self.memory.needed_mib, row.get("mem_requested_mib")
+        sufficed = row.get("state") in (None, "COMPLETED") and not self.memory.killed
+        if needed_mib and requested_mib and sufficed:
+            needed_mib = min(needed_mib, requested_mib / (row.get("nodes") or 1))
+        return {
+            **row,
+            "gpus_needed": self.gpus,
+            "memory_needed_mib": needed_mib,
+            "time_needed_s": time_bound_s([*self.runs_s, own_s]) if self.runs_s else None,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,54 +93,73 @@ class Freed:
     """A change of the request. options: for sbatch; gpus: that the job would hold.
 
     freed: GPUs that it holds now and others could have; nodes: whole nodes among them.
-    of_one_user: only for other jobs of the same user.
+    of_one_user: only for other jobs of the same user; None: not recorded. memory_mib (of its node),
+    time_s: to request with it; None: as now. options are empty where the script has no place for
+    the number of GPUs.
     """
 
     options: tuple[str, ...]
     gpus: int
     freed: int
     nodes: int = 0
-    of_one_user: bool = False
+    of_one_user: bool | None = False
     partition: str | None = None
+    memory_mib: float | None = None
+    time_s: float | None = None
 
     @property
     def gain(self) -> str:
         """What others gain."""
         nodes = f" ({plural(self.nodes, 'node')})" if self.nodes else ""
-        whom = "your other jobs" if self.of_one_user else "others"
+        whom = {True: "your other jobs", False: "others", None: "other jobs"}[self.of_one_user]
         return f"frees {plural(self.freed, 'GPU')}{nodes} for {whom}"
 
 
 @dataclass(frozen=True, slots=True)
 class SitePartitions:
-    """The partitions of a site: configured patterns, those recorded by Slurm, and their use."""
+    """The partitions of a site: configured patterns, those recorded by Slurm, and their use.
+
+    cluster: that the record describes; empty: the only one there is. A job is given by
+    REQUEST_COLUMNS, with `gpus_needed`, `memory_needed_mib` of a node and `time_needed_s` as they
+    were measured, margins included (missing or null: not known); a script by the same, with its
+    `gpu_option` and `memory_option`.
+    """
 
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
     recorded: Mapping[str, SlurmPartition] = field(default_factory=dict)
-    use: Mapping[str, PartitionUse] = field(default_factory=dict)
+    use: Mapping[tuple[str | None, str], PartitionUse] = field(default_factory=dict)
+    cluster: str = ""
 
     def whole_nodes(self, job: Mapping[str, Any]) -> bool | None:
         """Return whether a job's nodes are its own; None: not known.
-
-        Its own request or accounting counts first, then configured names of partitions and QOS,
-        then what Slurm records of the partition.
 
         >>> site = SitePartitions(SlurmOptions(exclusive=("gpu*",)))
         >>> site.whole_nodes({"partition": "gpu_a"}), site.whole_nodes({"partition": "cpu"})
         (True, None)
         """
-        if job.get("exclusive"):
-            return True
-        names = [job[name] for name in ("partition", "qos") if job.get(name)]
-        for patterns, answer in ((self.slurm.shared, False), (self.slurm.exclusive, True)):
-            if any(fnmatchcase(name, pattern) for name in names for pattern in patterns):
-                return answer
-        known = self.of(job)
-        return None if known is None else known.whole_nodes
+        return True if job.get("exclusive") else self._gives_whole_nodes(job, job.get("partition"))
+
+    def requests_exclusive(self, job: Mapping[str, Any]) -> bool:
+        """Return whether it is the job that asks for whole nodes, not its partition.
+
+        Of a script it is known, the record of a job does not tell its option from its partition.
+        """
+        if "requests_exclusive" in job:
+            return bool(job["requests_exclusive"])
+        given = self._gives_whole_nodes(job, job.get("partition"))
+        return bool(job.get("exclusive")) and given is not True
+
+    def _gives_whole_nodes(self, job: Mapping[str, Any], partition: str | None) -> bool | None:
+        """Whether a partition of the job's cluster gives it whole nodes."""
+        recorded = self.recorded if self._describes(job) else {}
+        return gives_whole_nodes(self.slurm, recorded, partition=partition, qos=job.get("qos"))
+
+    def _describes(self, job: Mapping[str, Any]) -> bool:
+        return not self.cluster or job.get("cluster") in (None, self.cluster)
 
     def of(self, job: Mapping[str, Any]) -> SlurmPartition | None:
         """Return what Slurm records of the job's partition."""
-        return self.recorded.get(job.get("partition") or "")
+        return self.recorded.get(job.get("partition") or "") if self._describes(job) else None
 
     def most_memory_mib(self, job: Mapping[str, Any]) -> float:
         """Return the most host memory that a job gets on each node of its partition."""
@@ -115,96 +171,195 @@ class SitePartitions:
         known = self.of(job)
         return math.inf if known is None else known.most_time_s or math.inf
 
-    def default_memory_mib(self, partition: str | None, gpus: int) -> float:
-        """Return the host memory that a job with GPUs gets if it requests none; infinite: unknown.
+    def freed(self, job: Mapping[str, Any]) -> Freed | None:
+        """Return the change that frees most GPUs of a job; None: none does, or its need is unknown.
 
-        Where it is given per GPU, a request for fewer GPUs is one for less memory.
+        With as many GPUs a node as the job has, fewer nodes hold its work whatever the partition
+        gives; fewer GPUs of a node help only where GPUs are given singly.
         """
-        known = self.recorded.get(partition or "")
-        of_gpu = None if known is None else known.memory_per_gpu_mib
-        return math.inf if of_gpu is None else of_gpu * gpus
-
-    def freed(self, job: Mapping[str, Any], used: int) -> Freed | None:
-        """Return the change that frees most GPUs of a job of which `used` worked; None: none does.
-
-        `job`: REQUEST_COLUMNS. With as many GPUs a node as the job has, fewer nodes hold its work
-        whatever the partition gives; fewer GPUs of a node help only where GPUs are given singly.
-        """
-        changes = [*self._fewer_nodes(job, used), *self._single_gpus(job, used)]
+        used = job.get("gpus_needed")
+        kept = None if used is None else self._kept(job, used)
+        if used is None or kept is None:
+            return None
+        changes = list(self._single_gpus(job, used, kept))
+        if kept < job["nodes"]:
+            left = job["gpus"] * kept // job["nodes"]
+            nodes = job["nodes"] - kept
+            changes.insert(0, Freed(_options(job, left, kept), left, job["gpus"] - left, nodes))
         changes += self._other_partitions(job, used)
         return max(changes, key=lambda change: change.freed, default=None)
-
-    def _fewer_nodes(self, job: Mapping[str, Any], used: int) -> Iterator[Freed]:
-        kept = self._kept(job, used)
-        if kept is not None and kept < job["nodes"]:
-            left = job["gpus"] * kept // job["nodes"]
-            freed = job["gpus"] - left
-            yield Freed((f"--nodes={kept}",), left, freed, job["nodes"] - kept)
-
-    def _single_gpus(self, job: Mapping[str, Any], used: int) -> Iterator[Freed]:
-        kept, known = self._kept(job, used), self.of(job)
-        if kept is None or used >= job["gpus"] or self.whole_nodes(job) is not False:
-            return
-        fewer = (f"--nodes={kept}",) if kept < job["nodes"] else ()
-        one_user = known is not None and known.of_one_user
-        options = (*fewer, f"--gpus={used}")
-        yield Freed(options, used, job["gpus"] - used, 0, of_one_user=one_user)
 
     def _kept(self, job: Mapping[str, Any], used: int) -> int | None:
         """Nodes that hold the GPUs at work."""
         gpus: int | None = job.get("gpus")
         nodes: int | None = job.get("nodes")
         known = self.of(job)
-        if not gpus or not nodes or gpus % nodes or not 0 < used <= gpus:
+        if not gpus or not nodes or gpus % nodes or not 0 < used < gpus:
             return None
         least = known.least_nodes if known else 0
         return max(1, least, math.ceil(used * nodes / gpus))
 
-    def _other_partitions(self, job: Mapping[str, Any], used: int) -> Iterator[Freed]:
-        """Yield moves from whole nodes to a partition in which the user has run jobs, or may."""
-        if self.whole_nodes(job) is not True or self._kept(job, used) is None:
+    def _single_gpus(self, job: Mapping[str, Any], used: int, kept: int) -> Iterator[Freed]:
+        """Yield fewer GPUs of a node. CPUs and memory that the job keeps, others do not get."""
+        known = self.of(job)
+        if self.whole_nodes(job) is not False:
             return
-        for name in sorted({*self.recorded, *self.use} - {job.get("partition") or ""}):
-            other = {**job, "partition": name, "exclusive": None}
-            if self.whole_nodes(other) is False and self._fits(other, used):
-                options = (f"--partition={name}", "--nodes=1", f"--gpus={used}")
-                yield Freed(options, used, job["gpus"] - used, partition=name)
-
-    def _fits(self, job: Mapping[str, Any], used: int) -> bool:
-        """Whether a job on `used` GPUs of one node fits a partition, and its user may use it.
-
-        Where no limits are recorded, what has run there fits.
-        """
-        use, known = self.use.get(job["partition"]), self.of(job)
-        if use is None or job.get("gpu_model") not in use.models:
-            return False
-        ran_there = job.get("user") in use.users
+        gpus = math.ceil(used / kept) * kept if _of_node(job) else used
+        memory_mib = self._memory_to_request(job, gpus)
+        held_mib = memory_mib or job.get("mem_requested_mib") or 0.0
         node = None if known is None else known.node
-        if known is None or node is None:
-            may, most_gpus, most_s, most_mib = ran_there, use.gpus, use.time_s, use.memory_mib
-            most_cpus = math.inf
-        else:
-            may = _allows(known, job, ran_there=ran_there)
-            most_gpus, most_mib = node.gpus, known.memory_mib
-            most_s, most_cpus = known.most_time_s or math.inf, known.most_cpus or math.inf
-        time_s = job.get("timelimit_s") or job.get("elapsed_s") or math.inf
-        memory_mib = (job.get("mem_requested_mib") or 0.0) / job["nodes"]
-        cpus = (job.get("cpus") or 0) * used / job["gpus"]
-        return (
-            may
-            and used <= most_gpus
-            and time_s <= most_s
-            and memory_mib <= most_mib
-            and cpus <= most_cpus
+        freed = job["gpus"] - _not_usable(node, gpus, job.get("cpus") or 0, held_mib)
+        if freed > 0:
+            one_user = False if known is None else known.of_one_user
+            options = _options(job, gpus, kept)
+            yield Freed(options, gpus, freed, 0, one_user, memory_mib=memory_mib)
+
+    def _memory_to_request(self, job: Mapping[str, Any], gpus: int) -> float | None:
+        """Return host memory to request with fewer GPUs of a node; None: as now.
+
+        Less where less is needed. Where it is given per GPU, fewer GPUs are given less.
+        """
+        if job["nodes"] != 1:  # how many tasks a node will have is not known
+            return None
+        known, requested = self.of(job), job.get("mem_requested_mib")
+        of_gpu = None if known is None else known.memory_per_gpu_mib
+        default_mib = math.inf if of_gpu is None else of_gpu * gpus
+        needed_mib: float | None = job.get("memory_needed_mib") or requested
+        if needed_mib is None or needed_mib > self.most_memory_mib(job):
+            return None
+        smaller = requested is not None and needed_mib <= WORTH * requested
+        return needed_mib if smaller or needed_mib > default_mib else None
+
+    def _other_partitions(self, job: Mapping[str, Any], used: int) -> Iterator[Freed]:
+        """Yield moves from whole nodes to partitions in which the user has run jobs, or may."""
+        if self.whole_nodes(job) is not True or self.requests_exclusive(job):
+            return
+        partitions = {name for cluster, name in self.use if cluster == job.get("cluster")}
+        for name in sorted(partitions - {job.get("partition") or ""}):
+            if self._gives_whole_nodes(job, name) is False:
+                target = {**job, "partition": name, "exclusive": None}
+                limits = self._limits(target)
+                if limits is not None:
+                    yield from self._moved(target, used, limits)
+
+    def _limits(self, target: Mapping[str, Any]) -> PartitionUse | None:
+        """Return what a job gets in a partition at most; None: its user may not use it.
+
+        Where no nodes are recorded, what has run there fits.
+        """
+        use = self.use[(target.get("cluster"), target["partition"])]
+        known = self.of(target)
+        if target.get("gpu_model") not in use.models:
+            return None
+        ran_there = target.get("user") in use.users
+        if known is None:
+            return use if ran_there else None
+        if not _allows(known, target, ran_there=ran_there):
+            return None
+        if known.node is None:
+            time_s = known.most_time_s or use.time_s
+            return replace(use, time_s=time_s) if ran_there else None
+        return replace(
+            use,
+            gpus=known.node.gpus,
+            cpus=known.cpus,
+            memory_mib=known.memory_mib,
+            time_s=known.most_time_s or math.inf,
         )
+
+    def _moved(self, target: Mapping[str, Any], used: int, limits: PartitionUse) -> Iterator[Freed]:
+        """Yield the move to one node of a partition within its limits.
+
+        On a whole node a job has all CPUs and often all memory, so there counts what it needs.
+        Tasks of several nodes are put together.
+        """
+        nodes = min(target["nodes"], used)
+        requested_mib = target.get("mem_requested_mib")
+        memory_mib = target.get("memory_needed_mib")
+        if memory_mib is None and requested_mib is not None:
+            memory_mib = requested_mib / target["nodes"]
+        limit_s, time_s = target.get("timelimit_s"), target.get("time_needed_s")
+        if limit_s is not None and limit_s <= limits.time_s:
+            time_s = None  # the limit stays
+        elif time_s is None or time_s > limits.time_s:
+            return
+        cpus = _cpus_needed(target)
+        if memory_mib is None or memory_mib * nodes > limits.memory_mib:
+            return
+        if used > limits.gpus or cpus > limits.cpus:
+            return
+        known, memory_mib = self.of(target), memory_mib * nodes
+        node = None if known is None else known.node
+        freed = target["gpus"] - _not_usable(node, used, cpus, memory_mib)
+        if freed > 0:
+            name = target["partition"]
+            options = _options(target, used, 1)
+            options = (f"--partition={name}", "--nodes=1", *options[-1:]) if options else ()
+            yield Freed(options, used, freed, partition=name, memory_mib=memory_mib, time_s=time_s)
+
+
+def _of_node(job: Mapping[str, Any]) -> bool:
+    """Whether the script requests GPUs per node."""
+    return not str(job.get("gpu_option", "--gpus={}")).startswith("--gpus=")
+
+
+def _options(job: Mapping[str, Any], gpus: int, nodes: int) -> tuple[str, ...]:
+    """Options for GPUs on nodes, as the script requests them; none where it has no place for them.
+
+    The number of nodes only where it changes: of all GPUs of a job, fewer nodes would get each more.
+    """
+    option: str = job.get("gpu_option", "--gpus={}")
+    if not option:
+        return ()
+    fewer = (f"--nodes={nodes}",) if nodes < job["nodes"] else ()
+    return (*fewer, option.format(gpus // nodes if _of_node(job) else gpus))
+
+
+def memory_option(job: Mapping[str, Any], mib: float, gpus: int) -> str | None:
+    """Return the option for host memory of a node, as the script requests it; None: has no place.
+
+    >>> memory_option({}, 30 * GIB, 1), memory_option({"memory_option": "mem-per-gpu"}, 3000.0, 2)
+    ('--mem=30G', '--mem-per-gpu=1500M')
+    """
+    name = job.get("memory_option", "mem")
+    if name == "mem":
+        # not rounded up to more than a partition allows
+        return f"--mem={math.ceil(mib)}M" if mib % GIB else f"--mem={mib / GIB:.0f}G"
+    units = gpus if name == "mem-per-gpu" else job.get("cpus")
+    return f"--{name}={math.ceil(mib * (job.get('nodes') or 1) / units)}M" if units else None
+
+
+def _cpus_needed(job: Mapping[str, Any]) -> float:
+    """CPUs that a job needs; where their use is not known, all that it had."""
+    held, efficiency = job.get("cpus") or 0, job.get("cpu_efficiency")
+    if efficiency is None:
+        return float(held)
+    return float(min(held, math.ceil(efficiency * held * (1 + _CPU_MARGIN))))
+
+
+def _not_usable(node: SlurmNode | None, gpus: int, cpus: float, memory_mib: float) -> int:
+    """Return the GPUs of a node that others do not get: the job's, or without CPUs or memory.
+
+    To each GPU belongs its share of the node. Where nodes are not recorded, only those of the job.
+    """
+    if node is None:
+        return gpus
+    parts = [0.0]
+    if node.cpus:
+        parts.append(cpus / node.cpus)
+    if node.memory_mib:
+        parts.append(memory_mib / node.memory_mib)
+    return max(gpus, math.ceil(max(parts) * node.gpus - 1e-9))
 
 
 def _allows(partition: SlurmPartition, job: Mapping[str, Any], *, ran_there: bool) -> bool:
     """Whether its limits let the job in; who ran there is in one of its groups."""
+    open_to_all = partition.groups is None and partition.of_one_user is False
     return (
         not partition.of_one_user
+        and not partition.closed
         and partition.least_nodes <= 1
-        and (partition.groups is None or ran_there)
+        and (open_to_all or ran_there)
         and (partition.accounts is None or job.get("account") in partition.accounts)
         and (partition.qos is None or job.get("qos") in partition.qos)
         and partition.denied.isdisjoint({job.get("account"), job.get("qos")})
@@ -233,24 +388,18 @@ def with_nodes(jobs: pl.DataFrame, slurm: SlurmOptions) -> pl.DataFrame:
     return jobs.join(frame, on="partition", how="left", maintain_order="left")
 
 
-def recoverable_share(jobs: pl.DataFrame, site: SitePartitions) -> pl.Series:
-    """Return per job the share of its never used GPUs that a smaller request frees for others.
+def freed_share(job: Mapping[str, Any], site: SitePartitions) -> float:
+    """Return the share of a job's never used GPUs that a change of its request frees for others.
 
-    `jobs`: REQUEST_COLUMNS, gpu_hours, gpu_hours_unmeasured, gpu_hours_never_used.
+    `job`: as in SitePartitions, with its gpu_hours, gpu_hours_unmeasured, gpu_hours_never_used.
     """
-    never, measured = pl.col("gpu_hours_never_used"), pl.col("gpu_hours")
-    measured -= pl.col("gpu_hours_unmeasured").fill_null(0.0)
-    # never used throughout, so the ratio is a number of GPUs, but for minutes measured in part
-    ratio = pl.col("gpus") * never / pl.when(measured > 0).then(measured)
-    unused = pl.when(never > 0).then(ratio.round().clip(1, pl.col("gpus")))
-    counted = jobs.with_row_index("index").with_columns(unused=unused.fill_null(0.0).cast(pl.Int64))
-    shares = [0.0] * jobs.height
-    for row in counted.filter(pl.col("unused") > 0).iter_rows(named=True):
-        used = row["gpus"] - row["unused"]
-        # a job of which no GPU worked needs none: its nodes are free
-        freed = row["unused"] if used <= 0 else 0
-        change = site.freed(row, used)
-        if change is not None:
-            freed = change.freed
-        shares[row["index"]] = min(1.0, freed / row["unused"])
-    return pl.Series("share", shares, dtype=pl.Float64)
+    never_h = job.get("gpu_hours_never_used") or 0.0
+    measured_h = (job.get("gpu_hours") or 0.0) - (job.get("gpu_hours_unmeasured") or 0.0)
+    if job.get("gpus_needed") == 0:
+        return 1.0  # it needs none: its nodes are free
+    change = site.freed(job)
+    if change is None or measured_h <= 0:
+        return 0.0
+    # never used throughout, so this is a number of GPUs, but for minutes measured in part
+    unused = max(1, round(job["gpus"] * never_h / measured_h))
+    return float(min(1.0, change.freed / unused))

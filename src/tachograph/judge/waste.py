@@ -18,7 +18,6 @@ from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.tables import IN_USE, WASTE, WASTE_ENERGY
 from tachograph.catalog.units import text
 from tachograph.judge.classes.characteristics import SM_BUSY, SPINNING, WORK
-from tachograph.judge.partitions import NOT_RECORDED, SitePartitions, recoverable_share
 from tachograph.pipeline.timelines import ACTIVITY
 
 if TYPE_CHECKING:
@@ -417,20 +416,22 @@ def recoverable(
     jobs: pl.DataFrame,
     intervals: pl.DataFrame,
     settings: WasteOptions,
-    site: SitePartitions = NOT_RECORDED,
+    freed: Mapping[str, float] = MappingProxyType({}),
 ) -> pl.DataFrame:
     """Return rows of job_summaries with `recoverable_<cause>`, GPU-hours; null where the hours are.
 
     `intervals`: rows of findings, in which a job hung, stalled or had not begun. Of those what lies
     behind the assumed minutes counts. `idle_minutes` was applied when the jobs were judged: it is a
-    matter of their minutes. `site`: GPUs that were never used count where a smaller request frees
-    them for others.
+    matter of their minutes. `freed`: {job_key: share of the GPUs that were never used which a
+    change of the request frees for others}, where there is one.
     """
+    shares_freed = [freed.get(key, 0.0) for key in jobs.get_column("job_key")]
     lengths = _lengths(intervals)
     rows = jobs.join(lengths, on="job_key", how="left", maintain_order="left")
     shares: Mapping[str, pl.Expr] = MappingProxyType(
         {
-            "never_used": settings.never_used_share * pl.lit(recoverable_share(jobs, site)),
+            "never_used": settings.never_used_share
+            * pl.lit(pl.Series(shares_freed, dtype=pl.Float64)),
             "hung": _behind("hung", settings.watchdog_minutes),
             "cold_start": _behind("cold_start", settings.start_minutes),
             "imbalance": pl.lit(settings.imbalance_share),

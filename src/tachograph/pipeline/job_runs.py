@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from fnmatch import fnmatchcase
 
 import polars as pl
 
@@ -12,6 +11,7 @@ from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.tables import GPU_KEY, TIME
 from tachograph.lake.conform import later_record
 from tachograph.lake.filters import FINAL_STATES
+from tachograph.sources.slurm.partitions import gives_whole_nodes, read_partitions
 
 COARSE_S, QUARTER_S = 60.0, 900.0
 
@@ -215,22 +215,17 @@ def with_raw_ids(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns(job_id=pl.coalesce("raw", "job_id")).drop("raw")
 
 
-def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions) -> pl.Expr:
-    """Configured names of partitions and QOS first, then the accounting."""
-    shared, alone = _matching(runs, slurm.shared), _matching(runs, slurm.exclusive)
-    return (
-        pl.when(shared)
-        .then(pl.lit(value=False))
-        .when(alone)
-        .then(pl.lit(value=True))
-        .otherwise("exclusive")
+def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions) -> pl.Series:
+    """Whether a run had its nodes to itself: by its own request first, else by its partition."""
+    recorded = read_partitions(slurm.partitions_file) if slurm.partitions_file else {}
+    queues = runs.select("partition", "qos").unique()
+    answers = [
+        gives_whole_nodes(slurm, recorded, partition=partition, qos=qos)
+        for partition, qos in queues.iter_rows()
+    ]
+    given = queues.with_columns(given=pl.Series(answers, dtype=pl.Boolean))
+    rows = runs.join(
+        given, on=["partition", "qos"], how="left", maintain_order="left", nulls_equal=True
     )
-
-
-def _matching(runs: pl.DataFrame, patterns: tuple[str, ...]) -> pl.Expr:
-    matched = pl.lit(value=False)
-    for column in ("partition", "qos"):
-        names = runs[column].drop_nulls().unique().to_list()
-        fits = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
-        matched = matched | pl.col(column).is_in(fits).fill_null(value=False)
-    return matched
+    own = pl.when("exclusive").then(pl.lit(value=True))
+    return rows.select(pl.coalesce(own, "given", "exclusive")).to_series()

@@ -21,6 +21,7 @@ from tachograph.catalog.config import BoundOptions
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
 from tachograph.judge.activity import PIPE_NAMES, activity_counter, gpu_label, number
+from tachograph.judge.bounds import HostMemory
 from tachograph.judge.culprit import Culprit, hang_culprit, with_culprit
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
@@ -50,7 +51,7 @@ from tachograph.report.job_sentences import (
     use_sentence,
 )
 from tachograph.report.json_values import json_values, public_row
-from tachograph.report.next_time import HostMemory, NextTime, next_time
+from tachograph.report.next_time import NextTime, next_time
 from tachograph.report.steps import steps_json
 from tachograph.report.verdict import verdict_sentence, worst_first
 
@@ -283,6 +284,7 @@ def build_job_report(
     judged = tuple(with_culprit(finding, culprit) for finding in judged)
     reported = worst_first(worth_knowing(judged), summary)
     steps = steps or JobSteps()
+    own_steps = [step.row for step in steps.steps]
     shares = shares_of_job(summary, bound or BoundOptions())
     counter = activity_counter(summary)
     timeline = build_timeline(minutes, elapsed_s=number(summary, "elapsed_s"), counter=counter)
@@ -292,9 +294,7 @@ def build_job_report(
         zone_name=zone_name,
         job=str(summary.get("display_id") or summary["job_id"]),
         node_list=fold_nodes(gpus["node"].unique().to_list()),
-        headline=verdict_sentence(
-            summary, judged, [step.row for step in steps.steps], steps.node_memory_mib
-        ),
+        headline=verdict_sentence(summary, judged, own_steps, steps.node_memory_mib),
         tiles=_tiles(summary),
         findings=reported,
         verdicts=by_group(map(as_reported, judged)),
@@ -308,7 +308,7 @@ def build_job_report(
         memory=memory_sentence(summary),
         energy=energy_sentence(summary, slices=gpus.get_column("mig").is_not_null().any()),
         caveats=caveat_sentences(summary, evidence),
-        next_time=next_time(summary, judged, runs_s, host_memory, site),
+        next_time=next_time(summary, judged, runs_s, host_memory, site, own_steps),
         culprit=culprit,
         timeline=timeline,
         steps=steps,

@@ -68,7 +68,10 @@ def out_of_memory(
     >>> out_of_memory(row, 95.0), out_of_memory(row, 94.0), out_of_memory(row, None)
     (True, False, False)
     """
+    of_steps = {step.get("state") for step in steps}
     if row.get("state") == "OUT_OF_MEMORY":
+        return True
+    if row.get("state") == "FAILED" and "OUT_OF_MEMORY" in of_steps:
         return True
     requested = memory_of_node_mib(row)
     codes = (row.get("exit_signal"), row.get("exit_code"))

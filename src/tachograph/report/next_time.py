@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tachograph.catalog.units import capitalized, plural, slurm_duration, text
 from tachograph.judge.activity import number
-from tachograph.judge.advice.bounds import (
+from tachograph.judge.bounds import (
     GIB,
     LEAST_S,
     MEMORY_MARGIN,
     TIME_MARGIN,
     WORTH,
+    HostMemory,
     memory_bound_mib,
     time_bound_s,
 )
-from tachograph.judge.checks.idle_job import HELD_MIB
+from tachograph.judge.checks.gpus_never_used import gpus_needed
 from tachograph.judge.finding import Finding
-from tachograph.judge.partitions import NOT_RECORDED, Freed, SitePartitions
+from tachograph.judge.partitions import NOT_RECORDED, Freed, JobNeeds, SitePartitions, memory_option
 from tachograph.report.job_end import memory_of_node_mib, out_of_memory
-
-
-@dataclass(frozen=True, slots=True)
-class HostMemory:
-    """Host memory per node (MiB) of the user's jobs of this name and size, this one included.
-
-    own: peak of this job's tasks, None: unknown. peaks: the same of the last jobs that completed
-    after `LEAST_S` or more, with this one. killed: requests of jobs killed for lack of memory.
-    most: largest request of any job of the partition.
-    """
-
-    own: float | None = None
-    peaks: Sequence[float] = ()
-    killed: Sequence[float] = ()
-    most: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +51,14 @@ def next_time(
     runs_s: Sequence[float] = (),
     memory: HostMemory | None = None,
     site: SitePartitions = NOT_RECORDED,
+    steps: Sequence[Mapping[str, Any]] = (),
 ) -> NextTime | None:
     """Return the request for the next run; None if no change gains anybody anything.
 
     `runs_s`: run times of the user's jobs of this name on as many GPUs, this one too; of a job
     stopped at its time limit only of those that completed. `memory`: their host memory. `site`:
-    what partitions give. Fewer GPUs, or less memory, of a node are proposed where GPUs are given
-    singly: elsewhere they free nothing.
+    what partitions give. `steps`: its rows of step_summaries. Fewer GPUs, or less memory, of a node
+    are proposed where GPUs are given singly: elsewhere they free nothing.
 
     >>> from tachograph.catalog.config import SlurmOptions
     >>> unused = {"gpus_unused": 7.0, "gpus_seen": 8.0}
@@ -96,29 +83,39 @@ def next_time(
     'Its tasks held at most 8.8 GiB of host memory on a node when polled, 50 % on top.'
     """
     found = {finding.code: finding for finding in findings if finding.verdict == "yes"}
-    used = _gpus_used(row, found)
-    change = None if used is None else site.freed(_as_needed(row, memory), used)
+    memory = memory or HostMemory()
+    evidence = {code: finding.evidence for code, finding in found.items()}
+    used = gpus_needed(evidence, row.get("gpus"))
+    change = site.freed(JobNeeds(used, runs_s, memory).beside(row))
     target = row
     if change is not None and change.partition is not None:
         target = {**row, "partition": change.partition}
-        if _exceeds(target, memory, runs_s, site):
-            change, target = None, row
     divided = change and number(row, "nodes") != 1  # how many tasks a node will have is not known
-    singly = site.whole_nodes(row) is False or (change is not None and change.partition is not None)
     more_time, how_long = _after_limit(row, runs_s, found, site.most_time_s(target))
-    chosen = [
-        *(_gpus(row, used, change) if used is not None and change is not None else []),
-        *_time(row, runs_s),
-        *more_time,
-        *(_memory(target, memory, site, singly=singly) if memory and not divided else []),
-    ]
-    if change is not None and not any(option.startswith("--mem=") for option, _ in chosen):
-        chosen += _kept_memory(row, memory, site, change)
-    note = _without_gpus(row, found) or how_long
+    of_memory = out_of_memory(row, memory.own, steps)
+    chosen = _gpus(row, used, change) if used and change else []
+    if change is not None and change.time_s is not None:
+        chosen += _change_time(row, runs_s, change)
+    else:
+        chosen += [*_time(row, runs_s), *more_time]
+    no_memory = None
+    if change is not None and change.memory_mib is not None:
+        chosen += _change_memory(row, memory, change)
+    elif of_memory and not divided:
+        more_memory, no_memory = _more_memory(row, memory, site)
+        chosen += more_memory
+    elif not divided and site.whole_nodes(row) is False:
+        chosen += _less_memory(row, memory)
+    note = _without_gpus(row, used) or how_long or no_memory
     if note is None and used and change is None and site.whole_nodes(row) is None:
         note = (
             f"{used} of {plural(row['gpus'], 'GPU')} worked: request fewer if the partition gives "
             "GPUs singly, which is not recorded"
+        )
+    if note is None and used and change is None and site.whole_nodes(row) is False:
+        note = (
+            f"{used} of {plural(row['gpus'], 'GPU')} worked, but the CPUs or the memory that it "
+            "requests leave no further one to others: request fewer of these, too"
         )
     if note is None and "low_memory" in found:
         peak = text(number(row, "hbm_peak_fraction"), "fraction")
@@ -128,77 +125,42 @@ def next_time(
     return NextTime(tuple(option for option, _ in chosen), tuple(why for _, why in chosen), note)
 
 
-def _without_gpus(row: Mapping[str, Any], found: Mapping[str, Finding]) -> str | None:
+def _without_gpus(row: Mapping[str, Any], used: int | None) -> str | None:
     """Suggest no GPU if all were measured and none worked or held a loaded program."""
-    idle, held = found.get("idle_job"), number(row, "gpus")
-    used = number(row, "hbm_used_mib_max")
-    if (
-        idle is None
-        or held is None
-        or idle.evidence.get("gpus_seen") != held
-        or used is None
-        or used >= HELD_MIB
-    ):
+    if used != 0:
         return None
-    worked = "the GPU did not work" if held == 1 else f"no GPU of {held:.0f} worked"
+    worked = "the GPU did not work" if row["gpus"] == 1 else f"no GPU of {row['gpus']} worked"
     return f"{worked}: request none, if the program is not meant to use any"
-
-
-def _gpus_used(row: Mapping[str, Any], found: Mapping[str, Finding]) -> int | None:
-    """Return how many GPUs worked, if all were measured and idle ones held nothing."""
-    some = found.get("one_gpu_of_many") or found.get("gpus_never_used")
-    held = number(row, "gpus")
-    if (
-        some is None
-        or held is None
-        or some.evidence.get("gpus_seen") != held
-        or some.evidence.get("gpus_waiting")
-    ):
-        return None
-    return int(held - some.evidence["gpus_unused"])
-
-
-def _as_needed(row: Mapping[str, Any], memory: HostMemory | None) -> Mapping[str, Any]:
-    """Return the job with the memory that it needs, where that is known: whole nodes have more."""
-    nodes = number(row, "nodes")
-    if memory is None or not memory.peaks or not nodes:
-        return row
-    needed_mib = memory_bound_mib(memory.peaks) * nodes
-    return {**row, "mem_requested_mib": min(needed_mib, row.get("mem_requested_mib") or math.inf)}
-
-
-def _kept_memory(
-    row: Mapping[str, Any], memory: HostMemory | None, site: SitePartitions, change: Freed
-) -> list[tuple[str, str]]:
-    """Request what a node needs, or had, where fewer GPUs are given less than that by default."""
-    default_mib = site.default_memory_mib(change.partition or row.get("partition"), change.gpus)
-    own = None if memory is None else memory.own
-    needed_mib = memory_of_node_mib(row) if own is None else memory_bound_mib([own])
-    if needed_mib is None or needed_mib <= default_mib or number(row, "nodes") != 1:
-        return []
-    reason = f"without it {text(default_mib, 'MiB')} of host memory are given to so few GPUs"
-    return [(f"--mem={math.ceil(needed_mib / GIB)}G", reason)]
-
-
-def _exceeds(
-    target: Mapping[str, Any],
-    memory: HostMemory | None,
-    runs_s: Sequence[float],
-    site: SitePartitions,
-) -> bool:
-    """Whether the job needs more memory of a node, or more time, than its partition gives."""
-    own = None if memory is None else memory.own
-    needed_mib = memory_of_node_mib(target) if own is None else memory_bound_mib([own])
-    times_s = [*runs_s, number(target, "elapsed_s") or 0.0]
-    return (needed_mib or 0.0) > site.most_memory_mib(target) or time_bound_s(
-        times_s
-    ) > site.most_time_s(target)
 
 
 def _gpus(row: Mapping[str, Any], used: int, change: Freed) -> list[tuple[str, str]]:
     """Suggest what frees GPUs for others, and say how many."""
     reason = f"{used} of {plural(row['gpus'], 'GPU')} worked, this {change.gain}"
     return [(" ".join(change.options), reason)]
+
+
+def _change_time(
+    row: Mapping[str, Any], runs_s: Sequence[float], change: Freed
+) -> list[tuple[str, str]]:
+    """A time limit that the other partition allows, where it does not allow that of the job."""
+    longest_s = max([number(row, "elapsed_s") or 0.0, *runs_s])
+    reason = f"{change.partition} allows no limit as long as now, and the longest run took {text(longest_s, 's')}"
+    return [(f"--time={slurm_duration(change.time_s or 0.0)}", reason)]
+
+
+def _change_memory(
+    row: Mapping[str, Any], memory: HostMemory, change: Freed
+) -> list[tuple[str, str]]:
+    """Request what the job needs, or had, together with fewer GPUs or in another partition."""
+    mib = change.memory_mib or 0.0
+    option = memory_option({}, mib, change.gpus)
+    if memory.needed_mib is None:
+        reason = f"{text(mib, 'MiB')} of host memory were requested"
+    elif max(memory.peaks, default=0.0) <= max(memory.killed, default=0.0):
+        reason = f"{text(max(memory.killed), 'MiB')} of host memory did not suffice"
+    else:
+        reason = _held(row, memory)
+    return [(option, reason)] if option else []
 
 
 def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, str]]:
@@ -264,59 +226,62 @@ def _after_limit(
     return [(f"--time={slurm_duration(wanted)}", f"{ran}, {margin} on top")], None
 
 
-def may_change_memory(row: Mapping[str, Any], own: float | None) -> bool:
-    """Return whether to request other host memory: it was too small, or mostly unused.
+def _held(row: Mapping[str, Any], memory: HostMemory) -> str:
+    """What jobs alike held of host memory, and the margin on top."""
+    count, peak = len(memory.peaks), max(memory.peaks)
+    of_node = "" if number(row, "nodes") == 1 else " on a node"
+    whose = f"the tasks of {count} jobs of this name and size" if count > 1 else "its tasks"
+    held = f"{whose} held at most {text(peak, 'MiB')} of host memory{of_node} when polled"
+    return f"{held}, {_margin(memory, peak)}"
 
-    `own`: what the tasks of the job held on a node at most, in MiB.
 
-    >>> may_change_memory({"nodes": 1, "mem_requested_mib": 245760.0, "state": "COMPLETED"}, 9000.0)
-    True
-    """
+def _margin(memory: HostMemory, most_mib: float) -> str:
+    wanted = memory.needed_mib or 0.0
+    differ = wanted > memory_bound_mib([most_mib])
+    margin = wanted / most_mib - 1 if differ else MEMORY_MARGIN
+    return f"{text(margin, 'fraction')} on top" + (": peaks differ" if differ else "")
+
+
+def _more_memory(
+    row: Mapping[str, Any], memory: HostMemory, site: SitePartitions
+) -> tuple[list[tuple[str, str]], str | None]:
+    """Return more host memory of a node than a killed job had, or why no node has more."""
     requested = memory_of_node_mib(row)
-    if requested is None or out_of_memory(row, own):
-        return requested is not None
-    return (
-        row.get("state") == "COMPLETED"
-        and own is not None
-        and memory_bound_mib([own]) <= WORTH * requested
-    )
-
-
-def _memory(
-    row: Mapping[str, Any], memory: HostMemory, site: SitePartitions, *, singly: bool
-) -> list[tuple[str, str]]:
-    """Per node: the largest peak plus a margin; for a job killed by memory, more than it had.
-
-    Less only where others get it: `singly`, which is where they share its nodes.
-    """
-    requested, nodes = memory_of_node_mib(row), number(row, "nodes")
-    if requested is None or not may_change_memory(row, memory.own):
-        return []
-    of_memory = out_of_memory(row, memory.own)
-    peak = max(memory.peaks, default=0.0)
-    killed = max([*memory.killed, *([requested] if of_memory else [])], default=0.0)
-    wanted = memory_bound_mib(memory.peaks if peak > killed else [max(peak, killed)])
-    of_node = "" if nodes == 1 else " on a node"
-    if of_memory:
-        reason = f"{text(killed, 'MiB')} of host memory{of_node} did not suffice"
-    elif (
-        singly and row.get("state") == "COMPLETED" and peak > killed and wanted <= WORTH * requested
-    ):
-        count = len(memory.peaks)
-        whose = f"the tasks of {count} jobs of this name and size" if count > 1 else "its tasks"
-        reason = f"{whose} held at most {text(peak, 'MiB')} of host memory{of_node} when polled"
-    else:
-        return []
-    differ = wanted > memory_bound_mib([max(peak, killed)])
-    margin = wanted / max(peak, killed) - 1 if differ else MEMORY_MARGIN
-    reason += f", {text(margin, 'fraction')} on top"
-    if differ:
-        reason += ": peaks differ"
-    if wanted > site.most_memory_mib(row):
-        return []  # sbatch would refuse it
-    if memory.most is not None and wanted > memory.most:
-        reason = (
-            f"{reason} (no job of the partition requested more than "
-            f"{text(memory.most, 'MiB')} of a node)"
+    if requested is None:
+        return [], None
+    memory = replace(memory, killed=[*memory.killed, requested])
+    wanted = memory.needed_mib or 0.0
+    killed, peak = max(memory.killed), max(memory.peaks, default=0.0)
+    of_node = "" if number(row, "nodes") == 1 else " on a node"
+    reason = f"{text(killed, 'MiB')} of host memory{of_node} did not suffice"
+    most, largest = site.most_memory_mib(row), memory.most
+    if wanted > most:
+        return [], (
+            f"{reason}, and a node of the partition has {text(most, 'MiB')} at most: divide the "
+            "tasks over more nodes, or hold less"
         )
-    return [(f"--mem={wanted / GIB:.0f}G", reason)]
+    if largest is not None and wanted > largest and math.isinf(most):
+        if site.whole_nodes(row):  # with its node a job gets all memory of it
+            return [], (
+                f"{reason}, and no job of the partition requested more of a node: request more if "
+                "its nodes have more, else divide the tasks over more nodes"
+            )
+        reason = (
+            f"{reason}, {_margin(memory, max(peak, killed))} (no job of the partition requested more than "
+            f"{text(largest, 'MiB')} of a node)"
+        )
+    else:
+        reason = f"{reason}, {_margin(memory, max(peak, killed))}"
+    return [(f"--mem={wanted / GIB:.0f}G", reason)], None
+
+
+def _less_memory(row: Mapping[str, Any], memory: HostMemory) -> list[tuple[str, str]]:
+    """The largest peak of a node plus a margin, for a job that completed with much of it left."""
+    requested, wanted = memory_of_node_mib(row), memory.needed_mib
+    if requested is None or wanted is None or memory.own is None:
+        return []
+    if max(memory.peaks, default=0.0) <= max(memory.killed, default=0.0):
+        return []
+    if row.get("state") != "COMPLETED" or wanted > WORTH * requested:
+        return []
+    return [(f"--mem={wanted / GIB:.0f}G", _held(row, memory))]

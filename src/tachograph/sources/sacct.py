@@ -374,8 +374,7 @@ def _instant(written: str | None, option: str, *, zone: str, now: datetime) -> d
 
 def _settings(configuration: Configuration) -> tuple[str, ...]:
     """Settings that change the rows."""
-    site, slurm = configuration.site, configuration.slurm
-    return (site.time_zone, site.cluster, *slurm.shared, "/", *slurm.exclusive)
+    return (configuration.site.time_zone, configuration.site.cluster)
 
 
 def read_file(

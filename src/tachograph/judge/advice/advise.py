@@ -15,18 +15,19 @@ from tachograph.catalog.config import AdviceOptions
 from tachograph.catalog.mig import profiles_of
 from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import MI, slurm_duration
-from tachograph.judge.advice.bounds import (
+from tachograph.judge.advice.past_jobs import History, PastJob, PastJobGroup, most_common
+from tachograph.judge.advice.request import JobRequest
+from tachograph.judge.bounds import (
     GIB,
     LEAST_S,
     WORTH,
+    HostMemory,
     memory_bound_mib,
     percentile,
     time_bound_s,
     use_bound,
 )
-from tachograph.judge.advice.past_jobs import History, PastJob, PastJobGroup, most_common
-from tachograph.judge.advice.request import JobRequest
-from tachograph.judge.partitions import NOT_RECORDED, Freed, SitePartitions
+from tachograph.judge.partitions import NOT_RECORDED, Freed, JobNeeds, SitePartitions, memory_option
 
 Confidence: TypeAlias = Literal["high", "medium", "low", "none"]
 Topic: TypeAlias = Literal[
@@ -116,7 +117,11 @@ class Advice:
     @property
     def options(self) -> tuple[str, ...]:
         """Options for sbatch of the lines whose evidence suffices."""
-        return tuple(line.option for line in self.lines if line.option and line.followed)
+        followed = [line.option for line in self.lines if line.option and line.followed]
+        of_name: dict[str, str] = {}
+        for word in " ".join(followed).split():
+            of_name.setdefault(word.partition("=")[0], word)
+        return tuple(of_name.values())
 
 
 def advise(
@@ -168,16 +173,33 @@ class _Given:
         """Runs with the name or its pattern; other names of the user are no evidence of need."""
         return () if self.group.level == "user" else self.group.jobs
 
-    def freed(self, used: int, nodes: int, gpu_model: str | None) -> Freed | None:
-        """Return the change of the request that frees GPUs for others, if `used` work."""
-        request = self.request
-        memory_mib = None if request.mem_mib is None else request.mem_mib * nodes
-        job = asdict(request) | {
+    def freed(self, used: int, run: PastJob) -> tuple[Freed | None, str | None]:
+        """Return the change that frees GPUs for others if `used` work, and its options."""
+        request, (_, memory) = self.request, _host_memory_runs(self)
+        nodes = request.nodes or max((job.nodes or 1 for job in self.alike), default=1)
+        ended_s = [job.elapsed_s for job in self.alike if job.state in ("COMPLETED", "TIMEOUT")]
+        runs_s = [elapsed_s for elapsed_s in ended_s if elapsed_s is not None]
+        job = JobNeeds(used, runs_s, memory).beside(asdict(request)) | {
+            "cluster": self.site.partitions.cluster or run.cluster,
             "nodes": nodes,
-            "gpu_model": gpu_model,
-            "mem_requested_mib": memory_mib,
+            "gpu_model": run.gpu_model,
+            "mem_requested_mib": None if request.mem_mib is None else request.mem_mib * nodes,
+            "requests_exclusive": request.exclusive,
         }
-        return self.site.partitions.freed(job, used)
+        busy = [job for job in self.alike if job.cpus and job.cpu_efficiency is not None]
+        if request.cpus is None and busy:
+            busiest = max(busy, key=lambda job: (job.cpus or 0) * (job.cpu_efficiency or 0.0))
+            job |= {"cpus": busiest.cpus, "cpu_efficiency": busiest.cpu_efficiency}
+        change = self.site.partitions.freed(job)
+        if change is None or not change.options:
+            return change, None
+        options = [*change.options]
+        if change.time_s is not None:
+            options.append(f"--time={slurm_duration(change.time_s)}")
+        if change.memory_mib is not None:
+            memory_words = memory_option({**job, "nodes": 1}, change.memory_mib, change.gpus)
+            options += [memory_words] if memory_words else []
+        return change, " ".join(options)
 
     @property
     def whole_nodes(self) -> bool | None:
@@ -247,26 +269,20 @@ def _gpus(given: _Given) -> AdviceLine:
                 asked,
             )
         return given.too_few("gpus", shown, "GPU use is known", asked)
-    used = max(job.gpus_used or 0 for job in measured)
+    used = max(max(job.gpus_used or 0, job.gpus_worked or 0) for job in given.alike)
     if 2 * len(shown) < len([job for job in given.alike if _long_enough(job)]):
         return given.too_few("gpus", shown, "GPU use is known", asked)
     if used >= asked:
         return given.no_advice("gpus", "all requested GPUs were used", shown, asked)
-    nodes = given.request.nodes or max((job.nodes or 1 for job in shown), default=1)
-    change = given.freed(used, nodes, shown[0].gpu_model)
+    change, option = given.freed(used, shown[0])
     if change is None:
         return given.no_advice("gpus", given.nobody_gains, shown, asked)
-    # How several GPUs at work would share fewer nodes is not known; a single one needs one node.
-    one_node = nodes == 1 or used == 1
-    option: str | None = " ".join(change.options)
-    if nodes == 1 and change.partition is None:
-        option = given.request.gpu_option.format(used) or None
     return AdviceLine(
         "gpus",
         float(change.gpus),
         asked,
-        option if one_node else None,
-        confidence=given.confidence(shown) if one_node else "low",
+        option,
+        confidence=given.confidence(shown),
         margin=0.0,
         runs=len(shown),
         of=len(given.group.jobs),
@@ -274,7 +290,6 @@ def _gpus(given: _Given) -> AdviceLine:
         evidence={
             "gpus_used_max": used,
             "gpus_used_min": min(job.gpus_used or 0 for job in shown),
-            "nodes": nodes,
             "gain": change.gain,
         },
     )
@@ -472,6 +487,8 @@ def _time(given: _Given) -> AdviceLine:
     }
     if wanted > max(LEAST_S, _DIFFER * longest):
         return given.no_advice(topic, "run times differ too much", ended, asked)
+    if wanted > given.site.partitions.most_time_s(asdict(given.request)):
+        return given.no_advice(topic, "the partition allows no such limit", ended, asked)
     if asked is not None and wanted > WORTH * asked:
         return given.no_advice(topic, "the limit is not much longer than needed", ended, asked)
     return AdviceLine(
@@ -492,18 +509,10 @@ def _host_memory(given: _Given) -> AdviceLine:
     """The largest peak on a node and a margin; of runs that were killed, more than they had."""
     topic: Topic = "host_memory"
     request, asked = given.request, given.request.mem_mib
-    alike = [
-        job for job in given.alike if job.nodes == (request.nodes or 1) or request.nodes is None
-    ]
-    alike = [job for job in alike if job.nodes == alike[0].nodes]
-    peaked = [job for job in alike if job.mem_peak_mib is not None]
-    shown = [job for job in peaked if job.completed and _long_enough(job)]
-    killed = [
-        job.mem_mib for job in alike if job.state == "OUT_OF_MEMORY" and job.mem_mib is not None
-    ]
+    shown, memory = _host_memory_runs(given)
+    peaks, killed = memory.peaks, memory.killed
     if len(shown) < given.options.least_runs:
         return given.too_few(topic, shown, "peaks of host memory are known", asked)
-    peaks = [job.mem_peak_mib or 0.0 for job in peaked]
     margin, certainty = given.options.memory_margin, given.options.certainty
     wanted = max(
         memory_bound_mib(values, margin=margin, certainty=certainty)
@@ -522,7 +531,7 @@ def _host_memory(given: _Given) -> AdviceLine:
         topic,
         wanted,
         asked,
-        _memory_option(request, wanted),
+        memory_option(asdict(request), wanted, request.gpus or 0),
         confidence=given.confidence(shown),
         margin=margin,
         runs=len(shown),
@@ -532,16 +541,18 @@ def _host_memory(given: _Given) -> AdviceLine:
     )
 
 
-def _memory_option(request: JobRequest, mib: float) -> str | None:
-    """Return the memory option that the script uses, per node, CPU or GPU."""
-    units = {"mem": 1.0, "mem-per-gpu": request.gpus, "mem-per-cpu": request.cpus}[
-        request.memory_option
+def _host_memory_runs(given: _Given) -> tuple[list[PastJob], HostMemory]:
+    """Return the completed runs of which host memory is known, and what all on as many nodes had."""
+    nodes = given.request.nodes
+    alike = [job for job in given.alike if nodes is None or job.nodes == nodes]
+    alike = [job for job in alike if job.nodes == alike[0].nodes]
+    peaked = [job for job in alike if job.mem_peak_mib is not None]
+    shown = [job for job in peaked if job.completed and _long_enough(job)]
+    killed = [
+        job.mem_mib for job in alike if job.state == "OUT_OF_MEMORY" and job.mem_mib is not None
     ]
-    if not units:
-        return None
-    if request.memory_option == "mem":
-        return f"--mem={mib / GIB:.0f}G"
-    return f"--{request.memory_option}={math.ceil(mib * (request.nodes or 1) / units)}M"
+    peaks = [job.mem_peak_mib or 0.0 for job in peaked] if shown else []
+    return shown, HostMemory(None, peaks, killed)
 
 
 def _cores(given: _Given) -> AdviceLine:

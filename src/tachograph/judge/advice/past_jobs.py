@@ -15,6 +15,7 @@ from tachograph.catalog.tables import WASTE
 from tachograph.judge.activity import number
 from tachograph.judge.advice.request import JobRequest, name_pattern
 from tachograph.judge.checks.idle_job import HELD_MIB
+from tachograph.judge.partitions import NOT_RECORDED, SitePartitions
 from tachograph.pipeline.timelines import ACTIVITY
 
 Level: TypeAlias = Literal["exact", "pattern", "user"]
@@ -57,7 +58,15 @@ SUMMARY_COLUMNS = (
         "coverage",
         "attribution",
     ),
-    *("sm_active_mean", "energy_j_estimated", "power_w_mean", "gpu_hours", "qos", "exclusive"),
+    *(
+        "sm_active_mean",
+        "energy_j_estimated",
+        "power_w_mean",
+        "gpu_hours",
+        "qos",
+        "exclusive",
+        "cluster",
+    ),
 )
 GPU_COLUMNS = ("job_key", "hbm_used_mib_max", *(f"{name}_mean" for name in ACTIVITY))
 
@@ -66,10 +75,11 @@ GPU_COLUMNS = ("job_key", "hbm_used_mib_max", *(f"{name}_mean" for name in ACTIV
 class PastJob:
     """One run of a job that ended. Times: seconds since 1970; None: unknown, or not measured.
 
-    gpus_used: GPUs that worked, or held a loaded program; None unless all of them were measured.
+    gpus_used: GPUs that worked, or held a loaded program; None where it is not certain of all.
+    gpus_worked: those of them that were measured to.
     mem_mib: host memory requested of a node; mem_peak_mib: what its tasks held on one at most, as
-    polled. recoverable: GPU-hours by cause, in the order of WASTE. problems: codes of reported
-    findings; None where it was not judged.
+    polled. exclusive: it asked for whole nodes; whole_nodes: it had them. recoverable: GPU-hours by
+    cause, in the order of WASTE. problems: codes of reported findings; None where it was not judged.
     """
 
     key: str
@@ -85,6 +95,7 @@ class PastJob:
     elapsed_s: float | None = None
     timelimit_s: float | None = None
     gpus_used: int | None = None
+    gpus_worked: int | None = None
     hbm_peak_mib: float | None = None
     hbm_mib: float | None = None
     gpu_model: str | None = None
@@ -100,6 +111,8 @@ class PastJob:
     account: str | None = None
     qos: str | None = None
     exclusive: bool | None = None
+    whole_nodes: bool | None = None
+    cluster: str | None = None
     problems: tuple[str, ...] = ()
     recoverable: tuple[float | None, ...] = ()
 
@@ -115,17 +128,16 @@ class PastJob:
 
     @property
     def request(self) -> JobRequest:
-        """What it requested."""
+        """What it requested: CPUs of a node that was given whole were not."""
         return JobRequest(
             user=self.user,
             name=self.name,
             partition=self.partition,
             account=self.account,
             qos=self.qos,
-            exclusive=self.exclusive,
             gpus=self.gpus,
             nodes=self.nodes,
-            cpus=self.cpus,
+            cpus=None if self.whole_nodes else self.cpus,
             timelimit_s=self.timelimit_s,
             mem_mib=self.mem_mib,
             constraint=self.hbm_request and f"hbm{self.hbm_request}",
@@ -150,13 +162,16 @@ def past_jobs(
     gpus: pl.DataFrame,
     *,
     idle_util: float,
+    gpus_needed: Mapping[str, int | None] | None = None,
+    site: SitePartitions = NOT_RECORDED,
     node_memory: Mapping[str, float] | None = None,
     reported: pl.DataFrame | None = None,
 ) -> list[PastJob]:
     """Return the runs that ended, with a user and a name, in the order in which they ended.
 
     `summaries`: SUMMARY_COLUMNS of job_summaries, and `recoverable_<cause>` where they are known;
-    `gpus`: GPU_COLUMNS of job_gpus; `node_memory`: {job_key: peak of host memory on a node, MiB};
+    `gpus`: GPU_COLUMNS of job_gpus; `gpus_needed`: {job_key: GPUs} where some did not work, see
+    gpus_needed; `node_memory`: {job_key: peak of host memory on a node, MiB};
     `reported`: job_key and code of findings.
     """
     named = summaries.filter(
@@ -168,13 +183,25 @@ def past_jobs(
         codes = {key: tuple(found) for key, found in grouped.iter_rows()}
     peaks = node_memory or {}
     found = [
-        _past_job(row, peaks.get(row["job_key"]), codes.get(row["job_key"], ()))
+        _past_job(
+            row,
+            peaks.get(row["job_key"]),
+            codes.get(row["job_key"], ()),
+            (gpus_needed or {}).get(row["job_key"]),
+            site,
+        )
         for row in named.iter_rows(named=True)
     ]
     return sorted(found, key=lambda job: (job.end, job.key))
 
 
-def _past_job(row: Mapping[str, Any], peak_mib: float | None, problems: tuple[str, ...]) -> PastJob:
+def _past_job(
+    row: Mapping[str, Any],
+    peak_mib: float | None,
+    problems: tuple[str, ...],
+    gpus_needed: int | None,
+    site: SitePartitions,
+) -> PastJob:
     gpus, nodes, coverage = row["gpus"], row["nodes"], number(row, "coverage")
     covered = coverage is not None and coverage >= LEAST_COVERAGE
     measured = (
@@ -197,7 +224,8 @@ def _past_job(row: Mapping[str, Any], peak_mib: float | None, problems: tuple[st
         end=_seconds(row["end"]),
         elapsed_s=number(row, "elapsed_s"),
         timelimit_s=number(row, "timelimit_s"),
-        gpus_used=row["used"] if measured else None,
+        gpus_used=gpus if measured and row["used"] == gpus else gpus_needed,
+        gpus_worked=row["used"],
         hbm_peak_mib=number(row, "hbm_used_mib_max") if measured else None,
         hbm_mib=number(row, "hbm_mib"),
         gpu_model=row["gpu_model"],
@@ -212,7 +240,9 @@ def _past_job(row: Mapping[str, Any], peak_mib: float | None, problems: tuple[st
         gpu_hours=number(row, "gpu_hours"),
         account=row["account"],
         qos=row["qos"],
-        exclusive=row["exclusive"],
+        exclusive=site.requests_exclusive(row),
+        whole_nodes=site.whole_nodes(row),
+        cluster=row["cluster"],
         problems=problems,
         recoverable=tuple(number(row, f"recoverable_{cause}") for cause in WASTE),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tachograph.catalog.units import text
@@ -23,6 +24,7 @@ class IdleGpus:
     waiting: int
 
 
+UNUSED = ("idle_job", "one_gpu_of_many", "gpus_never_used")  # what `gpus_needed` takes
 WHOLE_NODES_ADVICE = (
     "Its nodes are given whole: request as many nodes as the GPUs at work need, or a partition that "
     "gives GPUs singly. If the program can use all, start one process per GPU (srun with "
@@ -52,6 +54,23 @@ def idle_gpus(job: CheckedJob) -> IdleGpus | None:
     holding = {tuple(unit) for *unit, used in memory if used is not None and used >= HELD_MIB}
     waiting = sum(tuple(gpu[name] for name in UNIT) in holding for gpu in idle)
     return IdleGpus(measured, idle, waiting)
+
+
+def gpus_needed(evidence: Mapping[str, Mapping[str, float]], gpus: int | None) -> int | None:
+    """Return how many GPUs of a job worked or held a loaded program; None: not known of all.
+
+    `evidence`: of its findings that hold, by code.
+
+    >>> gpus_needed({"gpus_never_used": {"gpus_seen": 8, "gpus_unused": 6, "gpus_waiting": 1}}, 8)
+    3
+    """
+    idle = evidence.get("idle_job")
+    if idle is not None and idle.get("gpus_seen") == gpus:
+        return 0 if idle.get("hbm_used_mib_max", HELD_MIB) < HELD_MIB else None
+    some = evidence.get("one_gpu_of_many") or evidence.get("gpus_never_used")
+    if some is None or gpus is None or some.get("gpus_seen") != gpus:
+        return None
+    return int(gpus - some["gpus_unused"] + some.get("gpus_waiting", 0))
 
 
 def decide(job: CheckedJob) -> Found | None:

@@ -1,7 +1,7 @@
 """Partitions and nodes as `scontrol show partition` and `scontrol show node` print them.
 
 Text of every version, or JSON (from 23.11 on); one file may hold the outputs of both commands, one
-after the other.
+after the other. Here alone is decided whether a partition gives whole nodes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 
+from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import slurm_duration_s
 from tachograph.sources.slurm.fields import (
@@ -44,20 +47,22 @@ class SlurmNode:
 class SlurmPartition:
     """What a partition gives, and to whom. None: no limit, or not recorded.
 
-    whole_nodes: OverSubscribe=EXCLUSIVE; of_one_user: ExclusiveUser=YES. accounts, qos, groups:
-    those allowed, None: all; denied: accounts and QOS. memory_per_gpu_mib: given where a job
-    requests none.
+    whole_nodes: OverSubscribe=EXCLUSIVE; of_one_user: ExclusiveUser=YES. closed: no job of a user
+    starts there now (State other than UP, RootOnly, or in reservations only). accounts, qos,
+    groups: those allowed, None: all; denied: accounts and QOS. memory_per_gpu_mib: given where a
+    job requests none.
     """
 
     name: str
     nodes: tuple[SlurmNode, ...] = ()
     whole_nodes: bool | None = None
-    of_one_user: bool = False
+    of_one_user: bool | None = None
+    closed: bool = False
     least_nodes: int = 0
-    most_nodes: int | None = None
     most_time_s: float | None = None
     most_cpus: int | None = None
     most_memory_mib: float | None = None
+    most_memory_per_cpu_mib: float | None = None
     memory_per_gpu_mib: float | None = None
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
@@ -78,8 +83,17 @@ class SlurmPartition:
     @property
     def memory_mib(self) -> float:
         """The most host memory that a job gets on each of its nodes."""
-        of_node = math.inf if self.node is None else self.node.memory_mib
-        return min(of_node, self.most_memory_mib or math.inf)
+        most = self.most_memory_mib or math.inf
+        if self.node is None:
+            return most
+        of_cpus = (self.most_memory_per_cpu_mib or math.inf) * self.cpus
+        return min(self.node.memory_mib, most, of_cpus)
+
+    @property
+    def cpus(self) -> float:
+        """The most CPUs that a job gets on each of its nodes."""
+        of_node = math.inf if self.node is None else self.node.cpus
+        return min(of_node, self.most_cpus or math.inf)
 
 
 def read_partitions(file: str) -> dict[str, SlurmPartition]:
@@ -97,6 +111,38 @@ def read_partitions(file: str) -> dict[str, SlurmPartition]:
     return partitions
 
 
+def gives_whole_nodes(
+    slurm: SlurmOptions,
+    recorded: Mapping[str, SlurmPartition],
+    *,
+    partition: str | None,
+    qos: str | None = None,
+) -> bool | None:
+    """Return whether a job there has its nodes to itself; None: not known.
+
+    Configured names of partitions and QOS count first, then what Slurm records of the partition. A
+    job may name several partitions.
+
+    >>> slurm = SlurmOptions(shared=("gpu_s*",), exclusive=("gpu*",))
+    >>> [gives_whole_nodes(slurm, {}, partition=name) for name in ("gpu_s", "cpu,gpu", "cpu")]
+    [False, True, None]
+    """
+    configured = _configured(slurm, partition, qos)
+    if configured is not None:
+        return configured
+    known = recorded.get(partition or "")
+    return None if known is None else known.whole_nodes
+
+
+@lru_cache(maxsize=4096)
+def _configured(slurm: SlurmOptions, partition: str | None, qos: str | None) -> bool | None:
+    names = [name for written in (partition, qos) if written for name in written.split(",")]
+    for patterns, answer in ((slurm.shared, False), (slurm.exclusive, True)):
+        if any(fnmatchcase(name, pattern) for name in names for pattern in patterns):
+            return answer
+    return None
+
+
 def partitions_text(file: str) -> str:
     """Return the text of a file of partitions. Errors: InputError where it cannot be read."""
     try:
@@ -109,7 +155,7 @@ def parse_partitions(written: str) -> dict[str, SlurmPartition]:
     """Return the partitions of one or several outputs, as text or JSON.
 
     >>> found = parse_partitions("PartitionName=gpu\\n   Nodes=n[1-2] OverSubscribe=EXCLUSIVE MaxTime=1:00:00")
-    >>> found["gpu"].whole_nodes, found["gpu"].most_time_s, found["gpu"].most_nodes
+    >>> found["gpu"].whole_nodes, found["gpu"].most_time_s, found["gpu"].most_cpus
     (True, 3600.0, None)
     """
     is_json = written.lstrip().startswith("{")
@@ -155,15 +201,22 @@ _JSON_PARTITION: Mapping[str, str] = {
     "PartitionName": "name",
     "Nodes": "nodes.configured",
     "MinNodes": "minimums.nodes",
-    "MaxNodes": "maximums.nodes",
     "MaxCPUsPerNode": "maximums.cpus_per_node",
     "MaxMemPerNode": "maximums.partition_memory_per_node",
+    "MaxMemPerCPU": "maximums.partition_memory_per_cpu",
     "JobDefaults": "defaults.job",
     "AllowAccounts": "accounts.allowed",
     "DenyAccounts": "accounts.deny",
     "AllowQos": "qos.allowed",
     "DenyQos": "qos.deny",
     "AllowGroups": "groups.allowed",
+    "State": "partition.state",
+}
+# as `scontrol` prints them; JSON has them as flags, or not at all
+_JSON_FLAGS: Mapping[str, str] = {
+    "EXCLUSIVE_USER": "ExclusiveUser",
+    "ROOT_ONLY": "RootOnly",
+    "REQ_RESV": "ReqResv",
 }
 
 
@@ -180,6 +233,10 @@ def _json_record(row: Mapping[str, object], fields: Mapping[str, str]) -> dict[s
         shares = json_number(json_value(row, "maximums", "shares"))
         if shares is not None:  # 0: none, the nodes are given whole
             record["OverSubscribe"] = "EXCLUSIVE" if shares == 0 else "NO"
+        flags = json_value(row, "flags")
+        if isinstance(flags, list):
+            for flag, name in _JSON_FLAGS.items():
+                record[name] = "YES" if flag in flags else "NO"
     return record
 
 
@@ -201,18 +258,25 @@ def _partition(record: Mapping[str, str], nodes: Mapping[str, SlurmNode]) -> Slu
         record["PartitionName"],
         tuple(nodes[host] for host in hosts) if nodes.keys() >= set(hosts) else (),
         None if oversubscribe is None else oversubscribe.startswith("EXCLUSIVE"),
-        record.get("ExclusiveUser") == "YES",
+        None if "ExclusiveUser" not in record else record["ExclusiveUser"] == "YES",
+        _is_closed(record),
         _count(record.get("MinNodes")) or 0,
-        _count(record.get("MaxNodes")),
         limit,
         _count(record.get("MaxCPUsPerNode")),
         _count(record.get("MaxMemPerNode")),
+        _count(record.get("MaxMemPerCPU")),
         float(per_gpu[1]) if per_gpu else None,
         _allowed(record.get("AllowAccounts")),
         _allowed(record.get("AllowQos")),
         _allowed(record.get("AllowGroups")),
         _listed(record.get("DenyAccounts")) | _listed(record.get("DenyQos")),
     )
+
+
+def _is_closed(record: Mapping[str, str]) -> bool:
+    """Whether no job of a user starts there: State is UP, DOWN, DRAIN or INACTIVE."""
+    reserved = "YES" in (record.get("RootOnly"), record.get("ReqResv"))
+    return reserved or record.get("State", "UP") != "UP"
 
 
 def _hosts(written: str) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
@@ -198,22 +197,20 @@ class SlurmEntry:
 
 @dataclass(frozen=True, slots=True)
 class SlurmCluster:
-    """Facts that the accounting lacks: name, time zone, patterns of shared and exclusive queues.
+    """Facts that the accounting lacks: name and time zone.
 
     `tracks_gpus` False: this export never names GPUs, so a job without any may have had some.
     """
 
     name: str | None = None
     time_zone: str = "UTC"
-    shared: tuple[str, ...] = ()
-    exclusive: tuple[str, ...] = ()
     tracks_gpus: bool = True
 
     @classmethod
     def of(cls, configuration: Configuration, *, tracks_gpus: bool = True) -> SlurmCluster:
         """Return the settings of the configuration."""
-        site, slurm = configuration.site, configuration.slurm
-        return cls(site.cluster or None, site.time_zone, slurm.shared, slurm.exclusive, tracks_gpus)
+        site = configuration.site
+        return cls(site.cluster or None, site.time_zone, tracks_gpus)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -389,7 +386,7 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "max_rss_mib": None,
         "constraints": constraints,
         "hbm_request": hbm_tier(constraints) or hbm_tier(of_line),
-        "exclusive": _exclusive(job, cluster),
+        "exclusive": True if job.exclusive else None,  # its own request
         "submit_line": job.submit_line,
         "time_precision_s": job.time_precision_s,
         "saved": None,  # the reader knows
@@ -459,23 +456,6 @@ def _held_gpus(job: JobRecord, cluster: SlurmCluster) -> tuple[int | None, str |
         return found
     contradicted = job.names_gpus or gpus(job.requested)[0]
     return (None, None) if contradicted or not cluster.tracks_gpus else (0, None)
-
-
-def _exclusive(job: JobRecord, cluster: SlurmCluster) -> bool | None:
-    """Return whether the job had whole nodes: configured shared, then exclusive, then Slurm."""
-    configured = _configured(job.partition, job.qos, cluster)
-    if configured is not None:
-        return configured
-    return True if job.exclusive else None
-
-
-@lru_cache(maxsize=4096)
-def _configured(partition: str | None, qos: str | None, cluster: SlurmCluster) -> bool | None:
-    names = [name for written in (partition, qos) if written for name in written.split(",")]
-    for patterns, answer in ((cluster.shared, False), (cluster.exclusive, True)):
-        if any(fnmatchcase(name, pattern) for name in names for pattern in patterns):
-            return answer
-    return None
 
 
 def allocation_row(

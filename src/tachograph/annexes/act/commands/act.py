@@ -101,7 +101,7 @@ def _api(configuration: Configuration) -> ActApi:
             lambda users: read_past_jobs(
                 lake, configuration, JobFilter(users=tuple(users), since=since)
             ),
-            read_site(lake, configuration.slurm),
+            read_site(lake, configuration),
             configuration.advice,
             as_of=now,
             now=now,

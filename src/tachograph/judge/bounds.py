@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 TIME_MARGIN = 0.25  # of the run time, on top of it
@@ -19,6 +20,29 @@ CERTAINTY = 0.998  # that the next run stays within the bound
 _SPREAD_OF = 3  # values from which a spread is known
 # (up to this length, rounded up to this many seconds)
 _STEPS = ((7200.0, 300.0), (43200.0, 900.0), (math.inf, 3600.0))
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Host memory per node (MiB) of the user's jobs of this name and size, this one included.
+
+    own: peak of this job's tasks, None: unknown. peaks: the same of the last jobs that completed
+    after `LEAST_S` or more, with this one. killed: requests of jobs killed for lack of memory.
+    most: largest request of any job of the partition.
+    """
+
+    own: float | None = None
+    peaks: Sequence[float] = ()
+    killed: Sequence[float] = ()
+    most: float | None = None
+
+    @property
+    def needed_mib(self) -> float | None:
+        """The largest peak plus a margin, more than what did not suffice; None: not known."""
+        peak, killed = max(self.peaks, default=0.0), max(self.killed, default=0.0)
+        if not peak and not killed:
+            return None
+        return memory_bound_mib(self.peaks if peak > killed else [max(peak, killed)])
 
 
 def time_bound_s(

@@ -1,0 +1,130 @@
+"""The report of a job, the ledger and advice say the same of what a change of its request frees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+import pytest
+
+from tachograph.api.advice import read_past_jobs, read_site
+from tachograph.api.needs import read_ledger, read_needs
+from tachograph.catalog import config
+from tachograph.catalog.config import AdviceOptions, Configuration, SlurmOptions
+from tachograph.cli import main
+from tachograph.judge.advice.advise import advise
+from tachograph.judge.advice.past_jobs import History
+from tachograph.judge.advice.request import memory_mib, time_limit_s
+from tachograph.judge.bounds import LEAST_S
+from tachograph.judge.finding import read_findings
+from tachograph.judge.ledger import LEDGER_COLUMNS
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter
+from tachograph.lake.query import read_summaries, read_verdicts
+from tachograph.report.next_time import next_time
+
+ALONE = AdviceOptions(least_runs=1)
+PARTITIONS = """\
+PartitionName=gpu
+   State=UP OverSubscribe=EXCLUSIVE ExclusiveUser=NO MaxTime=UNLIMITED Nodes=a1
+PartitionName=shared
+   State=UP OverSubscribe=NO ExclusiveUser=NO MaxTime=4:00:00 Nodes=a1 MaxCPUsPerNode=96
+PartitionName=test
+   State=DOWN OverSubscribe=NO ExclusiveUser=NO MaxTime=UNLIMITED Nodes=a1
+
+NodeName=a1 CPUTot=128 RealMemory=245760 Gres=gpu:4
+"""
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a cluster with nodes given whole, and shared ones."""
+    folder = tmp_path_factory.mktemp("freed")
+    size = ("--nodes", "24", "--days", "2", "--interval", "120", "--seed", "11")
+    command = ["lab", "simulate", str(folder / "cluster"), *size, "--lake", str(folder / "lake")]
+    assert main([*command, "--quiet"]) == 0
+    configured = ("--config", str(folder / "cluster" / "tachograph.toml"))
+    assert main(["analyze", "--lake", str(folder / "lake"), *configured, "--quiet"]) == 0
+    return folder
+
+
+def partitions_recorded(settings: Configuration, folder: Path) -> Configuration:
+    """Settings that name no partition: all is known from Slurm's record."""
+    file = folder / "partitions.txt"
+    file.write_text(PARTITIONS)
+    return msgspec.structs.replace(settings, slurm=SlurmOptions(partitions_file=str(file)))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("cluster", ["demo", "simulated"])
+def test_job_ledger_and_advice_agree(
+    request: pytest.FixtureRequest, tmp_path: Path, cluster: str, recorded: bool
+) -> None:
+    folder: Path = request.getfixturevalue(cluster)
+    settings = config.load(str(folder / "cluster" / "tachograph.toml"))
+    if recorded:
+        settings = partitions_recorded(settings, tmp_path)
+    lake = Lake.open(str(folder / "lake"))
+    site = read_site(lake, settings)
+    _, _, freed = read_ledger(lake, settings, JobFilter(), LEDGER_COLUMNS)
+    past = {job.key: job for job in read_past_jobs(lake, settings, JobFilter())}
+    jobs = read_summaries(lake)
+    needs = read_needs(lake, jobs)
+    verdicts = read_verdicts(lake, jobs.filter(jobs["job_key"].is_in(list(needs))))
+    size = pl.struct("user", "cluster", "name", "gpus")
+    alone = set(jobs.filter(size.is_unique())["job_key"])
+    changes = advised = 0
+    for row in jobs.iter_rows(named=True):
+        key = row["job_key"]
+        assert site.partitions.whole_nodes({**row, "exclusive": None}) is row["exclusive"]
+        need = needs.get(key)
+        if need is None:
+            assert freed.get(key, 0.0) == 0.0
+            continue
+        change = site.partitions.freed(need.beside(row))
+        of_job = read_findings(verdicts.filter(verdicts["job_key"] == key))
+        following = next_time(row, of_job, need.runs_s, need.memory, site.partitions)
+        line = following.line if following else ""
+        if need.gpus == 0:
+            assert following is not None
+            assert following.note is not None
+            assert freed[key] == 1.0
+        elif change is None:
+            assert "GPU" not in "".join(following.reasons if following else ())
+            assert freed[key] == 0.0
+        else:
+            changes += 1
+            assert line.startswith(f"#SBATCH {' '.join(change.options)}")
+            assert change.gain in following.why  # type: ignore[union-attr]
+            assert 0.0 < freed[key] <= 1.0
+            assert_accepted(line, row, site.partitions)
+        job = past.get(key)
+        # without runs alike, and longer than what is no evidence: advice has the same of it
+        if job is not None and need.gpus and key in alone and (job.elapsed_s or 0.0) >= LEAST_S:
+            history = History.of([job], ALONE)
+            gpus = advise(job.request, history, job.end, site, ALONE, brief=True).line("gpus")
+            assert gpus is not None
+            advised += gpus.value is not None
+            assert (gpus.evidence.get("gain") if gpus.value else None) == (change and change.gain)
+            words = (gpus.option or "").split()
+            assert set(words) <= set(line.split())
+    assert changes > 3
+    assert advised > 0
+
+
+def assert_accepted(line: str, row: dict[str, Any], partitions: Any) -> None:
+    options = dict(word.split("=") for word in line.split() if word.startswith("--"))
+    name = options.get("--partition", row["partition"])
+    use = partitions.use[(row["cluster"], name)]
+    known = partitions.recorded.get(name)
+    assert int(options["--gpus"]) <= use.gpus * int(options.get("--nodes", row["nodes"]))
+    if name != row["partition"]:
+        assert name == "shared"
+        most_mib = use.memory_mib if known is None else known.memory_mib
+        most_s = use.time_s if known is None else known.most_time_s
+        limit_s = time_limit_s(options["--time"]) if "--time" in options else row["timelimit_s"]
+        assert (memory_mib(options["--mem"]) or 0.0) <= most_mib
+        assert limit_s <= most_s
+        assert row["user"] in use.users or known is not None
