@@ -21,8 +21,9 @@ from tachograph.catalog.config import ClassOptions, Thresholds
 from tachograph.catalog.tables import JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.classes.characteristics import GPU, HOST
-from tachograph.judge.completions import completed, unmeasured
+from tachograph.judge.completions import Questions, refuted, unmeasured
 from tachograph.judge.families import covered, settled
+from tachograph.judge.families import verdicts as decided_verdicts
 from tachograph.judge.finding import EVIDENCE, FINDING_SCHEMA, Finding, read_findings
 from tachograph.judge.job_classes import CLASS_CODES, JOB_CLASSES, judge_classes
 from tachograph.judge.judge import judge_summaries
@@ -44,18 +45,22 @@ def both(minutes: pl.DataFrame, of_gpus: pl.DataFrame, **given: Any) -> dict[str
     row = summary(gpu_model="A100 SXM 40GB", samples=1, **given)
     jobs = pl.DataFrame([row], schema=JOB_SUMMARIES.schema)
     timelines = timelines_of(minutes, idle_util=0.01)
+    tables = JobTables(jobs, of_gpus, timelines, JOB_NODE_MINUTES.empty())
     gaps = unmeasured(jobs, timelines)
-    whole = completed(
-        JobTables(jobs, of_gpus, timelines, JOB_NODE_MINUTES.empty()), gaps, idle_util=0.02
-    )
-    tables = whole.tables
-    found = [
-        judge_classes(
-            tables.jobs, tables.gpus, tables.timelines, tables.node_minutes, ClassOptions()
-        ),
-        judge_summaries(tables.jobs, tables.gpus, tables.timelines, Thresholds()),
-    ]
-    joined = settled(pl.concat(found), whole.of, CHECKS, gaps)
+
+    def decided(of: JobTables) -> pl.DataFrame:
+        found = [
+            judge_classes(of.jobs, of.gpus, of.timelines, of.node_minutes, ClassOptions()),
+            judge_summaries(of.jobs, of.gpus, of.timelines, Thresholds()),
+        ]
+        return pl.concat(found)
+
+    def again(of: JobTables, _: Questions) -> pl.DataFrame:
+        return decided_verdicts(decided(of), CHECKS)
+
+    own = decided(tables)
+    uncertain = refuted(tables, gaps, decided_verdicts(own, CHECKS), again, idle_util=0.02)
+    joined = settled(own, uncertain, CHECKS, gaps)
     return {finding.code: finding for finding in read_findings(joined) if finding.verdict == "yes"}
 
 

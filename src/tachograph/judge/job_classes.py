@@ -8,7 +8,7 @@ that end in _host). `judge` makes findings; to search thresholds, compute `serie
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import polars as pl
@@ -63,6 +63,8 @@ def judge_classes(
     timelines: pl.DataFrame,
     node_minutes: pl.DataFrame,
     settings: ClassOptions,
+    *,
+    questions: Collection[str] | None = None,
 ) -> pl.DataFrame:
     """Return the findings of jobs: one row per (job_key, code), FINDINGS without `seq`.
 
@@ -71,10 +73,19 @@ def judge_classes(
     of job_node_minutes. Every class that applies has a row, also those that do not hold; of hosts
     where the job has minutes of nodes, idle_nodes and idle_gpus where there are two or more. Of a
     job whose GPUs are unknown (ambiguous), or without samples, all are undetermined. A running
-    job is judged as of its last minute. Errors: ConfigError for thresholds of characteristics that
+    job is judged as of its last minute. `questions`: codes of
+    the checks whose classes are judged; None: all. Errors: ConfigError for thresholds of characteristics that
     do not exist.
     """
-    return findings_frame(_found(jobs, gpus, timelines, node_minutes, settings))
+    job_classes = JOB_CLASSES if questions is None else _deciding(questions)
+    found = _found(jobs, gpus, timelines, node_minutes, settings, job_classes)
+    return findings_frame(found)
+
+
+def _deciding(codes: Collection[str]) -> tuple[JobClass, ...]:
+    """Return the classes that decide checks with these codes."""
+    checks = [check for check in CHECKS if not set(check.codes).isdisjoint(codes)]
+    return tuple(check.job_class for check in checks if check.job_class is not None)
 
 
 def class_inputs(
@@ -83,6 +94,7 @@ def class_inputs(
     timelines: pl.DataFrame,
     node_minutes: pl.DataFrame,
     settings: ClassOptions,
+    job_classes: Sequence[JobClass] = JOB_CLASSES,
 ) -> tuple[ClassInput, ...]:
     """Return the inputs: all jobs' GPU form, and the host form of jobs with node minutes.
 
@@ -95,12 +107,12 @@ def class_inputs(
             do=f"use {', '.join(CLASS_CODES)}",
         )
     known = jobs.filter(pl.col("attribution") != "ambiguous")
-    found = [_gpu_form(known, gpus, timelines, settings)]
+    found = [_gpu_form(known, gpus, timelines, settings, job_classes)]
     with_nodes = known.join(
         node_minutes.select("job_key").unique(), on="job_key", how="semi", maintain_order="left"
     )
     if with_nodes.height:
-        found.append(_host_form(with_nodes, gpus, timelines, node_minutes, settings))
+        found.append(_host_form(with_nodes, gpus, timelines, node_minutes, settings, job_classes))
     return tuple(found)
 
 
@@ -110,11 +122,12 @@ def _found(
     timelines: pl.DataFrame,
     node_minutes: pl.DataFrame,
     settings: ClassOptions,
+    job_classes: Sequence[JobClass],
 ) -> Iterator[tuple[Mapping[str, object], list[Finding]]]:
     per_job: dict[str, tuple[Mapping[str, object], list[Finding]]] = {}
-    for form in class_inputs(jobs, gpus, timelines, node_minutes, settings):
+    for form in class_inputs(jobs, gpus, timelines, node_minutes, settings, job_classes):
         of_form: dict[int, list[Finding]] = defaultdict(list)
-        for job_class in JOB_CLASSES:
+        for job_class in job_classes:
             if job_class.host or not form.host:
                 advice = _ADVICE[job_class.code]
                 for place, finding in job_class.judge(job_class, form):
@@ -134,7 +147,7 @@ def _found(
             row,
             [
                 _undetermined(each, row, settings)
-                for each in JOB_CLASSES
+                for each in job_classes
                 if not single.get(each.code)
             ],
         )
@@ -163,10 +176,14 @@ def _undetermined(
 
 
 def _gpu_form(
-    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, settings: ClassOptions
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    timelines: pl.DataFrame,
+    settings: ClassOptions,
+    job_classes: Sequence[JobClass],
 ) -> ClassInput:
     series = gpu_series(jobs, timelines, gpus=gpus)
-    voting = _voting(settings, host=False)
+    voting = _voting(settings, job_classes, host=False)
     return ClassInput(
         host=False,
         rows=jobs.select(_OF_JOBS).to_dicts(),
@@ -186,6 +203,7 @@ def _host_form(
     timelines: pl.DataFrame,
     node_minutes: pl.DataFrame,
     settings: ClassOptions,
+    job_classes: Sequence[JobClass],
 ) -> ClassInput:
     series = host_series(jobs, node_minutes, timelines)
     units = host_units(series.job_keys, node_minutes, gpus)
@@ -193,7 +211,9 @@ def _host_form(
         host=True,
         rows=jobs.select(_OF_JOBS).to_dicts(),
         series=series,
-        windows=spreads(series, _voting(settings, host=True), width=settings.window_minutes),
+        windows=spreads(
+            series, _voting(settings, job_classes, host=True), width=settings.window_minutes
+        ),
         idle_times=idle_times(series),
         nodes=units,
         gpus=units,
@@ -201,11 +221,13 @@ def _host_form(
     )
 
 
-def _voting(settings: ClassOptions, *, host: bool) -> tuple[str, ...]:
+def _voting(
+    settings: ClassOptions, job_classes: Sequence[JobClass], *, host: bool
+) -> tuple[str, ...]:
     """Return the characteristics whose windows are needed: those that vote on hung classes."""
     limits = class_limits(settings, host=host)
     voting: set[str] = set()
-    for job_class in JOB_CLASSES:
+    for job_class in job_classes:
         if job_class.where is None:
             continue
         if host:
