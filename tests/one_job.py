@@ -14,7 +14,13 @@ from tachograph.catalog.codes import known_codes
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.tables import JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.checks import CHECKS
-from tachograph.judge.completions import Questions, refuted, unmeasured, until_last_sample
+from tachograph.judge.completions import (
+    Completed,
+    Questions,
+    refuted,
+    unmeasured,
+    until_last_sample,
+)
 from tachograph.judge.families import settled, verdicts
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.judge import judge_summaries
@@ -33,13 +39,14 @@ def verdicts_of(
     ended = until_last_sample(tables)
     gaps = unmeasured(ended.jobs, timelines)
 
-    def decided(of: JobTables) -> pl.DataFrame:
-        return judge_summaries(of.jobs, of.gpus, of.timelines, thresholds)
+    def again(whole: Completed, _: Questions) -> pl.DataFrame:
+        of = whole.tables
+        found = judge_summaries(
+            of.jobs, of.gpus, of.timelines, thresholds, same_minutes=whole.same_minutes
+        )
+        return verdicts(found, CHECKS)
 
-    def again(of: JobTables, _: Questions) -> pl.DataFrame:
-        return verdicts(decided(of), CHECKS)
-
-    own = decided(tables)
+    own = judge_summaries(jobs, tables.gpus, timelines, thresholds)
     uncertain = refuted(ended, gaps, verdicts(own, CHECKS), again, idle_util=thresholds.idle_util)
     found = settled(own, uncertain, CHECKS, gaps)
     return read_findings(found, known_codes())

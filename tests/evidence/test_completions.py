@@ -109,10 +109,11 @@ def _tables(row: Mapping[str, Any], *levels: list[float | None]) -> JobTables:
     return JobTables(jobs, GPUS, timelines, JOB_NODE_MINUTES.empty().drop("seq"))
 
 
-def _of_levels(asked: list[set[str]]) -> Callable[[JobTables, Questions], pl.DataFrame]:
+def _of_levels(asked: list[set[str]]) -> Callable[[Completed, Questions], pl.DataFrame]:
     """Judge "busy" (above a half), "long" (an hour or more) and "hot"; note what is in question."""
 
-    def judge(tables: JobTables, questions: Questions) -> pl.DataFrame:
+    def judge(whole: Completed, questions: Questions) -> pl.DataFrame:
+        tables = whole.tables
         asked.append(set(questions))
         holds = {
             "busy": pl.col("gpu_util_mean") > 0.5,
@@ -138,7 +139,7 @@ def test_a_verdict_is_in_question_until_a_completion_refutes_it(most_rows: int) 
     tables = _tables(ROW, [0.8] * 120, [0.6] * 60 + [None] * 60)
     asked: list[set[str]] = []
     judge = _of_levels(asked)
-    own = judge(tables, {})
+    own = judge(Completed(tables, tables.jobs, {}), {})
     found = refuted(
         tables,
         unmeasured(tables.jobs, tables.timelines),
@@ -158,7 +159,7 @@ def test_nothing_is_completed_where_nothing_is_in_question() -> None:
     tables = _tables(ROW, [0.8] * 120, [0.6] * 60 + [None] * 60)
     asked: list[set[str]] = []
     judge = _of_levels(asked)
-    own = judge(tables, {}).filter(code="hot")
+    own = judge(Completed(tables, tables.jobs, {}), {}).filter(code="hot")
     gaps = unmeasured(tables.jobs, tables.timelines)
     assert refuted(tables, gaps, own, judge, idle_util=IDLE, most_rows=1).height == 1
     assert len(asked) < 1 + len(FILLS)
@@ -178,7 +179,8 @@ def test_a_long_time_without_samples_is_cut_alike_at_both_ends(begins: bool) -> 
     tables = _tables(row, levels)
     rows: list[int] = []
 
-    def judge(of: JobTables, questions: Questions) -> pl.DataFrame:
+    def judge(whole: Completed, _: Questions) -> pl.DataFrame:
+        of = whole.tables
         rows.extend(of.timelines.group_by("job_key").len()["len"])
         ran = of.jobs["as_of"] - of.jobs["start"]
         assert set(ran.dt.total_minutes()) == {DAY + 60}
@@ -213,3 +215,30 @@ def test_a_running_job_ends_at_a_recent_last_sample(
         replace(tables, jobs=tables.jobs.with_columns(state=pl.lit("COMPLETED")))
     )
     assert over.jobs["elapsed_s"].item() == 60 * ran, "the end of a job that is over is known"
+
+
+def test_a_row_without_samples_is_no_further_gpu() -> None:
+    """A slice, and a row of its GPU: the job held one."""
+    slice_ = {"samples": 216, "gpu_util_mean": 0.8, "gpu_util_max": 0.9, "mig": 7, "gpu": 0}
+    tables = _tables(ROW | {"gpus": 1, "gpus_seen": 1, "coverage": 0.9}, [0.8] * 108 + [None] * 12)
+    gaps = unmeasured(tables.jobs, tables.timelines)
+    for rows, held in (([slice_, {"gpu": 0}], 1), ([slice_, {"gpu": 0, "samples": 9}], 2)):
+        whole = completed(replace(tables, gpus=gpus(*rows)), gaps, idle_util=IDLE)
+        assert set(whole.tables.timelines["measured_gpus"]) == {held}
+        assert set(whole.tables.gpus.group_by("job_key").len()["len"]) == {held}
+
+
+def test_completions_that_are_alike_are_judged_once() -> None:
+    """Four minutes of samples are missing here and there: where GPUs were busy is all the same."""
+    rows = gpus({"samples": 232, "gpu_util_mean": 0.8, "gpu_util_max": 0.9})
+    tables = _tables(ROW | {"gpus": 1, "gpus_seen": 1, "coverage": 0.966}, [0.8] * 120)
+    tables = replace(tables, gpus=rows)
+    whole = completed(tables, unmeasured(tables.jobs, tables.timelines), idle_util=IDLE)
+    assert whole.tables.timelines.equals(
+        tables.timelines.with_columns(job_key=pl.lit(f"{ROW['job_key']}\n0"))
+    )
+    numbers = {int(key.split("\n")[1]) for key in whole.of["job_key"]}
+    assert numbers == set(whole.tables.jobs["job_key"].str.split("\n").list[1].cast(pl.Int64))
+    with_pieces = [number for number, fill in enumerate(FILLS) if fill.when in ("begin", "end")]
+    assert len(numbers.intersection(with_pieces)) <= 1
+    assert len(numbers) < len(FILLS) - 3

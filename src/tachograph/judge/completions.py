@@ -14,6 +14,7 @@ from operator import attrgetter, methodcaller
 from typing import Literal
 
 import polars as pl
+import polars.selectors as cs
 
 from tachograph.catalog.counters import COUNTERS, COUNTERS_BY_NAME, Counter, CounterKind
 from tachograph.catalog.devices import DEVICES_BY_NAME
@@ -222,11 +223,14 @@ def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
 class Completed:
     """Jobs that were measured in part, completed with some of FILLS.
 
-    `of`: `job_key` of each row of jobs, and `job`, the key of the job that it is of.
+    `of`: `job_key` of each row of jobs, and `job`, the key of the job that it is of. `same_minutes`:
+    {key of a completion: that whose timelines are its own, too}. No minute of such a job lacks a
+    GPU, so all completions of it have the same.
     """
 
     tables: JobTables
     of: pl.DataFrame
+    same_minutes: Mapping[str, str]
 
 
 Questions = Mapping[str, frozenset[str]]  # code -> keys of the jobs whose verdict is in question
@@ -236,7 +240,7 @@ def refuted(
     tables: JobTables,
     gaps: pl.DataFrame,
     verdicts: pl.DataFrame,
-    judge: Callable[[JobTables, Questions], pl.DataFrame],
+    judge: Callable[[Completed, Questions], pl.DataFrame],
     *,
     idle_util: float,
     most_rows: int = MOST_ROWS,
@@ -263,7 +267,7 @@ def refuted(
             whole = completed(of_group, gaps, fills, idle_util=idle_util)
             asked = remaining.join(whole.of, left_on="job_key", right_on="job")
             keys = asked.group_by("code").agg(pl.col("job_key_right"))
-            judged = judge(whole.tables, {code: frozenset(of) for code, of in keys.iter_rows()})
+            judged = judge(whole, {code: frozenset(of) for code, of in keys.iter_rows()})
             others = asked.join(
                 judged, left_on=["job_key_right", "code"], right_on=["job_key", "code"]
             )
@@ -334,12 +338,19 @@ def completed(
         _board=_highest_power(),
         _seconds=(pl.col("as_of") - pl.col("start")).dt.total_seconds(),
     )
-    gpus = _with_shares(tables.gpus, jobs)
+    gpus = _with_shares(_held(tables.gpus, jobs), jobs)
     minutes = _every_minute(jobs, gpus, tables.timelines)
     host_minutes = _every_host_minute(jobs, tables.node_minutes)
+    # what was on the hosts may differ where GPUs have all their samples
+    whole = (
+        minutes.group_by("job_key").agg(pl.col("_missing").max()).filter(pl.col("_missing") == 0)
+    )
+    whole = whole.join(host_minutes, on="job_key", how="anti").select("job_key")
     parts = []
     of = []
     for number, fill in enumerate(fills):
+        if number == 1:
+            minutes = minutes.join(whole, on="job_key", how="anti", maintain_order="left")
         key = pl.concat_str("job_key", pl.lit(f"\n{number}"))  # no key of a job has a line break
         of.append(tables.jobs.select(key.alias("job_key"), job="job_key"))
         filled = gpus.with_columns(**_counters(fill)).with_columns(**_derived(fill))
@@ -356,7 +367,34 @@ def completed(
                 for table, frame in zip(measured, rows, strict=True)
             ]
         )
-    return Completed(JobTables(*map(pl.concat, zip(*parts, strict=True))), pl.concat(of))
+    same_minutes = {
+        f"{job_key}\n{number}": f"{job_key}\n0"
+        for job_key in whole.get_column("job_key")
+        for number in range(1, len(fills))
+    }
+    jobs, gpus, timelines, node_minutes = map(pl.concat, zip(*parts, strict=True))
+    keys = pl.concat(of)
+    alike = _alike(jobs, gpus, keys.join(whole, left_on="job", right_on="job_key"))
+    jobs, gpus, keys = (
+        frame.join(alike, on="job_key", how="anti", maintain_order="left")
+        for frame in (jobs, gpus, keys)
+    )
+    return Completed(JobTables(jobs, gpus, timelines, node_minutes), keys, same_minutes)
+
+
+def _alike(jobs: pl.DataFrame, gpus: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+    """Return the completions, of `keys`, that are the same as an earlier one of their job.
+
+    `keys`: job_key, job, of those that have the same minutes. Where little is missing, it makes no
+    difference in which part of it GPUs were busy.
+    """
+    compared = keys
+    for name, frame in (("of_job", jobs), ("of_gpus", gpus)):
+        numbers = frame.select(~cs.by_name("job_key") & ~cs.list())
+        rows = frame.select("job_key", pl.Series(name, numbers.hash_rows()))
+        compared = compared.join(rows.group_by("job_key").agg(pl.col(name).sum()), on="job_key")
+    first = compared.sort("job_key").unique(["job", "of_job", "of_gpus"], keep="first")
+    return compared.join(first, on="job_key", how="anti").select("job_key")
 
 
 def _like(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -369,6 +407,20 @@ def _highest_power() -> pl.Expr:
     boards = {name: device.board_power_w for name, device in DEVICES_BY_NAME.items()}
     board = pl.col("gpu_model").replace_strict(boards, default=None, return_dtype=pl.Float64())
     return pl.max_horizontal(board, "power_w_max")
+
+
+def _held(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of GPUs that jobs held.
+
+    Where there are more than a job held (a slice and its GPU), those without samples are not its
+    own.
+    """
+    samples = pl.col("samples").fill_null(0)
+    place = samples.rank("ordinal", descending=True).over("job_key")
+    surplus = (samples == 0) & (place > pl.col("_allocated"))
+    allocated = jobs.select("job_key", _allocated="gpus")
+    joined = gpus.join(allocated, on="job_key", how="left", maintain_order="left")
+    return joined.filter(~surplus.fill_null(value=False)).drop("_allocated")
 
 
 def _with_shares(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:

@@ -29,9 +29,18 @@ from tachograph.judge.classes.series import (
     node_units,
 )
 from tachograph.judge.classes.windows import level_windows, spreads
+from tachograph.judge.completions import Completed
 from tachograph.judge.finding import Finding, Verdict, findings_frame
 
-__all__ = ["CLASS_CODES", "JOB_CLASSES", "ClassInput", "JobClass", "class_inputs", "judge_classes"]
+__all__ = [
+    "CLASS_CODES",
+    "JOB_CLASSES",
+    "ClassInput",
+    "JobClass",
+    "class_inputs",
+    "class_verdicts",
+    "judge_classes",
+]
 
 JOB_CLASSES: tuple[JobClass, ...] = tuple(check.job_class for check in CHECKS if check.job_class)
 CLASS_CODES: tuple[str, ...] = tuple(code for job_class in JOB_CLASSES for code in job_class.codes)
@@ -42,6 +51,7 @@ CLASS_BY_CODE: Mapping[str, JobClass] = MappingProxyType(
     {code: each for each in JOB_CLASSES for code in each.codes}
 )
 
+_VERDICTS = dict.fromkeys(("job_key", "code", "verdict"), pl.String())
 _OF_JOBS = (
     "job_key",
     "job_id",
@@ -63,8 +73,6 @@ def judge_classes(
     timelines: pl.DataFrame,
     node_minutes: pl.DataFrame,
     settings: ClassOptions,
-    *,
-    questions: Collection[str] | None = None,
 ) -> pl.DataFrame:
     """Return the findings of jobs: one row per (job_key, code), FINDINGS without `seq`.
 
@@ -73,13 +81,49 @@ def judge_classes(
     of job_node_minutes. Every class that applies has a row, also those that do not hold; of hosts
     where the job has minutes of nodes, idle_nodes and idle_gpus where there are two or more. Of a
     job whose GPUs are unknown (ambiguous), or without samples, all are undetermined. A running
-    job is judged as of its last minute. `questions`: codes of
-    the checks whose classes are judged; None: all. Errors: ConfigError for thresholds of characteristics that
+    job is judged as of its last minute. Errors: ConfigError for thresholds of characteristics that
     do not exist.
     """
-    job_classes = JOB_CLASSES if questions is None else _deciding(questions)
-    found = _found(jobs, gpus, timelines, node_minutes, settings, job_classes)
-    return findings_frame(found)
+    return findings_frame(_found(jobs, gpus, timelines, node_minutes, settings, JOB_CLASSES))
+
+
+def class_verdicts(
+    whole: Completed, settings: ClassOptions, questions: Collection[str]
+) -> pl.DataFrame:
+    """Return (job_key, code, verdict) of completed jobs: at least of the checks in question.
+
+    What minutes decide is judged once for completions that have the same.
+    """
+    tables = whole.tables
+    classes = _deciding(questions)
+    same = pl.DataFrame(
+        list(whole.same_minutes.items()), {"job_key": pl.String, "same": pl.String}, orient="row"
+    )
+    parts = []
+    for of_minutes in (True, False):
+        jobs = tables.jobs
+        if of_minutes:
+            jobs = jobs.join(same, on="job_key", how="anti", maintain_order="left")
+        found = _found(
+            jobs,
+            tables.gpus,
+            tables.timelines,
+            tables.node_minutes,
+            settings,
+            [each for each in classes if each.of_minutes == of_minutes],
+        )
+        rows = [
+            (row["job_key"], finding.code, finding.verdict)
+            for row, findings in found
+            for finding in findings
+        ]
+        parts.append(pl.DataFrame(rows, _VERDICTS, orient="row"))
+    copies = (
+        parts[0]
+        .join(same, left_on="job_key", right_on="same")
+        .select(job_key="job_key_right", code="code", verdict="verdict")
+    )
+    return pl.concat([*parts, copies])
 
 
 def _deciding(codes: Collection[str]) -> tuple[JobClass, ...]:
@@ -182,7 +226,10 @@ def _gpu_form(
     settings: ClassOptions,
     job_classes: Sequence[JobClass],
 ) -> ClassInput:
-    series = gpu_series(jobs, timelines, gpus=gpus)
+    # without a class that reads minutes jobs have none
+    of_minutes = any(each.of_minutes for each in job_classes)
+    timed = jobs if of_minutes else jobs.with_columns(as_of="start")
+    series = gpu_series(timed, timelines if of_minutes else timelines.clear(), gpus=gpus)
     voting = _voting(settings, job_classes, host=False)
     return ClassInput(
         host=False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -18,10 +19,17 @@ from tachograph.judge import scores, waste
 from tachograph.judge.activity import UNIT
 from tachograph.judge.check import Check, CheckedJob, JobRows, SummaryColumns
 from tachograph.judge.checks import CHECKS
-from tachograph.judge.completions import Questions, carried, refuted, unmeasured, until_last_sample
+from tachograph.judge.completions import (
+    Completed,
+    Questions,
+    carried,
+    refuted,
+    unmeasured,
+    until_last_sample,
+)
 from tachograph.judge.families import settled, verdicts
 from tachograph.judge.finding import FINDING_SCHEMA, Finding, findings_frame
-from tachograph.judge.job_classes import judge_classes
+from tachograph.judge.job_classes import class_verdicts, judge_classes
 from tachograph.judge.limiter import limiters, with_limiter, without_idle, without_uncertain
 from tachograph.judge.partitions import with_nodes
 from tachograph.judge.rules.ruleset import RuleSet, read_rules
@@ -116,44 +124,35 @@ def _judged(tables: JobTables, configuration: Configuration, ruleset: RuleSet) -
 
 
 def _judged_again(
-    tables: JobTables,
+    whole: Completed,
     questions: Questions,
     *,
     configuration: Configuration,
     ruleset: RuleSet,
     checks: Sequence[Check],
 ) -> pl.DataFrame:
-    """The verdicts on completed jobs that are in question, and limiters.
-
-    Nothing but verdicts is made of them, and nothing is judged that is not in question.
-    """
+    """The verdicts on completed jobs, at least those that are in question, and limiters."""
+    tables = whole.tables
     scored = scores.judge_scores(tables.jobs, tables.gpus, configuration.scores)
     jobs, gpus = with_limiter(scored.jobs, configuration.bound), scored.gpus
-    asked = [check for check in checks if not questions.keys().isdisjoint(check.codes)]
+    deciding = [check for check in checks if check.decide and check.code in questions]
     decided = [
         judge_summaries(
             with_nodes(jobs, configuration.slurm),
             gpus,
             tables.timelines,
             configuration.thresholds,
-            checks=[check for check in asked if check.decide is not None],
+            checks=deciding,
             questions=questions,
-        ),
-        judge_classes(
-            jobs,
-            gpus,
-            tables.timelines,
-            tables.node_minutes,
-            configuration.classes,
-            questions=questions.keys(),
+            same_minutes=whole.same_minutes,
         ),
         scored.findings,
+        rule_verdicts(jobs, gpus, tables.node_minutes, ruleset, questions),
+        class_verdicts(whole, configuration.classes, questions),
     ]
     if "health" in questions:
         decided.append(judge_workload(jobs, gpus).findings)
-    columns = ["job_key", "code", "verdict"]
-    slim = [frame.select(columns) for frame in decided]
-    slim.append(rule_verdicts(jobs, gpus, tables.node_minutes, ruleset, questions))
+    slim = [frame.select("job_key", "code", "verdict") for frame in decided]
     return pl.concat([verdicts(pl.concat(slim), checks), limiters(jobs)])
 
 
@@ -165,29 +164,29 @@ def judge_summaries(
     *,
     checks: Sequence[Check] = _OF_SUMMARIES,
     questions: Questions | None = None,
+    same_minutes: Mapping[str, str] = MappingProxyType({}),
 ) -> pl.DataFrame:
     """Return the findings of per-job checks: FINDINGS without `seq`.
 
     One row per (job_key, code). `timelines`: minutes with the GPUs put together, one row per
     (job_key, minute), as `timelines_of` returns. What does not hold is denied where the counters it
     needs were measured, else unknown. `questions`: the verdicts that are needed; None: all.
+    `same_minutes`: of `Completed`.
     """
-    holding = findings_frame(_holding(jobs, gpus, timelines, thresholds, checks, questions))
+    rows = JobRows(timelines, same_minutes)
+    holding = findings_frame(_holding(jobs, gpus, rows, thresholds, checks, questions))
     return pl.concat([holding, _denied(checks, jobs, holding)])
 
 
 def _holding(
     jobs: pl.DataFrame,
     gpus: pl.DataFrame,
-    timelines: pl.DataFrame,
+    of_minutes: JobRows,
     thresholds: Thresholds,
     checks: Sequence[Check],
     questions: Questions | None,
 ) -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
-    of_gpus, of_minutes = (
-        JobRows(gpus.sort("job_key", *UNIT, maintain_order=True)),
-        JobRows(timelines),
-    )
+    of_gpus = JobRows(gpus.sort("job_key", *UNIT, maintain_order=True))
     for row in SummaryColumns(jobs.drop(_LISTS, strict=False)).rows():
         job_key = row["job_key"]
         job = CheckedJob(row, of_gpus.of(job_key), of_minutes.of(job_key), thresholds)

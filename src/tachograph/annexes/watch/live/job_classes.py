@@ -24,7 +24,13 @@ from tachograph.catalog.tables import JOB_GPUS, JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.catalog.units import EPOCH
 from tachograph.judge import job_classes
 from tachograph.judge.checks import CHECKS
-from tachograph.judge.completions import Questions, refuted, unmeasured, until_last_sample
+from tachograph.judge.completions import (
+    Completed,
+    Questions,
+    refuted,
+    unmeasured,
+    until_last_sample,
+)
 from tachograph.judge.families import settled, verdicts
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.pipeline.summaries import JobTables
@@ -327,7 +333,10 @@ class LiveJobClasses:
         )
         ended = until_last_sample(tables)
         gaps = unmeasured(ended.jobs, timelines)
-        decided = self._decided(tables)
+        options = self.configuration.classes
+        decided = job_classes.judge_classes(
+            summaries, tables.gpus, timelines, tables.node_minutes, options
+        )
         uncertain = self._refuted(ended, gaps, verdicts(decided, CHECKS), view.snapshot.t)
         findings = settled(decided, uncertain, CHECKS, gaps)
         return {
@@ -335,15 +344,9 @@ class LiveJobClasses:
             for (key,), frame in findings.partition_by("job_key", as_dict=True).items()
         }
 
-    def _decided(self, tables: JobTables, questions: Questions | None = None) -> pl.DataFrame:
-        return job_classes.judge_classes(
-            tables.jobs,
-            tables.gpus,
-            tables.timelines,
-            tables.node_minutes,
-            self.configuration.classes,
-            questions=questions,
-        )
+    def _judged_again(self, whole: Completed, questions: Questions) -> pl.DataFrame:
+        options = self.configuration.classes
+        return verdicts(job_classes.class_verdicts(whole, options, questions), CHECKS)
 
     def _refuted(
         self, tables: JobTables, gaps: pl.DataFrame, own: pl.DataFrame, t: float
@@ -364,7 +367,7 @@ class LiveJobClasses:
             tables,
             gaps.filter(pl.col("job_key").is_in(due)),
             own,
-            lambda whole, questions: verdicts(self._decided(whole, questions), CHECKS),
+            self._judged_again,
             idle_util=self.configuration.thresholds.idle_util,
         )
         codes: dict[str, list[str]] = {key: [] for key in due}
