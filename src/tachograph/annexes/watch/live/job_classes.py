@@ -331,13 +331,13 @@ class LiveJobClasses:
             timelines,
             _frame([], JOB_NODE_MINUTES.schema),
         )
-        ended = until_last_sample(tables)
-        gaps = unmeasured(ended.jobs, timelines)
+        sampled = until_last_sample(tables)
+        gaps = unmeasured(sampled.jobs, timelines)
         options = self.configuration.classes
         decided = job_classes.judge_classes(
             summaries, tables.gpus, timelines, tables.node_minutes, options
         )
-        uncertain = self._refuted(ended, gaps, verdicts(decided, CHECKS), view.snapshot.t)
+        uncertain = self._refuted(sampled, gaps, verdicts(decided, CHECKS), view.snapshot.t)
         findings = settled(decided, uncertain, CHECKS, gaps)
         return {
             key: read_findings(frame, known_codes())
