@@ -14,8 +14,14 @@ from tachograph.catalog.codes import known_codes
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.tables import JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.checks import CHECKS
-from tachograph.judge.completions import completed, unmeasured
-from tachograph.judge.families import settled
+from tachograph.judge.completions import (
+    Completed,
+    Questions,
+    refuted,
+    unmeasured,
+    until_last_sample,
+)
+from tachograph.judge.families import settled, verdicts
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.judge import judge_summaries
 from tachograph.pipeline.summaries import JobTables
@@ -30,12 +36,19 @@ def verdicts_of(
     key = pl.lit(summary["job_key"]).alias("job_key")
     timelines = timelines_of(minutes.with_columns(key), idle_util=thresholds.idle_util)
     tables = JobTables(jobs, gpus.with_columns(key), timelines, frame(JOB_NODE_MINUTES, []))
-    gaps = unmeasured(jobs, timelines)
-    whole = completed(tables, gaps, idle_util=thresholds.idle_util)
-    decided = judge_summaries(
-        whole.tables.jobs, whole.tables.gpus, whole.tables.timelines, thresholds
-    )
-    found = settled(decided, whole.of, CHECKS, gaps)
+    ended = until_last_sample(tables)
+    gaps = unmeasured(ended.jobs, timelines)
+
+    def again(whole: Completed, _: Questions) -> pl.DataFrame:
+        of = whole.tables
+        found = judge_summaries(
+            of.jobs, of.gpus, of.timelines, thresholds, same_minutes=whole.same_minutes
+        )
+        return verdicts(found, CHECKS)
+
+    own = judge_summaries(jobs, tables.gpus, timelines, thresholds)
+    uncertain = refuted(ended, gaps, verdicts(own, CHECKS), again, idle_util=thresholds.idle_util)
+    found = settled(own, uncertain, CHECKS, gaps)
     return read_findings(found, known_codes())
 
 

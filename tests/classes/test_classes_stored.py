@@ -21,10 +21,11 @@ from tachograph.catalog.config import ClassOptions, Thresholds
 from tachograph.catalog.tables import JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.classes.characteristics import GPU, HOST
-from tachograph.judge.completions import completed, unmeasured
+from tachograph.judge.completions import Completed, Questions, refuted, unmeasured
 from tachograph.judge.families import covered, settled
+from tachograph.judge.families import verdicts as decided_verdicts
 from tachograph.judge.finding import EVIDENCE, FINDING_SCHEMA, Finding, read_findings
-from tachograph.judge.job_classes import CLASS_CODES, JOB_CLASSES, judge_classes
+from tachograph.judge.job_classes import CLASS_CODES, JOB_CLASSES, class_verdicts, judge_classes
 from tachograph.judge.judge import judge_summaries
 from tachograph.judge.waste import with_hours
 from tachograph.lake.query import read_summaries, read_verdicts
@@ -44,18 +45,25 @@ def both(minutes: pl.DataFrame, of_gpus: pl.DataFrame, **given: Any) -> dict[str
     row = summary(gpu_model="A100 SXM 40GB", samples=1, **given)
     jobs = pl.DataFrame([row], schema=JOB_SUMMARIES.schema)
     timelines = timelines_of(minutes, idle_util=0.01)
+    tables = JobTables(jobs, of_gpus, timelines, JOB_NODE_MINUTES.empty())
     gaps = unmeasured(jobs, timelines)
-    whole = completed(
-        JobTables(jobs, of_gpus, timelines, JOB_NODE_MINUTES.empty()), gaps, idle_util=0.02
+
+    def again(whole: Completed, questions: Questions) -> pl.DataFrame:
+        of, columns = whole.tables, ["job_key", "code", "verdict"]
+        summaries = judge_summaries(
+            of.jobs, of.gpus, of.timelines, Thresholds(), same_minutes=whole.same_minutes
+        )
+        classes = class_verdicts(whole, ClassOptions(), questions)
+        return decided_verdicts(pl.concat([summaries.select(columns), classes]), CHECKS)
+
+    own = pl.concat(
+        [
+            judge_classes(jobs, of_gpus, timelines, tables.node_minutes, ClassOptions()),
+            judge_summaries(jobs, of_gpus, timelines, Thresholds()),
+        ]
     )
-    tables = whole.tables
-    found = [
-        judge_classes(
-            tables.jobs, tables.gpus, tables.timelines, tables.node_minutes, ClassOptions()
-        ),
-        judge_summaries(tables.jobs, tables.gpus, tables.timelines, Thresholds()),
-    ]
-    joined = settled(pl.concat(found), whole.of, CHECKS, gaps)
+    uncertain = refuted(tables, gaps, decided_verdicts(own, CHECKS), again, idle_util=0.02)
+    joined = settled(own, uncertain, CHECKS, gaps)
     return {finding.code: finding for finding in read_findings(joined) if finding.verdict == "yes"}
 
 

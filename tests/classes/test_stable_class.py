@@ -40,10 +40,10 @@ def test_a_job_that_changes() -> None:
     assert stable((50, WORKING), (50, RESTING)).verdict == "no"
 
 
-def test_a_job_that_does_nothing_is_stable() -> None:
+def test_a_job_that_does_nothing_has_no_load() -> None:
     finding = stable((100, RESTING))
-    assert finding.verdict == "yes"
-    assert "Idle all the time" in finding.sentence
+    assert finding.verdict == "no"
+    assert finding.sentence.startswith("No: there was no load: ")
 
 
 def test_half_of_the_secondary_characteristics_suffice() -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
 import polars as pl
 import pytest
 
 from jobframes import frame, gpus, minutes, summary
 from tachograph.catalog.tables import JOB_NODE_MINUTES, JOB_SUMMARIES
-from tachograph.judge.completions import FILLS, Completed, completed, unmeasured
+from tachograph.judge.completions import (
+    FILLS,
+    Completed,
+    Questions,
+    completed,
+    refuted,
+    unmeasured,
+    until_last_sample,
+)
 from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import timelines_of
 
@@ -37,11 +50,8 @@ GPUS = gpus(
 
 @pytest.fixture(scope="module")
 def whole() -> Completed:
-    jobs = frame(JOB_SUMMARIES, [ROW])
-    series = minutes([0.8] * 120, [0.6] * 60 + [None] * 60)
-    timelines = timelines_of(series, idle_util=IDLE)
-    tables = JobTables(jobs, GPUS, timelines, JOB_NODE_MINUTES.empty().drop("seq"))
-    return completed(tables, unmeasured(jobs, timelines), idle_util=IDLE)
+    tables = _tables(ROW, [0.8] * 120, [0.6] * 60 + [None] * 60)
+    return completed(tables, unmeasured(tables.jobs, tables.timelines), idle_util=IDLE)
 
 
 def _named(whole: Completed, number: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
@@ -52,14 +62,16 @@ def _named(whole: Completed, number: int) -> tuple[pl.DataFrame, pl.DataFrame, p
     )
 
 
-def test_the_job_itself_comes_first_and_unchanged(whole: Completed) -> None:
-    assert whole.tables.jobs.head(1).equals(frame(JOB_SUMMARIES, [ROW]))
-    assert whole.tables.gpus.head(2).equals(GPUS)
+def test_a_row_of_each_table_and_fill(whole: Completed) -> None:
+    tables = whole.tables
     assert whole.of["job"].to_list() == [ROW["job_key"]] * len(FILLS)
-    assert whole.of["job_key"].n_unique() == len(FILLS)
+    for each, rows in ((tables.jobs, 1), (tables.gpus, 2), (tables.timelines, 120)):
+        counts = each.group_by("job_key").len()
+        assert set(counts["job_key"]) == set(whole.of["job_key"])
+        assert set(counts["len"]) == {rows}
 
 
-@pytest.mark.parametrize(("number", "level"), [(0, 0.0), (1, 0.5), (7, 1.0)])
+@pytest.mark.parametrize(("number", "level"), [(0, 0.0), (2, 0.5), (1, 1.0)])
 def test_means_over_the_whole_time(whole: Completed, number: int, level: float) -> None:
     """One sample of the edge counts as there: half of the second GPU's time is missing."""
     job, of_gpus, of_minutes = _named(whole, number)
@@ -81,14 +93,152 @@ def test_means_over_the_whole_time(whole: Completed, number: int, level: float) 
 def test_errors_and_heat_may_have_happened_in_one_of_them(whole: Completed) -> None:
     hottest = whole.tables.jobs["gpu_temp_c_max"].to_list()
     assert max(hottest) == 150
-    assert hottest.count(60.0) == len(FILLS)
+    assert hottest.count(60.0) == len(FILLS) - 1
 
 
 def test_jobs_measured_whole_are_not_completed() -> None:
-    row = ROW | {"coverage": 1.0}
-    jobs = frame(JOB_SUMMARIES, [row])
-    timelines = timelines_of(minutes([0.8] * 120), idle_util=IDLE)
-    tables = JobTables(jobs, GPUS, timelines, JOB_NODE_MINUTES.empty().drop("seq"))
-    again = completed(tables, unmeasured(jobs, timelines), idle_util=IDLE)
-    assert again.tables.jobs.equals(jobs)
+    tables = _tables(ROW | {"coverage": 1.0}, [0.8] * 120)
+    again = completed(tables, unmeasured(tables.jobs, tables.timelines), idle_util=IDLE)
+    assert not again.tables.jobs.height
     assert not again.of.height
+
+
+def _tables(row: Mapping[str, Any], *levels: list[float | None]) -> JobTables:
+    jobs = frame(JOB_SUMMARIES, [dict(row)])
+    timelines = timelines_of(minutes(*levels), idle_util=IDLE)
+    return JobTables(jobs, GPUS, timelines, JOB_NODE_MINUTES.empty().drop("seq"))
+
+
+def _of_levels(asked: list[set[str]]) -> Callable[[Completed, Questions], pl.DataFrame]:
+    """Judge "busy" (above a half), "long" (an hour or more) and "hot"; note what is in question."""
+
+    def judge(whole: Completed, questions: Questions) -> pl.DataFrame:
+        tables = whole.tables
+        asked.append(set(questions))
+        holds = {
+            "busy": pl.col("gpu_util_mean") > 0.5,
+            "long": pl.col("elapsed_s") >= 3600,
+            "hot": pl.col("gpu_temp_c_max") > 90,
+        }
+        found = [
+            tables.jobs.select(
+                "job_key",
+                code=pl.lit(code),
+                verdict=pl.when(condition).then(pl.lit("yes")).otherwise(pl.lit("no")),
+            )
+            for code, condition in holds.items()
+        ]
+        return pl.concat(found)
+
+    return judge
+
+
+@pytest.mark.parametrize("most_rows", [1, 120, 500, 10**6])
+def test_a_verdict_is_in_question_until_a_completion_refutes_it(most_rows: int) -> None:
+    """However many completions are made at a time: the same is refuted."""
+    tables = _tables(ROW, [0.8] * 120, [0.6] * 60 + [None] * 60)
+    asked: list[set[str]] = []
+    judge = _of_levels(asked)
+    own = judge(Completed(tables, tables.jobs, {}), {})
+    found = refuted(
+        tables,
+        unmeasured(tables.jobs, tables.timelines),
+        own,
+        judge,
+        idle_util=IDLE,
+        most_rows=most_rows,
+    )
+    assert set(found["code"]) == {"hot"}, "a quarter without work leaves it busy"
+    assert {"busy", "long"} <= asked[-1], "no completion refutes these: all are tried"
+    if most_rows <= 120:
+        assert len(asked) == 1 + len(FILLS)
+        assert "hot" not in asked[-1]
+
+
+def test_nothing_is_completed_where_nothing_is_in_question() -> None:
+    tables = _tables(ROW, [0.8] * 120, [0.6] * 60 + [None] * 60)
+    asked: list[set[str]] = []
+    judge = _of_levels(asked)
+    own = judge(Completed(tables, tables.jobs, {}), {}).filter(code="hot")
+    gaps = unmeasured(tables.jobs, tables.timelines)
+    assert refuted(tables, gaps, own, judge, idle_util=IDLE, most_rows=1).height == 1
+    assert len(asked) < 1 + len(FILLS)
+    assert not refuted(tables, gaps, own.clear(), judge, idle_util=IDLE).height
+
+
+DAY = 1440
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_long_time_without_samples_is_cut_alike_at_both_ends(begins: bool) -> None:
+    """Ten days before the first sample, or behind the last: a day of them is completed."""
+    hour, days = [0.8] * 60, [None] * (10 * DAY)
+    levels = [*days, *hour] if begins else [*hour, *days]
+    row = ROW | {"gpus": 1, "elapsed_s": 60.0 * len(levels), "coverage": 60 / len(levels)}
+    row |= {"as_of": row["start"] + timedelta(minutes=len(levels))}
+    tables = _tables(row, levels)
+    rows: list[int] = []
+
+    def judge(whole: Completed, _: Questions) -> pl.DataFrame:
+        of = whole.tables
+        rows.extend(of.timelines.group_by("job_key").len()["len"])
+        ran = of.jobs["as_of"] - of.jobs["start"]
+        assert set(ran.dt.total_minutes()) == {DAY + 60}
+        return of.jobs.select("job_key", code=pl.lit("any"), verdict=pl.lit("no"))
+
+    own = tables.jobs.select("job_key", code=pl.lit("any"), verdict=pl.lit("no"))
+    gaps = unmeasured(tables.jobs, tables.timelines)
+    refuted(tables, gaps, own, judge, idle_util=IDLE)
+    assert set(rows) == {DAY + 60}
+    assert len(rows) == len(FILLS)
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "lag_min", "is_late"),
+    [(30, 3, False), (30, 15, False), (30, 16, True), (600, 30, False), (600, 31, True)],
+)
+def test_a_running_job_ends_at_a_recent_last_sample(
+    interval_s: int, lag_min: int, *, is_late: bool
+) -> None:
+    """Of 15 minutes or three intervals: behind it the time counts as not measured."""
+    ran = 120 + lag_min
+    last = ROW["start"] + timedelta(minutes=120)
+    row = ROW | {"state": "RUNNING", "interval_s": float(interval_s), "elapsed_s": 60.0 * ran}
+    row |= {"as_of": ROW["start"] + timedelta(minutes=ran), "coverage": 120 / ran}
+    tables = _tables(row, [0.8] * 120, [0.6] * 120)
+    tables = replace(tables, gpus=GPUS.with_columns(last_t=pl.lit(last).cast(GPUS["last_t"].dtype)))
+    ended = until_last_sample(tables)
+    share = unmeasured(ended.jobs, tables.timelines)["share"].item()
+    assert (share > 0) == is_late
+    assert (ended.jobs["as_of"].item() == last) != is_late
+    over = until_last_sample(
+        replace(tables, jobs=tables.jobs.with_columns(state=pl.lit("COMPLETED")))
+    )
+    assert over.jobs["elapsed_s"].item() == 60 * ran, "the end of a job that is over is known"
+
+
+def test_a_row_without_samples_is_no_further_gpu() -> None:
+    """A slice, and a row of its GPU: the job held one."""
+    slice_ = {"samples": 216, "gpu_util_mean": 0.8, "gpu_util_max": 0.9, "mig": 7, "gpu": 0}
+    tables = _tables(ROW | {"gpus": 1, "gpus_seen": 1, "coverage": 0.9}, [0.8] * 108 + [None] * 12)
+    gaps = unmeasured(tables.jobs, tables.timelines)
+    for rows, held in (([slice_, {"gpu": 0}], 1), ([slice_, {"gpu": 0, "samples": 9}], 2)):
+        whole = completed(replace(tables, gpus=gpus(*rows)), gaps, idle_util=IDLE)
+        assert set(whole.tables.timelines["measured_gpus"]) == {held}
+        assert set(whole.tables.gpus.group_by("job_key").len()["len"]) == {held}
+
+
+def test_completions_that_are_alike_are_judged_once() -> None:
+    """Four minutes of samples are missing here and there: where GPUs were busy is all the same."""
+    rows = gpus({"samples": 232, "gpu_util_mean": 0.8, "gpu_util_max": 0.9})
+    tables = _tables(ROW | {"gpus": 1, "gpus_seen": 1, "coverage": 0.966}, [0.8] * 120)
+    tables = replace(tables, gpus=rows)
+    whole = completed(tables, unmeasured(tables.jobs, tables.timelines), idle_util=IDLE)
+    assert whole.tables.timelines.equals(
+        tables.timelines.with_columns(job_key=pl.lit(f"{ROW['job_key']}\n0"))
+    )
+    numbers = {int(key.split("\n")[1]) for key in whole.of["job_key"]}
+    assert numbers == set(whole.tables.jobs["job_key"].str.split("\n").list[1].cast(pl.Int64))
+    with_pieces = [number for number, fill in enumerate(FILLS) if fill.when in ("begin", "end")]
+    assert len(numbers.intersection(with_pieces)) <= 1
+    assert len(numbers) < len(FILLS) - 3

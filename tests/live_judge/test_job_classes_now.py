@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from madelake import held, job, make_lake
 from tachograph.annexes.watch.live.job_classes import (
+    COMPLETIONS_S,
     EVERY_S,
     FORGET_S,
     JOB_CLASS_COUNTERS,
@@ -269,6 +271,21 @@ def test_jobs_are_judged_once_a_minute_and_only_those_wanted() -> None:
     times.clear()
     assert "elsewhere" not in live.step(made.step(elsewhere), wanted=["elsewhere"])
     assert times == []  # not judged at every look for want of it
+
+
+def test_completions_of_a_job_are_kept_until_a_verdict_changes() -> None:
+    """Looks begin two hours after the job: its begin is not known."""
+    made, live, kept = monitor(), LiveJobClasses(Configuration()), []
+    for minute in range(45):
+        t = START + timedelta(hours=2, minutes=minute)
+        live.step(made.step(snapshot(t, dict.fromkeys(GPUS, WORK))), wanted=["hung"])
+        kept.append((t.timestamp(), live._completions["hung"]))
+    for (_, before), (now, after) in pairwise(kept):
+        assert now - after.t < COMPLETIONS_S
+        if after is not before:
+            assert after.t - before.t >= COMPLETIONS_S or after.verdicts != before.verdicts
+    assert 4 <= len({each.t for _, each in kept}) <= 9
+    assert any(each.refuted for _, each in kept), "its begin decides"
 
 
 def test_memory_is_a_day_of_minutes() -> None:

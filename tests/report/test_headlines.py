@@ -56,6 +56,25 @@ def test_a_mostly_idle_job_is_not_headed_by_its_imbalance() -> None:
     assert headline_finding([UNEVEN, LOW], row) == LOW
 
 
+@pytest.mark.parametrize(
+    ("cause", "sentence"),
+    [
+        ("never_used", "GPUs that were idle in every sample took 4.0 h of 10.0 h of GPU time."),
+        ("idle", "4.0 h of 10.0 h of GPU time passed without work."),
+    ],
+)
+def test_a_loss_that_no_finding_is_about_heads_a_job_where_it_is_largest(
+    cause: str, sentence: str
+) -> None:
+    """Whether GPUs were never used is unknown where samples are missing, the loss is not."""
+    never = Finding("gpus_never_used", "problem", "Not used", "s.", verdict="unknown")
+    row = HEALTHY | {f"gpu_hours_{cause}": 4.0, "gpu_hours_imbalance": 7.9}
+    assert verdict_sentence(row, [UNEVEN, never]) == sentence
+    assert verdict_sentence(row | {"gpu_hours_imbalance": 8.0}, [UNEVEN, never]) != sentence
+    row |= {f"gpu_hours_{cause}": 1.0, "gpu_hours_imbalance": 0.0}
+    assert verdict_sentence(row, [UNEVEN]) != sentence, "a tenth is no headline"
+
+
 @given(st.data())
 def test_the_headline_has_most_hours_and_then_the_highest_severity(data: st.DataObject) -> None:
     hours = st.sampled_from([0.0, 1.0, 2.5])

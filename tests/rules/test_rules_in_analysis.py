@@ -21,7 +21,7 @@ from tachograph.judge.families import covered
 from tachograph.judge.finding import FINDING_SCHEMA
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.judge import RESERVED
-from tachograph.judge.rules.verdicts import judge_rules
+from tachograph.judge.rules.verdicts import judge_rules, rule_verdicts
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries, read_verdicts
 from tachograph.pipeline.run import analyze
@@ -107,6 +107,24 @@ def test_what_was_hardly_measured_is_not_multiplied_by_the_run_time() -> None:
         rows = judge_rules(made.summary, made.devices, made.nodes, SHIPPED)
         [row] = rows.filter(pl.col("code") == "load_imbalance_waste").rows(named=True)
         assert row["verdict"] == verdict
+
+
+def test_rules_in_question_have_the_verdicts_of_all_rules() -> None:
+    columns = ["job_key", "code", "verdict"]
+    for busiest, heat in ((0.9, 95.0), (0.2, None), (0.9, 40.0)):
+        gpus = [
+            {"gpu_util_mean": mean, "gpu_util_max": 1.0, "gpu_temp_c_max": heat}
+            for mean in (busiest, 0.2)
+        ]
+        made = Job({"elapsed_s": 86400.0, "coverage": 1.0, "samples": 9}, gpus)
+        tables = (made.summary, made.devices, made.nodes, SHIPPED)
+        expected = judge_rules(*tables).select(columns)
+        keys = frozenset(made.summary["job_key"])
+        every = {entry.check.code: keys for entry in SHIPPED.entries}
+        assert rule_verdicts(*tables, every).equals(expected)
+        one = rule_verdicts(*tables, {"load_imbalance_waste": keys, "no_rule": keys})
+        assert set(one["code"]) == {"load_imbalance_waste"}
+        assert not rule_verdicts(*tables, {"load_imbalance_waste": frozenset()}).height
 
 
 @pytest.mark.slow

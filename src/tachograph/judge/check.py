@@ -69,10 +69,14 @@ class Found:
 
 
 class JobRows:
-    """Rows of many jobs, grouped by job. Columns are converted on first use, for all jobs."""
+    """Rows of many jobs, grouped by job. Columns are converted on first use, for all jobs.
 
-    def __init__(self, frame: pl.DataFrame, key: str = "job_key") -> None:
-        keys = frame.get_column(key).rle().struct.unnest()
+    `same`: {key of a job: that of the job whose rows are its own, too}.
+    """
+
+    def __init__(self, frame: pl.DataFrame, same: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._same = same
+        keys = frame.get_column("job_key").rle().struct.unnest()
         lengths = keys.get_column("len").cast(pl.Int64)
         begins = lengths.cum_sum() - lengths
         self.frame = frame
@@ -84,7 +88,7 @@ class JobRows:
 
     def of(self, job_key: str) -> RowsOfJob:
         """Return the rows of a job."""
-        return RowsOfJob(self, *self._spans.get(job_key, (0, 0)))
+        return RowsOfJob(self, *self._spans.get(self._same.get(job_key, job_key), (0, 0)))
 
 
 class RowsOfJob(NamedTuple):

@@ -3,17 +3,18 @@
 A verdict holds if it could not be the other way, whatever the unmeasured time held. So a job is
 judged as it was measured, and again for each of FILLS: as if its GPUs had done that in all of the
 unmeasured time. Whatever decides (checks, classes, rules, scores) sees tables of the same form and
-need not know; `families.settled` compares the verdicts.
+need not know. `refuted` compares the verdicts, of which `families.settled` makes unknown ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter, methodcaller
 from typing import Literal
 
 import polars as pl
+import polars.selectors as cs
 
 from tachograph.catalog.counters import COUNTERS, COUNTERS_BY_NAME, Counter, CounterKind
 from tachograph.catalog.devices import DEVICES_BY_NAME
@@ -23,8 +24,11 @@ from tachograph.pipeline.timelines import ACTIVITY, AVERAGED
 from tachograph.pipeline.timelines import WORK as WORK_COUNTERS
 
 _MINUTE_S = 60.0
+_LATE_S = 900.0  # a sample of a running job may be so old
 _LINK_BYTES_PER_S = 1e13
-_MOST_MINUTES = 1440  # after the last sample of a job that are judged: more would change no verdict
+# before the first and after the last sample of a job that are judged: more would change no verdict
+_MOST_MINUTES = 1440
+MOST_ROWS = 200_000  # minutes of completed jobs that are in memory at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,10 @@ _PLAIN = State(
     _KERNELS | {"sm_active": 1.0, "fp64_active": 1.0, "fp32_active": 1.0, "fp16_active": 1.0}
 )
 FILLS: tuple[Fill, ...] = (
-    *(Fill(state, _IDLE) for state in (_IDLE, _HALF_BUSY, _WAITING, _FEW_SMS, _COPYING)),
-    *(Fill(state, _IDLE) for state in (_FROM_HOST, _PLAIN)),
+    Fill(_IDLE, _IDLE),
     Fill(replace(_BUSY, links=True), _IDLE, errors=True),
+    *(Fill(state, _IDLE) for state in (_HALF_BUSY, _WAITING, _FEW_SMS, _COPYING)),
+    *(Fill(state, _IDLE) for state in (_FROM_HOST, _PLAIN)),
     Fill(replace(_BUSY, links=True), _IDLE, when="bursts"),
     *(Fill(_BUSY, _IDLE, who=who) for who in ("busiest", "least busy")),
     *(Fill(_BUSY, _IDLE, when=when) for when in ("begin", "end", "both")),
@@ -120,6 +125,38 @@ def carried(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
 
 def _minutes_of_run() -> pl.Expr:
     return ((pl.col("as_of") - pl.col("start")).dt.total_seconds() / _MINUTE_S).ceil()
+
+
+def until_last_sample(tables: JobTables) -> JobTables:
+    """Return tables in which a running job was judged at its last sample, where that is recent.
+
+    Samples come later than they were measured. Where the last one is older than _LATE_S and than
+    three intervals, the time since then was not measured.
+    """
+    running = tables.jobs.filter(state="RUNNING").select("job_key")
+    if not running.height:
+        return tables
+    last = tables.gpus.group_by("job_key").agg(_last=pl.col("last_t").max())
+    minutes = tables.timelines.filter(pl.col("measured_gpus") > 0).group_by("job_key")
+    last_minute = minutes.agg(_minute=pl.col("minute").max())
+    jobs = tables.jobs.join(last, on="job_key", how="left", maintain_order="left")
+    jobs = jobs.join(last_minute, on="job_key", how="left", maintain_order="left")
+    end_of_minute = pl.col("start") + pl.duration(minutes=pl.col("_minute").cast(pl.Int64) + 1)
+    lag = pl.col("as_of") - pl.coalesce("_last", end_of_minute)
+    lag_s = lag.dt.total_microseconds() / 1e6
+    late_s = pl.max_horizontal(_LATE_S, 3 * pl.col("interval_s"))
+    is_recent = (pl.col("state") == "RUNNING") & lag_s.is_between(0, late_s)
+    jobs = jobs.with_columns(_lag_s=pl.when(is_recent).then(lag_s).fill_null(0.0))
+    elapsed_s = (pl.col("elapsed_s") - pl.col("_lag_s")).clip(lower_bound=0.0)
+    coverage = pl.col("coverage") * pl.col("elapsed_s") / elapsed_s
+    changed = jobs.with_columns(
+        as_of=pl.col("as_of") - pl.duration(microseconds=(1e6 * pl.col("_lag_s")).cast(pl.Int64)),
+        elapsed_s=elapsed_s,
+        coverage=pl.when(pl.col("_lag_s") > 0)
+        .then(coverage.clip(upper_bound=1.0))
+        .otherwise("coverage"),
+    )
+    return replace(tables, jobs=_like(tables.jobs, changed))
 
 
 def missing_samples() -> pl.Expr:
@@ -184,60 +221,180 @@ def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Tables with further rows: jobs that were measured in part, completed with each of FILLS.
+    """Jobs that were measured in part, completed with some of FILLS.
 
-    `of`: `job_key` of each further row of jobs, and `job`, the key of the job that it is of.
+    `of`: `job_key` of each row of jobs, and `job`, the key of the job that it is of. `same_minutes`:
+    {key of a completion: that whose timelines are its own, too}. No minute of such a job lacks a
+    GPU, so all completions of it have the same.
     """
 
     tables: JobTables
     of: pl.DataFrame
+    same_minutes: Mapping[str, str]
 
 
-def completed(tables: JobTables, gaps: pl.DataFrame, *, idle_util: float) -> Completed:
-    """Return the tables, and behind them the completed jobs. `gaps`: from `unmeasured`."""
+Questions = Mapping[str, frozenset[str]]  # code -> keys of the jobs whose verdict is in question
+
+
+def refuted(
+    tables: JobTables,
+    gaps: pl.DataFrame,
+    verdicts: pl.DataFrame,
+    judge: Callable[[Completed, Questions], pl.DataFrame],
+    *,
+    idle_util: float,
+    most_rows: int = MOST_ROWS,
+) -> pl.DataFrame:
+    """Return (job_key, code) of verdicts that the time without samples may have made otherwise.
+
+    `gaps`: from `unmeasured`. `verdicts`: job_key, code, verdict of the jobs as they were measured,
+    where it is decided. `judge`: returns those of completed jobs, at least those in question. A
+    verdict is in question until a completion refutes it, and tables are completed of jobs in
+    question alone, about `most_rows` minutes at a time.
+    """
     partial = gaps.filter(pl.col("share") > 0)
-    of = partial.select("job_key", job="job_key").clear()
-    if not partial.height:
-        return Completed(tables, of)
+    questions = verdicts.join(partial, on="job_key", how="semi")
+    found = [questions.select("job_key", "code").clear()]
+    tables = _around_samples(_of_jobs(tables, questions), partial)
+    for group in _groups(tables.jobs, most_rows):
+        of_group = _of_jobs(tables, group)
+        minutes = int(group.get_column("minutes").sum())
+        remaining = questions.join(group, on="job_key", how="semi")
+        at_a_time = max(1, most_rows // max(1, minutes))
+        for place in range(0, len(FILLS), at_a_time):
+            of_group = _of_jobs(of_group, remaining)
+            fills = FILLS[place : place + at_a_time]
+            whole = completed(of_group, gaps, fills, idle_util=idle_util)
+            asked = remaining.join(whole.of, left_on="job_key", right_on="job")
+            keys = asked.group_by("code").agg(pl.col("job_key_right"))
+            judged = judge(whole, {code: frozenset(of) for code, of in keys.iter_rows()})
+            others = asked.join(
+                judged, left_on=["job_key_right", "code"], right_on=["job_key", "code"]
+            )
+            differing = others.filter(pl.col("verdict") != pl.col("verdict_right"))
+            found.append(differing.select("job_key", "code").unique())
+            remaining = remaining.join(differing, on=["job_key", "code"], how="anti")
+            if not remaining.height:
+                break
+    return pl.concat(found)
+
+
+def _of_jobs(tables: JobTables, keys: pl.DataFrame) -> JobTables:
+    """Return the rows of some jobs."""
+    jobs, gpus, timelines, node_minutes = (
+        frame.join(keys, on="job_key", how="semi", maintain_order="left")
+        for frame in (tables.jobs, tables.gpus, tables.timelines, tables.node_minutes)
+    )
+    return JobTables(jobs, gpus, timelines, node_minutes)
+
+
+def _groups(jobs: pl.DataFrame, most_rows: int) -> Iterator[pl.DataFrame]:
+    """Yield groups of jobs, each of about `most_rows` `minutes`."""
+    minutes = _minutes_of_run().fill_null(0).cast(pl.Int64)
+    sized = jobs.select("job_key", minutes=minutes).with_columns(
+        group=pl.col("minutes").cum_sum() // most_rows
+    )
+    yield from sized.partition_by("group", maintain_order=True)
+
+
+def _around_samples(tables: JobTables, gaps: pl.DataFrame) -> JobTables:
+    """Return the tables as if jobs had begun and ended _MOST_MINUTES from their samples at most."""
+    cut = gaps.select(
+        "job_key",
+        _first=pl.col("begin").fill_null(0) - _MOST_MINUTES,
+        _last=pl.col("end").fill_null(0) - _MOST_MINUTES,
+    ).with_columns(pl.col("_first", "_last").clip(lower_bound=0))
+    if not cut.filter((pl.col("_first") > 0) | (pl.col("_last") > 0)).height:
+        return tables
+    first, last = (
+        pl.duration(minutes=pl.col(name)).cast(pl.Duration("us")) for name in ("_first", "_last")
+    )
+    jobs = tables.jobs.join(cut, on="job_key", how="left", maintain_order="left").with_columns(
+        start=pl.col("start") + first, as_of=pl.col("as_of") - last
+    )
+    timelines, node_minutes = (
+        frame.join(cut, on="job_key", how="left", maintain_order="left")
+        .with_columns((pl.col("minute") - pl.col("_first")).cast(frame.schema["minute"]))
+        .select(frame.columns)
+        for frame in (tables.timelines, tables.node_minutes)
+    )
+    return replace(
+        tables,
+        jobs=jobs.select(tables.jobs.columns),
+        timelines=timelines,
+        node_minutes=node_minutes,
+    )
+
+
+def completed(
+    tables: JobTables, gaps: pl.DataFrame, fills: Sequence[Fill] = FILLS, *, idle_util: float
+) -> Completed:
+    """Return jobs that were measured in part, completed. `gaps`: from `unmeasured`."""
+    partial = gaps.filter(pl.col("share") > 0)
+    tables = _of_jobs(tables, partial)
     known = partial.select("job_key", "interval_s", _of_job="share")
     jobs = tables.jobs.drop("interval_s").join(known, on="job_key", maintain_order="left")
     jobs = jobs.with_columns(
         _board=_highest_power(),
         _seconds=(pl.col("as_of") - pl.col("start")).dt.total_seconds(),
     )
-    gpus, timelines, node_minutes = (
-        frame.join(partial, on="job_key", how="semi", maintain_order="left")
-        for frame in (tables.gpus, tables.timelines, tables.node_minutes)
+    gpus = _with_shares(_held(tables.gpus, jobs), jobs)
+    minutes = _every_minute(jobs, gpus, tables.timelines)
+    host_minutes = _every_host_minute(jobs, tables.node_minutes)
+    # what was on the hosts may differ where GPUs have all their samples
+    whole = (
+        minutes.group_by("job_key").agg(pl.col("_missing").max()).filter(pl.col("_missing") == 0)
     )
-    gpus = _with_shares(gpus, jobs)
-    minutes = _every_minute(jobs, gpus, timelines)
-    host_minutes = _every_host_minute(jobs, node_minutes)
-    parts = [tables]
-    for number, fill in enumerate(FILLS):
+    whole = whole.join(host_minutes, on="job_key", how="anti").select("job_key")
+    parts = []
+    of = []
+    for number, fill in enumerate(fills):
+        if number == 1:
+            minutes = minutes.join(whole, on="job_key", how="anti", maintain_order="left")
         key = pl.concat_str("job_key", pl.lit(f"\n{number}"))  # no key of a job has a line break
-        of = of.vstack(partial.select(key.alias("job_key"), job="job_key"))
+        of.append(tables.jobs.select(key.alias("job_key"), job="job_key"))
         filled = gpus.with_columns(**_counters(fill)).with_columns(**_derived(fill))
-        parts.append(
-            JobTables(
-                _like(tables.jobs, _summaries(jobs, filled, fill).with_columns(key)),
-                _like(tables.gpus, filled.with_columns(key)),
-                _like(
-                    tables.timelines, _filled_minutes(minutes, fill, idle_util).with_columns(key)
-                ),
-                _like(
-                    tables.node_minutes, _filled_host_minutes(host_minutes, fill).with_columns(key)
-                ),
-            )
+        rows = (
+            _summaries(jobs, filled, fill),
+            filled,
+            _filled_minutes(minutes, fill, idle_util),
+            _filled_host_minutes(host_minutes, fill),
         )
-    return Completed(
-        JobTables(
-            pl.concat(part.jobs for part in parts),
-            pl.concat(part.gpus for part in parts),
-            pl.concat(part.timelines for part in parts),
-            pl.concat(part.node_minutes for part in parts),
-        ),
-        of,
+        measured = (tables.jobs, tables.gpus, tables.timelines, tables.node_minutes)
+        parts.append(
+            [
+                _like(table, frame.with_columns(key))
+                for table, frame in zip(measured, rows, strict=True)
+            ]
+        )
+    same_minutes = {
+        f"{job_key}\n{number}": f"{job_key}\n0"
+        for job_key in whole.get_column("job_key")
+        for number in range(1, len(fills))
+    }
+    jobs, gpus, timelines, node_minutes = map(pl.concat, zip(*parts, strict=True))
+    keys = pl.concat(of)
+    alike = _alike(jobs, gpus, keys.join(whole, left_on="job", right_on="job_key"))
+    jobs, gpus, keys = (
+        frame.join(alike, on="job_key", how="anti", maintain_order="left")
+        for frame in (jobs, gpus, keys)
     )
+    return Completed(JobTables(jobs, gpus, timelines, node_minutes), keys, same_minutes)
+
+
+def _alike(jobs: pl.DataFrame, gpus: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+    """Return the completions, of `keys`, that are the same as an earlier one of their job.
+
+    `keys`: job_key, job, of those that have the same minutes. Where little is missing, it makes no
+    difference in which part of it GPUs were busy.
+    """
+    compared = keys
+    for name, frame in (("of_job", jobs), ("of_gpus", gpus)):
+        numbers = frame.select(~cs.by_name("job_key") & ~cs.list())
+        rows = frame.select("job_key", pl.Series(name, numbers.hash_rows()))
+        compared = compared.join(rows.group_by("job_key").agg(pl.col(name).sum()), on="job_key")
+    first = compared.sort("job_key").unique(["job", "of_job", "of_gpus"], keep="first")
+    return compared.join(first, on="job_key", how="anti").select("job_key")
 
 
 def _like(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -250,6 +407,20 @@ def _highest_power() -> pl.Expr:
     boards = {name: device.board_power_w for name, device in DEVICES_BY_NAME.items()}
     board = pl.col("gpu_model").replace_strict(boards, default=None, return_dtype=pl.Float64())
     return pl.max_horizontal(board, "power_w_max")
+
+
+def _held(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of GPUs that jobs held.
+
+    Where there are more than a job held (a slice and its GPU), those without samples are not its
+    own.
+    """
+    samples = pl.col("samples").fill_null(0)
+    place = samples.rank("ordinal", descending=True).over("job_key")
+    surplus = (samples == 0) & (place > pl.col("_allocated"))
+    allocated = jobs.select("job_key", _allocated="gpus")
+    joined = gpus.join(allocated, on="job_key", how="left", maintain_order="left")
+    return joined.filter(~surplus.fill_null(value=False)).drop("_allocated")
 
 
 def _with_shares(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
@@ -438,13 +609,6 @@ def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFram
     Where samples come about once a minute, those around a minute stand for it. The last
     minute counts where it is long enough for a sample.
     """
-    last = timelines.group_by("job_key").agg(_last=pl.col("minute").max().cast(pl.Int64))
-    run_s = pl.min_horizontal(
-        "_seconds", (pl.col("_last").fill_null(0) + _MOST_MINUTES) * _MINUTE_S
-    )
-    jobs = jobs.join(last, on="job_key", how="left", maintain_order="left").with_columns(
-        _seconds=run_s
-    )
     held = gpus.group_by("job_key").agg(_held=pl.len())
     has = {
         f"_has_{name}": pl.col(name).is_not_null().any()

@@ -23,21 +23,43 @@ _RANK = {"yes": 0, "unknown": 1, "no": 2}
 
 
 def settled(
-    findings: pl.DataFrame, of: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame
+    findings: pl.DataFrame, refuted: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame
 ) -> pl.DataFrame:
     """Return findings with one row per (job_key, code), and `covered_by`.
 
-    `findings`: in the schema of FINDINGS without `seq`, one row per job and decider, also of the
-    completed jobs, whose keys and jobs `of` gives (`completions.Completed`). `checks`: in their
-    order. `gaps`: what was not measured of each job (`completions.unmeasured`).
+    `findings`: in the schema of FINDINGS without `seq`, one row per job and decider. `refuted`:
+    (job_key, code) of those that the time without samples may have made otherwise
+    (`completions.refuted`). `checks`: in their order. `gaps`: what was not measured of each job
+    (`completions.unmeasured`).
     """
     every = _of_each_code(checks)
-    decided = _decided(findings, every)
-    if of.height:
-        others = decided.join(of, on="job_key").select("code", "verdict", job_key="job")
-        own = decided.join(of, on="job_key", how="anti", maintain_order="left")
-        decided = _certain(own, others, every, gaps)
-    return covered(decided, every, gaps)
+    return covered(_certain(_decided(findings, every), refuted, gaps), every, gaps)
+
+
+def verdicts(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
+    """Return (job_key, code, verdict) where one is decided: `yes` by any decider, `no` by all.
+
+    What is said about the recording itself is left out: no sample would change it.
+    """
+    every = _of_each_code(checks)
+    of_recording = [code for check in every if not check.of_samples for code in check.codes]
+    ranked = findings.select(
+        "job_key",
+        pl.col("code").replace(_codes_of_deciders(every)),
+        rank=pl.col("verdict").replace_strict(_RANK, return_dtype=pl.Int8()),
+    )
+    decided = ranked.group_by("job_key", "code").agg(pl.col("rank").min())
+    return (
+        decided.filter(pl.col("rank") != _RANK["unknown"])
+        .select(
+            "job_key",
+            "code",
+            verdict=pl.when(pl.col("rank") == _RANK["yes"])
+            .then(pl.lit("yes"))
+            .otherwise(pl.lit("no")),
+        )
+        .filter(~pl.col("code").is_in(of_recording))
+    )
 
 
 def _of_each_code(checks: Sequence[Check]) -> tuple[Check, ...]:
@@ -50,6 +72,12 @@ def _of_each_code(checks: Sequence[Check]) -> tuple[Check, ...]:
     return tuple(found.values())
 
 
+def _codes_of_deciders(checks: Sequence[Check]) -> dict[str, str]:
+    """{name of a decider: code of the check that it decides, too}."""
+    several = [check for check in checks if check.several]
+    return {name: check.code for check in several for name in (check.code, *check.deciders)}
+
+
 def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
     """Keep one row per (job_key, code): `yes` before `unknown` before `no`.
 
@@ -57,7 +85,7 @@ def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
     to show.
     """
     several = [check for check in checks if check.several]
-    code_of = {name: check.code for check in several for name in (check.code, *check.deciders)}
+    code_of = _codes_of_deciders(checks)
     mine = pl.col("code").is_in(list(code_of))
     apart = findings.filter(mine)
     if not apart.height:
@@ -89,31 +117,19 @@ def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
     return pl.concat([findings.filter(~mine), ranked.select(findings.columns)])
 
 
-def _certain(
-    findings: pl.DataFrame, others: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame
-) -> pl.DataFrame:
-    """Findings that are `unknown` where the time without samples may have made it otherwise.
-
-    What is said about the recording itself holds.
-    """
-    of_recording = [code for check in checks if not check.of_samples for code in check.codes]
-    possible = (
-        others.filter(~pl.col("code").is_in(of_recording))
-        .group_by("job_key", "code")
-        .agg(
-            can_hold=(pl.col("verdict") == "yes").any(),
-            can_fail=(pl.col("verdict") == "no").any(),
-        )
-    )
+def _certain(findings: pl.DataFrame, refuted: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Findings that are `unknown` where the time without samples may have made it otherwise."""
+    if not refuted.height:
+        return findings
     sentences = {row["job_key"]: _not_certain(row) for row in gaps.iter_rows(named=True)}
-    found = findings.join(possible, on=["job_key", "code"], how="left", maintain_order="left")
-    holds, fails = pl.col("verdict") == "yes", pl.col("verdict") == "no"
-    open_ = ((holds & pl.col("can_fail")) | (fails & pl.col("can_hold"))).fill_null(value=False)
+    found = findings.join(
+        refuted.with_columns(open=True), on=["job_key", "code"], how="left", maintain_order="left"
+    )
     because = pl.col("job_key").replace_strict(sentences, default=None, return_dtype=pl.String())
     unknown = {"verdict": pl.lit("unknown"), "sentence": because, "evidence": pl.lit("{}")}
     unknown |= {name: pl.lit(None) for name in ("confidence", "advice", "begin", "end")}
     return found.with_columns(
-        pl.when(open_).then(value).otherwise(name).alias(name) for name, value in unknown.items()
+        pl.when("open").then(value).otherwise(name).alias(name) for name, value in unknown.items()
     ).select(findings.columns)
 
 

@@ -8,7 +8,7 @@ that end in _host). `judge` makes findings; to search thresholds, compute `serie
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import polars as pl
@@ -29,9 +29,18 @@ from tachograph.judge.classes.series import (
     node_units,
 )
 from tachograph.judge.classes.windows import level_windows, spreads
+from tachograph.judge.completions import Completed
 from tachograph.judge.finding import Finding, Verdict, findings_frame
 
-__all__ = ["CLASS_CODES", "JOB_CLASSES", "ClassInput", "JobClass", "class_inputs", "judge_classes"]
+__all__ = [
+    "CLASS_CODES",
+    "JOB_CLASSES",
+    "ClassInput",
+    "JobClass",
+    "class_inputs",
+    "class_verdicts",
+    "judge_classes",
+]
 
 JOB_CLASSES: tuple[JobClass, ...] = tuple(check.job_class for check in CHECKS if check.job_class)
 CLASS_CODES: tuple[str, ...] = tuple(code for job_class in JOB_CLASSES for code in job_class.codes)
@@ -42,6 +51,7 @@ CLASS_BY_CODE: Mapping[str, JobClass] = MappingProxyType(
     {code: each for each in JOB_CLASSES for code in each.codes}
 )
 
+_VERDICTS = dict.fromkeys(("job_key", "code", "verdict"), pl.String())
 _OF_JOBS = (
     "job_key",
     "job_id",
@@ -74,7 +84,52 @@ def judge_classes(
     job is judged as of its last minute. Errors: ConfigError for thresholds of characteristics that
     do not exist.
     """
-    return findings_frame(_found(jobs, gpus, timelines, node_minutes, settings))
+    return findings_frame(_found(jobs, gpus, timelines, node_minutes, settings, JOB_CLASSES))
+
+
+def class_verdicts(
+    whole: Completed, settings: ClassOptions, questions: Collection[str]
+) -> pl.DataFrame:
+    """Return (job_key, code, verdict) of completed jobs: at least of the checks in question.
+
+    What minutes decide is judged once for completions that have the same.
+    """
+    tables = whole.tables
+    classes = _deciding(questions)
+    same = pl.DataFrame(
+        list(whole.same_minutes.items()), {"job_key": pl.String, "same": pl.String}, orient="row"
+    )
+    parts = []
+    for of_minutes in (True, False):
+        jobs = tables.jobs
+        if of_minutes:
+            jobs = jobs.join(same, on="job_key", how="anti", maintain_order="left")
+        found = _found(
+            jobs,
+            tables.gpus,
+            tables.timelines,
+            tables.node_minutes,
+            settings,
+            [each for each in classes if each.of_minutes == of_minutes],
+        )
+        rows = [
+            (row["job_key"], finding.code, finding.verdict)
+            for row, findings in found
+            for finding in findings
+        ]
+        parts.append(pl.DataFrame(rows, _VERDICTS, orient="row"))
+    copies = (
+        parts[0]
+        .join(same, left_on="job_key", right_on="same")
+        .select(job_key="job_key_right", code="code", verdict="verdict")
+    )
+    return pl.concat([*parts, copies])
+
+
+def _deciding(codes: Collection[str]) -> tuple[JobClass, ...]:
+    """Return the classes that decide checks with these codes."""
+    checks = [check for check in CHECKS if not set(check.codes).isdisjoint(codes)]
+    return tuple(check.job_class for check in checks if check.job_class is not None)
 
 
 def class_inputs(
@@ -83,6 +138,7 @@ def class_inputs(
     timelines: pl.DataFrame,
     node_minutes: pl.DataFrame,
     settings: ClassOptions,
+    job_classes: Sequence[JobClass] = JOB_CLASSES,
 ) -> tuple[ClassInput, ...]:
     """Return the inputs: all jobs' GPU form, and the host form of jobs with node minutes.
 
@@ -95,12 +151,12 @@ def class_inputs(
             do=f"use {', '.join(CLASS_CODES)}",
         )
     known = jobs.filter(pl.col("attribution") != "ambiguous")
-    found = [_gpu_form(known, gpus, timelines, settings)]
+    found = [_gpu_form(known, gpus, timelines, settings, job_classes)]
     with_nodes = known.join(
         node_minutes.select("job_key").unique(), on="job_key", how="semi", maintain_order="left"
     )
     if with_nodes.height:
-        found.append(_host_form(with_nodes, gpus, timelines, node_minutes, settings))
+        found.append(_host_form(with_nodes, gpus, timelines, node_minutes, settings, job_classes))
     return tuple(found)
 
 
@@ -110,11 +166,12 @@ def _found(
     timelines: pl.DataFrame,
     node_minutes: pl.DataFrame,
     settings: ClassOptions,
+    job_classes: Sequence[JobClass],
 ) -> Iterator[tuple[Mapping[str, object], list[Finding]]]:
     per_job: dict[str, tuple[Mapping[str, object], list[Finding]]] = {}
-    for form in class_inputs(jobs, gpus, timelines, node_minutes, settings):
+    for form in class_inputs(jobs, gpus, timelines, node_minutes, settings, job_classes):
         of_form: dict[int, list[Finding]] = defaultdict(list)
-        for job_class in JOB_CLASSES:
+        for job_class in job_classes:
             if job_class.host or not form.host:
                 advice = _ADVICE[job_class.code]
                 for place, finding in job_class.judge(job_class, form):
@@ -134,7 +191,7 @@ def _found(
             row,
             [
                 _undetermined(each, row, settings)
-                for each in JOB_CLASSES
+                for each in job_classes
                 if not single.get(each.code)
             ],
         )
@@ -163,10 +220,17 @@ def _undetermined(
 
 
 def _gpu_form(
-    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, settings: ClassOptions
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    timelines: pl.DataFrame,
+    settings: ClassOptions,
+    job_classes: Sequence[JobClass],
 ) -> ClassInput:
-    series = gpu_series(jobs, timelines, gpus=gpus)
-    voting = _voting(settings, host=False)
+    # without a class that reads minutes jobs have none
+    of_minutes = any(each.of_minutes for each in job_classes)
+    timed = jobs if of_minutes else jobs.with_columns(as_of="start")
+    series = gpu_series(timed, timelines if of_minutes else timelines.clear(), gpus=gpus)
+    voting = _voting(settings, job_classes, host=False)
     return ClassInput(
         host=False,
         rows=jobs.select(_OF_JOBS).to_dicts(),
@@ -186,6 +250,7 @@ def _host_form(
     timelines: pl.DataFrame,
     node_minutes: pl.DataFrame,
     settings: ClassOptions,
+    job_classes: Sequence[JobClass],
 ) -> ClassInput:
     series = host_series(jobs, node_minutes, timelines)
     units = host_units(series.job_keys, node_minutes, gpus)
@@ -193,7 +258,9 @@ def _host_form(
         host=True,
         rows=jobs.select(_OF_JOBS).to_dicts(),
         series=series,
-        windows=spreads(series, _voting(settings, host=True), width=settings.window_minutes),
+        windows=spreads(
+            series, _voting(settings, job_classes, host=True), width=settings.window_minutes
+        ),
         idle_times=idle_times(series),
         nodes=units,
         gpus=units,
@@ -201,11 +268,13 @@ def _host_form(
     )
 
 
-def _voting(settings: ClassOptions, *, host: bool) -> tuple[str, ...]:
+def _voting(
+    settings: ClassOptions, job_classes: Sequence[JobClass], *, host: bool
+) -> tuple[str, ...]:
     """Return the characteristics whose windows are needed: those that vote on hung classes."""
     limits = class_limits(settings, host=host)
     voting: set[str] = set()
-    for job_class in JOB_CLASSES:
+    for job_class in job_classes:
         if job_class.where is None:
             continue
         if host:

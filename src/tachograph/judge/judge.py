@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -18,14 +19,21 @@ from tachograph.judge import scores, waste
 from tachograph.judge.activity import UNIT
 from tachograph.judge.check import Check, CheckedJob, JobRows, SummaryColumns
 from tachograph.judge.checks import CHECKS
-from tachograph.judge.completions import carried, completed, unmeasured
-from tachograph.judge.families import settled
+from tachograph.judge.completions import (
+    Completed,
+    Questions,
+    carried,
+    refuted,
+    unmeasured,
+    until_last_sample,
+)
+from tachograph.judge.families import settled, verdicts
 from tachograph.judge.finding import FINDING_SCHEMA, Finding, findings_frame
-from tachograph.judge.job_classes import judge_classes
-from tachograph.judge.limiter import with_limiter, without_idle, without_uncertain
+from tachograph.judge.job_classes import class_verdicts, judge_classes
+from tachograph.judge.limiter import limiters, with_limiter, without_idle, without_uncertain
 from tachograph.judge.partitions import with_nodes
 from tachograph.judge.rules.ruleset import RuleSet, read_rules
-from tachograph.judge.rules.verdicts import judge_rules
+from tachograph.judge.rules.verdicts import judge_rules, rule_verdicts
 from tachograph.judge.workload.jobs import judge_workload
 from tachograph.pipeline.summaries import JobTables
 
@@ -73,24 +81,29 @@ def judge_jobs(
     """
     idle_util = configuration.thresholds.idle_util
     timelines = carried(jobs, timelines)
-    gaps = unmeasured(jobs, timelines)
     tables = JobTables(jobs, gpus, timelines, node_minutes)
-    whole = completed(tables, gaps, idle_util=idle_util)
-    judged = _judged(whole.tables, configuration, ruleset)
+    judged = _judged(tables, configuration, ruleset)
     checks = (*CHECKS, *(entry.check for entry in ruleset.entries))
-    findings = settled(judged.findings, whole.of, checks, gaps)
-    jobs, gpus = judged.jobs.head(jobs.height), judged.gpus.head(gpus.height)
-    jobs = without_uncertain(jobs, judged.jobs.join(whole.of, on="job_key"))
+    ended = until_last_sample(tables)
+    gaps = unmeasured(ended.jobs, timelines)
+    uncertain = refuted(
+        ended,
+        gaps,
+        pl.concat([verdicts(judged.findings, checks), limiters(judged.jobs)]),
+        partial(_judged_again, configuration=configuration, ruleset=ruleset, checks=checks),
+        idle_util=idle_util,
+    )
+    findings = settled(judged.findings, uncertain, checks, gaps)
     jobs = waste.judge_waste(
-        without_idle(jobs, findings),
-        gpus,
+        without_idle(without_uncertain(judged.jobs, uncertain), findings),
+        judged.gpus,
         timelines,
         findings,
         uneven=_OF_IMBALANCE,
         idle_util=idle_util,
         idle_minutes=configuration.waste.idle_minutes,
     )
-    return JudgedTables(jobs, gpus, waste.with_hours(findings, jobs, CHECKS))
+    return JudgedTables(jobs, judged.gpus, waste.with_hours(findings, jobs, CHECKS))
 
 
 def _judged(tables: JobTables, configuration: Configuration, ruleset: RuleSet) -> JudgedTables:
@@ -110,6 +123,39 @@ def _judged(tables: JobTables, configuration: Configuration, ruleset: RuleSet) -
     return JudgedTables(jobs, gpus, pl.concat(decided))
 
 
+def _judged_again(
+    whole: Completed,
+    questions: Questions,
+    *,
+    configuration: Configuration,
+    ruleset: RuleSet,
+    checks: Sequence[Check],
+) -> pl.DataFrame:
+    """The verdicts on completed jobs, at least those that are in question, and limiters."""
+    tables = whole.tables
+    scored = scores.judge_scores(tables.jobs, tables.gpus, configuration.scores)
+    jobs, gpus = with_limiter(scored.jobs, configuration.bound), scored.gpus
+    deciding = [check for check in checks if check.decide and check.code in questions]
+    decided = [
+        judge_summaries(
+            with_nodes(jobs, configuration.slurm),
+            gpus,
+            tables.timelines,
+            configuration.thresholds,
+            checks=deciding,
+            questions=questions,
+            same_minutes=whole.same_minutes,
+        ),
+        scored.findings,
+        rule_verdicts(jobs, gpus, tables.node_minutes, ruleset, questions),
+        class_verdicts(whole, configuration.classes, questions),
+    ]
+    if "health" in questions:
+        decided.append(judge_workload(jobs, gpus).findings)
+    slim = [frame.select("job_key", "code", "verdict") for frame in decided]
+    return pl.concat([verdicts(pl.concat(slim), checks), limiters(jobs)])
+
+
 def judge_summaries(
     jobs: pl.DataFrame,
     gpus: pl.DataFrame,
@@ -117,32 +163,37 @@ def judge_summaries(
     thresholds: Thresholds,
     *,
     checks: Sequence[Check] = _OF_SUMMARIES,
+    questions: Questions | None = None,
+    same_minutes: Mapping[str, str] = MappingProxyType({}),
 ) -> pl.DataFrame:
     """Return the findings of per-job checks: FINDINGS without `seq`.
 
     One row per (job_key, code). `timelines`: minutes with the GPUs put together, one row per
     (job_key, minute), as `timelines_of` returns. What does not hold is denied where the counters it
-    needs were measured, else unknown.
+    needs were measured, else unknown. `questions`: the verdicts that are needed; None: all.
+    `same_minutes`: of `Completed`.
     """
-    holding = findings_frame(_holding(jobs, gpus, timelines, thresholds, checks))
+    rows = JobRows(timelines, same_minutes)
+    holding = findings_frame(_holding(jobs, gpus, rows, thresholds, checks, questions))
     return pl.concat([holding, _denied(checks, jobs, holding)])
 
 
 def _holding(
     jobs: pl.DataFrame,
     gpus: pl.DataFrame,
-    timelines: pl.DataFrame,
+    of_minutes: JobRows,
     thresholds: Thresholds,
     checks: Sequence[Check],
+    questions: Questions | None,
 ) -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
-    of_gpus, of_minutes = (
-        JobRows(gpus.sort("job_key", *UNIT, maintain_order=True)),
-        JobRows(timelines),
-    )
+    of_gpus = JobRows(gpus.sort("job_key", *UNIT, maintain_order=True))
     for row in SummaryColumns(jobs.drop(_LISTS, strict=False)).rows():
         job_key = row["job_key"]
         job = CheckedJob(row, of_gpus.of(job_key), of_minutes.of(job_key), thresholds)
-        yield row, [finding for check in checks if (finding := _finding(check, job)) is not None]
+        needed = checks
+        if questions is not None:
+            needed = [check for check in checks if job_key in questions.get(check.code, ())]
+        yield row, [finding for check in needed if (finding := _finding(check, job)) is not None]
 
 
 def _finding(check: Check, job: CheckedJob) -> Finding | None:

@@ -24,6 +24,7 @@ from tachograph.catalog.tables import (
 from tachograph.pipeline.timelines import ACTIVITY
 
 NEITHER = "neither"
+LIMITER = "limiter"  # stands for a code where verdicts are compared
 WORKED = 0.001  # highest mean of activity, pipes and memory: below, nothing was done
 MOST = 0.5  # minimum share of the time with work: below, waiting limits the speed
 LINKS: Mapping[str, str] = {"nvlink": "NVLink", "pcie": "PCIe"}
@@ -92,19 +93,19 @@ def with_limiter(jobs: pl.DataFrame, options: BoundOptions) -> pl.DataFrame:
     )
 
 
-def without_uncertain(jobs: pl.DataFrame, completed: pl.DataFrame) -> pl.DataFrame:
+def limiters(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the known limiters like verdicts: (job_key, code LIMITER, verdict)."""
+    return jobs.select("job_key", code=pl.lit(LIMITER), verdict="limiter").drop_nulls()
+
+
+def without_uncertain(jobs: pl.DataFrame, refuted: pl.DataFrame) -> pl.DataFrame:
     """Return rows with `limiter` null where the time without samples may have had another one.
 
-    `completed`: rows of the jobs that were measured in part, completed in several ways; `job` is
-    the key of the job.
+    `refuted`: from `completions.refuted`.
     """
-    others = completed.group_by(job_key="job").agg(others=pl.col("limiter").drop_nulls().unique())
-    known = jobs.select("job_key", "limiter").join(
-        others, on="job_key", how="left", maintain_order="left"
-    )
-    same = pl.col("others").list.set_difference(pl.concat_list("limiter")).list.len() == 0
-    limiter = known.select(pl.when(same.fill_null(value=True)).then("limiter"))
-    return jobs.with_columns(limiter.get_column("limiter"))
+    others = refuted.filter(code=LIMITER).get_column("job_key")
+    uncertain = pl.col("job_key").is_in(others.implode())
+    return jobs.with_columns(limiter=pl.when(~uncertain).then("limiter"))
 
 
 def without_idle(jobs: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:

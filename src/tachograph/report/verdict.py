@@ -28,6 +28,11 @@ _NEAR_PEAK = {
 _RECOVERABLE_IMBALANCE = WasteOptions().imbalance_share
 # of its GPU-hours: a job that lost more is not called healthy
 _MOST_LOST = 0.1
+# causes that the ledger books without a finding
+_LOSSES = {
+    "never_used": "GPUs that were idle in every sample took {lost}",
+    "idle": "{lost} passed without work",
+}
 _FAULTY = ("CRIT", "WARN", "HOT")
 
 
@@ -105,7 +110,7 @@ def verdict_sentence(
     elif not number(row, "samples"):
         parts.append("What its GPUs did is not known: there is no sample of them")
     elif main is not None:
-        parts.append(capitalized(brief(main, row)))
+        parts.append(_loss_of_no_finding(main, row) or capitalized(brief(main, row)))
     elif cause is None and is_healthy(row, findings):
         parts.append(_healthy(row))
     else:
@@ -185,6 +190,21 @@ def _use(row: Mapping[str, Any]) -> str:
     if limiter == NEITHER:
         return f"{sentence}; neither arithmetic nor memory was near its peak"
     return f"{sentence}; {_NEAR_PEAK.get(str(limiter), 'what limited the speed is not known')}"
+
+
+def _loss_of_no_finding(main: Finding, row: Mapping[str, Any]) -> str | None:
+    """Return what GPUs without work cost where that is more than what is behind any finding.
+
+    Whether they did no work in the rest of the run, too, may not be known: that they did none in
+    the time that was measured is, and the ledger counts it.
+    """
+    hours = {cause: number(row, f"gpu_hours_{cause}") or 0.0 for cause in _LOSSES}
+    cause = max(hours, key=lambda name: hours[name])
+    held = number(row, "gpu_hours") or 0.0
+    if hours[cause] <= max(hours_behind(main, row), _MOST_LOST * held):
+        return None
+    lost = f"{text(hours[cause], 'h')} of {text(held, 'h')} of GPU time"
+    return _LOSSES[cause].format(lost=lost)
 
 
 def _lost_hours(row: Mapping[str, Any]) -> float | None:

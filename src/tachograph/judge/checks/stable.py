@@ -106,8 +106,14 @@ def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding
             if not uneven:
                 uneven = [name for name in more if votes[name][at] == NO]
             sentence = _no(form, at, uneven, steadiness_of)
+        elif _is_idle(form, at, voting, steadiness_of):
+            answer = NO
+            sentence = f"No: there was no load{so_far(form.rows[at])}: {listed(form, voting)} idle."
         else:
-            sentence = _yes(form, at, voting, steadiness_of)
+            sentence = (
+                f"Steady load{so_far(form.rows[at])}: in {text(WITHIN, 'fraction')} of the minutes "
+                f"{listed(form, voting)} stayed within {text(NEAR, 'fraction')} of their mean."
+            )
         if answer != UNDECIDED and missing:
             sentence += f" Not all characteristics had a vote{voted(form, names, missing)}."
         yield (
@@ -122,15 +128,13 @@ def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding
         )
 
 
-def _yes(form: ClassInput, at: int, names: Sequence[str], found: Mapping[str, Steadiness]) -> str:
+def _is_idle(
+    form: ClassInput, at: int, names: Sequence[str], found: Mapping[str, Steadiness]
+) -> bool:
+    """Whether all characteristics stayed below the level of an idle GPU: there is no load."""
     levels = {name: form.limits.level[name] for name in names}
-    if all(
+    return all(
         level is not None and float(found[name].high[at]) < level for name, level in levels.items()
-    ):
-        return f"Idle all the time{so_far(form.rows[at])}: {listed(form, names)} stayed idle."
-    return (
-        f"Steady load{so_far(form.rows[at])}: in {text(WITHIN, 'fraction')} of the minutes "
-        f"{listed(form, names)} stayed within {text(NEAR, 'fraction')} of their mean."
     )
 
 

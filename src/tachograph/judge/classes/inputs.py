@@ -58,6 +58,11 @@ class JobClass:
     more_host: tuple[str, ...] = ()
 
     @property
+    def of_minutes(self) -> bool:
+        """Whether it is judged by minutes; else by the means of GPUs or nodes."""
+        return self.where is not None or bool(self.more_gpu)
+
+    @property
     def codes(self) -> tuple[str, ...]:
         """Its codes: of the GPU form, and of the host form where there is one."""
         return (self.code, self.code + HOST_SUFFIX) if self.host else (self.code,)

@@ -296,6 +296,12 @@ class JobRanks:
         values = self.measured.of_jobs.get(metric)
         return None if values is None else values[self.place]
 
+    def all_of(self, metrics: Collection[str]) -> tuple[object, ...]:
+        """Return what a rule that reads these metrics can read of the job."""
+        labels = [tuple(of[self.place]) for of in self.measured.labels.values()]
+        values = [tuple(self.of_ranks(metric) or ()) for metric in metrics]
+        return (*labels, *values, *map(self.of_job, metrics))
+
 
 def measure(
     jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFrame, names: Collection[str]

@@ -44,6 +44,39 @@ def judge_rules(
     return pl.concat([pl.DataFrame(schema=FINDING_SCHEMA), *parts])
 
 
+def rule_verdicts(
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    node_minutes: pl.DataFrame,
+    ruleset: RuleSet,
+    questions: Mapping[str, Set[str]],
+) -> pl.DataFrame:
+    """Return (job_key, code, verdict) of rules on jobs with samples: `questions` by code of check.
+
+    A rule is evaluated once for jobs that are alike in all that it reads.
+    """
+    entries = [entry for entry in ruleset.entries if entry.check.code in questions]
+    names = {name for entry in entries for name in entry.program.needs}
+    measured = measure(jobs, gpus, node_minutes, names)
+    rows: list[tuple[str, str, str]] = []
+    for entry in entries:
+        asked = questions[entry.check.code]
+        outcomes: dict[tuple[object, ...], str] = {}
+        for place, job_key in enumerate(jobs["job_key"]):
+            if job_key not in asked:
+                continue
+            job = measured.job(place)
+            values = job.all_of(entry.program.needs)
+            verdict = outcomes.get(values)
+            if verdict is None:
+                verdict = evaluate(entry.program, job, entry.values).verdict
+                outcomes[values] = verdict
+            rows.append((job_key, entry.code, verdict))
+    return pl.DataFrame(
+        rows, schema=dict.fromkeys(("job_key", "code", "verdict"), pl.String()), orient="row"
+    )
+
+
 def _unseen(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> frozenset[str]:
     """Keys of the jobs without a single sample, of GPUs or hosts."""
     seen = node_minutes.select("job_key").unique()

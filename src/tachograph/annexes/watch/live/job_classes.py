@@ -24,8 +24,14 @@ from tachograph.catalog.tables import JOB_GPUS, JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.catalog.units import EPOCH
 from tachograph.judge import job_classes
 from tachograph.judge.checks import CHECKS
-from tachograph.judge.completions import completed, unmeasured
-from tachograph.judge.families import settled
+from tachograph.judge.completions import (
+    Completed,
+    Questions,
+    refuted,
+    unmeasured,
+    until_last_sample,
+)
+from tachograph.judge.families import settled, verdicts
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import empty_timeline, merge_timelines, timeline_of_minutes
@@ -227,6 +233,9 @@ class JobMinutes:
 
 
 EVERY_S = 60.0  # between two evaluations
+COMPLETIONS_S = (
+    600.0  # what completions of a job refute is kept for so long, or until a verdict changes
+)
 MOST_MINUTES = 1440  # of a job; older minutes count as not measured
 _MINUTES = {
     **dict.fromkeys(("job_key", "node"), pl.String()),
@@ -234,6 +243,15 @@ _MINUTES = {
     "minute": pl.Int32(),
     **dict.fromkeys(JOB_CLASS_COUNTERS, pl.Float32()),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCompletions:
+    """What completions of a job refuted at a time, of which verdicts: codes."""
+
+    t: float
+    verdicts: frozenset[tuple[str, str]]
+    refuted: tuple[str, ...]
 
 
 class LiveJobClasses:
@@ -249,6 +267,7 @@ class LiveJobClasses:
         self._timelines = empty_timeline("job_key")  # of whole minutes, all jobs
         self._judged_at: float | None = None
         self._found: Mapping[str, tuple[Finding, ...]] = {}
+        self._completions: dict[str, KeptCompletions] = {}
 
     def step(
         self, view: FleetView, wanted: Collection[str] | None = None
@@ -312,21 +331,53 @@ class LiveJobClasses:
             timelines,
             _frame([], JOB_NODE_MINUTES.schema),
         )
-        gaps = unmeasured(summaries, timelines)
-        idle_util = self.configuration.thresholds.idle_util
-        whole = completed(tables, gaps, idle_util=idle_util)
+        sampled = until_last_sample(tables)
+        gaps = unmeasured(sampled.jobs, timelines)
+        options = self.configuration.classes
         decided = job_classes.judge_classes(
-            whole.tables.jobs,
-            whole.tables.gpus,
-            whole.tables.timelines,
-            whole.tables.node_minutes,
-            self.configuration.classes,
+            summaries, tables.gpus, timelines, tables.node_minutes, options
         )
-        findings = settled(decided, whole.of, CHECKS, gaps)
+        uncertain = self._refuted(sampled, gaps, verdicts(decided, CHECKS), view.snapshot.t)
+        findings = settled(decided, uncertain, CHECKS, gaps)
         return {
             key: read_findings(frame, known_codes())
             for (key,), frame in findings.partition_by("job_key", as_dict=True).items()
         }
+
+    def _judged_again(self, whole: Completed, questions: Questions) -> pl.DataFrame:
+        options = self.configuration.classes
+        return verdicts(job_classes.class_verdicts(whole, options, questions), CHECKS)
+
+    def _refuted(
+        self, tables: JobTables, gaps: pl.DataFrame, own: pl.DataFrame, t: float
+    ) -> pl.DataFrame:
+        """Return (job_key, code) of verdicts that the time without samples may have changed."""
+        by_job: dict[str, set[tuple[str, str]]] = {key: set() for key in gaps.get_column("job_key")}
+        for job_key, code, verdict in own.iter_rows():
+            by_job[job_key].add((code, verdict))
+        kept = self._completions
+        due = [
+            key
+            for key, results in by_job.items()
+            if key not in kept
+            or kept[key].verdicts != results
+            or not 0 <= t - kept[key].t < COMPLETIONS_S
+        ]
+        fresh = refuted(
+            tables,
+            gaps.filter(pl.col("job_key").is_in(due)),
+            own,
+            self._judged_again,
+            idle_util=self.configuration.thresholds.idle_util,
+        )
+        codes: dict[str, list[str]] = {key: [] for key in due}
+        for job_key, code in fresh.iter_rows():
+            codes[job_key].append(code)
+        for key in due:
+            kept[key] = KeptCompletions(t, frozenset(by_job[key]), tuple(codes[key]))
+        self._completions = {key: kept[key] for key in kept if key in self._gathered.jobs}
+        rows = [(key, code) for key in by_job for code in kept[key].refuted]
+        return pl.DataFrame(rows, schema=fresh.schema, orient="row")
 
     def _timeline(self, minutes: Sequence[tuple[str, GpuMinute]]) -> pl.DataFrame:
         idle_util = self.configuration.thresholds.idle_util
