@@ -17,12 +17,12 @@ from jobframes import START, gpus, measured, minutes, summary
 from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
 from tachograph.catalog.units import gpu_hours_text, text
 from tachograph.report.drawing.job_page import OverTime
-from tachograph.report.drawing.timeline import MAX_BINS, build_timeline
 from tachograph.report.findings import check_text, checks_text
 from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes, job_json
 from tachograph.report.job_page import job_html, job_plots
 from tachograph.report.job_text import job_lines, job_text
 from tachograph.report.lines import bar, resample, sparkline, to_rich
+from tachograph.report.timeline import MAX_BINS, build_timeline
 
 _VOID = {"meta", "br", "img", "hr", "link", "input"}
 

@@ -14,7 +14,6 @@ from synthetic_job import NOW, judged, synthetic_report
 from jobframes import START, gpus, minutes, summary
 from tachograph.judge.finding import CheckedValue, Finding, findings_frame
 from tachograph.report.drawing import job_page
-from tachograph.report.drawing.timeline import Mark, extent, lanes
 from tachograph.report.findings import (
     CHECK_GROUPS,
     by_group,
@@ -26,6 +25,8 @@ from tachograph.report.findings import (
 from tachograph.report.job import build_job_report
 from tachograph.report.job_page import job_html, job_plots
 from tachograph.report.job_text import job_text
+from tachograph.report.recording import Mark, finding_marks
+from tachograph.report.svg import extent, lanes
 
 
 def test_checks_are_grouped_by_result_and_the_most_urgent_comes_first() -> None:
@@ -194,14 +195,16 @@ def test_a_job_that_runs_is_marked_up_to_now() -> None:
     finding = replace(judged()[0], end=None)
     report = build_job_report(row, gpus(), minutes([0.5] * 120), [finding], NOW)
     assert report.interval(finding) == "from 18:00 to 19:00, 1 h"
-    assert report.marks == (Mark("The job hung", 3600.0, 7200.0),)
+    assert finding_marks(report) == (
+        Mark("finding", "The job hung", 3600.0, 7200.0, "problem", "job_hang"),
+    )
 
 
 def test_findings_about_one_interval_share_a_mark() -> None:
     report = synthetic_report(verdicts=judged())
-    assert report.marks == (
-        Mark("It began late", 0.0, 600.0),
-        Mark("The job hung; Held idle", 3600.0, 7200.0),
+    assert finding_marks(report) == (
+        Mark("finding", "It began late", 0.0, 600.0, "hint", "cold_start"),
+        Mark("finding", "The job hung; Held idle", 3600.0, 7200.0, "problem", "job_hang"),
     )
 
 
@@ -245,7 +248,7 @@ _SECONDS = st.floats(0, 3600)
     st.lists(st.tuples(_SECONDS, _SECONDS, st.text("abc", min_size=1, max_size=120)), max_size=8)
 )
 def test_no_mark_hides_another(spans: list[tuple[float, float, str]]) -> None:
-    marks = [Mark(label, min(a, b), max(a, b)) for a, b, label in spans]
+    marks = [Mark("finding", label, min(a, b), max(a, b)) for a, b, label in spans]
     rows = lanes(marks, 3600.0)
     assert sorted((mark for row in rows for mark in row), key=id) == sorted(marks, key=id)
     for row in rows:

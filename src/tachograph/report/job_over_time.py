@@ -11,8 +11,9 @@ from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.catalog.units import capitalized
 from tachograph.judge.activity import ACTIVITY_NAMES, number
 from tachograph.report.drawing.job_page import OverTime
-from tachograph.report.drawing.timeline import Series
 from tachograph.report.job import JobReport
+from tachograph.report.recording import finding_marks
+from tachograph.report.timeline import Series
 
 WINDOW = 12  # bins
 BUSY = 0.01  # of GPUs all less active than this no imbalance is drawn
@@ -103,7 +104,7 @@ def hover_json(report: JobReport) -> dict[str, Any]:
         "length_s": shown.length_s,
         "start": report.local(start),
         "start_s": None if start is None else start.timestamp(),
-        "marks": [[mark.label, mark.begin_s, mark.end_s] for mark in report.marks],
+        "marks": [[mark.label, mark.begin_s, mark.end_s] for mark in finding_marks(report)],
         "series": measured,
     }
 

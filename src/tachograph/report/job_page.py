@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from jinja2 import Environment
@@ -22,12 +23,12 @@ from tachograph.judge.activity import number
 from tachograph.judge.steps import StepUse
 from tachograph.report.drawing import job_page
 from tachograph.report.drawing.style import DRAWING
-from tachograph.report.drawing.timeline import Mark, Series
 from tachograph.report.findings import check_text, checks_text, evidence_texts, severity_text
 from tachograph.report.job import GpuUse, JobReport
 from tachograph.report.job_over_time import floats, hover_json, over_time
 from tachograph.report.job_text import allocation_text
 from tachograph.report.pages import environment
+from tachograph.report.recording import Mark, finding_marks, recording
 from tachograph.report.steps import (
     SHOWN_STEPS,
     STEP_TEXTS,
@@ -37,6 +38,7 @@ from tachograph.report.steps import (
     steps_headline,
     steps_note,
 )
+from tachograph.report.timeline import Series
 
 MANY_GPUS = 16  # up to here the page has a row for each GPU
 
@@ -108,6 +110,12 @@ def hover_text(report: JobReport) -> Markup:
     return Markup(json.dumps(hover_json(report), allow_nan=False).replace("<", "\\u003c"))
 
 
+def recording_json(report: JobReport) -> Markup:
+    """Return the recording as JSON for a script element."""
+    document = msgspec.json.encode(recording(report)).decode()
+    return Markup(document.replace("<", "\\u003c"))
+
+
 @dataclass(frozen=True)
 class JobPlots:
     """SVG plots of a job, drawn at first use; None without data."""
@@ -116,10 +124,15 @@ class JobPlots:
     drawings: KeptDrawings = _NotKept()
 
     @cached_property
+    def marks(self) -> tuple[Mark, ...]:
+        """Intervals of findings that are marked over time."""
+        return finding_marks(self.report)
+
+    @cached_property
     def time(self) -> Markup | None:
         """All that the GPUs did over time."""
         return self._drawn(
-            "time", lambda: job_page.over_time(over_time(self.report), marks=self.report.marks)
+            "time", lambda: job_page.over_time(over_time(self.report), marks=self.marks)
         )
 
     @cached_property
@@ -132,7 +145,7 @@ class JobPlots:
                 return None
             none = np.empty(0)
             alone = replace(shown, means={}, memory_mib=none, power=(none, none, none))
-            return job_page.over_time(alone, marks=self.report.marks, name="imbalance")
+            return job_page.over_time(alone, marks=self.marks, name="imbalance")
 
         return self._drawn("imbalance", draw)
 
@@ -198,7 +211,9 @@ def _step_plot(report: JobReport) -> str | None:
     ]
     waits = [(gap, (gap.begin - steps.start).total_seconds()) for gap in steps.waited]
     return job_page.steps(
-        bars, length_s, marks=[Mark("idle", begin, begin + gap.elapsed_s) for gap, begin in waits]
+        bars,
+        length_s,
+        marks=[Mark("wait", "idle", begin, begin + gap.elapsed_s) for gap, begin in waits],
     )
 
 

@@ -32,7 +32,8 @@ from tachograph.report.drawing.inline_svg import (
     to_svg,
 )
 from tachograph.report.drawing.names import drawn_name
-from tachograph.report.drawing.timeline import Mark, extent, label_of, lanes
+from tachograph.report.recording import Mark
+from tachograph.report.svg import extent, label_of, lanes
 
 Floats = npt.NDArray[np.float64]
 MAX_ROW_LABELS = 16  # more GPUs than this are named by nodes or not at all
