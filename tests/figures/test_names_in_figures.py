@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from tachograph.report.drawing import job_page, style, waste_page
 
 from tachograph.annexes.lab.figures import radar
-from tachograph.report.drawing import job_page, style, waste_page
-from tachograph.report.drawing.names import NO_NAME, drawn_name
+from tachograph.annexes.lab.figures.names import NO_NAME, drawn_name
 
 NAMES = ("$x^{2$", "$\\frac{a}$", "_hidden", "__", "", "  ", "a\nb\tc", "\x1b[2J", "\u202egnp.exe", "训练", "🚀",
          "<script>", "&amp;", "%s{0}", "x" * 100_000)  # fmt: skip
