@@ -102,7 +102,7 @@ def svg(charts: Sequence[Chart], *, label: str, marks: Sequence[Mark] = ()) -> M
 
 def _group(name: str, colour: Colour, content: Markup, label: str = "") -> Markup:
     """Return elements of one colour; `label` is shown under the pointer."""
-    title = Markup("<title>{}</title>").format(label) if label else ""
+    title = Markup("<title>{}</title>").format(shown_name(label, most=200)) if label else ""
     return Markup('<g class="{} {}" color="{}">{}{}</g>').format(
         name, colour, _COLOURS[colour], title, content
     )
@@ -142,7 +142,8 @@ def _heading(chart: Chart, left: float, top: float) -> tuple[list[Markup], float
     if chart.title:
         parts.append(_group("title", "faint", _text(x, y, chart.title)))
         x += _LETTER * len(chart.title) + 16
-    for label, layer in entries.items():
+    for name, layer in entries.items():
+        label = shown_name(name)
         wide = 20 + _LETTER * len(label) + 12
         if x > left and x + wide > WIDTH:
             x, y = left, y + _LINE
@@ -266,7 +267,7 @@ def _box(layer: Box, frame: _Frame) -> Markup:
     box = _rect(left, top, max(1.0, right - left), bottom - top, opacity=layer.opacity)
     if layer.level is None:
         return _group("box", layer.colour, box, layer.label)
-    title = Markup("<title>{}</title>").format(layer.label)
+    title = Markup("<title>{}</title>").format(shown_name(layer.label, most=200))
     return Markup('<g class="box" color="{}">{}{}</g>').format(heat_colour(layer.level), title, box)
 
 
