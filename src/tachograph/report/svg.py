@@ -343,7 +343,7 @@ def heat_colour(level: float) -> str:
     """Return the colour of a value of 0..1: dark is 0, yellow is 1.
 
     >>> heat_colour(0.0), heat_colour(1.0), heat_colour(0.55)
-    ('#440154', '#fde725', '#229d88')
+    ('#440154', '#fde725', '#229c88')
     """
     place = min(1.0, max(0.0, level)) * (len(_HEAT) - 1)
     first = min(int(place), len(_HEAT) - 2)
