@@ -212,7 +212,7 @@ def memory_charts(report: JobReport) -> list[Chart]:
     )
     for colour, opacity, label, values in bars:
         for place, value in enumerate(values):
-            if value is not None:
+            if value:
                 span = (place - 0.32, place + 0.32)
                 boxes.append(Box((0.0, value), span, colour, label, opacity=opacity))
     rows = rows_axis([gpu.label for gpu in report.gpus])

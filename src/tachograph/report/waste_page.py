@@ -90,6 +90,7 @@ def cause_charts(report: WasteReport) -> list[Chart]:
         Box((0.0, value), (place - 0.31, place + 0.31), colour, label, opacity=opacity)
         for column, colour, label, opacity in _CAUSE_BARS
         for place, value in enumerate(lost.get_column(column).to_list())
+        if value
     ]
     axis = amount_axis(max(hours), "", ticks=6, title="GPU-hours")
     rows = rows_axis([cause_label(cause) for cause in lost.get_column("cause")])
@@ -113,7 +114,9 @@ def user_charts(report: WasteReport) -> list[Chart]:
         Dots(xs[named], shares[named], "ink", names=names),
     )
     counts = amount_axis(len(lost), "", ticks=8, title="users, most lost first")
-    whole = tuple(tick for tick in counts.ticks if tick.value.is_integer())
+    whole = tuple(
+        tick for tick in counts.ticks if tick.value.is_integer() and tick.value <= len(lost)
+    )
     axis = replace(counts, high=float(len(lost)), ticks=whole)
     return [Chart("Share of the lost GPU-hours", 160, axis, fraction_axis(step=0.25), layers)]
 
