@@ -13,8 +13,7 @@ from synthetic_job import NOW, judged, synthetic_report
 
 from jobframes import START, gpus, minutes, summary
 from tachograph.judge.finding import CheckedValue, Finding, findings_frame
-from tachograph.report.drawing import job_page
-from tachograph.report.drawing.timeline import Mark, extent, lanes
+from tachograph.report.charts import extent, lanes
 from tachograph.report.findings import (
     CHECK_GROUPS,
     by_group,
@@ -24,8 +23,9 @@ from tachograph.report.findings import (
     missing_counters,
 )
 from tachograph.report.job import build_job_report
-from tachograph.report.job_page import job_html, job_plots
+from tachograph.report.job_page import job_html
 from tachograph.report.job_text import job_text
+from tachograph.report.recording import Mark, finding_marks
 
 
 def test_checks_are_grouped_by_result_and_the_most_urgent_comes_first() -> None:
@@ -194,14 +194,16 @@ def test_a_job_that_runs_is_marked_up_to_now() -> None:
     finding = replace(judged()[0], end=None)
     report = build_job_report(row, gpus(), minutes([0.5] * 120), [finding], NOW)
     assert report.interval(finding) == "from 18:00 to 19:00, 1 h"
-    assert report.marks == (Mark("The job hung", 3600.0, 7200.0),)
+    assert finding_marks(report) == (
+        Mark("finding", "The job hung", 3600.0, 7200.0, "problem", "job_hang"),
+    )
 
 
 def test_findings_about_one_interval_share_a_mark() -> None:
     report = synthetic_report(verdicts=judged())
-    assert report.marks == (
-        Mark("It began late", 0.0, 600.0),
-        Mark("The job hung; Held idle", 3600.0, 7200.0),
+    assert finding_marks(report) == (
+        Mark("finding", "It began late", 0.0, 600.0, "hint", "cold_start"),
+        Mark("finding", "The job hung; Held idle", 3600.0, 7200.0, "problem", "job_hang"),
     )
 
 
@@ -218,13 +220,6 @@ def test_what_was_undecided_is_said() -> None:
     assert checks_text(replace(finding, verdict="no")).startswith(
         "c0 1 < 2, voted no; c1 1 < 2, voted no; c2"
     )
-
-
-def test_plots_over_time_name_their_marks_and_others_do_not() -> None:
-    drawn = job_plots(synthetic_report(verdicts=judged()))
-    for name, svg in drawn.items():
-        assert ("It began late" in str(svg)) is (name in ("time",)), name
-    assert "The job hung" in str(job_plots(synthetic_report(1, verdicts=judged()))["time"])
 
 
 def test_text_marks_the_stretch_of_time() -> None:
@@ -245,20 +240,12 @@ _SECONDS = st.floats(0, 3600)
     st.lists(st.tuples(_SECONDS, _SECONDS, st.text("abc", min_size=1, max_size=120)), max_size=8)
 )
 def test_no_mark_hides_another(spans: list[tuple[float, float, str]]) -> None:
-    marks = [Mark(label, min(a, b), max(a, b)) for a, b, label in spans]
+    marks = [Mark("finding", label, min(a, b), max(a, b)) for a, b, label in spans]
     rows = lanes(marks, 3600.0)
     assert sorted((mark for row in rows for mark in row), key=id) == sorted(marks, key=id)
     for row in rows:
         reach = [extent(mark, 3600.0) for mark in row]
         assert all(before[1] <= after[0] for before, after in pairwise(reach))
-
-
-def test_shares_of_work_are_a_bar() -> None:
-    svg = job_page.work({"tensor compute": 0.7, "memory-bound": 0.3, "unknown": 0.0})
-    assert svg is not None
-    assert "tensor compute 70 %" in svg
-    assert "unknown" not in svg
-    assert job_page.work({}) is None
 
 
 def test_where_nothing_was_measured_no_single_counter_is_missing() -> None:

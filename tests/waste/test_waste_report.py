@@ -15,13 +15,14 @@ import pytest
 from waste_cases import INTERVALS, columns
 
 from jobframes import START, summary
+from svg_reader import read_plot
 from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import WASTE
 from tachograph.judge.ledger import WASTE_BUCKETS, WasteReport, build_waste_report
 from tachograph.report.lines import to_text
 from tachograph.report.waste import money, waste_csv, waste_headline, waste_json, waste_lines
-from tachograph.report.waste_page import waste_html
+from tachograph.report.waste_page import NAMED_USERS, waste_html, waste_plots
 
 SPENT = {"never_used": 2.0, "hung": 3.0, "cold_start": 1.0, "idle": 4.0, "imbalance": 0.5}
 
@@ -206,3 +207,33 @@ def test_names_that_do_not_exist() -> None:
         assert report(spent(), jobs_of=words).jobs_of == cause
     with pytest.raises(UsageError, match="--top 0"):
         report(spent(), by="user", top=0)
+
+
+def test_plots_show_the_hours_of_the_ledger() -> None:
+    jobs = [
+        spent(place, user=f"<u{place}>", gpu_hours_idle=4.0 + place, gpu_hours_in_use=3.0)
+        for place in range(1, 49)  # 50 would be a round end of the axis
+    ]
+    found = report(*jobs, found=intervals((1, "job_hang", 180)))
+    plots = waste_plots(found)
+    causes = read_plot(str(plots["causes"]))
+    (chart,) = causes.charts
+    lost = found.causes.filter(pl.col("cause").is_in(WASTE))
+    for label, column in (("lost", "gpu_hours"), ("of these recoverable", "recoverable")):
+        ends = [causes.x()(right) for name, _, _, right, _ in chart.boxes if name == label]
+        hours = [value for value in lost.get_column(column) if value]  # nothing has no bar
+        one_pixel = causes.x()(1.0) - causes.x()(0.0)  # the least that is drawn
+        assert ends == pytest.approx(hours, abs=one_pixel)
+    users = read_plot(str(plots["users"]))
+    (chart,) = users.charts
+    ordered = sorted(found.users.get_column("lost"), reverse=True)
+    shares = [sum(ordered[:count]) / sum(ordered) for count in range(len(ordered) + 1)]
+    ((_, (line,)),) = chart.curves
+    assert [chart.y()(y) for _, y in line] == pytest.approx(shares, abs=0.001)
+    assert [users.x()(x) for x, _ in line] == pytest.approx(range(49), abs=0.01)
+    ((_, points, names),) = chart.dots
+    assert [chart.y()(y) for _, y in points] == pytest.approx(
+        shares[1 : NAMED_USERS + 1], abs=0.001
+    )
+    assert sorted(names) == sorted(found.users.get_column("user").head(NAMED_USERS))
+    assert waste_plots(report(spent()))["users"] is None

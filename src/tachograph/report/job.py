@@ -27,7 +27,6 @@ from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
 from tachograph.judge.partitions import NOT_RECORDED, SitePartitions
 from tachograph.judge.steps import JobSteps
-from tachograph.report.drawing.timeline import JobTimeline, Mark, Series, build_timeline
 from tachograph.report.findings import (
     FACTS,
     SHOWN_COUNTERS,
@@ -53,6 +52,7 @@ from tachograph.report.job_sentences import (
 from tachograph.report.json_values import json_values, public_row
 from tachograph.report.next_time import NextTime, next_time
 from tachograph.report.steps import steps_json
+from tachograph.report.timeline import JobTimeline, Series, build_timeline
 from tachograph.report.verdict import verdict_sentence, worst_first
 
 FEW_GPUS = 8  # up to here each GPU is shown by itself
@@ -238,11 +238,6 @@ class JobReport:
             finding, self.summary.get("start"), self.until, zone_name=self.zone_name
         )
 
-    @property
-    def marks(self) -> tuple[Mark, ...]:
-        """Intervals of the findings on the timeline, in seconds from its begin."""
-        return _marks(self)
-
     def local(self, moment: datetime | None) -> str:
         """Return a time in the site's zone, a dash for None."""
         return text(None) if moment is None else local_time(moment, self.zone_name)
@@ -331,34 +326,6 @@ def fold_nodes(names: Sequence[str]) -> str:
         return str(NodeSet.fromlist(sorted(names)))
     except NodeSetException:  # not a host name
         return ",".join(sorted(names))
-
-
-def _marks(report: JobReport) -> tuple[Mark, ...]:
-    """One mark per interval, shared by findings whose intervals agree to the bin."""
-    start, until, bin_s = report.summary.get("start"), report.until, report.timeline.bin_s
-    titles: dict[tuple[float, float], list[str]] = {}
-    for finding in report.findings:
-        begin, end = finding.begin or start, finding.end or until
-        if (
-            (finding.begin is None and finding.end is None)
-            or start is None
-            or begin is None
-            or end is None
-        ):
-            continue
-        length = bin_s * report.timeline.bins
-        span = (
-            max(0.0, (begin - start).total_seconds()),
-            min(length, (end - start).total_seconds()),
-        )
-        near = (
-            one for one in titles if abs(one[0] - span[0]) < bin_s and abs(one[1] - span[1]) < bin_s
-        )
-        if span[0] < span[1]:
-            titles.setdefault(next(near, span), []).append(finding.title)
-    return tuple(
-        Mark("; ".join(dict.fromkeys(names)), *span) for span, names in sorted(titles.items())
-    )
 
 
 def _tiles(row: Mapping[str, Any]) -> tuple[Quantity, ...]:

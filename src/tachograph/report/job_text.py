@@ -18,6 +18,7 @@ from tachograph.report.findings import (
 )
 from tachograph.report.job import FEW_GPUS, GpuUse, JobReport
 from tachograph.report.lines import STYLES, Line, bar, plain, sparkline, to_text, wrapped
+from tachograph.report.recording import finding_marks
 from tachograph.report.steps import steps_headline
 
 _INDENT = " " * 4
@@ -315,7 +316,7 @@ def _marks(report: JobReport, width: int, *, names: int) -> Iterator[Line]:
     """Intervals of findings, each as a line under the stretch of time it is about."""
     before, bins = _before_spark(names), report.timeline.bins
     shown = min(bins, max(8, width - before))
-    for mark in report.marks if any(gpu.series for gpu in report.gpus) else ():
+    for mark in finding_marks(report) if any(gpu.series for gpu in report.gpus) else ():
         first, last = (
             round(second / report.timeline.bin_s / bins * shown)
             for second in (mark.begin_s, mark.end_s)

@@ -12,7 +12,7 @@ from tachograph.api.parameters import JobParameters
 from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.catalog.doors import annex_function
 from tachograph.lake.labels import read_labels
-from tachograph.report.job_page import hover_text, job_values
+from tachograph.report.job_page import job_values
 
 MOST_POINTS = 100_000  # minutes of GPUs up to which a browser gets all of a counter
 # {tab: its heading}, in their order
@@ -48,7 +48,7 @@ def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
     report = view.job(parameters.key, cluster=parameters.cluster, run=parameters.run).report
     key = report.summary["job_key"]
     labels = read_labels(view.opened.lake).filter(job_key=key)
-    values = job_values(report, view.background.drawings)
+    values = job_values(report)
     if parameters.every == "gpu":
         values["tables"] = [("", report.gpus)]
     given = view.configuration.interference.profiles
@@ -61,7 +61,6 @@ def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
         "tabs": TABS,
         "profiled": bool(report.kernels.reports or (given and _given(report.summary, given))),
         "parameters": parameters,
-        "hover": hover_text(report) if on_timeline else "",
         "counters": _counters(report.timeline.means, report.summary) if on_timeline else [],
     }
 
