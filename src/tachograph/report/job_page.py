@@ -1,11 +1,10 @@
 """Job report as one HTML page without external references.
 
-Its one script shows values under a pointer or a cursor; nothing needs it.
+Its scripts draw what the job did over time; without them and in print there is an SVG of it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -25,7 +24,7 @@ from tachograph.report.drawing import job_page
 from tachograph.report.drawing.style import DRAWING
 from tachograph.report.findings import check_text, checks_text, evidence_texts, severity_text
 from tachograph.report.job import GpuUse, JobReport
-from tachograph.report.job_over_time import floats, hover_json, over_time
+from tachograph.report.job_over_time import floats, over_time
 from tachograph.report.job_text import allocation_text
 from tachograph.report.pages import environment
 from tachograph.report.recording import Mark, finding_marks, recording
@@ -45,7 +44,7 @@ MANY_GPUS = 16  # up to here the page has a row for each GPU
 
 def job_html(report: JobReport) -> str:
     """Return the page."""
-    values = {**job_values(report), "hover": hover_text(report), "version": __version__}
+    values = {**job_values(report), "version": __version__}
     return _environment().get_template("job.html.j2").render(values)
 
 
@@ -81,6 +80,8 @@ def job_values(report: JobReport, drawings: KeptDrawings = _NotKept()) -> dict[s
         else [("", report.gpus)],
         "many": many,
         "plots": JobPlots(report, drawings),
+        "recording": recording,
+        "recording_json": recording_json,
         "labels": {},
         "step_columns": step_titles,
         "step_texts": [place for place, title in enumerate(step_titles) if title in STEP_TEXTS],
@@ -103,11 +104,6 @@ def _kernel_values(report: JobReport) -> Mapping[str, Any]:
         return {"kernels_sentence": lambda kernels, job: ""}
     values: Mapping[str, Any] = annex_function("kernel_values")()
     return values
-
-
-def hover_text(report: JobReport) -> Markup:
-    """Return the values of the plot over time as JSON for a script element."""
-    return Markup(json.dumps(hover_json(report), allow_nan=False).replace("<", "\\u003c"))
 
 
 def recording_json(report: JobReport) -> Markup:
