@@ -49,7 +49,7 @@ _PIXELS = """() => {
 
 def drawn(page: Page) -> dict[str, Any]:
     """Return what the recorder draws: its view, and the data of each of its plots."""
-    page.wait_for_function("typeof recorder === 'object' && recorder !== null")
+    page.locator("#recorder.live .stage > *").first.wait_for(state="attached")
     state: dict[str, Any] = page.evaluate(_READ)
     return state
 

@@ -164,9 +164,7 @@ function panelData(panel, lengthS) {
   const times = series[0].map((_, index) =>
     Math.min(lengthS, (panel.first + index + 0.5) * panel.step_s),
   );
-  return panel.band
-    ? [times, ...series, panel.band.high, panel.band.low]
-    : [times, ...series];
+  return panel.band ? [times, ...series, panel.band.high, panel.band.low] : [times, ...series];
 }
 
 // Returns the indices of values between two that are missing: points, as they have no line.
@@ -177,50 +175,41 @@ function lonePoints(plot, series) {
   );
 }
 
-// Returns uPlot's options of a panel. frame: the gutter and width in pixels, and functions that
-// return the interval that is shown, its ticks, and shade the marked intervals.
-function plotOptions(panel, frame) {
+// Returns uPlot's options of a panel of a recorder, whose time axis and marks it shares.
+function plotOptions(panel, recorder) {
   const grid = { stroke: () => colour("line"), width: 1 };
-  const noTicks = { show: false };
   const lines = panel.lines.map((line) => ({
     stroke: () => colour(line.colour),
     width: 1.5,
     dash: line.dashed ? [6, 4] : undefined,
     points: { show: true, size: 4, fill: () => colour(line.colour), filter: lonePoints },
   }));
-  const timeAxis = { size: 0, values: () => [], splits: frame.ticks, grid, ticks: noTicks };
+  const axis = { grid, ticks: { show: false }, font: FONT, stroke: () => colour("faint") };
+  const timeAxis = { ...axis, size: 0, values: () => [], splits: () => recorder.ticks() };
   const valueAxis = {
-    size: frame.gutter,
+    ...axis,
+    size: recorder.gutter,
     space: 26,
-    font: FONT,
-    stroke: () => colour("faint"),
-    grid,
-    ticks: noTicks,
     values: (_, ticks) => ticks.map((value) => quantity(value, panel.unit)),
   };
   if (panel.unit === "MiB") valueAxis.incrs = GIB_STEPS;
-  const edges = [];
-  const bands = [];
-  if (panel.band) {
-    const edge = { points: { show: false } };
-    edges.push(edge, { ...edge });
-    const between = [lines.length + 1, lines.length + 2];
-    bands.push({ series: between, fill: () => `${colour("accent")}33` });
-  }
+  const edges = panel.band ? [{ points: { show: false } }, { points: { show: false } }] : [];
+  const between = [lines.length + 1, lines.length + 2];
+  const band = { series: between, fill: () => `${colour("accent")}33` };
   return {
-    width: frame.width,
+    width: recorder.stage.clientWidth,
     height: PANEL,
     padding: [6, RIGHT, 6, 0],
     cursor: { show: false },
     legend: { show: false },
     scales: {
-      x: { time: false, range: frame.view },
+      x: { time: false, range: () => recorder.view },
       y: { range: (_, __, highest) => [0, 1.04 * (panel.most ?? (highest || 1))] },
     },
     axes: [timeAxis, valueAxis],
     series: [{}, ...lines, ...edges],
-    bands,
-    hooks: { drawClear: [frame.shade] },
+    bands: panel.band ? [band] : [],
+    hooks: { drawClear: [(plot) => recorder.shade(plot.ctx, plot.bbox)] },
   };
 }
 

@@ -73,15 +73,8 @@ class Recorder {
       legend.append(item);
       return value;
     });
-    const frame = {
-      gutter: this.gutter,
-      width: this.stage.clientWidth,
-      view: () => this.view,
-      ticks: () => this.ticks(),
-      shade: (plot) => this.shade(plot.ctx, plot.bbox),
-    };
     this.stage.append(legend, box);
-    const plot = new uPlot(plotOptions(panel, frame), panelData(panel, this.length), box);
+    const plot = new uPlot(plotOptions(panel, this), panelData(panel, this.length), box);
     return { panel, plot, values };
   }
 
