@@ -18,6 +18,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tachograph.annexes.lab.figures.style import FAINT, INK, new_figure, style
 from tachograph.catalog.config import ClassOptions
 from tachograph.judge.classes.series import board_power_w
 from tachograph.judge.job_classes import judge_classes
@@ -25,7 +26,6 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_minutes, read_summaries
 from tachograph.pipeline.minutes import read_stored
 from tachograph.pipeline.timelines import timelines_of
-from tachograph.report.drawing.style import FAINT, INK, new_figure, style
 
 IMAGES = Path(__file__).resolve().parent / "images"
 LINES = (

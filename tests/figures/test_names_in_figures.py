@@ -6,17 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from tachograph.annexes.lab.figures import radar
-from tachograph.report.drawing import job_page, style, waste_page
-from tachograph.report.drawing.names import NO_NAME, drawn_name
+from tachograph.annexes.lab.figures import radar, style
+from tachograph.annexes.lab.figures.names import NO_NAME, drawn_name
 
 NAMES = ("$x^{2$", "$\\frac{a}$", "_hidden", "__", "", "  ", "a\nb\tc", "\x1b[2J", "\u202egnp.exe", "训练", "🚀",
          "<script>", "&amp;", "%s{0}", "x" * 100_000)  # fmt: skip
@@ -45,24 +42,6 @@ def test_radar(names: Sequence[str], tmp_path: Path) -> None:
     figure = radar.draw(radar.compute(jobs(names), by="user"))
     style.save(figure, tmp_path, "radar", ["svg"])
     assert {drawn_name(name, most=24) for name in names} <= set(texts(figure))
-
-
-def test_plots_of_pages() -> None:
-    lines = [job_page.ComparedLine(name, 60.0, np.full(5, 0.5)) for name in NAMES[:4]]
-    bars = [job_page.StepBar(name, 0.0, 60.0, 0.5) for name in NAMES]
-    drawn: list[Any] = [
-        job_page.compared(lines, "gpu_util"),
-        job_page.steps(bars, 300.0),
-        job_page.memory(np.full(len(NAMES), 1e3), np.full(len(NAMES), 2e3), NAMES),
-        waste_page.by_user(NAMES, np.arange(1.0, len(NAMES) + 1)),
-    ]
-    for svg in drawn:
-        assert svg is not None
-        assert "<script" not in svg
-        assert "\x1b" not in svg
-        assert "\u202e" not in svg
-        assert len(svg) < 1_000_000
-    assert "hidden" in drawn[0]
 
 
 def test_labels() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
-from tachograph.report.drawing import style
+from tachograph.annexes.lab.figures import style
 
 
 @pytest.mark.parametrize("width", [style.COLUMN_IN, style.PAGE_IN])

@@ -5,7 +5,6 @@ import re
 from datetime import timedelta
 from html.parser import HTMLParser
 
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
@@ -16,10 +15,9 @@ from syrupy.assertion import SnapshotAssertion
 from jobframes import START, gpus, measured, minutes, summary
 from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
 from tachograph.catalog.units import gpu_hours_text, text
-from tachograph.report.drawing.job_page import OverTime
 from tachograph.report.findings import check_text, checks_text
 from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes, job_json
-from tachograph.report.job_page import job_html, job_plots
+from tachograph.report.job_page import JobPlots, job_html
 from tachograph.report.job_text import job_lines, job_text
 from tachograph.report.lines import bar, resample, sparkline, to_rich
 from tachograph.report.timeline import MAX_BINS, build_timeline
@@ -184,7 +182,7 @@ def test_page_of_a_job_nobody_measured_says_so() -> None:
         gpus(),
         minutes(),
     )
-    assert all(drawing is None for drawing in job_plots(report).values())
+    assert JobPlots(report).time is None
     page, plain = _Page(job_html(report)).text, job_text(report)
     for shown in (
         "no sample can be attributed to it",
@@ -316,49 +314,3 @@ def test_resampling_keeps_within_range(values: list[float | None], bins: int) ->
     assert bool(means) == bool(known)
     assert all(min(known) - 1e-9 <= value <= max(known) + 1e-9 for value in means)
     assert len(sparkline(values, bins)) == min(bins, len(values))
-
-
-def test_values_under_the_pointer_are_those_of_the_plots() -> None:
-    report = synthetic_report(2, length=30, busy=20)
-    page = job_html(report)
-    found = re.search(
-        r'<script type="application/json" id="over-time">(.*?)</script>', page, re.DOTALL
-    )
-    assert found
-    hovered = json.loads(found[1])
-    assert hovered["bin_s"] == report.timeline.bin_s
-    unit, values, _ = hovered["series"]["GPU 0"]
-    wanted = [
-        None if value is None else round(value, 4)
-        for value in report.timeline.per_gpu["n1", 0, None]
-    ]
-    assert (unit, values) == ("fraction", wanted)
-    both = zip(*(report.timeline.per_gpu["n1", gpu, None] for gpu in (0, 1)), strict=True)
-    imbalance = [
-        None if not a or not b else round(1 - (a + b) / (2 * max(a, b)), 4) for a, b in both
-    ]
-    assert hovered["series"]["imbalance across GPUs"][1] == imbalance
-    begin, end = (float(value) for value in re.findall(r'data-(?:begin|end)="([\d.]+)"', page))
-    assert 0 < begin < end < 1
-    assert hovered["length_s"] == report.timeline.bins * report.timeline.bin_s
-
-
-@pytest.mark.parametrize(
-    ("elapsed_s", "length_s"), [(89.0, 89.0), (120.0, 120.0), (20.0, 120.0), (float("nan"), 120.0)]
-)
-def test_axes_end_with_the_job(elapsed_s: float, length_s: float) -> None:
-    none = np.empty(0)
-    shown = OverTime(
-        60.0,
-        elapsed_s,
-        "use",
-        np.zeros((1, 2)),
-        ["GPU 0"],
-        {},
-        none,
-        none,
-        none,
-        1.0,
-        (none, none, none),
-    )
-    assert shown.length_s == length_s

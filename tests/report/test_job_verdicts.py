@@ -13,7 +13,7 @@ from synthetic_job import NOW, judged, synthetic_report
 
 from jobframes import START, gpus, minutes, summary
 from tachograph.judge.finding import CheckedValue, Finding, findings_frame
-from tachograph.report.drawing import job_page
+from tachograph.report.charts import extent, lanes
 from tachograph.report.findings import (
     CHECK_GROUPS,
     by_group,
@@ -23,10 +23,9 @@ from tachograph.report.findings import (
     missing_counters,
 )
 from tachograph.report.job import build_job_report
-from tachograph.report.job_page import job_html, job_plots
+from tachograph.report.job_page import job_html
 from tachograph.report.job_text import job_text
 from tachograph.report.recording import Mark, finding_marks
-from tachograph.report.svg import extent, lanes
 
 
 def test_checks_are_grouped_by_result_and_the_most_urgent_comes_first() -> None:
@@ -223,13 +222,6 @@ def test_what_was_undecided_is_said() -> None:
     )
 
 
-def test_plots_over_time_name_their_marks_and_others_do_not() -> None:
-    drawn = job_plots(synthetic_report(verdicts=judged()))
-    for name, svg in drawn.items():
-        assert ("It began late" in str(svg)) is (name in ("time",)), name
-    assert "The job hung" in str(job_plots(synthetic_report(1, verdicts=judged()))["time"])
-
-
 def test_text_marks_the_stretch_of_time() -> None:
     lines = job_text(synthetic_report(verdicts=judged())).splitlines()
     spark = next(line for line in lines if line.startswith("  GPU 0 "))
@@ -254,14 +246,6 @@ def test_no_mark_hides_another(spans: list[tuple[float, float, str]]) -> None:
     for row in rows:
         reach = [extent(mark, 3600.0) for mark in row]
         assert all(before[1] <= after[0] for before, after in pairwise(reach))
-
-
-def test_shares_of_work_are_a_bar() -> None:
-    svg = job_page.work({"tensor compute": 0.7, "memory-bound": 0.3, "unknown": 0.0})
-    assert svg is not None
-    assert "tensor compute 70 %" in svg
-    assert "unknown" not in svg
-    assert job_page.work({}) is None
 
 
 def test_where_nothing_was_measured_no_single_counter_is_missing() -> None:

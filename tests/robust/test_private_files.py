@@ -208,7 +208,7 @@ def test_settings_of_numba_in_the_working_directory_are_not_read(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("package", ["api.open_lake", "annexes.lab.figures", "report"])
+@pytest.mark.parametrize("package", ["api.open_lake", "annexes.lab.figures"])
 def test_settings_of_matplotlib_in_the_working_directory_are_not_read(
     tmp_path: Path, package: str
 ) -> None:
@@ -230,7 +230,7 @@ def test_only_packages_that_hide_the_working_directory_import_these_libraries() 
         path for path in SOURCES.rglob("*.py") if importing.search(path.read_text(encoding="utf-8"))
     }
     hiding = "tachograph.catalog.private_files"
-    assert {path.parent.name for path in files} == {"catalog", "figures", "drawing", "lab"}
+    assert {path.parent.name for path in files} == {"catalog", "figures", "lab"}
     for path in files:
         texts = [
             path.read_text(encoding="utf-8"),

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from waste_cases import columns
 
 from jobframes import START, summary
+from svg_reader import read_plot
 from tachograph.catalog.config import SlurmOptions, WasteOptions
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import WASTE
@@ -25,7 +26,7 @@ from tachograph.judge.ledger import WASTE_BUCKETS, WASTE_GROUPINGS, WasteReport,
 from tachograph.judge.partitions import SitePartitions
 from tachograph.report.lines import to_text
 from tachograph.report.waste import money, waste_csv, waste_headline, waste_json, waste_lines
-from tachograph.report.waste_page import waste_html
+from tachograph.report.waste_page import NAMED_USERS, waste_html, waste_plots
 
 HOURS = st.floats(0, 4)
 SPENT = {"never_used": 2.0, "hung": 3.0, "cold_start": 1.0, "idle": 4.0, "imbalance": 0.5}
@@ -411,3 +412,33 @@ def test_names_that_do_not_exist() -> None:
         assert report(spent(), jobs_of=words).jobs_of == cause
     with pytest.raises(UsageError, match="--top 0"):
         report(spent(), by="user", top=0)
+
+
+def test_plots_show_the_hours_of_the_ledger() -> None:
+    jobs = [
+        spent(
+            place, user=f"<u{place}>", gpu_hours_idle=4.0 + place, gpu_hours_in_use=3.0 - place / 9
+        )
+        for place in range(1, 9)
+    ]
+    found = report(*jobs, found=intervals((1, "job_hang", 180)))
+    plots = waste_plots(found)
+    causes = read_plot(str(plots["causes"]))
+    (chart,) = causes.charts
+    lost = found.causes.filter(pl.col("cause").is_in(WASTE))
+    for label, column in (("lost", "gpu_hours"), ("of these recoverable", "recoverable")):
+        ends = [causes.x()(right) for name, _, _, right, _ in chart.boxes if name == label]
+        assert ends == pytest.approx(lost.get_column(column).to_list(), abs=0.2)
+    users = read_plot(str(plots["users"]))
+    (chart,) = users.charts
+    ordered = sorted(found.users.get_column("lost"), reverse=True)
+    shares = [sum(ordered[:count]) / sum(ordered) for count in range(len(ordered) + 1)]
+    ((_, (line,)),) = chart.curves
+    assert [chart.y()(y) for _, y in line] == pytest.approx(shares, abs=0.001)
+    assert [users.x()(x) for x, _ in line] == pytest.approx(range(9), abs=0.01)
+    ((_, points, names),) = chart.dots
+    assert [chart.y()(y) for _, y in points] == pytest.approx(
+        shares[1 : NAMED_USERS + 1], abs=0.001
+    )
+    assert sorted(names) == sorted(found.users.get_column("user").head(NAMED_USERS))
+    assert waste_plots(report(spent()))["users"] is None

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tachograph.annexes.serve.background import Background, Drawings, SharedObjects
+from tachograph.annexes.serve.background import Background, SharedObjects
 from tachograph.api.pages import Pending
 from tachograph.catalog.errors import LakeError, NotFoundError
 
@@ -74,14 +74,6 @@ def test_too_many_that_wait_are_refused_and_old_ones_make_room() -> None:
     assert [background.get(key, make, wait_s=60) for key in (1, 2, 3, 4)] == [b"made"] * 4
     assert background.get(4, lambda _: b"again", wait_s=60) == b"made"
     assert background.get(1, lambda _: b"again", wait_s=60) == b"again"
-
-
-def test_drawings_are_kept_and_bounded() -> None:
-    drawings = Drawings(most=10)
-    assert drawings.get("none", lambda: None) is None
-    assert [drawings.get(key, lambda: "x" * 6) for key in ("a", "b")] == ["x" * 6] * 2
-    assert drawings.get("b", lambda: "again") == "x" * 6
-    assert drawings.get("a", lambda: "anew") == "anew"
 
 
 def test_shared_objects_may_need_each_other_and_are_all_closed() -> None:

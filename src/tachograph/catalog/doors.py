@@ -48,6 +48,7 @@ ANNEX_FUNCTIONS: Mapping[str, str] = MappingProxyType(
         "sharing": "tachograph.annexes.share.job_sharing:read_sharing",
         "lake_study": "tachograph.annexes.lab.lake_study:LakeStudy",
         "study_fields": "tachograph.annexes.lab.lake_study:dataset_type",
+        "figure_formats": "tachograph.annexes.lab.figures.registry:figure_formats",
         "figure_names": "tachograph.annexes.lab.figures.registry:figure_names",
     }
 )

@@ -65,7 +65,6 @@ def option_values() -> Mapping[str, Iterable[str]]:
     from tachograph.cli.registry import COMMANDS
     from tachograph.judge.finding import VERDICTS
     from tachograph.lake.filters import ATTRIBUTIONS, JOB_STATES
-    from tachograph.report.drawing.style import FORMATS
     from tachograph.report.jobs import KNOWN
 
     return {
@@ -73,7 +72,7 @@ def option_values() -> Mapping[str, Iterable[str]]:
         "--columns": KNOWN,
         "--figure": annex_function("figure_names")(),
         "--finding": CODES,
-        "--format": FORMATS,
+        "--format": annex_function("figure_formats")(),
         "--sort": KNOWN,
         "--state": JOB_STATES,
         "--verdict": VERDICTS,

@@ -5,31 +5,32 @@ Its scripts draw what the job did over time; without them and in print there is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from jinja2 import Environment
 from markupsafe import Markup
+from msgspec.structs import replace
 
 from tachograph.catalog.doors import annex_function
 from tachograph.catalog.version import __version__
-from tachograph.judge.activity import number
-from tachograph.judge.steps import StepUse
-from tachograph.report.drawing import job_page
-from tachograph.report.drawing.style import DRAWING
 from tachograph.report.findings import check_text, checks_text, evidence_texts, severity_text
-from tachograph.report.job import GpuUse, JobReport
-from tachograph.report.job_over_time import floats, over_time
+from tachograph.report.job import JobReport
+from tachograph.report.job_plots import (
+    memory_charts,
+    recording_charts,
+    roofline_charts,
+    roofline_sentence,
+    step_charts,
+    work_charts,
+)
 from tachograph.report.job_text import allocation_text
 from tachograph.report.pages import environment
-from tachograph.report.recording import Mark, finding_marks, recording
+from tachograph.report.recording import Mark, Recording, finding_marks, recording, wait_marks
 from tachograph.report.steps import (
-    SHOWN_STEPS,
     STEP_TEXTS,
     gap_sentence,
     shown_gaps,
@@ -37,6 +38,7 @@ from tachograph.report.steps import (
     steps_headline,
     steps_note,
 )
+from tachograph.report.svg import svg
 from tachograph.report.timeline import Series
 
 MANY_GPUS = 16  # up to here the page has a row for each GPU
@@ -48,21 +50,7 @@ def job_html(report: JobReport) -> str:
     return _environment().get_template("job.html.j2").render(values)
 
 
-class KeptDrawings(Protocol):
-    """Cache of drawings."""
-
-    def get(self, key: Hashable, draw: Callable[[], str | None]) -> str | None:
-        """Return the drawing of `key`, drawn unless it is kept."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _NotKept:
-    def get(self, key: Hashable, draw: Callable[[], str | None]) -> str | None:
-        return draw()
-
-
-def job_values(report: JobReport, drawings: KeptDrawings = _NotKept()) -> dict[str, Any]:
+def job_values(report: JobReport) -> dict[str, Any]:
     """Return the values of `job_sections.html.j2`, in whichever page includes it.
 
     `plots` are drawn when they are shown; `labels`: {code: a row of labels}, none here.
@@ -79,7 +67,7 @@ def job_values(report: JobReport, drawings: KeptDrawings = _NotKept()) -> dict[s
         if many and least
         else [("", report.gpus)],
         "many": many,
-        "plots": JobPlots(report, drawings),
+        "plots": JobPlots(report),
         "recording": recording,
         "recording_json": recording_json,
         "labels": {},
@@ -117,7 +105,10 @@ class JobPlots:
     """SVG plots of a job, drawn at first use; None without data."""
 
     report: JobReport
-    drawings: KeptDrawings = _NotKept()
+
+    @cached_property
+    def _recording(self) -> Recording:
+        return recording(self.report)
 
     @cached_property
     def marks(self) -> tuple[Mark, ...]:
@@ -127,99 +118,47 @@ class JobPlots:
     @cached_property
     def time(self) -> Markup | None:
         """All that the GPUs did over time."""
-        return self._drawn(
-            "time", lambda: job_page.over_time(over_time(self.report), marks=self.marks)
-        )
+        charts = recording_charts(self._recording)
+        return svg(charts, label="What the GPUs did over time", marks=self.marks)
 
     @cached_property
     def imbalance(self) -> Markup | None:
         """Use and imbalance of each GPU over time; None without data."""
-
-        def draw() -> str | None:
-            shown = over_time(self.report)
-            if np.isnan(shown.spatial).all() and np.isnan(shown.temporal).all():
-                return None
-            none = np.empty(0)
-            alone = replace(shown, means={}, memory_mib=none, power=(none, none, none))
-            return job_page.over_time(alone, marks=self.marks, name="imbalance")
-
-        return self._drawn("imbalance", draw)
+        panels = tuple(panel for panel in self._recording.panels if panel.unit == "ratio")
+        if not panels:
+            return None
+        charts = recording_charts(replace(self._recording, panels=panels))
+        return svg(charts, label="Imbalance over time", marks=self.marks)
 
     @cached_property
     def steps(self) -> Markup | None:
         """Steps over time."""
-        return self._drawn("steps", lambda: _step_plot(self.report))
+        label = "Steps over time, by their mean utilisation"
+        waits = tuple(wait_marks(self.report))
+        return svg(step_charts(self.report), label=label, marks=waits)
 
     @cached_property
     def work(self) -> Markup | None:
         """Shares of workload classes."""
-        return self._drawn("work", lambda: job_page.work(dict(self.report.work)))
+        charts = work_charts(dict(self.report.work))
+        return svg(charts, label="Shares of GPU time by workload class")
 
     @cached_property
     def roofline(self) -> Markup | None:
-        """Bound of the samples, by pipe."""
-        pipes = {
-            pipe.name: (pipe.compute_fraction, pipe.memory_fraction)
-            for pipe in self.report.pipes
-            if pipe.active_mean
-            and pipe.compute_fraction is not None
-            and pipe.memory_fraction is not None
-        }
-        return self._drawn("roofline", lambda: job_page.roofline(pipes))
+        """Arithmetic intensity and activity over time, by pipe."""
+        label = "Activity of pipes against arithmetic intensity, under the roofline"
+        return svg(roofline_charts(self.report), label=label)
+
+    @cached_property
+    def roofline_words(self) -> str:
+        """What the points of the roofline mean."""
+        return roofline_sentence(self.report)
 
     @cached_property
     def memory(self) -> Markup | None:
         """Peaks of memory."""
-        gpus = self.report.gpus
-        peaks, capacities = _column(gpus, "hbm_used_mib_max"), _column(gpus, "hbm_mib")
-        return self._drawn(
-            "memory", lambda: job_page.memory(peaks, capacities, [gpu.label for gpu in gpus])
-        )
-
-    def _drawn(self, name: str, draw: Callable[[], str | None]) -> Markup | None:
-        """A plot of this analysis of the job: with another one, it has another `seq`."""
-
-        def drawn() -> str | None:
-            with DRAWING:
-                return draw()
-
-        row = self.report.summary
-        svg = self.drawings.get((row.get("job_key"), row.get("seq"), row.get("as_of"), name), drawn)
-        return None if svg is None else Markup(svg)
-
-
-def job_plots(report: JobReport) -> dict[str, Markup | None]:
-    """Return the plots of the page {time, steps, work, roofline, memory}."""
-    plots = JobPlots(report)
-    return {name: getattr(plots, name) for name in ("time", "steps", "work", "roofline", "memory")}
-
-
-def _step_plot(report: JobReport) -> str | None:
-    steps, length_s = report.steps, number(report.summary, "elapsed_s")
-    if length_s is None or steps.start is None:
-        return None
-    bars = [
-        job_page.StepBar(
-            str(step.row["step"]), max(0.0, step.begin_s), min(length_s, step.end_s), _level(step)
-        )
-        for step in steps.largest(SHOWN_STEPS)
-        if step.begin_s is not None and step.end_s is not None
-    ]
-    waits = [(gap, (gap.begin - steps.start).total_seconds()) for gap in steps.waited]
-    return job_page.steps(
-        bars,
-        length_s,
-        marks=[Mark("wait", "idle", begin, begin + gap.elapsed_s) for gap, begin in waits],
-    )
-
-
-def _level(step: StepUse) -> float | None:
-    """Return a step's mean over its bar; None for batch, which covers gaps between sruns."""
-    return step.activity_mean if step.by_srun else None
-
-
-def _column(gpus: Sequence[GpuUse], name: str) -> npt.NDArray[np.float64]:
-    return floats(tuple(number(gpu.row, name) for gpu in gpus))
+        label = "Peak of memory used of each GPU against its capacity"
+        return svg(memory_charts(self.report), label=label)
 
 
 def spark_points(series: Series, *, width: float = 160, height: float = 22) -> list[str]:

@@ -31,7 +31,19 @@ _LEAST_ACTIVE = 0.005  # pipes that never reach it have no line
 Values = tuple[float | None, ...]
 # names of CSS variables, by meaning the same in every plot
 Colour = Literal[
-    "ink", "faint", "accent", "compute", "fp64", "fp32", "fp16", "memory", "problem", "hint", "fact"
+    "ink",
+    "faint",
+    "line",
+    "paper",
+    "accent",
+    "compute",
+    "fp64",
+    "fp32",
+    "fp16",
+    "memory",
+    "problem",
+    "hint",
+    "fact",
 ]
 MarkKind = Literal["finding", "step", "wait", "throttling", "event"]
 

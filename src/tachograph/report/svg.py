@@ -1,46 +1,382 @@
-"""Plots as inline SVG."""
+"""Charts as inline SVG, for print, mail and browsers without script.
+
+Colours are names of the page's CSS variables: an element has the light colour as its own, and the
+page's style sheet replaces it by name. Null is not drawn. All text is escaped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+import zlib
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
-from tachograph.report.recording import Mark
+import msgspec
+from markupsafe import Markup
 
-_CHARACTERS = 118  # of a label that are as wide as a plot, about
-_LONGEST_LABEL = 80
+from tachograph.report.charts import (
+    MOST_LETTERS,
+    Box,
+    Chart,
+    Curve,
+    Dots,
+    Fill,
+    Heat,
+    Layer,
+    extent,
+    label_of,
+    lanes,
+    shown_name,
+)
+from tachograph.report.recording import Colour, Mark, Values
+
+WIDTH = 720.0  # of every plot; the page scales it
+_LETTER = 5.7  # mean width of one, in the font size of 10.5
+_LINE = 15.0  # height of a line of text
+_RIGHT = 14.0
+_DASHES = Markup(' stroke-dasharray="5 3"')
+# where the page's style sheet is missing; on paper and in mail
+_COLOURS: Mapping[Colour, str] = {
+    "ink": "#1c2126", "faint": "#66707a", "line": "#d9dee3", "paper": "#ffffff",
+    "accent": "#2468a8", "compute": "#23784a", "fp64": "#0b5a4e", "fp32": "#4f8a10",
+    "fp16": "#7a7a2a", "memory": "#c76a12", "problem": "#b3261e", "hint": "#8a5c00",
+    "fact": "#4a6785",
+}  # fmt: skip
+# Colours of 0 to 1 in steps of a tenth: viridis of Smith and van der Walt (2015), whose greys rise.
+_HEAT = (
+    (68, 1, 84), (72, 36, 117), (65, 68, 135), (53, 95, 141), (42, 120, 142), (33, 145, 140),
+    (34, 168, 132), (68, 191, 112), (122, 209, 81), (189, 223, 38), (253, 231, 37),
+)  # fmt: skip
 
 
-def lanes(marks: Sequence[Mark], length_s: float) -> list[list[Mark]]:
-    """Return marks in rows, in order of begin, in which neither they nor their labels overlap.
+class _Frame(msgspec.Struct, frozen=True):
+    """Where a chart is in its drawing."""
 
-    >>> early, late, long = (
-    ...     Mark("finding", label, *span)
-    ...     for label, span in (("a", (0, 10)), ("b", (50, 60)), ("c", (5, 70)))
-    ... )
-    >>> [[mark.label for mark in lane] for lane in lanes([early, late, long], 100)]
-    [['a', 'b'], ['c']]
+    left: float
+    top: float
+    width: float
+    height: float
+    chart: Chart
+
+    def x(self, value: float) -> float:
+        return self.left + self.width * self.chart.x.share(value)
+
+    def y(self, value: float) -> float:
+        return self.top + self.height * (1 - self.chart.y.share(value))
+
+
+def svg(charts: Sequence[Chart], *, label: str, marks: Sequence[Mark] = ()) -> Markup | None:
+    """Return charts below each other; None if there are none.
+
+    The charts share an axis x, which is drawn below the last one; marks are intervals on it.
     """
-    rows: list[list[Mark]] = []
-    for mark in sorted(marks, key=lambda one: (one.begin_s, -one.end_s)):
-        taken = extent(mark, length_s)[0]
-        row = next((row for row in rows if extent(row[-1], length_s)[1] <= taken), None)
-        if row is None:
-            rows.append([mark])
-        else:
-            row.append(mark)
-    return rows
+    if not charts:
+        return None
+    widest = max((len(tick.label) for chart in charts for tick in chart.y.ticks), default=0)
+    left = max(44.0, 10 + _LETTER * min(widest, MOST_LETTERS))
+    rows = lanes(marks, charts[0].x.high)
+    parts: list[Markup] = []
+    top = 4.0 + _LINE * len(rows)
+    frames: list[_Frame] = []
+    for chart in charts:
+        heading, used = _heading(chart, left, top)
+        parts.extend(heading)
+        frames.append(_Frame(left, top + used, WIDTH - left - _RIGHT, chart.height, chart))
+        top += used + chart.height + 9
+    for frame in frames:
+        parts.extend(_grid(frame))
+        parts.extend(_layer(layer, frame) for layer in frame.chart.layers)
+        for row in rows:
+            parts.extend(_shade(mark, frame) for mark in row)
+    for place, row in enumerate(rows):
+        parts.extend(_mark_label(mark, frames[0], 4 + _LINE * place) for mark in row)
+    below, used = _axis_x(frames[-1])
+    parts.extend(below)
+    return Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img" aria-label="{}" '
+        'viewBox="0 0 {:g} {:.0f}" font-family="system-ui, sans-serif" font-size="10.5" '
+        'stroke-linejoin="round">{}</svg>'
+    ).format(label, WIDTH, top - 9 + used, Markup("").join(parts))
 
 
-def extent(mark: Mark, length_s: float) -> tuple[float, float]:
-    """Return start and end of a mark with its label; a label at the edge ends with its bar."""
-    label_s = (len(label_of(mark)) + 2) * length_s / _CHARACTERS
-    if mark.begin_s + label_s <= length_s:
-        return mark.begin_s, max(mark.end_s, mark.begin_s + label_s)
-    return min(mark.begin_s, max(0.0, mark.end_s - label_s)), mark.end_s
-
-
-def label_of(mark: Mark) -> str:
-    """Return the label, truncated if too long."""
-    return (
-        mark.label if len(mark.label) <= _LONGEST_LABEL else f"{mark.label[: _LONGEST_LABEL - 1]}…"
+def _group(name: str, colour: Colour, content: Markup, label: str = "") -> Markup:
+    """Return elements of one colour; `label` is shown under the pointer."""
+    title = Markup("<title>{}</title>").format(shown_name(label, most=200)) if label else ""
+    return Markup('<g class="{} {}" color="{}">{}{}</g>').format(
+        name, colour, _COLOURS[colour], title, content
     )
+
+
+def _text(x: float, y: float, words: str, *, anchor: str = "start") -> Markup:
+    return Markup(
+        '<text x="{:.1f}" y="{:.1f}" text-anchor="{}" fill="currentColor">{}</text>'
+    ).format(x, y, anchor, shown_name(words, most=200))
+
+
+def _path(steps: str, *, width: float = 1.3, more: str = "") -> Markup:
+    return Markup('<path d="{}" fill="none" stroke="currentColor" stroke-width="{:g}"{}/>').format(
+        steps, width, more
+    )
+
+
+def _rect(x: float, y: float, width: float, height: float, *, opacity: float = 1.0) -> Markup:
+    return Markup(
+        '<rect x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" fill="currentColor"'
+        ' fill-opacity="{:g}"/>'
+    ).format(x, y, width, height, opacity)
+
+
+def _heading(chart: Chart, left: float, top: float) -> tuple[list[Markup], float]:
+    """Return the title and the legend on one line, or on more if they need them; their height."""
+    entries: dict[str, Curve | Fill | Box | Dots] = {}
+    for layer in chart.layers:
+        if isinstance(layer, Heat) or not layer.label:
+            continue
+        if not isinstance(layer, Box) or layer.legend:
+            entries[layer.label] = layer
+    if not chart.title and not entries:
+        return [], 4.0
+    x, y = left, top + _LINE - 4
+    parts: list[Markup] = []
+    if chart.title:
+        parts.append(_group("title", "faint", _text(x, y, chart.title)))
+        x += _LETTER * len(chart.title) + 16
+    for name, layer in entries.items():
+        label = shown_name(name)
+        wide = 20 + _LETTER * len(label) + 12
+        if x > left and x + wide > WIDTH:
+            x, y = left, y + _LINE
+        parts.append(_group("key", layer.colour, _swatch(layer, x, y)))
+        parts.append(_group("key", "ink", _text(x + 20, y, label)))
+        x += wide
+    return parts, y - top + 8
+
+
+def _swatch(layer: Curve | Fill | Box | Dots, x: float, y: float) -> Markup:
+    match layer:
+        case Curve():
+            dashes = _DASHES if layer.dashed else ""
+            return _path(f"M{x:.1f},{y - 4:.1f}h16", width=2, more=dashes)
+        case Dots():
+            return _dot(x + 8, y - 4)
+        case Fill():
+            return _rect(x, y - 8, 14, 8, opacity=0.25)
+        case Box():
+            return _rect(x, y - 8, 14, 8, opacity=layer.opacity)
+
+
+def _grid(frame: _Frame) -> Iterator[Markup]:
+    axis = frame.chart.y
+    right = frame.left + frame.width
+    if axis.grid:
+        lines = "".join(
+            f"M{frame.left:.1f},{frame.y(tick.value):.2f}H{right:.1f}" for tick in axis.ticks
+        )
+        yield _group("grid", "line", _path(lines, width=0.7))
+    labels = [
+        _text(frame.left - 6, frame.y(tick.value) + 3.5, shown_name(tick.label), anchor="end")
+        for tick in axis.ticks
+    ]
+    yield _group("y", "ink", Markup("").join(labels))
+
+
+def _axis_x(frame: _Frame) -> tuple[list[Markup], float]:
+    """Return the axis below a chart, and its height."""
+    axis, bottom = frame.chart.x, frame.top + frame.height
+    right = frame.left + frame.width
+    ticks = "".join(f"M{frame.x(tick.value):.2f},{bottom:.1f}v4" for tick in axis.ticks)
+    line = f"M{frame.left:.1f},{bottom:.1f}H{right:.1f}{ticks}"
+    parts = [_group("axis", "line", _path(line, width=1))]
+    labels, seconds = [], []
+    for tick in axis.ticks:
+        x = frame.x(tick.value)
+        half = _LETTER * max(len(tick.label), len(tick.second)) / 2
+        anchor = "start" if x - half < 0 else "end" if x + half > WIDTH else "middle"
+        labels.append(_text(x, bottom + _LINE, tick.label, anchor=anchor))
+        if tick.second:
+            seconds.append(_text(x, bottom + 2 * _LINE - 2, tick.second, anchor=anchor))
+    parts.append(_group("x", "ink", Markup("").join(labels)))
+    parts.append(_group("clock", "faint", Markup("").join(seconds)))
+    height = 6 + _LINE * (2 if seconds else 1)
+    if axis.title:
+        height += _LINE
+        title = _text(right, bottom + height - 5, axis.title, anchor="end")
+        parts.append(_group("title", "faint", title))
+    return parts, height
+
+
+def _layer(layer: Layer, frame: _Frame) -> Markup:
+    match layer:
+        case Curve():
+            return _curve(layer, frame)
+        case Fill():
+            return _fill(layer, frame)
+        case Box():
+            return _box(layer, frame)
+        case Dots():
+            return _dots(layer, frame)
+        case Heat():
+            return _heat(layer, frame)
+
+
+def _curve(layer: Curve, frame: _Frame) -> Markup:
+    lines: list[str] = []
+    lonely: list[Markup] = []
+    for stretch in _stretches(layer.ys):
+        points = [
+            (frame.x(x), frame.y(y)) for x, y in zip(layer.xs[stretch], layer.ys[stretch], strict=True)
+        ]  # fmt: skip
+        lines.append("M" + " ".join(f"{x:.2f},{y:.2f}" for x, y in points))
+        if len(points) == 1:  # a line of one point cannot be seen
+            lonely.append(_dot(*points[0], radius=1.6))
+    content = _path("".join(lines), more=_DASHES if layer.dashed else "")
+    return _group("curve", layer.colour, content + Markup("").join(lonely), layer.label)
+
+
+def _stretches(values: Values) -> Iterator[slice]:
+    """Return the runs of values that are not null.
+
+    >>> list(_stretches((None, 1.0, 2.0, None, 3.0)))
+    [slice(1, 3, None), slice(4, 5, None)]
+    """
+    begin = None
+    for place, value in enumerate((*values, None)):
+        if value is None and begin is not None:
+            yield slice(begin, place)
+            begin = None
+        elif value is not None and begin is None:
+            begin = place
+
+
+def _fill(layer: Fill, frame: _Frame) -> Markup:
+    areas: list[str] = []
+    for stretch in _stretches(layer.high):
+        xs = [frame.x(x) for x in layer.xs[stretch]]
+        above = [frame.y(y) for y in layer.high[stretch]]
+        below = [frame.y(y) for y in layer.low[stretch]]
+        outline = (*zip(xs, above, strict=True), *zip(xs[::-1], below[::-1], strict=True))
+        areas.append("M" + " ".join(f"{x:.2f},{y:.2f}" for x, y in outline) + "Z")
+    path = Markup('<path d="{}" fill="currentColor" fill-opacity="0.25"/>').format("".join(areas))
+    return _group("fill", layer.colour, path, layer.label)
+
+
+def _box(layer: Box, frame: _Frame) -> Markup:
+    left, right = (frame.x(value) for value in layer.x)
+    top, bottom = sorted(frame.y(value) for value in layer.y)
+    box = _rect(left, top, max(1.0, right - left), bottom - top, opacity=layer.opacity)
+    if layer.level is None:
+        return _group("box", layer.colour, box, layer.label)
+    title = Markup("<title>{}</title>").format(shown_name(layer.label, most=200))
+    return Markup('<g class="box" color="{}">{}{}</g>').format(heat_colour(layer.level), title, box)
+
+
+def _dots(layer: Dots, frame: _Frame) -> Markup:
+    points = [(frame.x(x), frame.y(y)) for x, y in zip(layer.xs, layer.ys, strict=True)]
+    content = Markup("").join(_dot(x, y) for x, y in points)
+    names: list[Markup] = []
+    lowest = 0.0
+    # From the last to the first: names of points that are close together go down, not over it.
+    for (x, y), name in reversed([*zip(points, layer.names, strict=False)]):
+        lowest = max(y + 10, lowest + 12)
+        names.append(_text(x + 6, lowest, shown_name(name)))
+    return _group("dots", layer.colour, content + Markup("").join(names), layer.label)
+
+
+def _dot(x: float, y: float, *, radius: float = 2.6) -> Markup:
+    return Markup(
+        '<circle cx="{:.2f}" cy="{:.2f}" r="{:g}" fill="currentColor" fill-opacity="0.75"/>'
+    ).format(x, y, radius)
+
+
+def _heat(layer: Heat, frame: _Frame) -> Markup:
+    """Return a picture of one pixel per cell, cut off where the axis ends."""
+    image = b64encode(_png(layer.rows)).decode()
+    wide = frame.width * layer.x_end / frame.chart.x.high
+    picture = Markup(
+        '<svg class="heat" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}">'
+        '<image href="data:image/png;base64,{}" width="{:.2f}" height="{:.2f}" '
+        'preserveAspectRatio="none" image-rendering="pixelated"/></svg>'
+    ).format(frame.left, frame.top, frame.width, frame.height, image, wide, frame.height)
+    if frame.height / len(layer.rows) < 8:
+        return picture
+    between = "".join(
+        f"M{frame.left:.1f},{frame.top + frame.height * row / len(layer.rows):.2f}h{frame.width:.2f}"
+        for row in range(1, len(layer.rows))
+    )
+    return picture + _group("between", "paper", _path(between))
+
+
+def _png(rows: Sequence[Values]) -> bytes:
+    """Return rows of 0..1 as PNG: pixel 0 is transparent, 1 to 255 are the colours of 0 to 1."""
+    lines = []
+    for row in rows:
+        pixels = (
+            0 if level is None else 1 + round(254 * min(1.0, max(0.0, level))) for level in row
+        )
+        lines.append(b"\0" + bytes(pixels))
+    header = struct.pack(">IIBBBBB", len(rows[0]), len(rows), 8, 3, 0, 0, 0)
+    chunks = (
+        (b"IHDR", header),
+        (b"PLTE", _palette()),
+        (b"tRNS", b"\0"),
+        (b"IDAT", zlib.compress(b"".join(lines), 9)),
+        (b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
+@cache
+def _palette() -> bytes:
+    colours = (heat_colour(place / 254) for place in range(255))
+    return bytes(3) + b"".join(bytes.fromhex(colour[1:]) for colour in colours)
+
+
+def heat_colour(level: float) -> str:
+    """Return the colour of a value of 0..1: dark is 0, yellow is 1.
+
+    >>> heat_colour(0.0), heat_colour(1.0), heat_colour(0.55)
+    ('#440154', '#fde725', '#229d88')
+    """
+    place = min(1.0, max(0.0, level)) * (len(_HEAT) - 1)
+    first = min(int(place), len(_HEAT) - 2)
+    pairs = zip(_HEAT[first], _HEAT[first + 1], strict=True)
+    mixed = (round(low + (high - low) * (place - first)) for low, high in pairs)
+    return "#" + "".join(f"{part:02x}" for part in mixed)
+
+
+def _mark_colour(mark: Mark) -> Colour:
+    if mark.severity == "problem":
+        return "problem"
+    return "fact" if mark.severity == "fact" else "hint"
+
+
+def _ends(mark: Mark, frame: _Frame) -> tuple[float, float]:
+    begin = frame.x(mark.begin_s)
+    return begin, max(begin + 1.5, frame.x(mark.end_s))
+
+
+def _shade(mark: Mark, frame: _Frame) -> Markup:
+    """Return the ground and the edges of a marked interval; the edges are seen on any colour."""
+    begin, end = _ends(mark, frame)
+    edges = "".join(f"M{x:.2f},{frame.top:.1f}v{frame.height:.1f}" for x in (begin, end))
+    colour = _mark_colour(mark)
+    ground = Markup("")
+    if not any(isinstance(layer, Heat) for layer in frame.chart.layers):
+        ground = _rect(begin, frame.top, end - begin, frame.height, opacity=0.12)
+    return _group("halo", "paper", _path(edges, width=2.4)) + _group(
+        "shade", colour, ground + _path(edges, width=1.2, more=Markup(' stroke-dasharray="4 2"'))
+    )
+
+
+def _mark_label(mark: Mark, frame: _Frame, top: float) -> Markup:
+    begin, end = _ends(mark, frame)
+    bar = _rect(begin, top + _LINE - 4, end - begin, 3)
+    left = mark.begin_s <= extent(mark, frame.chart.x.high)[0]
+    words = _text(
+        begin if left else end, top + _LINE - 6, label_of(mark), anchor="start" if left else "end"
+    )
+    return _group("mark", _mark_colour(mark), bar) + _group("mark", "ink", words)

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 
 import polars as pl
 from jinja2 import Environment
 from markupsafe import Markup
+from msgspec.structs import replace
 
 from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import plural, text
 from tachograph.catalog.version import __version__
 from tachograph.judge.ledger import WASTE_LEFT_OUT, WasteReport
-from tachograph.report.drawing import waste_page
-from tachograph.report.drawing.style import DRAWING
+from tachograph.report.charts import (
+    Box,
+    Chart,
+    Curve,
+    Dots,
+    Fill,
+    amount_axis,
+    fraction_axis,
+    rows_axis,
+)
 from tachograph.report.pages import environment
+from tachograph.report.recording import Colour
+from tachograph.report.svg import svg
 from tachograph.report.waste import (
     WASTE_HELD,
     WASTE_NO_PRICE,
@@ -23,6 +36,13 @@ from tachograph.report.waste import (
     money,
     unpriced,
     waste_headline,
+)
+
+NAMED_USERS = 5  # in the curve
+# (column, colour, label, opacity) of the bars of a cause, the second over the first
+_CAUSE_BARS: Sequence[tuple[str, Colour, str, float]] = (
+    ("gpu_hours", "faint", "lost", 0.35),
+    ("recoverable", "problem", "of these recoverable", 1.0),
 )
 
 
@@ -52,17 +72,50 @@ def waste_values(report: WasteReport) -> dict[str, object]:
 
 def waste_plots(report: WasteReport) -> dict[str, Markup | None]:
     """Return the SVG plots {causes, users}; None without data."""
+    return {
+        "causes": svg(
+            cause_charts(report), label="GPU-hours lost by cause, and the recoverable part of them"
+        ),
+        "users": svg(user_charts(report), label="Lost GPU-hours of users, added up, most first"),
+    }
+
+
+def cause_charts(report: WasteReport) -> list[Chart]:
+    """Return GPU-hours of each cause, and which part of them is recoverable."""
     lost = report.causes.filter(pl.col("cause").is_in(WASTE))
-    hours, back = (lost.get_column(name).to_numpy() for name in ("gpu_hours", "recoverable"))
-    users = [name or "not known" for name in report.users.get_column("user")]
-    with DRAWING:
-        svgs = {
-            "causes": waste_page.by_cause(
-                [cause_label(cause) for cause in lost.get_column("cause")], hours, back
-            ),
-            "users": waste_page.by_user(users, report.users.get_column("lost").to_numpy()),
-        }
-    return {name: None if svg is None else Markup(svg) for name, svg in svgs.items()}
+    hours = lost.get_column("gpu_hours").to_list()
+    if not any(hours):
+        return []
+    boxes = [
+        Box((0.0, value), (place - 0.31, place + 0.31), colour, label, opacity=opacity)
+        for column, colour, label, opacity in _CAUSE_BARS
+        for place, value in enumerate(lost.get_column(column).to_list())
+    ]
+    axis = amount_axis(max(hours), "", ticks=6, title="GPU-hours")
+    rows = rows_axis([cause_label(cause) for cause in lost.get_column("cause")])
+    return [Chart("", 20.0 * len(hours), axis, rows, tuple(boxes))]
+
+
+def user_charts(report: WasteReport) -> list[Chart]:
+    """Return the cumulative share of lost GPU-hours by user, most first."""
+    users = report.users.sort("lost", descending=True, maintain_order=True)
+    lost = users.get_column("lost").to_list()
+    total = sum(lost)
+    if len(lost) < 2 or not total:
+        return []
+    shares = (0.0, *(min(1.0, added / total) for added in accumulate(lost)))
+    xs = [float(place) for place in range(len(shares))]
+    names = tuple(name or "not known" for name in users.get_column("user").head(NAMED_USERS))
+    named = slice(1, len(names) + 1)
+    layers = (
+        Fill(xs, (0.0,) * len(xs), shares, "accent"),
+        Curve(xs, shares, "accent"),
+        Dots(xs[named], shares[named], "ink", names=names),
+    )
+    counts = amount_axis(len(lost), "", ticks=8, title="users, most lost first")
+    whole = tuple(tick for tick in counts.ticks if tick.value.is_integer())
+    axis = replace(counts, high=float(len(lost)), ticks=whole)
+    return [Chart("Share of the lost GPU-hours", 160, axis, fraction_axis(step=0.25), layers)]
 
 
 @cache

@@ -20,7 +20,7 @@ from tachograph.annexes.lab.figures.dataset import (
 )
 from tachograph.annexes.lab.figures.numbers import FigureNumbers, Study, StudyOptions
 from tachograph.annexes.lab.figures.radar import draw
-from tachograph.annexes.lab.figures.registry import FigureEntry, find_figure
+from tachograph.annexes.lab.figures.registry import FORMATS, FigureEntry, find_figure
 from tachograph.annexes.lab.figures.statistics import WHISKERS
 from tachograph.annexes.lab.figures.study import (
     VARIANTS,
@@ -51,7 +51,6 @@ from tachograph.lake.filters import JobFilter
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.state import is_stale
 from tachograph.pipeline.windows import spatial_imbalance, with_gpus_held
-from tachograph.report.drawing.style import FORMATS
 from tachograph.report.lines import to_text
 
 WINDOWS_MIN = (1, 5, 15, 30)

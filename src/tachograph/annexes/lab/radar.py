@@ -9,15 +9,15 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.annexes.lab.figures import radar
+from tachograph.annexes.lab.figures import radar, style
 from tachograph.annexes.lab.figures.numbers import FigureNumbers
+from tachograph.annexes.lab.figures.registry import FORMATS
 from tachograph.annexes.lab.figures.study import Progress
 from tachograph.annexes.lab.study import json_text
 from tachograph.annexes.lab.study_files import check_formats, csv_of, writable
 from tachograph.catalog.units import text
 from tachograph.catalog.version import __version__
 from tachograph.judge.workload.classes import AXES, AXIS_NAMES
-from tachograph.report.drawing import style
 from tachograph.report.json_values import json_values
 
 
@@ -76,7 +76,7 @@ def write_radar(
     report: RadarReport,
     folder: Path,
     *,
-    formats: Sequence[str] = style.FORMATS,
+    formats: Sequence[str] = FORMATS,
     progress: Progress | None = None,
 ) -> tuple[str, ...]:
     """Write the plots of jobs and classes, and their numbers; return the file names.

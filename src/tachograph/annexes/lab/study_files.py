@@ -21,8 +21,11 @@ import polars as pl
 from jinja2 import Environment
 from markupsafe import Markup
 
-from tachograph.annexes.lab.figures.registry import QUESTIONS
+from tachograph.annexes.lab.figures import style
+from tachograph.annexes.lab.figures.inline_svg import inlined
+from tachograph.annexes.lab.figures.registry import FORMATS, QUESTIONS
 from tachograph.annexes.lab.figures.study import MadeFigure, Progress, StudyReport
+from tachograph.annexes.lab.figures.style import PAGE_IN
 from tachograph.annexes.lab.study import (
     NOT_ANSWERED,
     caption,
@@ -40,9 +43,6 @@ from tachograph.catalog.columns import local_time
 from tachograph.catalog.errors import ExportError, UsageError
 from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.version import __version__
-from tachograph.report.drawing import style
-from tachograph.report.drawing.inline_svg import inlined
-from tachograph.report.drawing.style import PAGE_IN
 from tachograph.report.pages import environment
 
 _WIDTH = re.compile(rb'<svg [^>]*?width="([\d.]+)pt"')
@@ -142,7 +142,7 @@ def write_study(
     report: StudyReport,
     folder: Path,
     *,
-    formats: Sequence[str] = style.FORMATS,
+    formats: Sequence[str] = FORMATS,
     progress: Progress | None = None,
 ) -> WrittenStudy:
     """Write the study into a folder, created if missing; return the file names.
@@ -177,8 +177,8 @@ def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
     Errors: UsageError for an unknown format.
     """
     for name in formats:
-        if name not in style.FORMATS:
-            raise UsageError(f"no format {name!r}", do=f"use {', '.join(style.FORMATS)}")
+        if name not in FORMATS:
+            raise UsageError(f"no format {name!r}", do=f"use {', '.join(FORMATS)}")
     return tuple(dict.fromkeys(formats))
 
 

@@ -19,7 +19,6 @@ KEPT_BYTES = 128 << 20  # of reports; the one that was used longest ago goes fir
 WAITING = 24  # reports that are not made yet; a further one is refused
 WAITING_OF_ONE = 8  # of those, as many for one viewer: others can still have theirs made
 FIRST_WAIT_S = 1.0  # what takes less is shown at once
-KEPT_CHARACTERS = 32_000_000  # of drawings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +28,6 @@ class BackgroundJob:
     future: Future[bytes]
     progress: Pending
     owner: str
-
-
-@dataclass(slots=True)
-class Drawings:
-    """Drawings as text, by all that they depend on; the ones that were used longest ago go first.
-
-    A drawing is found by who may see what it is made of: the caller reads that first.
-    """
-
-    most: int = KEPT_CHARACTERS
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _kept: OrderedDict[Hashable, str | None] = field(default_factory=OrderedDict)
-    _length: int = 0
-
-    def get(self, key: Hashable, draw: Callable[[], str | None]) -> str | None:
-        """Return the drawing of `key`, cached; None if there is nothing to draw."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        drawn = draw()
-        with self._lock:
-            self._length += len(drawn or "") - len(self._kept.pop(key, None) or "")
-            self._kept[key] = drawn
-            while self._length > self.most:
-                self._length -= len(self._kept.popitem(last=False)[1] or "")
-        return drawn
 
 
 @dataclass(slots=True)
@@ -95,7 +67,6 @@ class Background:
     kept_bytes: int = KEPT_BYTES
     waiting: int = WAITING
     waiting_of_one: int = WAITING_OF_ONE
-    drawings: Drawings = field(default_factory=Drawings)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _jobs: OrderedDict[Hashable, BackgroundJob] = field(default_factory=OrderedDict)
     _worker: ThreadPoolExecutor = field(

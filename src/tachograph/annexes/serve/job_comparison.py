@@ -13,10 +13,10 @@ from tachograph.catalog.columns import COLUMN_UNITS
 from tachograph.catalog.units import text
 from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
-from tachograph.report.drawing import job_page
-from tachograph.report.drawing.style import DRAWING
 from tachograph.report.job import JobReport
-from tachograph.report.job_over_time import floats
+from tachograph.report.job_plots import ComparedLine, compared_charts
+from tachograph.report.recording import COUNTER_LABELS
+from tachograph.report.svg import svg
 
 MOST_JOBS = 4
 # {column of job_summaries: label}
@@ -81,15 +81,14 @@ class JobComparison:
         measured = set[str]().union(*(timeline.means for timeline in timelines))
         counter = next((name for name in _DRAWN if name in measured), "")
         lines = [
-            job_page.ComparedLine(
-                f"job {report.job}", timeline.bin_s, floats(timeline.means[counter])
-            )
+            ComparedLine(f"job {report.job}", timeline.bin_s, timeline.means[counter])
             for report, timeline in zip(self.reports, timelines, strict=True)
             if counter in timeline.means
         ]
-        with DRAWING:
-            svg = job_page.compared(lines, counter)
-        return None if svg is None else Markup(svg)
+        what = COUNTER_LABELS.get(counter, counter)
+        return svg(
+            compared_charts(lines), label=f"{what} of each job over time, mean over its GPUs"
+        )
 
 
 def compare_jobs(reports: Sequence[JobReport]) -> JobComparison:

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -130,8 +129,7 @@ def _walk(end: str) -> str:
     _step(["jobs", "--where", "gpu_hours>2", "--sort", "gpu_util_mean", "--limit", "15"])
     worst = _worst()
     _step(["job", worst])
-    if find_spec("matplotlib") is not None:  # the core alone draws no plots
-        _step(["job", worst, "--html", _page(worst)])
+    _step(["job", worst, "--html", _page(worst)])
     return worst
 
 

@@ -130,11 +130,11 @@ def _radar(arguments: Arguments) -> int:
 
     import polars as pl
 
+    from tachograph.annexes.lab.figures.registry import FORMATS
     from tachograph.annexes.lab.radar import build_radar, radar_json, write_radar
     from tachograph.api.choices import described
     from tachograph.cli.options import open_lake
     from tachograph.lake.query import select_jobs
-    from tachograph.report.drawing.style import FORMATS
 
     given = [
         name for name, default in arguments.of_study.items() if getattr(arguments, name) != default
@@ -179,11 +179,11 @@ def _show_radar(report: RadarReport, folder: Path, files: Sequence[str], *, no_c
 def _study(arguments: Arguments) -> int:
     from pathlib import Path
 
+    from tachograph.annexes.lab.figures.registry import FORMATS
     from tachograph.annexes.lab.study import study_json
     from tachograph.annexes.lab.study_files import check_folder, check_formats
     from tachograph.api.open_lake import OpenLake
     from tachograph.cli.options import open_lake
-    from tachograph.report.drawing.style import FORMATS
 
     opened, narrator = open_lake(arguments), Narrator.of(arguments)
     folder, formats = Path(arguments.output or FOLDER), check_formats(arguments.format or FORMATS)

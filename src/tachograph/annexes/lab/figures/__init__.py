@@ -1,3 +1,3 @@
-"""Figures, one file each: compute numbers and draw them; plots of pages as inline SVG."""
+"""Figures, one file each: compute numbers and draw them."""
 
 import tachograph.catalog.private_files  # noqa: F401  # before matplotlib, which reads ./matplotlibrc

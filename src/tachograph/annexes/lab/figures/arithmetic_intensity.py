@@ -18,6 +18,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
+from tachograph.annexes.lab.figures import style
+from tachograph.annexes.lab.figures.names import drawn_name
 from tachograph.annexes.lab.figures.numbers import (
     Fact,
     FigureNumbers,
@@ -31,8 +33,6 @@ from tachograph.catalog.devices import DEVICES_BY_NAME, Device, match_device, ri
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
 from tachograph.pipeline.kernel import INTENSITY_BINS, intensity_edges
-from tachograph.report.drawing import style
-from tachograph.report.drawing.names import drawn_name
 
 PIPE_NAMES: Mapping[str, str] = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "tensor"}
 MOST_MODELS = 6  # lines that can be distinguished

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.arithmetic_intensity import PIPE_NAMES
 from tachograph.annexes.lab.figures.numbers import (
     Fact,
@@ -26,7 +27,6 @@ from tachograph.annexes.lab.figures.numbers import (
     share,
 )
 from tachograph.judge.limiter import LINKS, NEITHER
-from tachograph.report.drawing import style
 
 LIMITERS: Mapping[str, str] = {"compute": "compute", "memory": "memory", **LINKS, NEITHER: NEITHER}
 _LOOKS: Mapping[str, tuple[str, str]] = {

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.numbers import (
     Fact,
     FigureNumbers,
@@ -27,7 +28,6 @@ from tachograph.annexes.lab.figures.numbers import (
 from tachograph.annexes.lab.figures.statistics import LEAST_JOBS, Floats, unit_ranks
 from tachograph.catalog.counters import COUNTERS, CounterKind
 from tachograph.catalog.units import plural
-from tachograph.report.drawing import style
 
 STRONG = 0.7  # |rho| that is written into the cell
 PARTNERS = 3  # of utilisation, in the sentences

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.numbers import (
     Fact,
     FigureNumbers,
@@ -25,7 +26,6 @@ from tachograph.annexes.lab.figures.numbers import (
 )
 from tachograph.annexes.lab.figures.statistics import box_caption, boxes
 from tachograph.catalog.units import text
-from tachograph.report.drawing import style
 
 J_PER_KWH = 3.6e6
 BINS_PER_DECADE = 2

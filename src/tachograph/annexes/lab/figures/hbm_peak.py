@@ -7,6 +7,7 @@ import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.numbers import (
     Fact,
     FigureNumbers,
@@ -18,7 +19,6 @@ from tachograph.annexes.lab.figures.numbers import (
 )
 from tachograph.annexes.lab.figures.statistics import cumulative, histogram
 from tachograph.catalog.units import KI, text
-from tachograph.report.drawing import style
 
 LITTLE, HALF, MUCH, FULL = 0.20, 0.50, 0.80, 0.90  # of the capacity
 # Capacities from this fraction of the largest on count as it: drivers report up to a tenth less.

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import polars as pl
 from matplotlib.figure import Figure
 
+from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.numbers import (
     Fact,
     FigureNumbers,
@@ -24,7 +25,6 @@ from tachograph.annexes.lab.figures.numbers import (
 )
 from tachograph.annexes.lab.figures.statistics import boxes, cumulative
 from tachograph.catalog.units import text
-from tachograph.report.drawing import style
 
 LOW, HIGH = 0.30, 0.70  # of mean utilisation
 EVEN = 0.30  # imbalance below which a job counts as even, or steady

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import polars as pl
 from matplotlib.figure import Figure
 
+from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.imbalance_bands import (
     EVEN,
     STRIP_CAPTION,
@@ -23,7 +24,6 @@ from tachograph.annexes.lab.figures.imbalance_bands import (
 from tachograph.annexes.lab.figures.numbers import Fact, FigureNumbers, Study, count_jobs
 from tachograph.annexes.lab.figures.statistics import boxes, cumulative
 from tachograph.catalog.units import plural, text
-from tachograph.report.drawing import style
 
 PIPE_LETTERS: Mapping[str, str] = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "T"}
 TYPE_NAMES: Mapping[str, str] = {"compute": "compute-bound", "memory": "memory-bound"}

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.numbers import (
     Fact,
     FigureNumbers,
@@ -22,7 +23,6 @@ from tachograph.annexes.lab.figures.numbers import (
 )
 from tachograph.annexes.lab.figures.statistics import box_caption, boxes
 from tachograph.catalog.units import plural, text
-from tachograph.report.drawing import style
 
 Bin: TypeAlias = tuple[int, int]
 

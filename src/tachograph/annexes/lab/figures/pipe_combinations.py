@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.numbers import (
     Fact,
     FigureNumbers,
@@ -20,7 +21,6 @@ from tachograph.annexes.lab.figures.numbers import (
 )
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
-from tachograph.report.drawing import style
 
 DRAWN = 12  # combinations; the others are in the table only
 NAMED = 3  # combinations in the sentences

@@ -15,11 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 
+from tachograph.annexes.lab.figures import style
+from tachograph.annexes.lab.figures.names import drawn_name
 from tachograph.annexes.lab.figures.numbers import Fact, FigureNumbers
 from tachograph.catalog.errors import UsageError
 from tachograph.judge.workload.classes import AXES, AXIS_NAMES, FULL_IO_BYTES_PER_S, RULED
-from tachograph.report.drawing import style
-from tachograph.report.drawing.names import drawn_name
 
 GROUPS: Mapping[str, str | None] = MappingProxyType(
     {"job": "job_key", "user": "user", "account": "account", "partition": "partition", "workload": "workload",

@@ -32,6 +32,8 @@ QUESTIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+FORMATS = ("pdf", "svg", "png")
+
 
 @dataclass(frozen=True, slots=True)
 class FigureEntry:
@@ -67,6 +69,11 @@ FIGURES: tuple[FigureEntry, ...] = (
     FigureEntry(12, "bounds", "What limits jobs: the published type and the limiter", "RQ3"),
     FigureEntry(13, "window_lengths", "Spatial imbalance by length of windows", "RQ4"),
 )
+
+
+def figure_formats() -> tuple[str, ...]:
+    """Return the formats of files of figures."""
+    return FORMATS
 
 
 def figure_names() -> list[str]:

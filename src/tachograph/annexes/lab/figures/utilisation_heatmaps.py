@@ -14,12 +14,12 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
+from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.numbers import Fact, FigureNumbers, Study, not_recorded
 from tachograph.annexes.lab.figures.pipe_combinations import PIPE_NAMES
 from tachograph.annexes.lab.figures.statistics import Floats, rank_correlation
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
-from tachograph.report.drawing import style
 
 BINS = 10
 TYPES = ("compute", "memory")

@@ -12,6 +12,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.imbalance_bands import (
     BAND_COLOURS,
     BAND_LINES,
@@ -27,7 +28,6 @@ from tachograph.annexes.lab.figures.imbalance_bands import (
 from tachograph.annexes.lab.figures.numbers import Fact, FigureNumbers, Study, count_jobs, percent
 from tachograph.annexes.lab.figures.statistics import boxes, cumulative
 from tachograph.catalog.units import text
-from tachograph.report.drawing import style
 
 _LOOKS: Mapping[int, tuple[str, str]] = {
     60: (style.INK, "-"),

@@ -9,11 +9,11 @@ from typing import Any
 from markupsafe import Markup
 
 from tachograph.annexes.lab.figures.study import MadeFigure, StudyReport
+from tachograph.annexes.lab.figures.style import DRAWING
 from tachograph.annexes.lab.study_files import Picture, draw_study, picture_width, study_values
 from tachograph.api.pages import PageView, Pending, Progress
 from tachograph.api.parameters import JobChoiceParameters, Word
 from tachograph.catalog.errors import NotFoundError
-from tachograph.report.drawing.style import DRAWING
 
 PIPES = ("fp64", "fp32", "fp16", "tensor")
 WINDOWS = (1, 5, 15, 30)

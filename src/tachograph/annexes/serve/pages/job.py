@@ -46,7 +46,7 @@ def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
     report = view.job(parameters.key, cluster=parameters.cluster, run=parameters.run).report
     key = report.summary["job_key"]
     labels = read_labels(view.opened.lake).filter(job_key=key)
-    values = job_values(report, view.background.drawings)
+    values = job_values(report)
     if parameters.every == "gpu":
         values["tables"] = [("", report.gpus)]
     given = view.configuration.interference.profiles

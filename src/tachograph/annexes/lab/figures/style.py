@@ -18,6 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
+from tachograph.annexes.lab.figures.registry import FORMATS
+
 COLUMN_IN, PAGE_IN = 3.5, 7.16  # widths of one and of two columns of a paper
 PAD_IN = 0.06  # around everything: text is a little wider in one format than in another
 INK, FAINT, GRID = "#222222", "#767676", "#d9d9d9"
@@ -41,7 +43,6 @@ PAGE_COLOURS: Mapping[str, str] = {
     STRIPE: "var(--soft)",
     "#00204d": "var(--darkest)",
 }
-FORMATS = ("pdf", "svg", "png")
 # Settings of Matplotlib are of the process: held by a thread that draws beside others.
 DRAWING = threading.RLock()
 DPI = 200
