@@ -22,7 +22,7 @@ from tachograph.judge.checks import CHECKS
 from tachograph.report.pages import STATIC, environment
 
 SESSION = "session"  # key in the state of a request: whether the browser can end it
-_FOLDERS = (files(__package__) / "static", files(STATIC[0]) / STATIC[1])
+_FOLDERS = (files("tachograph.annexes.serve") / "static", files(STATIC[0]) / STATIC[1])
 
 
 def render(

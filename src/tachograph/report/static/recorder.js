@@ -401,6 +401,10 @@ class Recorder {
     on(this.stage, "pointerdown", (event) => {
       if (event.button === 0 && !event.target.closest("button")) pressed = at(event);
     });
+    on(window, "pointercancel", () => {
+      pressed = null; // a finger scrolls the page
+      this.selection.hidden = true;
+    });
     on(window, "pointerup", (event) => {
       if (pressed === null) return;
       const [from, to] = [pressed, at(event)].sort((one, other) => one - other);
