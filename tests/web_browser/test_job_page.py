@@ -179,7 +179,7 @@ def test_what_is_shown_is_in_the_address_and_comes_back(
     with window(browser, server) as opened:
         page = opened.page
         opened.open(f"/job/{WASTED}")
-        stage = page.locator(".heat")
+        stage = page.locator(".strips")
         box = stage.bounding_box()
         assert box is not None
         begin, end = page.evaluate("[0.25, 0.75].map(share => share * recorder.length)")

@@ -40,7 +40,7 @@ class Recorder {
     const { gpus, strips, panels, bin_s: bin } = this.recording;
     this.lanes = element("div", "lanes");
     this.axes = [element("canvas", "axis"), element("canvas", "axis")];
-    this.heat = element("canvas", "heat");
+    this.heat = element("canvas", "strips");
     this.line = element("div", "cursor");
     this.selection = element("div", "selection");
     this.selection.hidden = true;
