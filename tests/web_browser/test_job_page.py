@@ -21,9 +21,9 @@ from in_process import run_here
 from madelake import held, job, make_lake, summarized, utc
 from served_entries import until
 from servers.web import WebServer, serving
-from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.catalog.tables import JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES
 from tachograph.lake.delta import Lake
-from tachograph.lake.query import read_summaries
+from tachograph.lake.query import read_summaries, scan_rows
 
 pytestmark = pytest.mark.slow
 WASTED, HANGS, ONE_GPU, UNMEASURED = "1000316", "1000360", "1000284", "1000347"
@@ -306,7 +306,7 @@ def test_print_has_the_drawing_and_is_short(
 def test_without_scripts_there_is_the_drawing(browser: Browser, server: WebServer) -> None:
     with window(browser, server, scripts=False) as opened:
         opened.open(f"/job/{WASTED}")
-        expect(opened.page.locator("#recorder figure svg")).to_be_visible()
+        expect(opened.page.locator("#recorder figure svg.plot")).to_be_visible()
         expect(opened.page.locator(".stage")).to_be_hidden()
         expect(opened.page.get_by_label("Add")).to_be_hidden()
 
@@ -371,8 +371,12 @@ def test_a_job_that_finishes_while_its_page_is_open(
         page.keyboard.press("ArrowRight")
         cursor = page.evaluate("recorder.cursor")
         wait_for_hash(page, "x=")
+        seq = row["seq"].item() + 1
+        for table in (JOB_MINUTES, JOB_GPUS):
+            rows = scan_rows(lake, table, row).collect().drop("seq")
+            lake.append(table, rows, app_id=f"finished {table.name}", seq=seq)
         ended = row.with_columns(state=pl.lit("COMPLETED"), end=pl.col("as_of")).drop("seq")
-        lake.append(JOB_SUMMARIES, ended, app_id="finished", seq=row["seq"].item() + 1)
+        lake.append(JOB_SUMMARIES, ended, app_id="finished", seq=seq)
         expect(page.locator(".state.good")).to_have_text("COMPLETED", timeout=READ_AGAIN_MS)
         assert page.evaluate("window.stays !== recorder")  # of the new data, in the same page
         assert page.evaluate("document.querySelectorAll('.stage .uplot').length > 0")

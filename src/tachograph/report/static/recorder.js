@@ -169,13 +169,15 @@ class Recorder {
     };
     write("since start", 0, 26, "faint");
     let day = "";
-    for (const seconds of this.ticks()) {
+    const ticks = this.ticks();
+    const precision = ticks[1] - ticks[0] < 60 ? { ...TIME, second: "2-digit" } : TIME;
+    for (const seconds of ticks) {
       const position = this.position(seconds);
       write(duration(seconds), position, 26, "faint");
       context.fillRect(position, 0, 1, 4);
       if (!isKnown(start)) continue;
       const date = this.clock(seconds, DAY);
-      const time = this.clock(seconds, TIME);
+      const time = this.clock(seconds, precision);
       write(date === day ? time : `${date}, ${time}`, position, 11, "ink");
       day = date;
     }
@@ -205,9 +207,9 @@ class Recorder {
       context.fillRect(this.position(seconds), 0, 1, height);
     }
     context.fillStyle = colour("ink");
-    for (const [name, row, count] of rowNames(this.recording.gpus)) {
-      const middle = (row + count / 2) * this.rowHeight + 1;
-      if (count * this.rowHeight >= 12) context.fillText(name, 0, middle, this.gutter - 8);
+    const names = rowNames(gpus).filter(([, , count]) => count * this.rowHeight >= 12);
+    for (const [name, row, count] of names.length ? names : [[`${rows} GPUs`, 0, rows]]) {
+      context.fillText(name, 0, (row + count / 2) * this.rowHeight + 1, this.gutter - 8);
     }
   }
 
@@ -435,13 +437,13 @@ class Recorder {
 }
 
 let recorder = null;
-
 function begin() {
   const root = document.getElementById("recorder");
+  const source = document.getElementById("recording"); // none: no minute was measured
   if (recorder) recorder.stopped.abort();
-  if (!root) return;
+  if (!source) return;
   root.classList.add("live");
-  recorder = new Recorder(root, JSON.parse(document.getElementById("recording").textContent));
+  recorder = new Recorder(root, JSON.parse(source.textContent));
 }
 
 document.addEventListener("refreshed", begin); // a running job got new data
