@@ -111,6 +111,12 @@ def test_the_core_alone_reports(core: Path, home: Path, command: str) -> None:
     assert done.stdout
 
 
+def test_the_core_alone_draws_the_page_of_a_job(core: Path, home: Path) -> None:
+    command = "job 1000360 --html job.html --lake tachograph-demo/lake"
+    assert run(core, home, *command.split()).returncode == 0
+    assert 'class="curve' in (home / "job.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("words", "module", "extra"),
     [

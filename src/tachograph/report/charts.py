@@ -79,7 +79,7 @@ class Box(msgspec.Struct, frozen=True):
 
 
 class Dots(msgspec.Struct, frozen=True):
-    """Points, and a name beside each if there are names."""
+    """Points, and names beside the first ones."""
 
     xs: Sequence[float]
     ys: Sequence[float]
@@ -116,7 +116,7 @@ def fraction_axis(*, step: float = 0.5, title: str = "") -> Axis:
     return Axis(0.0, 1.0, tuple(ticks), title)
 
 
-def amount_axis(most: float, unit: str, *, ticks: int = 3, title: str = "") -> Axis:
+def amount_axis(most: float, unit: str, *, ticks: int = 4, title: str = "") -> Axis:
     """Return 0 to a little above `most`, with about `ticks` round values as people read them."""
     size = KI if unit == "MiB" and most >= KI else 1.0
     shown_unit = "GiB" if size == KI else unit
@@ -158,8 +158,8 @@ def rows_axis(labels: Sequence[str]) -> Axis:
 
 
 def time_axis(length_s: float, start_s: float | None = None, zone_name: str = "UTC") -> Axis:
-    """Return the time since the start, at most eight ticks, and the wall clock if it is known."""
-    step = next((step for step in _TIMES_S if length_s / step <= 8), _TIMES_S[-1])
+    """Return the time since the start, at most seven ticks, and the wall clock if it is known."""
+    step = next((step for step in _TIMES_S if length_s / step <= 6), _TIMES_S[-1])
     ticks: list[Tick] = []
     day = ""
     for place in range(math.floor(length_s / step) + 1):

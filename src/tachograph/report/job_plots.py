@@ -206,10 +206,11 @@ def memory_charts(report: JobReport) -> list[Chart]:
     if len(peaks) > MAX_BARS:
         return [_memory_curve(peaks, capacities, most)]
     boxes: list[Box] = []
-    for colour, opacity, label, values in (
+    bars: Sequence[tuple[Colour, float, str, Sequence[float | None]]] = (
         ("faint", 0.3, "capacity", capacities),
         ("memory", 1.0, "peak", peaks),
-    ):
+    )
+    for colour, opacity, label, values in bars:
         for place, value in enumerate(values):
             if value is not None:
                 span = (place - 0.32, place + 0.32)
@@ -293,7 +294,9 @@ def roofline_charts(report: JobReport) -> list[Chart]:
     for points in by_pipe:
         beyond = [min(high, x) for x in points.intensity]
         label = PIPE_NAMES[points.pipe]
-        layers.append(Dots(beyond, points.active, _PIPE_COLOURS[points.pipe], label))
+        layers.append(
+            Dots(beyond, points.active, _PIPE_COLOURS[points.pipe], label, names=(label,))
+        )
     axis = log_axis(low, high, title="arithmetic intensity, in multiples of the ridge point")
     peak = log_axis(bottom, 1.0, percent=True)
     return [Chart("Share of the pipe's peak", 170, axis, peak, tuple(layers))]

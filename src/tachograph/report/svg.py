@@ -32,10 +32,12 @@ from tachograph.report.charts import (
 from tachograph.report.recording import Colour, Mark, Values
 
 WIDTH = 720.0  # of every plot; the page scales it
-_LETTER = 5.7  # mean width of one, in the font size of 10.5
+_LETTER = 6.3  # mean width of one, in the font size of 10.5; digits are as wide
 _LINE = 15.0  # height of a line of text
 _RIGHT = 14.0
-_DASHES = Markup(' stroke-dasharray="5 3"')
+# Lines are told apart in grey, too: by dashes and by width.
+_DASHES: Mapping[Colour, str] = {"fp64": "8 3", "fp32": "4 2.5", "fp16": "1.5 2.5"}
+_WIDTHS: Mapping[Colour, float] = {"compute": 2.2}
 # where the page's style sheet is missing; on paper and in mail
 _COLOURS: Mapping[Colour, str] = {
     "ink": "#1c2126", "faint": "#66707a", "line": "#d9dee3", "paper": "#ffffff",
@@ -156,8 +158,7 @@ def _heading(chart: Chart, left: float, top: float) -> tuple[list[Markup], float
 def _swatch(layer: Curve | Fill | Box | Dots, x: float, y: float) -> Markup:
     match layer:
         case Curve():
-            dashes = _DASHES if layer.dashed else ""
-            return _path(f"M{x:.1f},{y - 4:.1f}h16", width=2, more=dashes)
+            return _line(layer, f"M{x:.1f},{y - 4:.1f}h16")
         case Dots():
             return _dot(x + 8, y - 4)
         case Fill():
@@ -223,39 +224,42 @@ def _layer(layer: Layer, frame: _Frame) -> Markup:
 def _curve(layer: Curve, frame: _Frame) -> Markup:
     lines: list[str] = []
     lonely: list[Markup] = []
-    for stretch in _stretches(layer.ys):
-        points = [
-            (frame.x(x), frame.y(y)) for x, y in zip(layer.xs[stretch], layer.ys[stretch], strict=True)
-        ]  # fmt: skip
+    for run in _runs(layer.xs, layer.ys):
+        points = [(frame.x(x), frame.y(y)) for x, y in run]
         lines.append("M" + " ".join(f"{x:.2f},{y:.2f}" for x, y in points))
         if len(points) == 1:  # a line of one point cannot be seen
             lonely.append(_dot(*points[0], radius=1.6))
-    content = _path("".join(lines), more=_DASHES if layer.dashed else "")
+    content = _line(layer, "".join(lines))
     return _group("curve", layer.colour, content + Markup("").join(lonely), layer.label)
 
 
-def _stretches(values: Values) -> Iterator[slice]:
-    """Return the runs of values that are not null.
+def _line(layer: Curve, steps: str) -> Markup:
+    dashes = Markup(' stroke-dasharray="{}"').format(_DASHES.get(layer.colour, "5 3"))
+    width = _WIDTHS.get(layer.colour, 1.3)
+    return _path(steps, width=width, more=dashes if layer.dashed else "")
 
-    >>> list(_stretches((None, 1.0, 2.0, None, 3.0)))
-    [slice(1, 3, None), slice(4, 5, None)]
+
+def _runs(xs: Sequence[float], ys: Values) -> Iterator[list[tuple[float, float]]]:
+    """Return the runs of points that are not null.
+
+    >>> list(_runs((1, 2, 3, 4), (None, 5.0, None, 6.0)))
+    [[(2, 5.0)], [(4, 6.0)]]
     """
-    begin = None
-    for place, value in enumerate((*values, None)):
-        if value is None and begin is not None:
-            yield slice(begin, place)
-            begin = None
-        elif value is not None and begin is None:
-            begin = place
+    run: list[tuple[float, float]] = []
+    for x, y in zip(xs, ys, strict=True):
+        if y is not None:
+            run.append((x, y))
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
 
 
 def _fill(layer: Fill, frame: _Frame) -> Markup:
     areas: list[str] = []
-    for stretch in _stretches(layer.high):
-        xs = [frame.x(x) for x in layer.xs[stretch]]
-        above = [frame.y(y) for y in layer.high[stretch]]
-        below = [frame.y(y) for y in layer.low[stretch]]
-        outline = (*zip(xs, above, strict=True), *zip(xs[::-1], below[::-1], strict=True))
+    for above, below in zip(_runs(layer.xs, layer.high), _runs(layer.xs, layer.low), strict=True):
+        outline = [(frame.x(x), frame.y(y)) for x, y in (*above, *reversed(below))]
         areas.append("M" + " ".join(f"{x:.2f},{y:.2f}" for x, y in outline) + "Z")
     path = Markup('<path d="{}" fill="currentColor" fill-opacity="0.25"/>').format("".join(areas))
     return _group("fill", layer.colour, path, layer.label)
@@ -339,7 +343,7 @@ def heat_colour(level: float) -> str:
     """Return the colour of a value of 0..1: dark is 0, yellow is 1.
 
     >>> heat_colour(0.0), heat_colour(1.0), heat_colour(0.55)
-    ('#440154', '#fde725', '#229d88')
+    ('#440154', '#fde725', '#229c88')
     """
     place = min(1.0, max(0.0, level)) * (len(_HEAT) - 1)
     first = min(int(place), len(_HEAT) - 2)
