@@ -195,7 +195,7 @@ def test_from_one_minute_to_a_week_and_to_512_gpus(count: int, length: int, bin_
 
 
 def test_every_job_of_the_demo_is_drawn_from_its_minutes(demo: Path) -> None:
-    opened = open_lake(demo / "lake")
+    opened = open_lake(str(demo / "lake"))
     jobs = opened.jobs().sort("gpus", "elapsed_s", descending=True)
     for row in (*jobs.head(3).rows(named=True), *jobs.tail(3).rows(named=True)):
         report = opened.job(row["job_id"]).report

@@ -166,7 +166,7 @@ def test_over_time_shows_every_value(count: int, length: int) -> None:
 
 
 def test_over_time_of_jobs_of_the_demo(demo: Path) -> None:
-    opened = open_lake(demo / "lake")
+    opened = open_lake(str(demo / "lake"))
     jobs = opened.jobs().filter(pl.col("gpu_util_mean").is_not_null())
     jobs = jobs.sort("gpus", "elapsed_s", descending=True)
     for job in (*jobs.head(2)["job_id"], "1000360", *jobs.tail(2)["job_id"]):

@@ -154,7 +154,7 @@ def test_jobs_side_by_side(admin: TestClient, served: ServedLake) -> None:
     assert differences == sorted(differences, reverse=True)
     page = admin.get(f"/compare?job={WASTED}&job=1000177").text
     assert str(unbroken(comparison.headline)) in page
-    assert 'aria-label="gpu_util of each job over time' in page
+    assert 'aria-label="utilisation of each job over time' in page
     labels = re.findall(r'<th scope="row">([^<]+)</th>', page)
     assert {one.label for one in comparison.numbers} <= set(labels)
     assert {one.label for one in comparison.numbers} <= set(NUMBERS.values())
