@@ -344,7 +344,7 @@ def measure(folder: Path, jobs: int, requests: int) -> dict[str, Any]:
             found["lists"] = timed(client, lists)
             found["deep_pages"] = deep_times(client, min(requests, jobs // 60))
             found["job_pages"] = timed(client, opened)
-            found["timelines"] = timed(client, [f"{address}?tab=timeline" for address in opened])
+            found["timelines"] = timed(client, [f"{address}?tab=all" for address in opened])
             found["memory_mib"] = server.memory_mib
             found["clicks"] = click(server, visits(random_, users, pages))
             found["memory_after_mib"] = server.memory_mib

@@ -217,14 +217,6 @@ def test_a_changed_value_is_seen() -> None:
             same_recording(drawn, different)
 
 
-def test_imbalance_is_drawn_with_the_strips() -> None:
-    report = generated(4, 60)
-    shown = recording(report)
-    panels = tuple(panel for panel in shown.panels if panel.unit == "ratio")
-    same_recording(str(JobPlots(report).imbalance), replace(shown, panels=panels))
-    assert JobPlots(generated(1, 60)).imbalance is None
-
-
 @pytest.mark.parametrize("count", [4, 24, 25, 512])
 def test_memory_shows_each_peak(count: int) -> None:
     report = generated(count, 5)
@@ -348,8 +340,8 @@ def test_compared_jobs_begin_together() -> None:
 def test_no_data_is_no_plot() -> None:
     report = build_job_report(summary(), gpus({}), minutes(), [], NOW)
     plots = JobPlots(report)
-    shown = (plots.time, plots.imbalance, plots.steps, plots.work, plots.roofline, plots.memory)
-    assert shown == (None,) * 6
+    shown = (plots.time, plots.steps, plots.work, plots.roofline, plots.memory)
+    assert shown == (None,) * 5
     assert plots.roofline_words == ""
 
 

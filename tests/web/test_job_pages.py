@@ -88,11 +88,41 @@ def test_each_tab_has_its_part_and_links_to_the_others(admin: TestClient, tab: s
     page = admin.get(f"/job/{WASTED}?tab={tab}").text
     assert page.count("<h1>") == 1
     assert page.count('aria-current="page">') == 2  # of breadcrumb and tabs
-    headings = {"summary": "findings", "timeline": "timeline", "gpus": "gpus", "steps": "steps"}
-    headings |= {"roofline": "speed", "imbalance": "imbalance", "checks": "checks", "all": "data"}
+    headings = {"summary": "timeline", "gpus": "balance", "steps": "steps"}
+    headings |= {"checks": "checks", "all": "data"}
     assert f'<h2 id="{headings[tab]}"' in page
     assert all(f"tab={other}" in page for other in TABS)
     assert "<style" not in page
+
+
+@pytest.mark.parametrize(
+    ("former", "tab", "heading"),
+    [
+        ("timeline", "summary", "timeline"),
+        ("roofline", "summary", "speed"),
+        ("imbalance", "gpus", "balance"),
+    ],
+)
+def test_addresses_of_former_tabs_lead_to_their_content(
+    admin: TestClient, former: str, tab: str, heading: str
+) -> None:
+    page = admin.get(f"/job/{WASTED}?tab={former}").text
+    assert f'<h2 id="{heading}">' in page
+    assert re.search(rf'tab={tab}" aria-current="page"', page)
+
+
+def test_the_verdict_comes_first_then_the_recorder_then_findings(admin: TestClient) -> None:
+    page = admin.get(f"/job/{WASTED}").text
+    parts = (
+        "<h1>",
+        'class="headline"',
+        'class="next"',
+        'id="recorder"',
+        'id="findings"',
+        'id="use"',
+    )
+    positions = [page.index(part) for part in parts]
+    assert positions == sorted(positions)
 
 
 def test_a_page_is_not_sent_again_while_nothing_changed(admin: TestClient) -> None:
@@ -124,7 +154,7 @@ def test_jobs_side_by_side(admin: TestClient, served: ServedLake) -> None:
     assert differences == sorted(differences, reverse=True)
     page = admin.get(f"/compare?job={WASTED}&job=1000177").text
     assert str(unbroken(comparison.headline)) in page
-    assert 'aria-label="gpu_util of each job over time' in page
+    assert 'aria-label="utilisation of each job over time' in page
     labels = re.findall(r'<th scope="row">([^<]+)</th>', page)
     assert {one.label for one in comparison.numbers} <= set(labels)
     assert {one.label for one in comparison.numbers} <= set(NUMBERS.values())

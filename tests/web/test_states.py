@@ -228,7 +228,7 @@ def test_a_table_that_cannot_be_read(stated: ServedLake, tmp_path: Path) -> None
     with client_of(ServedLake(Lake.open(str(folder)), Configuration())) as session:
         for file in (folder / "job_minutes").rglob("*.parquet"):
             file.write_bytes(b"PAR1 damaged PAR1")
-        answer = session.get(f"/job/{HUGE}?tab=timeline")
+        answer = session.get(f"/job/{HUGE}?tab=all")
         assert answer.status_code == 503
         assert "job_minutes" in answer.text
         assert "What to do: " in answer.text

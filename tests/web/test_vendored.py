@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import tachograph.annexes.serve
+import tachograph.report
 
-FOLDER = Path(tachograph.annexes.serve.__file__).parent / "static" / "vendor"
+FOLDER = Path(tachograph.report.__file__).parent / "static" / "vendor"
 # Bytes of all that a page may load from us, fonts and pictures included: there are none.
 LARGEST = 150_000
 

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Error, Page, Response
+from playwright.sync_api import Browser, Error, Page, Response, expect
 
 from servers.web import WebServer
 
 WIDE, NARROW = 1280, 390  # a laptop, a phone
 _LONGEST_S = 120.0
 _ATTEMPTS = 3
+expect.set_options(timeout=1000 * _LONGEST_S)  # a busy machine is no fault of a page
 _AXE = {
     "runOnly": {
         "type": "tag",
@@ -102,6 +103,7 @@ def window(
         reduced_motion="reduce",
         extra_http_headers={"Authorization": f"Bearer {server.tokens[user]}"} if user else {},
     )
+    context.set_default_timeout(1000 * _LONGEST_S)
     page = context.new_page()
     opened = Window(page, server.address)
     page.on(

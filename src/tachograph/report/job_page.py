@@ -1,4 +1,7 @@
-"""Job report as one HTML page without external references."""
+"""Job report as one HTML page without external references.
+
+Its scripts draw what the job did over time; without them and in print there is an SVG of it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from typing import Any
 import msgspec
 from jinja2 import Environment
 from markupsafe import Markup
-from msgspec.structs import replace
 
 from tachograph.catalog.doors import annex_function
 from tachograph.catalog.version import __version__
@@ -117,15 +119,6 @@ class JobPlots:
         """All that the GPUs did over time."""
         charts = recording_charts(self._recording)
         return svg(charts, label="What the GPUs did over time", marks=self.marks)
-
-    @cached_property
-    def imbalance(self) -> Markup | None:
-        """Use and imbalance of each GPU over time; None without data."""
-        panels = tuple(panel for panel in self._recording.panels if panel.unit == "ratio")
-        if not panels:
-            return None
-        charts = recording_charts(replace(self._recording, panels=panels))
-        return svg(charts, label="Imbalance over time", marks=self.marks)
 
     @cached_property
     def steps(self) -> Markup | None:

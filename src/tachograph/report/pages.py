@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.units import capitalized, gpu_hours_text, printable_lines, text
 
+STATIC = ("tachograph.report", "static")  # styles and scripts of pages, served or in files
 _PERCENT = re.compile(r"(?<=\d) (?=%)")
 
 
 def environment(package: str = "tachograph.report") -> Environment:
     """Return a Jinja environment with the templates of a package, then those of reports.
 
-    Undefined variables are errors.
+    Pages in files include styles and scripts as templates. Undefined variables are errors.
     """
     packages = dict.fromkeys((package, "tachograph.report"))
     made = Environment(
-        loader=ChoiceLoader([PackageLoader(name) for name in packages]),
+        loader=ChoiceLoader([*map(PackageLoader, packages), PackageLoader(*STATIC)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -31,11 +31,6 @@ def environment(package: str = "tachograph.report") -> Environment:
         quantity=text, gpu_hours=gpu_hours_text, local_time=local_time, capitalize_first=capitalized
     )
     return made
-
-
-def style_sheet(name: str = "page") -> Path:
-    """Return a style sheet: `page` is shared by all pages; `study` and `kernels` are for theirs."""
-    return Path(__file__).parent / "templates" / f"{name}.css"
 
 
 def unbroken(value: object) -> object:

@@ -18,7 +18,7 @@ import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -55,7 +55,7 @@ from tachograph.catalog.errors import (
     UsageError,
 )
 from tachograph.catalog.units import printable
-from tachograph.report.pages import style_sheet
+from tachograph.report.pages import STATIC
 
 Handler = Callable[[Request], Awaitable[Response]]
 _AGAIN_S = "2"  # a page in progress is reloaded
@@ -163,13 +163,9 @@ def create_application(service: WebService) -> ASGIApp:
                 for entry in (*all_pages(), *DOCUMENTS)
             ),
             Route("/job", _job_by_id),
-            *(
-                Route(f"/static/{name}.css", _report_style(name))
-                for name in templates.REPORT_STYLES
-            ),
             Mount(
                 "/static",
-                StaticFiles(packages=[("tachograph.annexes.serve", "static")]),
+                StaticFiles(packages=[("tachograph.annexes.serve", "static"), STATIC]),
                 name="static",
             ),
         ],
@@ -298,15 +294,6 @@ async def _job_by_id(request: Request) -> Response:
     return RedirectResponse(
         f"{request.scope.get('root_path', '')}/job/{quote(key, safe='')}", status_code=303
     )
-
-
-def _report_style(name: str) -> Handler:
-    """Return a style that served pages share with pages in files."""
-
-    async def handle(_: Request) -> Response:
-        return FileResponse(style_sheet(name))
-
-    return handle
 
 
 def _tagged(

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,12 +19,10 @@ from tachograph.catalog.columns import column_heading, column_text
 from tachograph.catalog.units import plural
 from tachograph.catalog.version import __version__
 from tachograph.judge.checks import CHECKS
-from tachograph.report.pages import environment, style_sheet
+from tachograph.report.pages import STATIC, environment
 
 SESSION = "session"  # key in the state of a request: whether the browser can end it
-# Style sheets that served pages share with pages in files.
-REPORT_STYLES = ("page", "study", "kernels")
-_STATIC = Path(__file__).parent / "static"
+_FOLDERS = (files("tachograph.annexes.serve") / "static", files(STATIC[0]) / STATIC[1])
 
 
 def render(
@@ -65,8 +63,7 @@ def asset(name: str) -> str:
     >>> asset("web.css").partition("?v=")[0]
     'web.css'
     """
-    shared = name.removesuffix(".css")
-    file = Path(style_sheet(shared)) if shared in REPORT_STYLES else _STATIC / name
+    file = next(folder / name for folder in _FOLDERS if (folder / name).is_file())
     return f"{name}?v={hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
 
 

@@ -9,7 +9,6 @@ import msgspec
 
 from tachograph.annexes.serve.snapshot import View
 from tachograph.api.parameters import JobParameters
-from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.catalog.doors import annex_function
 from tachograph.lake.labels import read_labels
 from tachograph.report.job_page import job_values
@@ -18,21 +17,20 @@ MOST_POINTS = 100_000  # minutes of GPUs up to which a browser gets all of a cou
 # {tab: its heading}, in their order
 TABS: Mapping[str, str] = {
     "summary": "Summary",
-    "timeline": "Timeline",
     "gpus": "GPUs",
     "steps": "Steps",
-    "roofline": "Roofline",
-    "imbalance": "Imbalance",
     "checks": "Checks",
     "all": "All, to print",
 }
+# {tab that old addresses name: the tab that has its content}
+_FORMER_TABS = {"timeline": "summary", "roofline": "summary", "imbalance": "gpus"}
 
 
 class JobPageParameters(JobParameters, frozen=True, kw_only=True):
     """Run, tab, and whether to list each of many GPUs."""
 
     tab: Annotated[
-        Literal["summary", "timeline", "gpus", "steps", "roofline", "imbalance", "checks", "all"],
+        Literal["summary", "gpus", "steps", "checks", "all", "timeline", "roofline", "imbalance"],
         msgspec.Meta(description="Which part of the page."),
     ] = "summary"
     every: (
@@ -52,16 +50,15 @@ def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
     if parameters.every == "gpu":
         values["tables"] = [("", report.gpus)]
     given = view.configuration.interference.profiles
-    on_timeline = parameters.tab in ("timeline", "all")
     return {
         **values,
         "labels": labels.rows_by_key("code", named=True, unique=True),
         "title": f"Job {report.job}",
-        "tab": parameters.tab,
+        "tab": _FORMER_TABS.get(parameters.tab, parameters.tab),
         "tabs": TABS,
         "profiled": bool(report.kernels.reports or (given and _given(report.summary, given))),
         "parameters": parameters,
-        "counters": _counters(report.timeline.means, report.summary) if on_timeline else [],
+        "by_minute": _minutes(report.summary) <= MOST_POINTS,
     }
 
 
@@ -71,9 +68,6 @@ def _given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[str, ..
     return reports
 
 
-def _counters(measured: Mapping[str, Any], row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return counters that the browser may draw by minute; empty if too many."""
-    minutes = (row["elapsed_s"] or 0.0) / 60 * (row["gpus"] or 1)
-    if minutes > MOST_POINTS:
-        return []
-    return [(name, COUNTERS_BY_NAME[name].unit) for name in sorted(measured)]
+def _minutes(row: Mapping[str, Any]) -> float:
+    """Return how many minutes of GPUs a job has."""
+    return (row["elapsed_s"] or 0.0) / 60 * (row["gpus"] or 1)

@@ -22,6 +22,7 @@
     if (live) live.textContent = current ? whole.dataset.connected : "not live: trying again";
     if (!current) return;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const focused = document.activeElement.id;
     let changed = false;
     for (const part of document.querySelectorAll("[data-part]")) {
       const html = page.getElementById(part.id)?.innerHTML;
@@ -31,6 +32,7 @@
       changed = true;
     }
     if (changed) document.dispatchEvent(new Event("refreshed"));
+    if (changed && focused) document.getElementById(focused)?.focus();
     if (page.querySelector("[data-refresh]")) return;
     clearInterval(timer); // the job has ended
     whole.removeAttribute("data-refresh");
