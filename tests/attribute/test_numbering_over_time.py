@@ -28,7 +28,7 @@ OTHERS: tuple[Numbers, ...] = (
     {0: "GPU-a", 1: "GPU-c"},  # one fell off the bus
     {0: "GPU-d", 1: "GPU-b", 2: "GPU-c"},  # one was replaced
 )
-SAMPLES = {"t": TIME, "node": pl.String(), "gpu": pl.Int16(), "uuid": pl.String()}
+SAMPLES = pl.Schema({"t": TIME, "node": pl.String(), "gpu": pl.Int16(), "uuid": pl.String()})
 
 
 def hour(number: int) -> datetime:
@@ -75,9 +75,9 @@ class NodeInMemory:
         for part in renumbered(parts, self.devices, self.near):
             if part.table == "devices":
                 self.commits += 1
-                rows = with_seq("devices", part.frame.to_dicts())
-                rows = rows.with_columns(seq=pl.lit(self.commits, dtype=pl.Int64))
-                self.devices = resolve(pl.concat([self.devices, rows]), DEVICES)[0]
+                added = with_seq("devices", part.frame.to_dicts())
+                added = added.with_columns(seq=pl.lit(self.commits, dtype=pl.Int64))
+                self.devices = resolve(pl.concat([self.devices, added]), DEVICES)[0]
             else:
                 new = part.frame.select(list(SAMPLES)).cast(SAMPLES)
                 self.samples = pl.concat([self.samples, new])

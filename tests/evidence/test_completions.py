@@ -219,11 +219,13 @@ def test_a_running_job_ends_at_a_recent_last_sample(
 
 def test_a_row_without_samples_is_no_further_gpu() -> None:
     """A slice, and a row of its GPU: the job held one."""
-    slice_ = {"samples": 216, "gpu_util_mean": 0.8, "gpu_util_max": 0.9, "mig": 7, "gpu": 0}
+    slice_: dict[str, object] = {"samples": 216, "mig": 7, "gpu": 0}
+    slice_ |= {"gpu_util_mean": 0.8, "gpu_util_max": 0.9}
     tables = _tables(ROW | {"gpus": 1, "gpus_seen": 1, "coverage": 0.9}, [0.8] * 108 + [None] * 12)
     gaps = unmeasured(tables.jobs, tables.timelines)
-    for rows, held in (([slice_, {"gpu": 0}], 1), ([slice_, {"gpu": 0, "samples": 9}], 2)):
-        whole = completed(replace(tables, gpus=gpus(*rows)), gaps, idle_util=IDLE)
+    cases: list[tuple[dict[str, object], int]] = [({"gpu": 0}, 1), ({"gpu": 0, "samples": 9}, 2)]
+    for other, held in cases:
+        whole = completed(replace(tables, gpus=gpus(slice_, other)), gaps, idle_util=IDLE)
         assert set(whole.tables.timelines["measured_gpus"]) == {held}
         assert set(whole.tables.gpus.group_by("job_key").len()["len"]) == {held}
 

@@ -214,7 +214,7 @@ def test_plots_show_the_hours_of_the_ledger() -> None:
         spent(place, user=f"<u{place}>", gpu_hours_idle=4.0 + place, gpu_hours_in_use=3.0)
         for place in range(1, 49)  # 50 would be a round end of the axis
     ]
-    found = report(*jobs, found=intervals((1, "job_hang", 180)))
+    found = report(*jobs)
     plots = waste_plots(found)
     causes = read_plot(str(plots["causes"]))
     (chart,) = causes.charts

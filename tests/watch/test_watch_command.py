@@ -306,7 +306,10 @@ def test_without_a_source_all_that_was_tried_is_listed(watch: Watch, tmp_path: P
         (("--once", "--simulate", "2", "--source", "nvml"), "--source"),
         (("--once", "--simulate", "0"), "--simulate: '0' is not a number from 1 to"),
         (("--once", "--simulate", "2", "--csv", "nope"), "unknown column 'nope'"),
-        (("--once", "--simulate", "2", "--interval", "0.01"), "'0.01' is not a number from 0.1 to 3,600"),
+        (
+            ("--once", "--simulate", "2", "--interval", "0.01"),
+            "'0.01' is not a number from 0.1 to 3,600",
+        ),
         (("--once", "--simulate", "2", "--interval", "nan"), "'nan' is not a number from 0.1"),
         (("--once", "--simulate", "2", "--weights", "sm"), "invalid weight"),
         (
