@@ -25,8 +25,11 @@ PAGE_NUMBER = "exporter_page_number"  # of each page; reports which answer a sto
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one GPU showed on one page. `job`: who held it, None: no one."""
+    """What one GPU showed on one page. `t`: when, seconds since 1970. `job`: who held it, None: no
+    one.
+    """
 
+    t: float
     job: int | None
     gpu_util: int  # percent
     power_w: float
@@ -81,7 +84,7 @@ class Exporter:
     def _read(self, gpu: int, now: float) -> Reading:
         job = holder(self.held / self.node / str(gpu))
         util, power, memory = load(job, gpu, now)
-        return Reading(job, util, power, self.meters[gpu].advance(now, power), memory)
+        return Reading(now, job, util, power, self.meters[gpu].advance(now, power), memory)
 
     def _labels(self, gpu: int, job: int | None) -> str:
         labels = (

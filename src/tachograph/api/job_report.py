@@ -56,7 +56,8 @@ def read_job(
             ),
             read_steps(lake, mine),
         )
-        needs = read_needs(lake, mine, same)[chosen.row["job_key"]]
+        verdicts = read_verdicts(lake, mine)
+        needs = read_needs(lake, mine, same, verdicts)[chosen.row["job_key"]]
         memory = needs.memory
         if memory.killed:
             memory = replace(memory, most=_largest_request_mib(lake, chosen.row))
@@ -64,7 +65,7 @@ def read_job(
             chosen.row,
             read_gpus(lake, mine),
             minutes,
-            read_verdicts(lake, mine),
+            verdicts,
             now,
             zone_name=configuration.site.time_zone,
             steps=job_steps(

@@ -87,16 +87,24 @@ def freed_shares(
 
 
 def read_needs(
-    lake: Lake, jobs: pl.DataFrame, alike: pl.DataFrame | None = None
+    lake: Lake,
+    jobs: pl.DataFrame,
+    alike: pl.DataFrame | None = None,
+    verdicts: pl.DataFrame | None = None,
 ) -> dict[str, JobNeeds]:
     """Return the needs of the jobs of which GPUs did not work; with `alike`: of all.
 
-    `alike`: ALIKE_COLUMNS of all jobs of their users, names and sizes, else these are read.
+    `alike`: ALIKE_COLUMNS of all jobs of their users, names and sizes; `verdicts`: the findings of
+    `jobs`. What is not given is read.
     """
     where = pl.col("code").is_in(list(UNUSED)) & (pl.col("verdict") == "yes")
     columns = ("job_key", "code", "evidence")
+    if verdicts is None:
+        found = read_verdicts(lake, jobs, where, columns, holding=True)
+    else:
+        found = verdicts.filter(where).select(columns)
     unused: dict[str, dict[str, Any]] = {}
-    for key, code, evidence in read_verdicts(lake, jobs, where, columns, holding=True).iter_rows():
+    for key, code, evidence in found.iter_rows():
         unused.setdefault(key, {})[code] = msgspec.json.decode(evidence)
     if alike is None:
         rows = read_summaries(lake, ALIKE_COLUMNS, keys=list(unused)) if unused else None

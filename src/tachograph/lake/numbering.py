@@ -99,7 +99,11 @@ def unsure_times(devices: pl.DataFrame) -> pl.DataFrame:
 
 
 def _decoded(history: str) -> list[UuidSpan]:
-    return msgspec.json.decode(history, type=list[UuidSpan])
+    """Return the spans; none of a text that a table of the site has in this column."""
+    try:
+        return msgspec.json.decode(history, type=list[UuidSpan])
+    except msgspec.DecodeError:
+        return []
 
 
 def renumbered(

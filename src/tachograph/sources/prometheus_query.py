@@ -56,8 +56,8 @@ class PrometheusSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, 
     metrics: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
-def matchers(selector: str) -> str:
-    """Return the matchers of a selector without its braces.
+def matchers(selector: str, *, where: str = "") -> str:
+    """Return the matchers of a selector without its braces; `where`: its location, for errors.
 
     >>> matchers('{job="dcgm", cluster=~"a|b"}'), matchers("")
     ('job="dcgm", cluster=~"a|b"', '')
@@ -70,7 +70,9 @@ def matchers(selector: str) -> str:
         found = _MATCHER.match(inside, at)
         if found is None or (found.end() < len(inside) and inside[found.end()] != ","):
             raise ConfigError(
-                f"invalid selector {selector!r}", do="""write it as '{job="dcgm",cluster="main"}'"""
+                f"invalid selector {selector!r}",
+                where=where,
+                do="""write it as '{job="dcgm",cluster="main"}'""",
             )
         at = found.end() + 1
     return inside
@@ -96,7 +98,7 @@ def check_settings(settings: PrometheusSettings, *, where: str = "") -> None:
         "refresh_s": 0.0,
     }
     refuse_less(settings, {**least, **LEAST_ACCESS}, where=where)
-    matchers(settings.selector)
+    matchers(settings.selector, where=where)
     refuse_unknown_metrics(settings.metrics, where=where)
 
 
