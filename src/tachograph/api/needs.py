@@ -97,7 +97,9 @@ def read_needs(
     `alike`: ALIKE_COLUMNS of all jobs of their users, names and sizes; `verdicts`: the findings of
     `jobs`. What is not given is read.
     """
+    # Who sees sums alone sees no evidence.
     where = pl.col("code").is_in(list(UNUSED)) & (pl.col("verdict") == "yes")
+    where &= pl.col("evidence").is_not_null()
     columns = ("job_key", "code", "evidence")
     if verdicts is None:
         found = read_verdicts(lake, jobs, where, columns, holding=True)

@@ -201,23 +201,23 @@ def _labelled(part: ChunkPart) -> ChunkPart:
 def _moved(part: ChunkPart, numbers: NewIndices) -> ChunkPart:
     """The part with new indices, without the number by NVML where sources contradict each other."""
     frame = part.frame
-    if not {"node", "gpu"} <= set(frame.columns):
+    if not numbers.moved or not {"node", "gpu"} <= set(frame.columns):
         return part
-    frame = frame.with_columns(pl.col("gpu").cast(_SCHEMA["gpu"]))
-    if numbers.moved:
-        table = pl.DataFrame(numbers.places, schema=_PLACED_SCHEMA, orient="row").sort("since")
-        time = next(
-            (name for name in ("t", "start") if frame.schema.get(name) == pl.Datetime), None
-        )
-        at = pl.lit(END) if time is None else pl.col(time).fill_null(BEGIN)
-        rows = frame.with_row_index("row").with_columns(since=at.cast(TIME)).sort("since")
-        joined = rows.join_asof(table, on="since", by=["node", "gpu"], check_sortedness=False)
-        if "nvml_index" in frame.columns:
-            agreed = pl.col("disputed").ne_missing(pl.lit(value=True))
-            joined = joined.with_columns(nvml_index=pl.when(agreed).then("nvml_index"))
-        joined = joined.with_columns(gpu=pl.coalesce("after", "gpu")).sort("row")
-        frame = joined.select(frame.columns)
-    return replace(part, frame=frame)
+    table = pl.DataFrame(numbers.places, schema=_PLACED_SCHEMA, orient="row").sort("since")
+    table = table.rename({"gpu": "number"})
+    time = next((name for name in ("t", "start") if frame.schema.get(name) == pl.Datetime), None)
+    at = pl.lit(END) if time is None else pl.col(time).fill_null(BEGIN)
+    number = pl.col("gpu").cast(_SCHEMA["gpu"], strict=False)  # what is none is rejected later
+    rows = frame.with_row_index("row").with_columns(since=at.cast(TIME), number=number)
+    joined = rows.sort("since").join_asof(
+        table, on="since", by=["node", "number"], check_sortedness=False
+    )
+    if "nvml_index" in frame.columns:
+        agreed = pl.col("disputed").ne_missing(pl.lit(value=True))
+        joined = joined.with_columns(nvml_index=pl.when(agreed).then("nvml_index"))
+    after = pl.col("after").cast(frame.schema["gpu"])
+    joined = joined.with_columns(gpu=pl.coalesce(after, "gpu")).sort("row")
+    return replace(part, frame=joined.select(frame.columns))
 
 
 @dataclass(frozen=True, slots=True)
