@@ -67,7 +67,8 @@ def samples(
     names = ("node", "gpu", "t", "xid", "remapped_rows_uncorrectable", "row_remap_failure")
     floats = dict.fromkeys(names[3:], pl.Float64)
     frame = pl.DataFrame(list(rows), names, orient="row", schema_overrides=floats)
-    return frame.with_columns(mig=pl.lit(None, dtype=pl.Int16))
+    unknown = {"mig": pl.lit(None, dtype=pl.Int16), "cluster": pl.lit(None, dtype=pl.String)}
+    return frame.with_columns(**unknown)
 
 
 def targets(state: AlertState) -> list[str]:
@@ -102,9 +103,15 @@ def test_gpus_with_new_faults_and_those_without() -> None:
 
 def test_nodes_without_samples_and_all_of_them() -> None:
     limit = timedelta(minutes=15)
-    last = {"a": NOW, "b": NOW - timedelta(minutes=16), "c": NOW - timedelta(minutes=14)}
+    last = {
+        ("a", None): NOW,
+        ("a", "north"): NOW - timedelta(minutes=17),
+        ("b", None): NOW - timedelta(minutes=16),
+        ("c", None): NOW - timedelta(minutes=14),
+    }
     state = nodes_without_samples(last, NOW, now=NOW, limit=limit)
-    assert targets(state) == ["b"]
+    assert targets(state) == ["a of north", "b"]
+    assert state.firing[0].path == "/node/a?cluster=north"
     assert ("node_without_samples", "c") in state.clear
     stopped = nodes_without_samples(last, NOW, now=NOW + timedelta(hours=1), limit=limit)
     assert [(alert.code, alert.target) for alert in stopped.firing] == [("no_samples", "all nodes")]

@@ -195,7 +195,7 @@ def faults(*rows: tuple[int, int, float | None, float | None]) -> pl.DataFrame:
         schema={"node": pl.String, "gpu": pl.Int16, "t": TIME, "xid": pl.Float64,
                 "remapped_rows_uncorrectable": pl.Float64, "row_remap_failure": pl.Float64},
         orient="row",
-    ).with_columns(mig=pl.lit(None, dtype=pl.Int16))  # fmt: skip
+    ).with_columns(mig=pl.lit(None, dtype=pl.Int16), cluster=pl.lit("north"))  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -379,7 +379,7 @@ class OpenLake:
                 pl.col("node") == node, may_be_of(pl.lit(cluster, pl.String))
             )
             clusters = pl.concat([jobs["cluster"], devices["cluster"]]).unique().drop_nulls().sort()
-            if clusters.len() > 1:
+            if cluster is None and clusters.len() > 1:
                 raise UsageError(
                     f"clusters {', '.join(clusters)} have a node {node!r}", do="name the cluster"
                 )

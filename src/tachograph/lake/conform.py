@@ -33,6 +33,7 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.catalog.units import DAY_US, factor
+from tachograph.lake.filters import FINAL_STATES
 
 FIRST_CREDIBLE_TIME = datetime(2006, 1, 1, tzinfo=UTC)  # before CUDA no GPU counter existed
 
@@ -509,14 +510,15 @@ def precedence(table: LakeTable) -> list[pl.Expr]:
 def later_record() -> tuple[pl.Expr, ...]:
     """What makes a record of a run later than another, in whichever order they came.
 
-    A record with an end; a job that has started; one that is polled, so it runs on; the longest run
-    that a saved file knows.
+    A record with an end; one in a final state; a job that has started; one that is polled, so it
+    runs on; the longest run that a saved file knows.
     """
     ended = pl.col("end").is_not_null()
+    over = ended | pl.col("state").is_in(FINAL_STATES).fill_null(value=False)
     polled = pl.col("saved").eq_missing(pl.lit(value=False))
-    known_s = pl.when(~ended & ~polled).then("elapsed_s")
-    waiting = ~ended & (pl.col("state") == "PENDING").fill_null(value=False)
-    return ended, ~waiting, ~ended & polled, known_s.fill_null(0.0)
+    known_s = pl.when(~over & ~polled).then("elapsed_s")
+    waiting = ~over & (pl.col("state") == "PENDING").fill_null(value=False)
+    return ended, over, ~waiting, ~over & polled, known_s.fill_null(0.0)
 
 
 def in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:

@@ -343,7 +343,18 @@ def _renumbered(
         return renumbered(parts, known, sampled)
     places = NodePlaces.of(pairs)
     placed = renumbered([places.part(part) for part in parts], places.devices(known), sampled)
-    return tuple(with_cluster_column(part) for part in placed)
+    # Of the only cluster that has a node, so that this stays so when another one has it, too.
+    only = pairs.filter(~pl.col("node").is_duplicated()).rename({"cluster": "only"})
+    return tuple(_of_only(with_cluster_column(part), only) for part in placed)
+
+
+def _of_only(part: ChunkPart, only: pl.DataFrame) -> ChunkPart:
+    """Return a part; its histories of GPUs with the only cluster of their nodes."""
+    if "history" not in part.frame.columns:
+        return part
+    rows = part.frame.join(only, on="node", how="left", maintain_order="left")
+    cluster = pl.coalesce(pl.col("^cluster$"), "only")
+    return replace(part, frame=rows.with_columns(cluster=cluster).drop("only"))
 
 
 def _commit(lake: Lake, chunks: Sequence[_ReadyChunk], now: datetime, report: IngestReport) -> None:

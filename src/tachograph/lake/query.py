@@ -314,7 +314,7 @@ def read_node(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return a node's jobs and their rows of job_gpus there, with keys and chosen columns.
 
-    cluster: only of this one, or of none.     Errors: those of `read_summaries`.
+    cluster: only of this one, or of none. Errors: those of `read_summaries`.
     """
     keys = ("job_key", "seq")
     files = [
@@ -326,7 +326,10 @@ def read_node(
         )
         found = rows.select(list(dict.fromkeys((*keys, *of_gpus)))).collect()
     wanted = found["job_key"].unique().to_list()
-    jobs = read_summaries(lake, list(dict.fromkeys((*keys, *of_jobs))), keys=wanted)
+    columns = list(dict.fromkeys((*keys, "cluster", *of_jobs)))
+    jobs = read_summaries(lake, columns, keys=wanted)
+    # Rows of GPUs of earlier versions name no cluster.
+    jobs = jobs.filter(may_be_of(pl.lit(cluster, pl.String)))
     return jobs, found.join(jobs, on=keys, how="semi", maintain_order="left").sort(*JOB_GPUS.sort)
 
 

@@ -201,9 +201,10 @@ def _without_unsure_numbers(
     timed = numbered
     if jobs is not None:
         ended = pl.when(pl.col("end").is_not_null().all()).then(pl.col("end").max())
-        runs = jobs.group_by("job_id").agg(first=pl.col("start").min(), last=ended)
+        name = ("cluster", "job_id")
+        runs = jobs.group_by(name).agg(first=pl.col("start").min(), last=ended)
         times = {"start": pl.coalesce("start", "first"), "end": pl.coalesce("end", "last")}
-        timed = numbered.join(runs, on="job_id", how="left").with_columns(**times)
+        timed = numbered.join(runs, on=name, how="left", nulls_equal=True).with_columns(**times)
     overlap = (pl.col("start") < pl.col("until")).fill_null(value=True) & (
         pl.col("end") > pl.col("since")
     ).fill_null(value=True)

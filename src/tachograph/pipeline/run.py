@@ -190,8 +190,9 @@ def _plan(
     devices, places = _placed_devices(lake, known.clusters)
     units = inventory(devices, configuration.nodes)
     stored = with_clusters(with_raw_ids(known.allocations, known.jobs), known.jobs, known.clusters)
+    jobs = with_clusters(known.jobs, stored, known.clusters)
     allocations = with_own_indices(
-        places.named(stored), devices, slurm=configuration.slurm, jobs=known.jobs
+        places.named(stored), devices, slurm=configuration.slurm, jobs=jobs
     )
     runs = build_runs(
         known.jobs, allocations, slurm=configuration.slurm, now=now, clusters=known.clusters

@@ -257,8 +257,10 @@ def read(
         chunks = _read_pages(options, settings, configuration, now)
     else:
         chunks = _scrape_once(tuple(options.url), settings, configuration, now)
+    # An option counts more, and names what this leaves.
+    cluster = "" if getattr(options, "cluster", "") else settings.cluster
     for chunk in chunks:
-        yield of_cluster(chunk, settings.cluster)
+        yield of_cluster(chunk, cluster)
 
 
 def _scrape_once(

@@ -490,9 +490,11 @@ def read(
 
     settings = settings_of_options(options, configuration)
     memory = _memory(settings)
+    # An option counts more, and names what this leaves.
+    cluster = "" if getattr(options, "cluster", "") else settings.cluster
     if options.files:
         for file in options.files:
-            yield of_cluster(read_saved(Path(file), memory), settings.cluster)
+            yield of_cluster(read_saved(Path(file), memory), cluster)
         return
     if options.from_ is None:
         raise UsageError(
@@ -515,7 +517,7 @@ def read(
     try:
         querying = PrometheusQueries(settings, server, memory.vocabulary.names)
         for chunk in pending(querying, memory, start, end, settled=settled):
-            yield of_cluster(chunk, settings.cluster)
+            yield of_cluster(chunk, cluster)
     finally:
         server.close()
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
+from typing import NamedTuple
+from urllib.parse import quote
 
 import msgspec
 import polars as pl
@@ -22,7 +24,7 @@ WINDOW = timedelta(hours=24)  # in which a rise counts, and a node is expected t
 FRESH = timedelta(minutes=30)  # older states of a job or GPU are not evidence of the present
 ALL_NODES = "all nodes"
 
-_GPU = ["node", "gpu", "mig"]
+_GPU = ["node", "cluster", "gpu", "mig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def merged(states: Iterable[AlertState]) -> AlertState:
 
 
 def failing_gpus(samples: pl.DataFrame, *, now: datetime) -> AlertState:
-    """Return the GPUs with faults in `samples`: columns node, gpu, mig, t, HEALTH_COUNTERS.
+    """Return the GPUs with faults in `samples`: columns of _GPU, t, HEALTH_COUNTERS.
 
     A fault: failed remapping, more rows remapped after uncorrectable errors, or a critical XID in
     the window. A GPU is clear if a fresh sample has one of the counters.
@@ -126,14 +128,36 @@ def failing_gpus(samples: pl.DataFrame, *, now: datetime) -> AlertState:
     firing, clear = [], set()
     for row in by_gpu.iter_rows(named=True):
         name = f"GPU {row['gpu']}" + ("" if row["mig"] is None else f".{row['mig']}")
-        target, faults = f"{row['node']} {name}", _faults(row)
+        node = _NodeName(row["node"], row["cluster"])
+        target, faults = f"{node.told} {name}", _faults(row)
         if faults:
-            sentence = f"{printable(row['node'])} {name}: {', '.join(faults)}."
-            labels = {"node": row["node"], "gpu": str(row["gpu"])}
-            firing.append(Alert("failing_gpu", target, sentence, labels, f"/node/{row['node']}"))
+            sentence = f"{printable(node.told)} {name}: {', '.join(faults)}."
+            labels = {**node.labels, "gpu": str(row["gpu"])}
+            firing.append(Alert("failing_gpu", target, sentence, labels, node.path))
         elif row["measured"] and now - row["last_t"] <= FRESH:
             clear.add(("failing_gpu", target))
     return AlertState(tuple(firing), frozenset(clear))
+
+
+class _NodeName(NamedTuple):
+    """A node, and its cluster where samples name it."""
+
+    node: str
+    cluster: str | None
+
+    @property
+    def told(self) -> str:
+        return self.node if self.cluster is None else f"{self.node} of {self.cluster}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        named = {} if self.cluster is None else {"cluster": self.cluster}
+        return {"node": self.node, **named}
+
+    @property
+    def path(self) -> str:
+        of = "" if self.cluster is None else f"?cluster={quote(self.cluster)}"
+        return f"/node/{self.node}{of}"
 
 
 def _faults(row: Mapping[str, float | None]) -> list[str]:
@@ -149,9 +173,15 @@ def _faults(row: Mapping[str, float | None]) -> list[str]:
 
 
 def nodes_without_samples(
-    last: Mapping[str, datetime], newest: datetime | None, *, now: datetime, limit: timedelta
+    last: Mapping[tuple[str, str | None], datetime],
+    newest: datetime | None,
+    *,
+    now: datetime,
+    limit: timedelta,
 ) -> AlertState:
-    """Return nodes whose last sample is too old. last: {node: time}; newest: of the lake.
+    """Return nodes whose last sample is too old.
+
+    last: {(node, cluster): time}; newest: of the lake.
 
     If no node has newer samples, that is one alert; nothing is known of single nodes.
     """
@@ -161,15 +191,17 @@ def nodes_without_samples(
         since = text((now - newest).total_seconds(), "s")
         return AlertState((Alert("no_samples", ALL_NODES, f"No sample of any node for {since}."),))
     firing, clear = [], {("no_samples", ALL_NODES)}
-    for node, at in sorted(last.items()):
+    nodes = {_NodeName(*name): at for name, at in last.items()}
+    for node in sorted(nodes, key=lambda one: one.told):
+        at = nodes[node]
         if newest - at > limit:
             gap = text((newest - at).total_seconds(), "s")
-            sentence = f"{printable(node)}: no sample for {gap}, others report."
+            sentence = f"{printable(node.told)}: no sample for {gap}, others report."
             firing.append(
-                Alert("node_without_samples", node, sentence, {"node": node}, f"/node/{node}")
+                Alert("node_without_samples", node.told, sentence, node.labels, node.path)
             )
         else:
-            clear.add(("node_without_samples", node))
+            clear.add(("node_without_samples", node.told))
     return AlertState(tuple(firing), frozenset(clear))
 
 

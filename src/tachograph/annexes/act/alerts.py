@@ -78,8 +78,8 @@ def alert_state(lake: Lake, configuration: Configuration, *, now: datetime) -> A
     """Return the current conditions. Errors: LakeError."""
     reader = SampleReader(lake)
     samples = reader.read_columns(now - WINDOW, HEALTH_COUNTERS)
-    by_node = samples.group_by("node").agg(pl.col("t").max())
-    last: dict[str, datetime] = dict(by_node.iter_rows())
+    by_node = samples.group_by("node", "cluster").agg(pl.col("t").max())
+    last = {(node, cluster): at for node, cluster, at in by_node.iter_rows()}
     newest = reader.span[1] if reader.span else None
     return merged(
         [

@@ -27,6 +27,7 @@ from tachograph.judge.gpu_series import (
     GpuStates,
 )
 from tachograph.judge.health import XID_CRITICAL
+from tachograph.lake.places import may_be_of
 
 # Of the minutes of a window, of each GPU, are measured, and as many show that it does no work.
 MEASURED = 0.9
@@ -201,7 +202,8 @@ def fault_evidence(
     """
     if reason := uncertain(job):
         return reason
-    mine = samples.join(gpus.select("node", "gpu").unique(), on=["node", "gpu"], how="semi")
+    held = gpus.select("node", "gpu", of_job="cluster").unique()
+    mine = samples.join(held, on=["node", "gpu"]).filter(may_be_of("of_job"))
     found = []
     for alert in failing_gpus(mine, now=now).firing:
         node, gpu = alert.labels["node"], int(alert.labels["gpu"])
