@@ -56,6 +56,8 @@ def templates(module: Path) -> Iterator[str]:
         is_type = isinstance(node, ast.Call) and ast.unparse(node.func) in ("cast", "re.compile")
         if is_type or isinstance(node, raised):  # no text of a report, but for a mistake of a user
             skipped.update(id(part) for part in ast.walk(node))
+        if isinstance(node, ast.ClassDef):
+            skipped.update(id(part) for base in node.bases for part in ast.walk(base))
     for node in ast.walk(tree):
         if id(node) in skipped:
             continue

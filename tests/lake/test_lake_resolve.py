@@ -30,7 +30,7 @@ def resolved_by_hand(rows: Iterable[Row], table: LakeTable) -> list[Row]:
         groups.setdefault(tuple(row[name] for name in table.key), []).append(row)
     result = []
     for members in groups.values():
-        members.sort(key=lambda row: (table is JOBS and row["end"] is not None, row["seq"]))
+        members.sort(key=lambda row: (*(_lateness(row) if table is JOBS else ()), row["seq"]))
         merged = dict(members[-1])
         if table.completes:
             for name in merged:
@@ -39,6 +39,14 @@ def resolved_by_hand(rows: Iterable[Row], table: LakeTable) -> list[Row]:
         merged["seq"] = max(row["seq"] for row in members)
         result.append(merged)
     return result
+
+
+def _lateness(row: Row) -> tuple[bool, bool, bool, float]:
+    """A record with an end, one in a final state, one that is polled, the longest that is known."""
+    ended, polled = row["end"] is not None, row["saved"] is False
+    over = ended or row["state"] == "COMPLETED"
+    known_s = 0.0 if over or polled else row["elapsed_s"] or 0.0
+    return ended, over, polled and not over, known_s
 
 
 def repeated_by_hand(rows: Sequence[Row]) -> int:
@@ -84,6 +92,8 @@ job_rows = st.lists(
             "start": st.none() | small.map(lambda n: T0 + timedelta(hours=n)),
             "end": st.none() | small.map(lambda n: T0 + timedelta(hours=3 + n)),
             "state": st.sampled_from(["RUNNING", "COMPLETED"]),
+            "saved": st.none() | st.booleans(),
+            "elapsed_s": st.none() | small.map(float),
             "gpus": maybe,
         }
     ),

@@ -90,7 +90,7 @@ def compare_jobs(
     names = set(JOB_SUMMARIES.schema) - ELSEWHERE - IDENTITY - JUDGED
     gpu_names = (
         set(JOB_GPUS.schema)
-        - {"job_key", "job_id", "node", "gpu", "mig", "gpu_model", "hbm_mib", "seq"}
+        - {"job_key", "job_id", "cluster", "node", "gpu", "mig", "gpu_model", "hbm_mib", "seq"}
         - JUDGED
     )
     relative = 1e-6 if analysis.time_weighted_bound else 1e-9  # weights are single precision

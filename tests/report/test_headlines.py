@@ -196,7 +196,7 @@ def test_means_are_in_every_report_and_the_unknown_goes_first() -> None:
     assert means in job_text(report, width=100)
     page = job_html(report)
     for label in ("SMs active", "Tensor cores active", "DRAM active", "Power per GPU"):
-        assert f"<span>{label}</span>" in page
+        assert f"<dt>{label}</dt>" in page
     needs = Finding("a", "hint", "t", "s.", verdict="unknown", needs=("xid",))
     several = [
         Finding(f"rule_{place}", "hint", "t", "A sentence of the finding.", "Do it. " * 20)

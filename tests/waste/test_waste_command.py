@@ -145,5 +145,5 @@ def test_a_filter_leaves_what_it_says(demo: Path) -> None:
 
 
 def test_a_price_that_makes_no_sense() -> None:
-    with pytest.raises(ConfigError, match="waste: "):
+    with pytest.raises(ConfigError, match=r"waste\.price_per_kwh is -0\.1"):
         load(None, {"TACHOGRAPH_WASTE_PRICE_PER_KWH": "-0.1"})

@@ -115,6 +115,8 @@ def _largest_request_mib(lake: Lake, row: Mapping[str, Any]) -> float | None:
     beside = pl.all_horizontal(
         pl.col(name).eq_missing(row[name]) for name in ("cluster", "partition")
     )
-    more = read_summaries(lake, ("mem_requested_mib", "nodes"), where=beside & (of_node > own_node))
+    more = read_summaries(
+        lake.of_all_jobs, ("mem_requested_mib", "nodes"), where=beside & (of_node > own_node)
+    )
     largest: float = more.select(of_node.max()).item() if more.height else own_node
     return largest

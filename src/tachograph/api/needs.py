@@ -52,7 +52,7 @@ def read_partition_facts(lake: Lake, configuration: Configuration) -> SitePartit
     recorded = read_partitions(slurm.partitions_file) if slurm.partitions_file else {}
     use = {}
     if recorded or slurm.shared:
-        use = uses_of(read_summaries(lake, REQUEST_COLUMNS))
+        use = uses_of(read_summaries(lake.of_all_jobs, REQUEST_COLUMNS))
     return SitePartitions(slurm, recorded, use, configuration.site.cluster)
 
 

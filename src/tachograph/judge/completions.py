@@ -9,9 +9,8 @@ need not know. `refuted` compares the verdicts, of which `families.settled` make
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter, methodcaller
-from typing import Literal
 
 import polars as pl
 import polars.selectors as cs
@@ -19,6 +18,7 @@ import polars.selectors as cs
 from tachograph.catalog.counters import COUNTERS, COUNTERS_BY_NAME, Counter, CounterKind
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import HOST_CHARACTERISTICS, OTHER_IMBALANCES, RESOURCES
+from tachograph.judge.fills import FILLS, IDLE, Fill, State
 from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import ACTIVITY, AVERAGED
 from tachograph.pipeline.timelines import WORK as WORK_COUNTERS
@@ -31,70 +31,6 @@ _MOST_MINUTES = 1440
 MOST_ROWS = 200_000  # minutes of completed jobs that are in memory at a time
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """What a GPU does: counters between 0 and 1 (others are 0), power as a part of the highest.
-
-    `links`: they carry as much as can be.
-    """
-
-    values: Mapping[str, float] = field(default_factory=dict)
-    power: float = 1.0
-    links: bool = False
-
-    def fraction(self, name: str) -> float:
-        """Return the value of a counter between 0 and 1."""
-        return self.values.get(name, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """What the GPUs of a job may have done while nothing was measured: a state.
-
-    `who`: which of them, by their mean activity; the others were idle. `when`: in which part of the
-    unmeasured time, else in the state `rest`: bursts of two minutes of six, or a quarter of an hour
-    at its begin, its end, or both. `errors`: errors happened, and levels were as high as can be.
-    `steady`: in place of a state, they did what they did in the time that was measured; `alike`:
-    those that were measured less did as much, over the whole run, as those that were measured most.
-    """
-
-    state: State
-    rest: State
-    who: Literal["all", "busiest", "least busy"] = "all"
-    when: Literal["always", "bursts", "begin", "end", "both"] = "always"
-    errors: bool = False
-    steady: bool = False
-    alike: bool = False
-
-
-_FRACTIONS = tuple(c.name for c in COUNTERS if c.kind is CounterKind.FRACTION)
-_KERNELS = {"gpu_util": 1.0, "gr_engine_active": 1.0}
-_SMS = {"sm_active": 1.0, "sm_occupancy": 1.0}
-_IDLE = State(power=0.1)
-_BUSY = State(dict.fromkeys(_FRACTIONS, 1.0))
-_WAITING = State(_KERNELS, power=0.25)  # a collective that waits for another process
-_HALF_BUSY = State(dict.fromkeys(_FRACTIONS, 0.5), power=0.5)
-_FEW_SMS = State(
-    _KERNELS | {"sm_active": 0.1, "sm_occupancy": 0.1, "dram_active": 0.02, "fp32_active": 0.02},
-    power=0.5,
-)
-_COPYING = State(_KERNELS | _SMS | {"dram_active": 1.0, "mem_copy_util": 1.0})
-_FROM_HOST = replace(_WAITING, links=True)
-_PLAIN = State(
-    _KERNELS | {"sm_active": 1.0, "fp64_active": 1.0, "fp32_active": 1.0, "fp16_active": 1.0}
-)
-FILLS: tuple[Fill, ...] = (
-    Fill(_IDLE, _IDLE),
-    Fill(replace(_BUSY, links=True), _IDLE, errors=True),
-    *(Fill(state, _IDLE) for state in (_HALF_BUSY, _WAITING, _FEW_SMS, _COPYING)),
-    *(Fill(state, _IDLE) for state in (_FROM_HOST, _PLAIN)),
-    Fill(replace(_BUSY, links=True), _IDLE, when="bursts"),
-    *(Fill(_BUSY, _IDLE, who=who) for who in ("busiest", "least busy")),
-    *(Fill(_BUSY, _IDLE, when=when) for when in ("begin", "end", "both")),
-    *(Fill(_BUSY, _WAITING, when=when) for when in ("begin", "end", "both")),
-    Fill(_BUSY, _IDLE, steady=True),
-    Fill(_BUSY, _IDLE, steady=True, alike=True),
-)
 _PIECE_MINUTES = 15
 _BURST, _BURSTS_EVERY = 2, 6  # minutes
 
@@ -725,7 +661,7 @@ def _filled_minutes(every: pl.DataFrame, fill: Fill, idle_util: float) -> pl.Dat
         "active_sum": pl.col("active_sum")
         + added(lambda state: level(state) * (level(state) >= idle_util)),
         "idle_power_w": pl.col("idle_power_w")
-        + idle * pl.col("_board").fill_null(0.0) * _IDLE.power,
+        + idle * pl.col("_board").fill_null(0.0) * IDLE.power,
     }
     changed = {
         name: pl.when((missing > 0) & pl.col(f"_has_{name}")).then(value).otherwise(name)
@@ -763,7 +699,7 @@ def _filled_host_minutes(every: pl.DataFrame, fill: Fill) -> pl.DataFrame:
         if fill.errors:
             lively = 2 * value.max().over(node) * (pl.col("minute") % 2)
             filled.append(value.fill_null(lively))
-        elif fill.state is _IDLE:
+        elif fill.state is IDLE:
             filled.append(value.fill_null(value.min().over(node) * 0))
         else:
             filled.append(value.forward_fill().backward_fill().over(node))

@@ -161,6 +161,11 @@ class Lake:
         """Name in reports: the location."""
         return self.location
 
+    @property
+    def of_all_jobs(self) -> Lake:
+        """The lake for facts of the site that name nobody, such as the sizes of its partitions."""
+        return self
+
     def uri(self, table: LakeTable) -> str:
         """Location of a table."""
         return f"{self.location}/{table.name}"

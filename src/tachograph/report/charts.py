@@ -56,7 +56,7 @@ class Curve(msgspec.Struct, frozen=True):
     dashed: bool = False
 
 
-class Fill(msgspec.Struct, frozen=True):
+class FilledArea(msgspec.Struct, frozen=True):
     """The area between two lines."""
 
     xs: Sequence[float]
@@ -95,7 +95,7 @@ class Heat(msgspec.Struct, frozen=True):
     x_end: float
 
 
-Layer = Curve | Fill | Box | Dots | Heat
+Layer = Curve | FilledArea | Box | Dots | Heat
 
 
 class Chart(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from tachograph.report.charts import (
     Chart,
     Curve,
     Dots,
-    Fill,
+    FilledArea,
     Heat,
     Layer,
     Tick,
@@ -88,7 +88,7 @@ def _panel(panel: Panel, shown: Recording, axis: Axis) -> Chart:
     xs = _middles(len(panel.lines[0].values), shown.bin_s, shown.length_s)
     layers: list[Layer] = []
     if panel.band is not None:
-        layers.append(Fill(xs, panel.band.low, panel.band.high, panel.lines[0].colour))
+        layers.append(FilledArea(xs, panel.band.low, panel.band.high, panel.lines[0].colour))
     named = len(panel.lines) > 1
     for line in panel.lines:
         label = line.label if named else ""
@@ -229,7 +229,7 @@ def _memory_curve(
     xs = [float(place) for place in range(1, len(ordered) + 1)]
     used = tuple(peak for peak, _ in ordered)
     layers = (
-        Fill(xs, (0.0,) * len(xs), used, "memory"),
+        FilledArea(xs, (0.0,) * len(xs), used, "memory"),
         Curve(xs, used, "memory", "peak"),
         Curve(xs, tuple(capacity for _, capacity in ordered), "problem", "capacity", dashed=True),
     )

@@ -21,7 +21,7 @@ from tachograph.report.charts import (
     Chart,
     Curve,
     Dots,
-    Fill,
+    FilledArea,
     Heat,
     Layer,
     extent,
@@ -131,7 +131,7 @@ def _rect(x: float, y: float, width: float, height: float, *, opacity: float = 1
 
 def _heading(chart: Chart, left: float, top: float) -> tuple[list[Markup], float]:
     """Return the title and the legend on one line, or on more if they need them; their height."""
-    entries: dict[str, Curve | Fill | Box | Dots] = {}
+    entries: dict[str, Curve | FilledArea | Box | Dots] = {}
     for layer in chart.layers:
         if isinstance(layer, Heat) or not layer.label:
             continue
@@ -155,13 +155,13 @@ def _heading(chart: Chart, left: float, top: float) -> tuple[list[Markup], float
     return parts, y - top + 8
 
 
-def _swatch(layer: Curve | Fill | Box | Dots, x: float, y: float) -> Markup:
+def _swatch(layer: Curve | FilledArea | Box | Dots, x: float, y: float) -> Markup:
     match layer:
         case Curve():
             return _line(layer, f"M{x:.1f},{y - 4:.1f}h16")
         case Dots():
             return _dot(x + 8, y - 4)
-        case Fill():
+        case FilledArea():
             return _rect(x, y - 8, 14, 8, opacity=0.25)
         case Box():
             return _rect(x, y - 8, 14, 8, opacity=layer.opacity)
@@ -211,7 +211,7 @@ def _layer(layer: Layer, frame: _Frame) -> Markup:
     match layer:
         case Curve():
             return _curve(layer, frame)
-        case Fill():
+        case FilledArea():
             return _fill(layer, frame)
         case Box():
             return _box(layer, frame)
@@ -256,7 +256,7 @@ def _runs(xs: Sequence[float], ys: Values) -> Iterator[list[tuple[float, float]]
         yield run
 
 
-def _fill(layer: Fill, frame: _Frame) -> Markup:
+def _fill(layer: FilledArea, frame: _Frame) -> Markup:
     areas: list[str] = []
     for above, below in zip(_runs(layer.xs, layer.high), _runs(layer.xs, layer.low), strict=True):
         outline = [(frame.x(x), frame.y(y)) for x, y in (*above, *reversed(below))]

@@ -20,7 +20,7 @@ from tachograph.report.charts import (
     Chart,
     Curve,
     Dots,
-    Fill,
+    FilledArea,
     amount_axis,
     fraction_axis,
     rows_axis,
@@ -109,7 +109,7 @@ def user_charts(report: WasteReport) -> list[Chart]:
     names = tuple(name or "not known" for name in users.get_column("user").head(NAMED_USERS))
     named = slice(1, len(names) + 1)
     layers = (
-        Fill(xs, (0.0,) * len(xs), shares, "accent"),
+        FilledArea(xs, (0.0,) * len(xs), shares, "accent"),
         Curve(xs, shares, "accent"),
         Dots(xs[named], shares[named], "ink", names=names),
     )

@@ -50,6 +50,11 @@ class ScopedLake(Lake):
         """Location of the lake; "" for viewers who may not see it."""
         return self._lake.name if self._viewer.sees_server else ""
 
+    @property
+    def of_all_jobs(self) -> Lake:
+        """The lake with the jobs of all users: what a partition gives is the same for each."""
+        return self._lake
+
     def version(self, table: LakeTable) -> int:
         """Return the version of a table that is served."""
         return self._lake.version(table)

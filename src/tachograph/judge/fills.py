@@ -1,0 +1,75 @@
+"""What GPUs may have done in the time in which nothing was measured: states, and when which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tachograph.catalog.counters import COUNTERS, CounterKind
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a GPU does: counters between 0 and 1 (others are 0), power as a part of the highest.
+
+    `links`: they carry as much as can be.
+    """
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    power: float = 1.0
+    links: bool = False
+
+    def fraction(self, name: str) -> float:
+        """Return the value of a counter between 0 and 1."""
+        return self.values.get(name, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """What the GPUs of a job may have done while nothing was measured: a state.
+
+    `who`: which of them, by their mean activity; the others were idle. `when`: in which part of the
+    unmeasured time, else in the state `rest`: bursts of two minutes of six, or a quarter of an hour
+    at its begin, its end, or both. `errors`: errors happened, and levels were as high as can be.
+    `steady`: in place of a state, they did what they did in the time that was measured; `alike`:
+    those that were measured less did as much, over the whole run, as those that were measured most.
+    """
+
+    state: State
+    rest: State
+    who: Literal["all", "busiest", "least busy"] = "all"
+    when: Literal["always", "bursts", "begin", "end", "both"] = "always"
+    errors: bool = False
+    steady: bool = False
+    alike: bool = False
+
+
+_FRACTIONS = tuple(c.name for c in COUNTERS if c.kind is CounterKind.FRACTION)
+_KERNELS = {"gpu_util": 1.0, "gr_engine_active": 1.0}
+_SMS = {"sm_active": 1.0, "sm_occupancy": 1.0}
+IDLE = State(power=0.1)
+_BUSY = State(dict.fromkeys(_FRACTIONS, 1.0))
+_WAITING = State(_KERNELS, power=0.25)  # a collective that waits for another process
+_HALF_BUSY = State(dict.fromkeys(_FRACTIONS, 0.5), power=0.5)
+_FEW_SMS = State(
+    _KERNELS | {"sm_active": 0.1, "sm_occupancy": 0.1, "dram_active": 0.02, "fp32_active": 0.02},
+    power=0.5,
+)
+_COPYING = State(_KERNELS | _SMS | {"dram_active": 1.0, "mem_copy_util": 1.0})
+_FROM_HOST = replace(_WAITING, links=True)
+_PLAIN = State(
+    _KERNELS | {"sm_active": 1.0, "fp64_active": 1.0, "fp32_active": 1.0, "fp16_active": 1.0}
+)
+FILLS: tuple[Fill, ...] = (
+    Fill(IDLE, IDLE),
+    Fill(replace(_BUSY, links=True), IDLE, errors=True),
+    *(Fill(state, IDLE) for state in (_HALF_BUSY, _WAITING, _FEW_SMS, _COPYING)),
+    *(Fill(state, IDLE) for state in (_FROM_HOST, _PLAIN)),
+    Fill(replace(_BUSY, links=True), IDLE, when="bursts"),
+    *(Fill(_BUSY, IDLE, who=who) for who in ("busiest", "least busy")),
+    *(Fill(_BUSY, IDLE, when=when) for when in ("begin", "end", "both")),
+    *(Fill(_BUSY, _WAITING, when=when) for when in ("begin", "end", "both")),
+    Fill(_BUSY, IDLE, steady=True),
+    Fill(_BUSY, IDLE, steady=True, alike=True),
+)
