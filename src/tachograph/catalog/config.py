@@ -170,7 +170,7 @@ class RuleOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     folder: str = ""  # of the site's own rules; empty: none
     disabled: tuple[str, ...] = ()  # tags of shipped rules that are not run
-    parameters: dict[str, dict[str, float]] = {}  # {tag: {parameter: value}}
+    parameters: dict[str, dict[str, float | str]] = {}  # {tag: {parameter: value}}
 
 
 class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
