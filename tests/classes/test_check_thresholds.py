@@ -272,23 +272,47 @@ def test_a_threshold_in_percent_is_refused_with_the_fraction(tmp_path: Path) -> 
     assert refused.value.where == str(file)
 
 
+FROM_0 = "write a number from 0 to 1e+12"
+
+
 @pytest.mark.parametrize(
-    ("line", "named"),
+    ("line", "named", "do"),
     [
-        ("[thresholds]\nlow_util = nan", "thresholds.low_util is nan"),
-        ("[thresholds]\nidle_minutes = -1", "thresholds.idle_minutes is -1"),
-        ("[thresholds]\nidle_minutes = 1e300", "thresholds.idle_minutes is 1e+300"),
-        ("[classes.theta]\ngpu_util = inf", "classes.theta.gpu_util is inf"),
-        ("[waste.prices]\nA100 = -0.5", "waste.prices.A100 is -0.5"),
-        ("[rules.parameters.hot_gpu]\nhot_c = nan", "rules.parameters.hot_gpu.hot_c is nan"),
+        ("[thresholds]\nlow_util = nan", "thresholds.low_util is nan", FROM_0),
+        ("[thresholds]\nidle_minutes = -1", "thresholds.idle_minutes is -1", FROM_0),
+        ("[thresholds]\nidle_minutes = 1e300", "thresholds.idle_minutes is 1e+300", FROM_0),
+        ("[waste.prices]\nA100 = -0.5", "waste.prices.A100 is -0.5", FROM_0),
+        (
+            "[classes.theta]\ngpu_util = inf",
+            "classes.theta.gpu_util is inf",
+            "write a number from 0 to 1e+15",
+        ),
+        (
+            "[rules.parameters.hot_gpu]\nhot_c = nan",
+            "rules.parameters.hot_gpu.hot_c is nan",
+            "write a finite number",
+        ),
     ],
 )
-def test_a_number_that_cannot_be_names_file_and_key(line: str, named: str, tmp_path: Path) -> None:
+def test_a_number_that_cannot_be_names_file_and_key(
+    line: str, named: str, do: str, tmp_path: Path
+) -> None:
     file = tmp_path / "tachograph.toml"
     file.write_text(line)
     with pytest.raises(ConfigError) as refused:
         load(str(file), {})
-    assert str(refused.value) == f"{file}: {named}; write a number from 0 to 1e12"
+    assert str(refused.value) == f"{file}: {named}; {do}"
+
+
+def test_bytes_of_a_job_and_rates_of_a_link_are_no_impossible_numbers(tmp_path: Path) -> None:
+    """100 GB/s for a day are 8.6e15 bytes; NVLink of a node moves more than 1e12 bytes/s."""
+    file = tmp_path / "tachograph.toml"
+    file.write_text(
+        "[classes.level]\nnvlink = 2e12\n[rules.parameters.own]\nmost_bytes = 8.6e15\nslope = -0.1\n"
+    )
+    configuration = load(str(file), {})
+    assert configuration.classes.level == {"nvlink": 2e12}
+    assert configuration.rules.parameters == {"own": {"most_bytes": 8.6e15, "slope": -0.1}}
 
 
 def test_a_stop_is_found_with_high_confidence_from_an_hour_on() -> None:

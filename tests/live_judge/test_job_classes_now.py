@@ -21,6 +21,7 @@ from tachograph.annexes.watch.live.job_classes import (
     COMPLETIONS_S,
     EVERY_S,
     FORGET_S,
+    GAP_SHARE,
     JOB_CLASS_COUNTERS,
     MOST_MINUTES,
     JobMinutes,
@@ -286,6 +287,36 @@ def test_completions_of_a_job_are_kept_until_a_verdict_changes() -> None:
             assert after.t - before.t >= COMPLETIONS_S or after.verdicts != before.verdicts
     assert 4 <= len({each.t for _, each in kept}) <= 9
     assert any(each.refuted for _, each in kept), "its begin decides"
+
+
+def test_another_run_of_a_job_inherits_nothing() -> None:
+    """A job that was requeued keeps its number."""
+    live, again = LiveJobClasses(Configuration()), 31 * 60.0
+    for minute in range(30):
+        wanted = None if minute == 29 else []
+        live.step(of(60.0 * minute + 1, {"gpu_util": 0.5}, since=0.0), wanted)
+    assert live._timelines.height == 29
+    assert live._completions["7"].start_us == 0
+    for minute in range(31, 34):
+        live.step(of(60.0 * minute + 1, {"gpu_util": 0.5}, since=again))
+    assert live._timelines["minute"].to_list() == [0, 1]
+    assert live._completions["7"].start_us == again * 1e6
+
+
+def test_completions_are_evaluated_again_once_a_gap_counts() -> None:
+    """Samples may come a quarter of an hour late; then the time without them is a gap."""
+    live, last = LiveJobClasses(Configuration()), 59 * 60.0
+    for minute in range(60):
+        wanted = None if minute == 59 else []
+        live.step(of(60.0 * minute, {"gpu_util": 0.5}, since=0.0), wanted)
+    evaluated = [live._completions["7"]]
+    for minute in range(60, 77):
+        view = of(60.0 * minute, {"gpu_util": 0.5}, since=0.0)
+        live.step(replace(view, snapshot=replace(view.snapshot, measured=np.array([last]))))
+        if live._completions["7"] is not evaluated[-1]:
+            evaluated.append(live._completions["7"])
+    assert [kept.t for kept in evaluated] == [last, last + COMPLETIONS_S, 76 * 60.0]
+    assert [kept.share >= GAP_SHARE for kept in evaluated] == [False, False, True]
 
 
 def test_memory_is_a_day_of_minutes() -> None:

@@ -75,6 +75,17 @@ def test_a_loss_that_no_finding_is_about_heads_a_job_where_it_is_largest(
     assert verdict_sentence(row, [UNEVEN]) != sentence, "a tenth is no headline"
 
 
+@pytest.mark.parametrize("code", ["xid_error", "gpu_memory_fault", "throttled"])
+def test_a_problem_without_hours_is_not_replaced_by_a_loss(code: str) -> None:
+    row = HEALTHY | {"gpu_hours_idle": 1.1, "state": "RUNNING"}
+    fault = Finding(code, "problem", "The GPUs reported errors", "s.")
+    assert verdict_sentence(row, [fault]) == verdict_sentence(
+        row | {"gpu_hours_idle": 0.0}, [fault]
+    )
+    lost = verdict_sentence(row, [Finding(code, "hint", fault.title, "s.")])
+    assert lost == "1.1 h of 10.0 h of GPU time passed without work so far."
+
+
 @given(st.data())
 def test_the_headline_has_most_hours_and_then_the_highest_severity(data: st.DataObject) -> None:
     hours = st.sampled_from([0.0, 1.0, 2.5])

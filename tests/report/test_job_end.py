@@ -48,6 +48,21 @@ def step(number: str, state: str, **more: Any) -> dict[str, Any]:
         ({}, [step("0", "CANCELLED", exit_signal=11)], f"Failed with {SEGV}, in step 0 (fit)"),
         ({"exit_code": 3}, [step("batch", "FAILED", exit_code=3)], "Failed with exit code 3"),
         ({"exit_code": 3}, [step("0", "FAILED")], "Failed with exit code 3, in step 0 (fit)"),
+        (  # Slurm recorded the cause, and no signal
+            {"exit_code": 2},
+            [step("0", "OUT_OF_MEMORY", exit_code=0), step("1", "FAILED", exit_code=2)],
+            "Failed with exit code 2; step 0 (fit) was killed: out of host memory",
+        ),
+        (
+            {"exit_code": 9},
+            [step("batch", "OUT_OF_MEMORY"), step("0", "OUT_OF_MEMORY", exit_signal=9)],
+            (
+                "Failed with signal 9 (SIGKILL, killed); step 0 (fit) was killed: out of host "
+                "memory"
+            ),
+        ),
+        ({}, [step("batch", "OUT_OF_MEMORY", name=None)],
+         "Failed; step batch was killed: out of host memory"),
     ],
 )  # fmt: skip
 def test_a_failed_job_names_code_signal_and_step(

@@ -340,6 +340,57 @@ def test_move_takes_the_memory_that_the_tasks_held() -> None:
 
 
 @pytest.mark.parametrize(
+    ("peak_gib", "nodes", "memory", "why"),
+    [
+        (20, 1, "30G", "its tasks held at most 20.0 GiB of host memory when polled, 50 % on top."),
+        (40, 1, "50G", "50.0 GiB of host memory were requested, and sufficed."),
+        (
+            20,
+            2,
+            "60G",
+            (
+                "its tasks held at most 20.0 GiB of host memory on a node when polled, 50 % on "
+                "top, for the tasks of 2 nodes together."
+            ),
+        ),
+        (
+            40,
+            2,
+            "100G",
+            (
+                "50.0 GiB of host memory on a node were requested, and sufficed, for the tasks "
+                "of 2 nodes together."
+            ),
+        ),
+        (
+            None,
+            2,
+            "100G",
+            (
+                "50.0 GiB of host memory on a node were requested, for the tasks of 2 nodes "
+                "together."
+            ),
+        ),
+    ],
+)
+def test_reason_of_moved_memory_fits_the_option(
+    peak_gib: int | None, nodes: int, memory: str, why: str
+) -> None:
+    shared = PartitionUse(["anna"], ["H100"], 4.0, 64.0, 100 * GIB, DAY)
+    use: dict[tuple[str | None, str], PartitionUse] = {(None, "shared"): shared}
+    site = SitePartitions(SlurmOptions(shared=("shared",), exclusive=("gpu",)), use=use)
+    job = LARGE | {"gpu_model": "H100", "timelimit_s": DAY, "elapsed_s": 0.9 * DAY}
+    job |= {"nodes": nodes, "gpus": 4 * nodes, "mem_requested_mib": nodes * 50 * GIB}
+    unused = {"gpus_unused": 3.0 * nodes, "gpus_seen": 4.0 * nodes}
+    finding = Finding("gpus_never_used", "problem", "", "", evidence=unused)
+    peaks = () if peak_gib is None else (peak_gib * GIB,)
+    made = next_time(job, [finding], (), HostMemory(peaks[0] if peaks else None, peaks), site)
+    assert made is not None
+    assert made.line.endswith(f" --mem={memory}")
+    assert made.why.endswith(f"; {why}")
+
+
+@pytest.mark.parametrize(
     ("peak_gib", "of_gpu_gib", "line"),
     [
         (150, 225, "--gpus=1"),  # 225 GiB with 50 % on top

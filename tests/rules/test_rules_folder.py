@@ -16,7 +16,13 @@ from tachograph.catalog.config import Configuration, RuleOptions
 from tachograph.catalog.errors import ConfigError, NotFoundError
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.judge import RESERVED, rules_in_use
-from tachograph.judge.rules.ruleset import PARAMETERS, digest, read_files, read_rules
+from tachograph.judge.rules.ruleset import (
+    PARAMETERS,
+    digest,
+    read_files,
+    read_rules,
+    with_settings,
+)
 
 
 def rule(
@@ -140,8 +146,14 @@ def test_parameters_that_are_missing_or_broken(tmp_path: Path) -> None:
         (
             RuleOptions(parameters={"slow_gpu": {"busy_activity": 50}}),
             "rules.parameters.slow_gpu.busy_activity",
-            "busy_activity is a fraction: 50 % or 5000 %.; write 0.5$",
+            'busy_activity is a fraction: 50 % or 5000 %.; write "50%" or 0.5$',
         ),
+        (
+            RuleOptions(parameters={"loadimba": {"load_imbalance_ratio_threshold": 1.5}}),
+            "load_imbalance_ratio_threshold",
+            'write "1.5%" or 0.015, or "150%"$',
+        ),
+        (RuleOptions(parameters={"hot_gpu": {"hot_c": "warm"}}), "hot_c", "warm is no threshold"),
     ],
 )
 def test_mistakes_of_the_configuration_name_the_key(
@@ -150,6 +162,22 @@ def test_mistakes_of_the_configuration_name_the_key(
     with pytest.raises(ConfigError, match=message) as problem:
         read_rules(settings)
     assert where in problem.value.where
+
+
+def test_a_fraction_may_be_more_than_one_or_a_difference(tmp_path: Path) -> None:
+    write(tmp_path, "own.json", rule("own", "activity_mean < slope", parameter=["slope"]))
+    (tmp_path / PARAMETERS).write_text('[own]\nslope = { default = -0.2, unit = "fraction" }\n')
+    parameters: dict[str, dict[str, float | str]] = {
+        "loadimba": {"load_imbalance_ratio_threshold": "150%"},
+        "own": {"slope": -0.1},
+    }
+    ruleset = read_rules(of(tmp_path, parameters=parameters))
+    assert not ruleset.errors
+    values = ruleset.called("load_imbalance_spread")[0].values
+    assert values["load_imbalance_ratio_threshold"] == 1.5
+    assert ruleset.called("own")[0].values == {"slope": -0.1}
+    changed = with_settings(ruleset, ["own.slope=-0.3"])
+    assert changed.called("own")[0].values == {"slope": -0.3}
 
 
 def test_a_tag_that_rules_share_is_for_all_of_them() -> None:

@@ -6,6 +6,7 @@ An override is `TACHOGRAPH_<SECTION>_<KEY>`, for example `TACHOGRAPH_SITE_TIME_Z
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tomllib
@@ -39,6 +40,7 @@ _WEBHOOK_FILES = ("url_file", "token_file", "ca_file")
 _WORDS = {("managers", "sacctmgr"), ("access_log", "stderr")}
 DEFAULT_LAKE = "tachograph-lake"
 LARGEST_SETTING = 1e12  # more than any time, size or price that a site can mean
+LARGEST_RATE = 1e15  # bytes/s of job classes: a petabyte a second
 # A value that the program and its tests pass, and no site changes: not a key of the file, nor of
 # the environment.
 _Value = TypeVar("_Value")
@@ -168,7 +170,7 @@ class RuleOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     folder: str = ""  # of the site's own rules; empty: none
     disabled: tuple[str, ...] = ()  # tags of shipped rules that are not run
-    parameters: dict[str, dict[str, float]] = {}  # {tag: {parameter: value}}
+    parameters: dict[str, dict[str, float | str]] = {}  # {tag: {parameter: value}}
 
 
 class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -629,7 +631,8 @@ def _with_files(section: _Section, keys: tuple[str, ...], folder: Path) -> _Sect
 def _refuse_impossible_numbers(value: object, key: str, where: str) -> None:
     """Check all numbers below a key: no setting is negative, infinite or not a number.
 
-    A rule of the site may have a negative parameter: it is checked with the rule.
+    A rule of the site may have a negative parameter: it is checked with the rule. Nor has a
+    parameter a largest value: bytes of a job that ran for days are more than any other setting.
     Errors: ConfigError naming file and key.
     """
     if isinstance(value, dict):
@@ -639,9 +642,12 @@ def _refuse_impossible_numbers(value: object, key: str, where: str) -> None:
         for place, inner in enumerate(value):
             _refuse_impossible_numbers(inner, f"{key}[{place}]", where)
     elif isinstance(value, int | float):
-        magnitude = abs(value) if key.startswith("rules.parameters.") else value
-        if not 0 <= magnitude <= LARGEST_SETTING:
-            do = "write a number from 0 to 1e12"
+        if key.startswith("rules.parameters."):
+            possible, do = math.isfinite(value), "write a finite number"
+        else:
+            most = LARGEST_RATE if key.startswith("classes.") else LARGEST_SETTING
+            possible, do = 0 <= value <= most, f"write a number from 0 to {most:g}"
+        if not possible:
             raise ConfigError(f"{key} is {value:g}", where=where, do=do)
 
 

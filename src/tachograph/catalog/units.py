@@ -198,10 +198,12 @@ def refuse_unclear_fraction(
     error: type[TachographError],
     where: str = "",
     percent_sign: bool = True,
+    quote: str = "",
 ) -> None:
     """Refuse a bare number that cannot be a fraction: 10 may mean 10 %, or 1000 %.
 
-    `name`: what has the value; `percent_sign`: it may be written as 10%, too.
+    `name`: what has the value; `percent_sign`: it may be written as 10%, too, in a file within
+    `quote`.
 
     >>> refuse_unclear_fraction(10, name="gpu_util_mean", error=InputError)
     Traceback (most recent call last):
@@ -214,11 +216,11 @@ def refuse_unclear_fraction(
         raise error(f"{name} is {value:.10g}", where=where, do="write a fraction from 0 on")
     if value <= 1:
         return
-    do = f"write {value:.10g}% or {value / 100:.10g}"
+    do = f"write {quote}{value:.10g}%{quote} or {value / 100:.10g}"
     if not percent_sign:
         do = f"write {value / 100:.10g}"
     elif value < _LEAST_PERCENT:
-        do += f", or {value * 100:.10g}%"
+        do += f", or {quote}{value * 100:.10g}%{quote}"
     raise error(
         f"{name} is a fraction: {value:.10g} % or {value * 100:.10g} %?", where=where, do=do
     )

@@ -109,7 +109,8 @@ def end_cause(
     if ended is None:
         return None
     of_memory = out_of_memory(row, held_mib, steps)
-    if state == "FAILED" and of_memory:
+    recorded = _step_out_of_memory(steps) is not None
+    if state == "FAILED" and of_memory and not recorded:
         ended = "Killed with signal 9 (SIGKILL), most likely out of host memory"
     elif state == "FAILED":
         ended = _failed(row, steps)
@@ -133,7 +134,9 @@ def end_cause(
 
 def _failed(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
     """How a job failed, and which of its steps did."""
-    of_job, step = exit_text(row), _failed_step(row, steps)
+    # what Slurm recorded as the cause goes before a step that failed after it
+    killed = _step_out_of_memory(steps)
+    of_job, step = exit_text(row), killed or _failed_step(row, steps)
     of_step = exit_text(step) if step else ""
     # an exit code that is the signal of the step comes from the shell that ran it (128 + signal)
     if step and _code(row) in (0.0, _code(step)):
@@ -141,9 +144,17 @@ def _failed(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
     ended = f"Failed with {of_job}" if of_job else "Failed"
     if step is None:
         return ended
+    if killed is not None:
+        return f"{ended}; {_label(killed)} was killed: out of host memory"
     if of_step in ("", of_job):
         return f"{ended}, in {_label(step)}"
     return f"{ended}; {_label(step)} ended with {of_step}"
+
+
+def _step_out_of_memory(steps: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The first step that Slurm recorded as out of memory; one of srun names the program."""
+    killed = [step for step in steps if step.get("state") == "OUT_OF_MEMORY"]
+    return min(killed, key=lambda step: step["step"] in WITHOUT_SRUN, default=None)
 
 
 def _code(row: Mapping[str, Any]) -> float:

@@ -151,15 +151,25 @@ def _change_time(
 def _change_memory(
     row: Mapping[str, Any], memory: HostMemory, change: Freed
 ) -> list[tuple[str, str]]:
-    """Request what the job needs, or had, together with fewer GPUs or in another partition."""
+    """Request what the job needs, or had, together with fewer GPUs or in another partition.
+
+    `change` may put the tasks of several nodes on one; the reason is of one of these nodes.
+    """
     mib = change.memory_mib or 0.0
     option = memory_option({}, mib, change.gpus)
+    # a move puts together the tasks of one node for each GPU that worked, at most
+    nodes = 1 if change.partition is None else min(row.get("nodes") or 1, change.gpus)
+    of_node = "" if number(row, "nodes") == 1 else " on a node"
     if memory.needed_mib is None:
-        reason = f"{text(mib, 'MiB')} of host memory were requested"
+        reason = f"{text(mib / nodes, 'MiB')} of host memory{of_node} were requested"
+    elif mib / nodes < memory.needed_mib:  # no more than what a completed job had
+        reason = f"{text(mib / nodes, 'MiB')} of host memory{of_node} were requested, and sufficed"
     elif max(memory.peaks, default=0.0) <= max(memory.killed, default=0.0):
         reason = f"{text(max(memory.killed), 'MiB')} of host memory did not suffice"
     else:
         reason = _held(row, memory)
+    if nodes > 1:
+        reason += f", for the tasks of {nodes} nodes together"
     return [(option, reason)] if option else []
 
 

@@ -196,15 +196,18 @@ def _loss_of_no_finding(main: Finding, row: Mapping[str, Any]) -> str | None:
     """Return what GPUs without work cost where that is more than what is behind any finding.
 
     Whether they did no work in the rest of the run, too, may not be known: that they did none in
-    the time that was measured is, and the ledger counts it.
+    the time that was measured is, and the ledger counts it. A problem is never replaced: a fault
+    of a GPU costs no hours of its own, and is what the user has to know first.
     """
+    if main.severity == "problem":
+        return None
     hours = {cause: number(row, f"gpu_hours_{cause}") or 0.0 for cause in _LOSSES}
     cause = max(hours, key=lambda name: hours[name])
     held = number(row, "gpu_hours") or 0.0
     if hours[cause] <= max(hours_behind(main, row), _MOST_LOST * held):
         return None
     lost = f"{text(hours[cause], 'h')} of {text(held, 'h')} of GPU time"
-    return _LOSSES[cause].format(lost=lost)
+    return _LOSSES[cause].format(lost=lost) + so_far(row)
 
 
 def _lost_hours(row: Mapping[str, Any]) -> float | None:

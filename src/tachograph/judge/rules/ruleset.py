@@ -440,23 +440,28 @@ def _configured(entry: RuleEntry, settings: RuleOptions) -> RuleEntry:
             where=f"rules.parameters.{entry.code}",
             do=_meant(unknown[0], entry.values),
         )
-    for name, value in given.items():
+    values: dict[str, float] = {}
+    for name, written in given.items():
         where = f"rules.parameters.{entry.code}.{name}"
+        value = values[name] = _number(written) if isinstance(written, str) else written
         if not math.isfinite(value) or value < 0 <= entry.values[name]:
             raise ConfigError(
-                f"{value} is no threshold", where=where, do="write a number from 0 on"
+                f"{written} is no threshold", where=where, do="write a number from 0 on"
             )
-        if _is_fraction(entry, name):
-            refuse_unclear_fraction(
-                value, name=name, error=ConfigError, where=where, percent_sign=False
-            )
-    return replace(entry, values={**entry.values, **given})
+        if _is_unclear(entry, name, value, written):
+            refuse_unclear_fraction(value, name=name, error=ConfigError, where=where, quote='"')
+    return replace(entry, values={**entry.values, **values})
 
 
-def _is_fraction(entry: RuleEntry, parameter: str) -> bool:
-    """Return whether a parameter is declared as a fraction, with a default of one."""
+def _is_unclear(entry: RuleEntry, parameter: str, value: float, written: float | str) -> bool:
+    """Return whether the value of a fraction may be meant in percent, as its default is none.
+
+    A difference of fractions may be negative. One above 1 is clear with a percent sign.
+    """
     declared = entry.declared.get(parameter)
-    return declared is not None and declared.unit == "fraction" and declared.default <= 1
+    if declared is None or declared.unit != "fraction" or declared.default > 1:
+        return False
+    return value > 1 and not str(written).endswith("%")
 
 
 def _check_names(settings: RuleOptions, known: Collection[str], broken: bool) -> None:
@@ -512,7 +517,7 @@ def with_settings(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
                 raise UsageError(
                     f"--set {option}: negative value", do=f"{parameter} must be 0 or more"
                 )
-            if _is_fraction(entries[place], parameter) and not option.endswith("%"):
+            if _is_unclear(entries[place], parameter, value, option):
                 refuse_unclear_fraction(value, name=f"--set {option}: it", error=UsageError)
             entries[place] = entries[place].with_values({parameter: value})
     return replace(ruleset, entries=tuple(entries))
@@ -520,12 +525,21 @@ def with_settings(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
 
 def _setting(option: str) -> tuple[str, float]:
     name, equals, value = option.partition("=")
-    try:
-        number = float(value[:-1]) / 100 if value.endswith("%") else float(value)
-    except ValueError:
-        number = float("nan")
+    number = _number(value)
     if not equals or not name.strip() or not math.isfinite(number):
         raise UsageError(
             f"--set {option}: invalid number", do="write PARAMETER=VALUE, such as low_activity=0.2"
         )
     return name.strip(), number
+
+
+def _number(written: str) -> float:
+    """Return a number, or that of a percentage; NaN where it is none.
+
+    >>> _number("0.5"), _number("150%"), _number("high")
+    (0.5, 1.5, nan)
+    """
+    try:
+        return float(written[:-1]) / 100 if written.endswith("%") else float(written)
+    except ValueError:
+        return math.nan

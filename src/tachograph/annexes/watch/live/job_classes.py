@@ -236,6 +236,9 @@ EVERY_S = 60.0  # between two evaluations
 COMPLETIONS_S = (
     600.0  # what completions of a job refute is kept for so long, or until a verdict changes
 )
+# Of the GPU time of a job: more of it without samples may change what completions refute. Less of
+# it refutes less, which can wait.
+GAP_SHARE = 0.01
 MOST_MINUTES = 1440  # of a job; older minutes count as not measured
 _MINUTES = {
     **dict.fromkeys(("job_key", "node"), pl.String()),
@@ -247,11 +250,23 @@ _MINUTES = {
 
 @dataclass(frozen=True, slots=True)
 class KeptCompletions:
-    """What completions of a job refuted at a time, of which verdicts: codes."""
+    """What completions of a run of a job refuted at a time, of which verdicts: codes.
+
+    start_us: of the run, since 1970; share: of its GPU time without samples then.
+    """
 
     t: float
+    start_us: int
+    share: float
     verdicts: frozenset[tuple[str, str]]
     refuted: tuple[str, ...]
+
+    def holds(
+        self, t: float, start_us: int, share: float, results: Collection[tuple[str, str]]
+    ) -> bool:
+        """Whether it needs no evaluation again."""
+        same_run = self.start_us == start_us and self.verdicts == results
+        return same_run and share < self.share + GAP_SHARE and 0 <= t - self.t < COMPLETIONS_S
 
 
 class LiveJobClasses:
@@ -265,6 +280,7 @@ class LiveJobClasses:
         self.configuration = configuration
         self._gathered = JobMinutes()
         self._timelines = empty_timeline("job_key")  # of whole minutes, all jobs
+        self._starts: dict[str, int] = {}  # of the runs that they are of, see ObservedJob
         self._judged_at: float | None = None
         self._found: Mapping[str, tuple[Finding, ...]] = {}
         self._completions: dict[str, KeptCompletions] = {}
@@ -303,7 +319,12 @@ class LiveJobClasses:
         for job, gathered_job in gathered.items():
             ended += [(job, minute) for minute in gathered_job.minutes]
             gathered_job.minutes.clear()
-        self._timelines = self._kept(pl.concat([self._timelines, self._timeline(ended)]))
+        # minutes of an earlier run of a job that was requeued are none of this one
+        starts = {job: gathered_job.start_us for job, gathered_job in gathered.items()}
+        same_run = [job for job, start_us in starts.items() if self._starts.get(job) == start_us]
+        before = self._timelines.filter(pl.col("job_key").is_in(same_run))
+        self._starts = starts
+        self._timelines = self._kept(pl.concat([before, self._timeline(ended)]))
         if not jobs:
             return {}
         current: list[tuple[str, GpuMinute]] = []
@@ -356,12 +377,12 @@ class LiveJobClasses:
         for job_key, code, verdict in own.iter_rows():
             by_job[job_key].add((code, verdict))
         kept = self._completions
+        starts = {key: self._gathered.jobs[key].start_us for key in by_job}
+        shares = dict(gaps.select("job_key", "share").iter_rows())
         due = [
             key
             for key, results in by_job.items()
-            if key not in kept
-            or kept[key].verdicts != results
-            or not 0 <= t - kept[key].t < COMPLETIONS_S
+            if key not in kept or not kept[key].holds(t, starts[key], shares[key], results)
         ]
         fresh = refuted(
             tables,
@@ -374,7 +395,9 @@ class LiveJobClasses:
         for job_key, code in fresh.iter_rows():
             codes[job_key].append(code)
         for key in due:
-            kept[key] = KeptCompletions(t, frozenset(by_job[key]), tuple(codes[key]))
+            kept[key] = KeptCompletions(
+                t, starts[key], shares[key], frozenset(by_job[key]), tuple(codes[key])
+            )
         self._completions = {key: kept[key] for key in kept if key in self._gathered.jobs}
         rows = [(key, code) for key in by_job for code in kept[key].refuted]
         return pl.DataFrame(rows, schema=fresh.schema, orient="row")
