@@ -139,7 +139,14 @@ def test_move_to_a_shared_partition_that_fits(
         ({"accounts": frozenset({"ml"})}, {"user": "bob"}, True),
         ({"accounts": frozenset({"cfd"})}, {"user": "bob"}, False),
         ({"qos": frozenset({"high"})}, {"user": "bob"}, False),
-        ({"denied": frozenset({"ml"})}, {"user": "bob"}, False),
+        ({"denied_accounts": frozenset({"ml"})}, {"user": "bob"}, False),
+        ({"denied_qos": frozenset({"normal"})}, {"user": "bob"}, False),
+        ({"denied_qos": frozenset({"ml"})}, {"user": "bob"}, True),  # the name of its account
+        (  # of both Slurm reads only those allowed
+            {"accounts": frozenset({"ml"}), "denied_accounts": frozenset({"ml"})},
+            {"user": "bob"},
+            True,
+        ),
         ({"accounts": frozenset({"cfd"})}, {}, False),  # with another account
         ({"of_one_user": True}, {}, False),
         ({"least_nodes": 2}, {}, False),

@@ -360,10 +360,14 @@ def _allows(partition: SlurmPartition, job: Mapping[str, Any], *, ran_there: boo
         and not partition.closed
         and partition.least_nodes <= 1
         and (open_to_all or ran_there)
-        and (partition.accounts is None or job.get("account") in partition.accounts)
-        and (partition.qos is None or job.get("qos") in partition.qos)
-        and partition.denied.isdisjoint({job.get("account"), job.get("qos")})
+        and _is_allowed(job.get("account"), partition.accounts, partition.denied_accounts)
+        and _is_allowed(job.get("qos"), partition.qos, partition.denied_qos)
     )
+
+
+def _is_allowed(name: str | None, allowed: Collection[str] | None, denied: Collection[str]) -> bool:
+    """Whether a name passes both lists: Slurm ignores those denied where some are allowed."""
+    return name not in denied if allowed is None else name in allowed
 
 
 NOT_RECORDED = SitePartitions()  # no partition of the site is known
