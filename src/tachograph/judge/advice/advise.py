@@ -136,8 +136,6 @@ def advise(
     """Return advice for a request from jobs that ended before `now`, one line per topic.
 
     `now`: seconds since 1970. `brief`: only the lines that change the request, and problems.
-
-    `brief`: only the lines that change the request, and problems.
     """
     group = history.nearest(request, now)
     given = _Given(request, group, site, options)
@@ -211,6 +209,8 @@ class _Given:
         """Why fewer GPUs, CPUs or less memory of a node are not advised."""
         if self.whole_nodes:
             return "nodes are given whole: a smaller request of a node frees nothing"
+        if self.whole_nodes is False:
+            return "the CPUs or the memory requested leave no further GPU to others"
         return (
             "whether the partition gives nodes whole is not known: name it in [slurm] shared "
             "or exclusive"
