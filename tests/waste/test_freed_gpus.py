@@ -246,22 +246,32 @@ def test_options_are_those_of_the_script(
     assert options(SitePartitions(SLURM), job, 3) == options_of_script
 
 
+@pytest.mark.parametrize("described", ["", "a", "b"])
 @pytest.mark.parametrize("own", [True, None])
 def test_attribution_and_advice_take_the_same_nodes_for_whole(
-    own: bool | None, tmp_path: Path
+    own: bool | None, described: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "partitions.txt"
     file.write_text("PartitionName=p\n   OverSubscribe=EXCLUSIVE Nodes=(null)\n")
     slurm = SlurmOptions(shared=("sh*",), exclusive=("whole", "*_x"), partitions_file=str(file))
-    site = SitePartitions(slurm, read_partitions(str(file)))
+    site = SitePartitions(slurm, read_partitions(str(file)), cluster=described)
     names = ("shared", "whole", "a,whole", "p", "q", None)
     queues = list(product(names, ("n", "n_x", "shared", None)))
     rows = [
-        job(str(number), T, T + HOUR, partition=name, qos=qos, exclusive=own, state="COMPLETED")
+        job(
+            str(number),
+            T,
+            T + HOUR,
+            cluster="a",
+            partition=name,
+            qos=qos,
+            exclusive=own,
+            state="COMPLETED",
+        )
         for number, (name, qos) in enumerate(queues)
     ]
     jobs, maps = with_seq("jobs", rows), with_seq("allocations", [])
-    runs = build_runs(jobs, maps, slurm=slurm, now=T + HOUR)
+    runs = build_runs(jobs, maps, slurm=slurm, now=T + HOUR, described=described)
     found = {row["job_id"]: row["exclusive"] for row in runs.iter_rows(named=True)}
     for row in rows:
         assert found[row["job_id"]] is site.whole_nodes(row)

@@ -373,11 +373,12 @@ def _is_allowed(name: str | None, allowed: Collection[str] | None, denied: Colle
 NOT_RECORDED = SitePartitions()  # no partition of the site is known
 
 
-def with_nodes(jobs: pl.DataFrame, slurm: SlurmOptions) -> pl.DataFrame:
+def with_nodes(jobs: pl.DataFrame, slurm: SlurmOptions, *, cluster: str = "") -> pl.DataFrame:
     """Return job_summaries with what each node of a job has, and a mark where that is recorded.
 
-    Null where the file of partitions does not describe the job's, or its nodes differ. Errors:
-    InputError where the file cannot be read.
+    `cluster`: that the file of partitions describes; empty: the only one there is. Null where the
+    file does not describe the job's partition, or its nodes differ. Errors: InputError where the
+    file cannot be read.
     """
     recorded = read_partitions(slurm.partitions_file) if slurm.partitions_file else {}
     alike = {name: known.node for name, known in recorded.items() if len({*known.nodes}) == 1}
@@ -389,7 +390,12 @@ def with_nodes(jobs: pl.DataFrame, slurm: SlurmOptions) -> pl.DataFrame:
         if node is not None
     ]
     frame = pl.DataFrame(rows, schema, orient="row")
-    return jobs.join(frame, on="partition", how="left", maintain_order="left")
+    joined = jobs.join(frame, on="partition", how="left", maintain_order="left")
+    if not cluster:
+        return joined
+    # another cluster may have a partition of the same name
+    described = pl.col("cluster").is_null() | (pl.col("cluster") == cluster)
+    return joined.with_columns(pl.when(described).then(pl.col(*frame.columns[1:])))
 
 
 def freed_share(job: Mapping[str, Any], site: SitePartitions) -> float:
