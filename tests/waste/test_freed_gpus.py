@@ -98,6 +98,40 @@ def test_node_of_one_user_frees_gpus_for_that_user_alone() -> None:
     assert change.gain == "frees 7 GPUs for your other jobs"
 
 
+@pytest.mark.parametrize(
+    ("of", "node", "expected", "memory_mib"),
+    [
+        ({"memory_needed_mib": 100_000.0}, NODE, "--nodes=1 --gpus=4", 400_000.0),
+        ({"memory_needed_mib": 16_000.0}, NODE, "--nodes=1 --gpus=4", None),  # less than now
+        ({"memory_needed_mib": 200_000.0}, NODE, "--nodes=2 --gpus=8", 400_000.0),
+        ({"memory_needed_mib": 300_000.0}, NODE, "--nodes=3 --gpus=12", 400_000.0),
+        ({"memory_needed_mib": 500_000.0}, NODE, None, None),
+        ({"mem_requested_mib": 4 * 200_000.0}, NODE, "--nodes=2 --gpus=8", 400_000.0),
+        ({"cpus": 128}, NODE, "--nodes=2 --gpus=8", 128_000.0),
+        ({"cpus": 256}, NODE, None, None),
+        ({"cpus": 256, "cpu_efficiency": 0.1}, NODE, "--nodes=1 --gpus=4", 256_000.0),
+        # of a node that is not recorded the job's request is known
+        ({"memory_needed_mib": 64_000.0}, None, None, None),
+        ({"memory_needed_mib": 32_000.0}, None, "--nodes=2 --gpus=8", None),
+        (
+            {"memory_needed_mib": 32_000.0, "mem_requested_mib": None},
+            None,
+            "--nodes=1 --gpus=4",
+            None,
+        ),
+        ({"cpus": 256}, None, "--nodes=1 --gpus=4", None),
+    ],
+)
+def test_tasks_of_nodes_put_together_fit_on_those_left(
+    of: dict[str, Any], node: SlurmNode | None, expected: str | None, memory_mib: float | None
+) -> None:
+    recorded = {"p": SlurmPartition("p", () if node is None else (node,), True)}
+    change = SitePartitions(recorded=recorded).freed(request("p", 16, 4, gpus_needed=4) | of)
+    assert (change and " ".join(change.options)) == expected
+    if change is not None:
+        assert change.memory_mib == (memory_mib and pytest.approx(memory_mib))
+
+
 MOVED = ("--partition=shared", "--nodes=1", "--gpus=2")
 
 

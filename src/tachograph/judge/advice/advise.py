@@ -195,7 +195,8 @@ class _Given:
         if change.time_s is not None:
             options.append(f"--time={slurm_duration(change.time_s)}")
         if change.memory_mib is not None:
-            memory_words = memory_option({**job, "nodes": 1}, change.memory_mib, change.gpus)
+            kept = nodes - change.nodes if change.nodes else 1
+            memory_words = memory_option({**job, "nodes": kept}, change.memory_mib, change.gpus)
             options += [memory_words] if memory_words else []
         return change, " ".join(options)
 
