@@ -79,7 +79,8 @@ def freed_shares(
     keys = [key for key in jobs.get_column("job_key") if key in needs]
     if not keys:
         return {}
-    columns = ("job_key", "gpu_hours", "gpu_hours_never_used", UNMEASURED, *REQUEST_COLUMNS)
+    hours = ("gpu_hours", "gpu_hours_never_used", UNMEASURED)
+    columns = ("job_key", "state", *hours, *REQUEST_COLUMNS)
     return {
         row["job_key"]: freed_share(needs[row["job_key"]].beside(row), site)
         for row in read_summaries(lake, columns, keys=keys).iter_rows(named=True)
