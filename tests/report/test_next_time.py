@@ -138,6 +138,9 @@ MEMORY_CASES: list[tuple[Facts, list[Facts], list[tuple[Facts, Facts]], str]] = 
     (OF_TWO, [of_step("0", 20, nodes=2, tasks=4)], [], "#SBATCH --mem=90G"),
     ({}, [of_step("0", 20)], [({}, of_step("0", 40))], "#SBATCH --mem=60G"),
     ({}, [of_step("0", 20)], [({}, of_step("0", None))], "#SBATCH --mem=30G"),
+    # What failed early needs no less than it held.
+    ({}, [of_step("0", 20)], [({"state": "FAILED"}, of_step("0", 40))], "#SBATCH --mem=60G"),
+    ({}, [of_step("0", 20)], [({"state": "FAILED"}, of_step("0", 2))], "#SBATCH --mem=30G"),
     ({}, [of_step("0", 20)], [({"name": "other"}, of_step("0", 40))], "#SBATCH --mem=30G"),
     ({}, [of_step("0", 20)], [({"nodes": 2}, of_step("0", 40))], "#SBATCH --mem=30G"),
     # With as much as it has.
