@@ -112,7 +112,7 @@ def test_job_ledger_and_advice_agree(
             assert (gpus.evidence.get("gain") if gpus.value else None) == (change and change.gain)
             words = (gpus.option or "").split()
             assert set(words) <= set(line.split())
-    assert changes > 3
+    assert changes >= 3
     assert advised > 0
 
 
