@@ -211,6 +211,16 @@ def test_host_memory(changes: list[dict[str, Any]], advised: float | None) -> No
     assert found == (None if advised is None else advised * GIB)
 
 
+def test_memory_beside_fewer_gpus_is_capped_as_in_the_report_of_a_job() -> None:
+    past = [replace(job, gpus_used=1, whole_nodes=True, mem_mib=25 * GIB) for job in runs()]
+    site = SiteFacts(SITE.capacities, MOVE)
+    for state, option in (("COMPLETED", "--mem=25G"), ("OUT_OF_MEMORY", "--mem=38G")):
+        ended = [replace(past[0], state=state), *past[1:]]
+        line = advise(past[0].request, History.of(ended, OPTIONS), NOW, site, OPTIONS).line("gpus")
+        assert line is not None
+        assert str(line.option).split()[-1] == option
+
+
 def test_memory_is_requested_by_the_option_of_the_script() -> None:
     options = {
         option: [one for one in advice(runs(), memory_option=option).options if "mem" in one]

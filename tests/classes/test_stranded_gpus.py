@@ -77,6 +77,11 @@ def test_verdict_is_unknown_where_nodes_are_not_recorded(tmp_path: Path) -> None
         infer_schema_length=None,
     )
     known = with_nodes(jobs, SlurmOptions(partitions_file=str(file)))
+    elsewhere = jobs.with_columns(cluster=pl.lit("other"))
+    options = SlurmOptions(partitions_file=str(file))
+    for cluster, recorded in (("", 1), ("other", 1), ("this", 0)):
+        of_nodes = with_nodes(elsewhere, options, cluster=cluster)
+        assert of_nodes["node_cpus"].count() == recorded
     empty = pl.DataFrame(schema={"job_key": pl.String})
     gpus = empty.with_columns(
         pl.lit(None, pl.String).alias(name) for name in ("node", "gpu", "mig")

@@ -138,6 +138,9 @@ MEMORY_CASES: list[tuple[Facts, list[Facts], list[tuple[Facts, Facts]], str]] = 
     (OF_TWO, [of_step("0", 20, nodes=2, tasks=4)], [], "#SBATCH --mem=90G"),
     ({}, [of_step("0", 20)], [({}, of_step("0", 40))], "#SBATCH --mem=60G"),
     ({}, [of_step("0", 20)], [({}, of_step("0", None))], "#SBATCH --mem=30G"),
+    # What failed early needs no less than it held.
+    ({}, [of_step("0", 20)], [({"state": "FAILED"}, of_step("0", 40))], "#SBATCH --mem=60G"),
+    ({}, [of_step("0", 20)], [({"state": "FAILED"}, of_step("0", 2))], "#SBATCH --mem=30G"),
     ({}, [of_step("0", 20)], [({"name": "other"}, of_step("0", 40))], "#SBATCH --mem=30G"),
     ({}, [of_step("0", 20)], [({"nodes": 2}, of_step("0", 40))], "#SBATCH --mem=30G"),
     # With as much as it has.
@@ -241,6 +244,10 @@ WHOLE = SitePartitions(SlurmOptions(exclusive=("gpu",)))
 IDLE = {"gpus_unused": 7.0, "gpus_seen": 8.0}
 OF_ONE = Finding("one_gpu_of_many", "problem", "", "", evidence=IDLE)
 LARGE = JOB | {"gpus": 8, "nodes": 1}
+# a node of which the job holds all memory
+FULL = SitePartitions(
+    recorded={"gpu": SlurmPartition("gpu", (SlurmNode(8, 64, 256 * GIB),), whole_nodes=False)}
+)
 
 
 @pytest.mark.parametrize(
@@ -261,6 +268,9 @@ LARGE = JOB | {"gpus": 8, "nodes": 1}
             "1 of 8 GPUs worked, this frees 4 GPUs (1 node)",
         ),
         (SitePartitions(), 1, "", "1 of 8 GPUs worked: request fewer if the partition gives GPUs"),
+        (SINGLY, 3, None, None),  # not as many GPUs on each node
+        (FULL, 3, None, None),
+        (FULL, 1, "", "1 of 8 GPUs worked, but the CPUs or the memory that it requests leave no"),
     ],
 )
 def test_gpus_only_where_somebody_gains(

@@ -24,7 +24,8 @@ def test_recorded_text() -> None:
     assert (shared.whole_nodes, shared.most_cpus, shared.memory_mib) == (False, 64, 512_000.0)
     assert shared.accounts == frozenset({"ml", "physics"})
     assert (shared.qos, shared.groups) == (frozenset({"normal"}), frozenset({"users"}))
-    assert (own.of_one_user, own.denied, own.most_time_s) == (True, frozenset({"guest"}), None)
+    assert (own.of_one_user, own.most_time_s) == (True, None)
+    assert (own.denied_accounts, own.denied_qos) == (frozenset({"guest"}), frozenset())
     assert own.node == SlurmNode(4, 64, 512_000.0)  # the smallest of two kinds
     assert (cpu.memory_per_gpu_mib, cpu.node) == (1000.0, SlurmNode(0, 64, 256_000.0))
 
@@ -62,7 +63,7 @@ def test_json_of_both_commands_in_one_file() -> None:
     (gpu,) = parse_partitions(written).values()
     assert (gpu.whole_nodes, gpu.of_one_user, gpu.most_time_s) == (True, None, 5400.0)
     assert (gpu.most_cpus, gpu.memory_mib, gpu.memory_per_gpu_mib) == (None, 400_000.0, 60_000.0)
-    assert (gpu.accounts, gpu.qos, gpu.denied) == (
+    assert (gpu.accounts, gpu.qos, gpu.denied_qos) == (
         frozenset({"ml", "cfd"}),
         None,
         frozenset({"low"}),

@@ -20,6 +20,7 @@ from tachograph.judge.advice.request import memory_mib, time_limit_s
 from tachograph.judge.bounds import LEAST_S
 from tachograph.judge.finding import read_findings
 from tachograph.judge.ledger import LEDGER_COLUMNS
+from tachograph.judge.partitions import freed_share
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_summaries, read_verdicts
@@ -84,6 +85,7 @@ def test_job_ledger_and_advice_agree(
             assert freed.get(key, 0.0) == 0.0
             continue
         change = site.partitions.freed(need.beside(row))
+        assert freed[key] == freed_share(need.beside(row), site.partitions)
         of_job = read_findings(verdicts.filter(verdicts["job_key"] == key))
         following = next_time(row, of_job, need.runs_s, need.memory, site.partitions)
         line = following.line if following else ""
@@ -110,7 +112,7 @@ def test_job_ledger_and_advice_agree(
             assert (gpus.evidence.get("gain") if gpus.value else None) == (change and change.gain)
             words = (gpus.option or "").split()
             assert set(words) <= set(line.split())
-    assert changes > 3
+    assert changes >= 3
     assert advised > 0
 
 

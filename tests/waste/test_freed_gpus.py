@@ -98,6 +98,40 @@ def test_node_of_one_user_frees_gpus_for_that_user_alone() -> None:
     assert change.gain == "frees 7 GPUs for your other jobs"
 
 
+@pytest.mark.parametrize(
+    ("of", "node", "expected", "memory_mib"),
+    [
+        ({"memory_needed_mib": 100_000.0}, NODE, "--nodes=1 --gpus=4", 400_000.0),
+        ({"memory_needed_mib": 16_000.0}, NODE, "--nodes=1 --gpus=4", None),  # less than now
+        ({"memory_needed_mib": 200_000.0}, NODE, "--nodes=2 --gpus=8", 400_000.0),
+        ({"memory_needed_mib": 300_000.0}, NODE, "--nodes=3 --gpus=12", 400_000.0),
+        ({"memory_needed_mib": 500_000.0}, NODE, None, None),
+        ({"mem_requested_mib": 4 * 200_000.0}, NODE, "--nodes=2 --gpus=8", 400_000.0),
+        ({"cpus": 128}, NODE, "--nodes=2 --gpus=8", 128_000.0),
+        ({"cpus": 256}, NODE, None, None),
+        ({"cpus": 256, "cpu_efficiency": 0.1}, NODE, "--nodes=1 --gpus=4", 256_000.0),
+        # of a node that is not recorded the job's request is known
+        ({"memory_needed_mib": 64_000.0}, None, None, None),
+        ({"memory_needed_mib": 32_000.0}, None, "--nodes=2 --gpus=8", None),
+        (
+            {"memory_needed_mib": 32_000.0, "mem_requested_mib": None},
+            None,
+            "--nodes=1 --gpus=4",
+            None,
+        ),
+        ({"cpus": 256}, None, "--nodes=1 --gpus=4", None),
+    ],
+)
+def test_tasks_of_nodes_put_together_fit_on_those_left(
+    of: dict[str, Any], node: SlurmNode | None, expected: str | None, memory_mib: float | None
+) -> None:
+    recorded = {"p": SlurmPartition("p", () if node is None else (node,), True)}
+    change = SitePartitions(recorded=recorded).freed(request("p", 16, 4, gpus_needed=4) | of)
+    assert (change and " ".join(change.options)) == expected
+    if change is not None:
+        assert change.memory_mib == (memory_mib and pytest.approx(memory_mib))
+
+
 MOVED = ("--partition=shared", "--nodes=1", "--gpus=2")
 
 
@@ -139,7 +173,14 @@ def test_move_to_a_shared_partition_that_fits(
         ({"accounts": frozenset({"ml"})}, {"user": "bob"}, True),
         ({"accounts": frozenset({"cfd"})}, {"user": "bob"}, False),
         ({"qos": frozenset({"high"})}, {"user": "bob"}, False),
-        ({"denied": frozenset({"ml"})}, {"user": "bob"}, False),
+        ({"denied_accounts": frozenset({"ml"})}, {"user": "bob"}, False),
+        ({"denied_qos": frozenset({"normal"})}, {"user": "bob"}, False),
+        ({"denied_qos": frozenset({"ml"})}, {"user": "bob"}, True),  # the name of its account
+        (  # of both Slurm reads only those allowed
+            {"accounts": frozenset({"ml"}), "denied_accounts": frozenset({"ml"})},
+            {"user": "bob"},
+            True,
+        ),
         ({"accounts": frozenset({"cfd"})}, {}, False),  # with another account
         ({"of_one_user": True}, {}, False),
         ({"least_nodes": 2}, {}, False),
@@ -239,22 +280,32 @@ def test_options_are_those_of_the_script(
     assert options(SitePartitions(SLURM), job, 3) == options_of_script
 
 
+@pytest.mark.parametrize("described", ["", "a", "b"])
 @pytest.mark.parametrize("own", [True, None])
 def test_attribution_and_advice_take_the_same_nodes_for_whole(
-    own: bool | None, tmp_path: Path
+    own: bool | None, described: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "partitions.txt"
     file.write_text("PartitionName=p\n   OverSubscribe=EXCLUSIVE Nodes=(null)\n")
     slurm = SlurmOptions(shared=("sh*",), exclusive=("whole", "*_x"), partitions_file=str(file))
-    site = SitePartitions(slurm, read_partitions(str(file)))
+    site = SitePartitions(slurm, read_partitions(str(file)), cluster=described)
     names = ("shared", "whole", "a,whole", "p", "q", None)
     queues = list(product(names, ("n", "n_x", "shared", None)))
     rows = [
-        job(str(number), T, T + HOUR, partition=name, qos=qos, exclusive=own, state="COMPLETED")
+        job(
+            str(number),
+            T,
+            T + HOUR,
+            cluster="a",
+            partition=name,
+            qos=qos,
+            exclusive=own,
+            state="COMPLETED",
+        )
         for number, (name, qos) in enumerate(queues)
     ]
     jobs, maps = with_seq("jobs", rows), with_seq("allocations", [])
-    runs = build_runs(jobs, maps, slurm=slurm, now=T + HOUR)
+    runs = build_runs(jobs, maps, slurm=slurm, now=T + HOUR, described=described)
     found = {row["job_id"]: row["exclusive"] for row in runs.iter_rows(named=True)}
     for row in rows:
         assert found[row["job_id"]] is site.whole_nodes(row)

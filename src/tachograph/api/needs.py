@@ -11,7 +11,7 @@ import polars as pl
 
 from tachograph.catalog.codes import CAUSE_OF_CLASS
 from tachograph.catalog.config import Configuration
-from tachograph.judge.bounds import LEAST_S, HostMemory
+from tachograph.judge.bounds import LEAST_S, HostMemory, peaks_of_need
 from tachograph.judge.checks.gpus_never_used import UNUSED, gpus_needed
 from tachograph.judge.partitions import (
     NOT_RECORDED,
@@ -79,7 +79,8 @@ def freed_shares(
     keys = [key for key in jobs.get_column("job_key") if key in needs]
     if not keys:
         return {}
-    columns = ("job_key", "gpu_hours", "gpu_hours_never_used", UNMEASURED, *REQUEST_COLUMNS)
+    hours = ("gpu_hours", "gpu_hours_never_used", UNMEASURED)
+    columns = ("job_key", "state", *hours, *REQUEST_COLUMNS)
     return {
         row["job_key"]: freed_share(needs[row["job_key"]].beside(row), site)
         for row in read_summaries(lake, columns, keys=keys).iter_rows(named=True)
@@ -128,6 +129,7 @@ class _RunGroup:
     """Runs of a user, name and size: number of nodes of each, what they took, in order of start."""
 
     completed: dict[int | None, list[str]] = field(default_factory=dict)  # {nodes: job_keys}
+    others: dict[int | None, list[str]] = field(default_factory=dict)  # that ended early, or runs
     killed_mib: dict[int | None, list[float]] = field(default_factory=dict)
     ended_s: list[float] = field(default_factory=list)
     stopped_s: list[float] = field(default_factory=list)  # at the time limit
@@ -142,13 +144,16 @@ class _RunGroup:
             (self.ended_s if state == "COMPLETED" else self.stopped_s).append(elapsed_s)
         if state == "COMPLETED" and (elapsed_s or 0.0) >= LEAST_S:
             self.completed.setdefault(nodes, []).append(row["job_key"])
+        else:
+            self.others.setdefault(nodes, []).append(row["job_key"])
 
     def last(self, row: Mapping[str, Any]) -> list[str]:
         """Return the last runs on as many nodes that completed, its own behind all others."""
-        completed, own = self.completed.get(row["nodes"], []), row["job_key"]
-        if own not in completed:
-            return completed[-_LAST_RUNS:]
-        return [*[key for key in completed if key != own][1 - _LAST_RUNS :], own]
+        return _last(self.completed.get(row["nodes"], []), row["job_key"])
+
+    def last_others(self, row: Mapping[str, Any]) -> list[str]:
+        """Return the last other runs on as many nodes, its own behind all others."""
+        return _last(self.others.get(row["nodes"], []), row["job_key"])
 
     def run_times(self, row: Mapping[str, Any]) -> list[float]:
         """Run times in s of the jobs that ended by themselves or at their limit.
@@ -156,6 +161,13 @@ class _RunGroup:
         For a job that was stopped at its limit only those that completed say how long it takes.
         """
         return self.ended_s + ([] if row["state"] == "TIMEOUT" else self.stopped_s)
+
+
+def _last(keys: Sequence[str], own: str) -> list[str]:
+    """Return the last of the runs, and behind them `own` if it is one of them."""
+    if own not in keys:
+        return list(keys[-_LAST_RUNS:])
+    return [*[key for key in keys if key != own][1 - _LAST_RUNS :], own]
 
 
 def _needs(
@@ -166,7 +178,10 @@ def _needs(
         groups.setdefault(_size(row), _RunGroup()).add(row)
     own = {row["job_key"]: row for row in rows.iter_rows(named=True)}
     last = {key: groups[_size(row)].last(row) for key, row in own.items()}
-    keys = {*own, *(run for runs in last.values() for run in runs)}
+    others = {key: groups[_size(row)].last_others(row) for key, row in own.items()}
+    keys = {*own}
+    for runs in (*last.values(), *others.values()):
+        keys.update(runs)
     steps = read_steps(
         lake,
         alike.filter(pl.col("job_key").is_in(list(keys))),
@@ -183,7 +198,10 @@ def _needs(
         requested_mib = memory_of_node_mib(row)
         if requested_mib and out_of_memory(row, own_mib, of_steps.get(key, ())):
             killed.append(requested_mib)
-        peaks = [peaks_mib[run] for run in last[key] if run in peaks_mib]
+        peaks = peaks_of_need(
+            [peaks_mib[run] for run in last[key] if run in peaks_mib],
+            [peaks_mib[run] for run in others[key] if run in peaks_mib],
+        )
         needs[key] = JobNeeds(
             gpus_needed(unused.get(key, {}), row["gpus"]),
             group.run_times(row),

@@ -26,8 +26,8 @@ _STEPS = ((7200.0, 300.0), (43200.0, 900.0), (math.inf, 3600.0))
 class HostMemory:
     """Host memory per node (MiB) of the user's jobs of this name and size, this one included.
 
-    own: peak of this job's tasks, None: unknown. peaks: the same of the last jobs that completed
-    after `LEAST_S` or more, with this one. killed: requests of jobs killed for lack of memory.
+    own: peak of this job's tasks, None: unknown. peaks: of the last jobs, this one included, see
+    `peaks_of_need`. killed: requests of jobs killed for lack of memory.
     most: largest request of any job of the partition.
     """
 
@@ -43,6 +43,19 @@ class HostMemory:
         if not peak and not killed:
             return None
         return memory_bound_mib(self.peaks if peak > killed else [max(peak, killed)])
+
+
+def peaks_of_need(completed: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Return the peaks that show a need: of runs that completed, and of others that held more.
+
+    `completed`: after `LEAST_S` or more. What a run held that ended early says how much it needs
+    at least; without any that completed, nothing is known of the need.
+
+    >>> peaks_of_need([8.0, 9.0], [1.0, 10.0]), peaks_of_need([], [1.0])
+    ([8.0, 9.0, 10.0], [])
+    """
+    largest = max(completed, default=math.inf)
+    return [*completed, *(peak for peak in others if peak > largest)]
 
 
 def time_bound_s(

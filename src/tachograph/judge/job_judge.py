@@ -36,6 +36,7 @@ class JobJudge:
             options.scores,
             options.workload,
             options.waste.idle_minutes,
+            options.site.cluster,
             _nodes_of_partitions(options.slurm.partitions_file),
         ]
         return hashlib.sha256(msgspec.json.encode([*deciding, digest(options.rules)])).hexdigest()[

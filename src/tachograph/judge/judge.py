@@ -113,7 +113,10 @@ def _judged(tables: JobTables, configuration: Configuration, ruleset: RuleSet) -
     jobs, gpus = with_limiter(classified.jobs, configuration.bound), classified.gpus
     decided = [
         judge_summaries(
-            with_nodes(jobs, configuration.slurm), gpus, tables.timelines, configuration.thresholds
+            with_nodes(jobs, configuration.slurm, cluster=configuration.site.cluster),
+            gpus,
+            tables.timelines,
+            configuration.thresholds,
         ),
         judge_rules(jobs, gpus, tables.node_minutes, ruleset),
         judge_classes(jobs, gpus, tables.timelines, tables.node_minutes, configuration.classes),
@@ -138,7 +141,7 @@ def _judged_again(
     deciding = [check for check in checks if check.decide and check.code in questions]
     decided = [
         judge_summaries(
-            with_nodes(jobs, configuration.slurm),
+            with_nodes(jobs, configuration.slurm, cluster=configuration.site.cluster),
             gpus,
             tables.timelines,
             configuration.thresholds,

@@ -181,32 +181,74 @@ class SitePartitions:
         kept = None if used is None else self._kept(job, used)
         if used is None or kept is None:
             return None
-        changes = list(self._single_gpus(job, used, kept))
+        memory_mib = self._merged_memory(job, kept)
+        changes = list(self._single_gpus(job, used, kept, memory_mib))
         if kept < job["nodes"]:
             left = job["gpus"] * kept // job["nodes"]
-            nodes = job["nodes"] - kept
-            changes.insert(0, Freed(_options(job, left, kept), left, job["gpus"] - left, nodes))
+            fewer = Freed(
+                _options(job, left, kept),
+                left,
+                job["gpus"] - left,
+                job["nodes"] - kept,
+                memory_mib=memory_mib,
+            )
+            changes.insert(0, fewer)
         changes += self._other_partitions(job, used)
         return max(changes, key=lambda change: change.freed, default=None)
 
     def _kept(self, job: Mapping[str, Any], used: int) -> int | None:
-        """Nodes that hold the GPUs at work."""
+        """Nodes that hold the GPUs at work, and the CPUs and memory of all tasks."""
         gpus: int | None = job.get("gpus")
         nodes: int | None = job.get("nodes")
         known = self.of(job)
         if not gpus or not nodes or gpus % nodes or not 0 < used < gpus:
             return None
         least = known.least_nodes if known else 0
-        return max(1, least, math.ceil(used * nodes / gpus))
+        # 0 MiB or CPUs of a node: not recorded
+        most_mib = (known.memory_mib if known else 0.0) or math.inf
+        most_cpus = (known.cpus if known else 0.0) or math.inf
+        needed_mib = job.get("memory_needed_mib") or 0.0
+        requested_mib = (job.get("mem_requested_mib") or 0.0) / nodes
+        if math.isinf(most_mib):
+            most_mib = requested_mib or math.inf  # a node has that much at least
+        else:
+            needed_mib = needed_mib or requested_mib
+        kept = max(1, least, math.ceil(used * nodes / gpus))
+        while kept < nodes and (
+            needed_mib * nodes / kept > most_mib or _cpus_needed(job) / kept > most_cpus
+        ):
+            kept += 1
+        return kept
 
-    def _single_gpus(self, job: Mapping[str, Any], used: int, kept: int) -> Iterator[Freed]:
-        """Yield fewer GPUs of a node. CPUs and memory that the job keeps, others do not get."""
+    def _merged_memory(self, job: Mapping[str, Any], kept: int) -> float | None:
+        """Return host memory of a node to request with fewer nodes; None: as now.
+
+        The tasks of the others are put beside those that are there.
+        """
+        nodes, requested_mib = job["nodes"], job.get("mem_requested_mib")
+        if kept == nodes or requested_mib is None:
+            return None
+        needed_mib: float | None = job.get("memory_needed_mib")
+        if needed_mib is None:
+            if math.isinf(self.most_memory_mib(job)):  # whether a node has more is not known
+                return None
+            needed_mib = requested_mib / nodes
+        merged_mib = needed_mib * nodes / kept
+        return merged_mib if merged_mib > requested_mib / nodes else None
+
+    def _single_gpus(
+        self, job: Mapping[str, Any], used: int, kept: int, merged_mib: float | None
+    ) -> Iterator[Freed]:
+        """Yield fewer GPUs of a node. CPUs and memory that the job keeps, others do not get.
+
+        merged_mib: of a node, where the job's tasks are put on fewer.
+        """
         known = self.of(job)
         if self.whole_nodes(job) is not False:
             return
         gpus = math.ceil(used / kept) * kept if _of_node(job) else used
-        memory_mib = self._memory_to_request(job, gpus)
-        held_mib = memory_mib or job.get("mem_requested_mib") or 0.0
+        memory_mib = merged_mib or self._memory_to_request(job, gpus)
+        held_mib = (memory_mib or 0.0) * kept or job.get("mem_requested_mib") or 0.0
         node = None if known is None else known.node
         freed = job["gpus"] - _not_usable(node, gpus, job.get("cpus") or 0, held_mib)
         if freed > 0:
@@ -360,20 +402,25 @@ def _allows(partition: SlurmPartition, job: Mapping[str, Any], *, ran_there: boo
         and not partition.closed
         and partition.least_nodes <= 1
         and (open_to_all or ran_there)
-        and (partition.accounts is None or job.get("account") in partition.accounts)
-        and (partition.qos is None or job.get("qos") in partition.qos)
-        and partition.denied.isdisjoint({job.get("account"), job.get("qos")})
+        and _is_allowed(job.get("account"), partition.accounts, partition.denied_accounts)
+        and _is_allowed(job.get("qos"), partition.qos, partition.denied_qos)
     )
+
+
+def _is_allowed(name: str | None, allowed: Collection[str] | None, denied: Collection[str]) -> bool:
+    """Whether a name passes both lists: Slurm ignores those denied where some are allowed."""
+    return name not in denied if allowed is None else name in allowed
 
 
 NOT_RECORDED = SitePartitions()  # no partition of the site is known
 
 
-def with_nodes(jobs: pl.DataFrame, slurm: SlurmOptions) -> pl.DataFrame:
+def with_nodes(jobs: pl.DataFrame, slurm: SlurmOptions, *, cluster: str = "") -> pl.DataFrame:
     """Return job_summaries with what each node of a job has, and a mark where that is recorded.
 
-    Null where the file of partitions does not describe the job's, or its nodes differ. Errors:
-    InputError where the file cannot be read.
+    `cluster`: that the file of partitions describes; empty: the only one there is. Null where the
+    file does not describe the job's partition, or its nodes differ. Errors: InputError where the
+    file cannot be read.
     """
     recorded = read_partitions(slurm.partitions_file) if slurm.partitions_file else {}
     alike = {name: known.node for name, known in recorded.items() if len({*known.nodes}) == 1}
@@ -385,7 +432,12 @@ def with_nodes(jobs: pl.DataFrame, slurm: SlurmOptions) -> pl.DataFrame:
         if node is not None
     ]
     frame = pl.DataFrame(rows, schema, orient="row")
-    return jobs.join(frame, on="partition", how="left", maintain_order="left")
+    joined = jobs.join(frame, on="partition", how="left", maintain_order="left")
+    if not cluster:
+        return joined
+    # another cluster may have a partition of the same name
+    described = pl.col("cluster").is_null() | (pl.col("cluster") == cluster)
+    return joined.with_columns(pl.when(described).then(pl.col(*frame.columns[1:])))
 
 
 def freed_share(job: Mapping[str, Any], site: SitePartitions) -> float:

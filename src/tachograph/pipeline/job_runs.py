@@ -23,6 +23,7 @@ def build_runs(
     slurm: SlurmOptions,
     now: datetime,
     clusters: pl.Series | None = None,
+    described: str = "",
 ) -> pl.DataFrame:
     """Return one row per started run of a job: columns of `jobs`, `run`, `job_key`, `accounted`.
 
@@ -30,8 +31,9 @@ def build_runs(
     null). If the run is over by its state, `until` is its start plus `elapsed_s`, or its start if
     that is null. A waiting job is no run, even if its record has a start. A null `cluster` is that
     of the job's other rows, or the only one there is; `clusters`: all names, if the rows are only a
-    part. Runs that began and ended at the same instant are kept: they own no samples. Jobs that
-    only a map or samples name get a row with null accounting columns, `accounted` false.
+    part; `described`: the one whose partitions Slurm's record describes. Runs that began and ended
+    at the same instant are kept: they own no samples. Jobs that only a map or samples name get a
+    row with null accounting columns, `accounted` false.
     """
     names = _clusters(jobs, allocations, clusters)
     known = _merge(_named(jobs, names)).drop("seq")
@@ -44,7 +46,7 @@ def build_runs(
     runs = pl.concat([started, mapped], how="diagonal").select(*started.columns)
     runs = runs.with_columns(
         until=pl.coalesce("end", _looked_at(now)),
-        exclusive=_exclusive(runs, slurm),
+        exclusive=_exclusive(runs, slurm, described),
         display_id=pl.coalesce("display_id", "job_id"),
         job_key=pl.concat_str(
             pl.col("cluster").fill_null(""),
@@ -215,17 +217,25 @@ def with_raw_ids(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns(job_id=pl.coalesce("raw", "job_id")).drop("raw")
 
 
-def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions) -> pl.Series:
-    """Whether a run had its nodes to itself: by its own request first, else by its partition."""
+def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions, described: str) -> pl.Series:
+    """Whether a run had its nodes to itself: by its own request first, else by its partition.
+
+    `described`: cluster of the recorded partitions: others may have some of the same names. Empty:
+    the only cluster there is.
+    """
     recorded = read_partitions(slurm.partitions_file) if slurm.partitions_file else {}
-    queues = runs.select("partition", "qos").unique()
-    answers = [
-        gives_whole_nodes(slurm, recorded, partition=partition, qos=qos)
-        for partition, qos in queues.iter_rows()
-    ]
+    queues = runs.select("cluster", "partition", "qos").unique()
+    answers = []
+    for cluster, partition, qos in queues.iter_rows():
+        known = recorded if not described or cluster in (None, described) else {}
+        answers.append(gives_whole_nodes(slurm, known, partition=partition, qos=qos))
     given = queues.with_columns(given=pl.Series(answers, dtype=pl.Boolean))
     rows = runs.join(
-        given, on=["partition", "qos"], how="left", maintain_order="left", nulls_equal=True
+        given,
+        on=["cluster", "partition", "qos"],
+        how="left",
+        maintain_order="left",
+        nulls_equal=True,
     )
     own = pl.when("exclusive").then(pl.lit(value=True))
     return rows.select(pl.coalesce(own, "given", "exclusive")).to_series()

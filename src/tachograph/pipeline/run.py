@@ -195,7 +195,12 @@ def _plan(
         places.named(stored), devices, slurm=configuration.slurm, jobs=jobs
     )
     runs = build_runs(
-        known.jobs, allocations, slurm=configuration.slurm, now=now, clusters=known.clusters
+        known.jobs,
+        allocations,
+        slurm=configuration.slurm,
+        now=now,
+        clusters=known.clusters,
+        described=configuration.site.cluster,
     )
     owned = attribute(runs, allocations, units.select(*GPU_KEY))
     sealed = sealed_summaries(lake)  # of the others all samples are there, or there never were any

@@ -68,6 +68,7 @@ def method_digest(configuration: Configuration, judge_digest: str) -> str:
     deciding = [
         METHOD,
         configuration.slurm,
+        configuration.site.cluster,
         configuration.nodes,
         configuration.filters,
         configuration.analysis,

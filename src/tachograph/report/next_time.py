@@ -112,7 +112,10 @@ def next_time(
             f"{used} of {plural(row['gpus'], 'GPU')} worked: request fewer if the partition gives "
             "GPUs singly, which is not recorded"
         )
-    if note is None and used and change is None and site.whole_nodes(row) is False:
+    # other reasons for no change: nodes of unlike numbers of GPUs, or shares that are not recorded
+    known, nodes = site.of(row), row.get("nodes")
+    divides = known is not None and known.node is not None and nodes and row["gpus"] % nodes == 0
+    if note is None and used and change is None and divides and site.whole_nodes(row) is False:
         note = (
             f"{used} of {plural(row['gpus'], 'GPU')} worked, but the CPUs or the memory that it "
             "requests leave no further one to others: request fewer of these, too"

@@ -23,6 +23,7 @@ from tachograph.judge.bounds import (
     WORTH,
     HostMemory,
     memory_bound_mib,
+    peaks_of_need,
     percentile,
     time_bound_s,
     use_bound,
@@ -136,8 +137,6 @@ def advise(
     """Return advice for a request from jobs that ended before `now`, one line per topic.
 
     `now`: seconds since 1970. `brief`: only the lines that change the request, and problems.
-
-    `brief`: only the lines that change the request, and problems.
     """
     group = history.nearest(request, now)
     given = _Given(request, group, site, options)
@@ -179,13 +178,15 @@ class _Given:
         nodes = request.nodes or max((job.nodes or 1 for job in self.alike), default=1)
         ended_s = [job.elapsed_s for job in self.alike if job.state in ("COMPLETED", "TIMEOUT")]
         runs_s = [elapsed_s for elapsed_s in ended_s if elapsed_s is not None]
-        job = JobNeeds(used, runs_s, memory).beside(asdict(request)) | {
+        row = asdict(request) | {
             "cluster": self.site.partitions.cluster or run.cluster,
             "nodes": nodes,
             "gpu_model": run.gpu_model,
             "mem_requested_mib": None if request.mem_mib is None else request.mem_mib * nodes,
             "requests_exclusive": request.exclusive,
+            "state": "COMPLETED" if self.memory_sufficed else run.state,
         }
+        job = JobNeeds(used, runs_s, memory).beside(row)
         busy = [job for job in self.alike if job.cpus and job.cpu_efficiency is not None]
         if request.cpus is None and busy:
             busiest = max(busy, key=lambda job: (job.cpus or 0) * (job.cpu_efficiency or 0.0))
@@ -197,9 +198,17 @@ class _Given:
         if change.time_s is not None:
             options.append(f"--time={slurm_duration(change.time_s)}")
         if change.memory_mib is not None:
-            memory_words = memory_option({**job, "nodes": 1}, change.memory_mib, change.gpus)
+            kept = nodes - change.nodes if change.nodes else 1
+            memory_words = memory_option({**job, "nodes": kept}, change.memory_mib, change.gpus)
             options += [memory_words] if memory_words else []
         return change, " ".join(options)
+
+    @property
+    def memory_sufficed(self) -> bool:
+        """Whether a run completed with the requested host memory of a node, or less."""
+        requested_mib = self.request.mem_mib or 0.0
+        completed_mib = [job.mem_mib for job in self.alike if job.completed]
+        return any(mib is not None and mib <= requested_mib for mib in completed_mib)
 
     @property
     def whole_nodes(self) -> bool | None:
@@ -211,6 +220,8 @@ class _Given:
         """Why fewer GPUs, CPUs or less memory of a node are not advised."""
         if self.whole_nodes:
             return "nodes are given whole: a smaller request of a node frees nothing"
+        if self.whole_nodes is False:
+            return "the CPUs or the memory requested leave no further GPU to others"
         return (
             "whether the partition gives nodes whole is not known: name it in [slurm] shared "
             "or exclusive"
@@ -551,8 +562,9 @@ def _host_memory_runs(given: _Given) -> tuple[list[PastJob], HostMemory]:
     killed = [
         job.mem_mib for job in alike if job.state == "OUT_OF_MEMORY" and job.mem_mib is not None
     ]
-    peaks = [job.mem_peak_mib or 0.0 for job in peaked] if shown else []
-    return shown, HostMemory(None, peaks, killed)
+    completed_mib = [job.mem_peak_mib or 0.0 for job in shown]
+    others_mib = [job.mem_peak_mib or 0.0 for job in peaked if job not in shown]
+    return shown, HostMemory(None, peaks_of_need(completed_mib, others_mib), killed)
 
 
 def _cores(given: _Given) -> AdviceLine:

@@ -63,9 +63,11 @@ def gpus_needed(evidence: Mapping[str, Mapping[str, float]], gpus: int | None) -
 
     >>> gpus_needed({"gpus_never_used": {"gpus_seen": 8, "gpus_unused": 6, "gpus_waiting": 1}}, 8)
     3
+    >>> gpus_needed({"idle_job": {"hbm_used_mib_max": 0.0}}, None) is None
+    True
     """
     idle = evidence.get("idle_job")
-    if idle is not None and idle.get("gpus_seen") == gpus:
+    if idle is not None and gpus is not None and idle.get("gpus_seen") == gpus:
         return 0 if idle.get("hbm_used_mib_max", HELD_MIB) < HELD_MIB else None
     some = evidence.get("one_gpu_of_many") or evidence.get("gpus_never_used")
     if some is None or gpus is None or some.get("gpus_seen") != gpus:

@@ -49,8 +49,8 @@ class SlurmPartition:
 
     whole_nodes: OverSubscribe=EXCLUSIVE; of_one_user: ExclusiveUser=YES. closed: no job of a user
     starts there now (State other than UP, RootOnly, or in reservations only). accounts, qos,
-    groups: those allowed, None: all; denied: accounts and QOS. memory_per_gpu_mib: given where a
-    job requests none.
+    groups: those allowed, None: all; denied_accounts, denied_qos: count only where none are
+    allowed by name. memory_per_gpu_mib: given where a job requests none.
     """
 
     name: str
@@ -67,7 +67,8 @@ class SlurmPartition:
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
     groups: frozenset[str] | None = None
-    denied: frozenset[str] = frozenset()
+    denied_accounts: frozenset[str] = frozenset()
+    denied_qos: frozenset[str] = frozenset()
 
     @property
     def node(self) -> SlurmNode | None:
@@ -269,7 +270,8 @@ def _partition(record: Mapping[str, str], nodes: Mapping[str, SlurmNode]) -> Slu
         _allowed(record.get("AllowAccounts")),
         _allowed(record.get("AllowQos")),
         _allowed(record.get("AllowGroups")),
-        _listed(record.get("DenyAccounts")) | _listed(record.get("DenyQos")),
+        _listed(record.get("DenyAccounts")),
+        _listed(record.get("DenyQos")),
     )
 
 
