@@ -276,3 +276,26 @@ def test_no_name_ends_the_script() -> None:
     report = report_of(summary(gpu_util_mean=0.5), held, minutes([0.5]))
     assert "<" not in recording_json(report)
     assert recording(report).gpus[0] == "</script><b> GPU 0"
+
+
+def test_labels_have_no_invisible_characters() -> None:
+    row = summary(elapsed_s=120.0, gpus=2, gpu_util_mean=0.5)
+    names = ["a\u202eb", "\x1b[2J"]
+    table = minutes([0.9, 0.9])
+    rows = [
+        {
+            "step": str(step),
+            "start": START + timedelta(minutes=step),
+            "end": START + timedelta(minutes=step + 1),
+            "elapsed_s": 60.0,
+            "gpus": 1,
+            "name": name,
+        }
+        for step, name in enumerate(names)
+    ]
+    steps = job_steps(row, pl.DataFrame(rows), table, idle_util=0.01)
+    held = gpus({"node": "n\u202e"}, {"node": "\x1b"})
+    shown = recording(build_job_report(row, held, table, [], NOW, steps=steps))
+    labels = [*shown.gpus, *(mark.label for mark in shown.marks)]
+    assert len(labels) == 4
+    assert all(label.isprintable() for label in labels)

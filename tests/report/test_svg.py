@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,16 @@ from jobframes import START, gpus, minutes, summary
 from svg_reader import Point, ReadChart, ReadPlot, read_plot, tick_value
 from tachograph.api.open_lake import open_lake
 from tachograph.judge.steps import job_steps
-from tachograph.report.charts import amount_axis, log_axis, time_axis
+from tachograph.report.charts import (
+    Axis,
+    Chart,
+    Curve,
+    Dots,
+    amount_axis,
+    fraction_axis,
+    log_axis,
+    time_axis,
+)
 from tachograph.report.job import JobReport, build_job_report
 from tachograph.report.job_page import JobPlots
 from tachograph.report.job_plots import (
@@ -27,7 +37,14 @@ from tachograph.report.job_plots import (
     roofline_sentence,
     work_charts,
 )
-from tachograph.report.recording import Panel, Recording, Values, finding_marks, recording
+from tachograph.report.recording import (
+    Mark,
+    Panel,
+    Recording,
+    Values,
+    finding_marks,
+    recording,
+)
 from tachograph.report.svg import heat_colour, svg
 
 PIXEL = 0.02  # to which coordinates are written, and what two of them may differ
@@ -378,6 +395,52 @@ def test_axes_of_time_have_two_to_seven_ticks(length_s: float) -> None:
     assert axis.ticks[0].label == "start"
     assert axis.ticks[0].second == ("23 Apr 19:00:00" if length_s < 480 else "23 Apr 19:00")
     assert all(tick.value <= length_s for tick in axis.ticks)
+
+
+def test_times_have_their_zone_where_its_offset_changes() -> None:
+    clocks_go_back = datetime(2025, 10, 26, tzinfo=ZoneInfo("UTC")).timestamp()
+    labels = [tick.second for tick in time_axis(3 * 3600, clocks_go_back, "Europe/Berlin").ticks]
+    assert labels[0] == "26 Oct 02:00 CEST"
+    assert labels[-1] == "04:00 CET"
+    assert len(set(labels)) == len(labels)
+
+
+def test_where_marks_overlap_the_worst_shades_alone() -> None:
+    marks = [
+        Mark("finding", "long", 0, 600, "hint", "a"),
+        Mark("throttling", "short", 120, 240, "problem", "b"),
+        Mark("wait", "later", 540, 660),
+    ]
+    curve = Curve((0.0, 900.0), (0.5, 0.5), "ink")
+    chart = Chart("", 50, time_axis(900.0), fraction_axis(), (curve,))
+    drawn = str(svg([chart], label="x", marks=marks))
+    grounds = re.findall(
+        r'class="ground (\w+)" color="[^"]+"><rect x="([\d.]+)" y="[^"]+" width="([\d.]+)"', drawn
+    )
+    second = read_plot(drawn).x()
+    spans = [
+        (colour, round(second(float(left))), round(second(float(left) + float(width))))
+        for colour, left, width in grounds
+    ]
+    assert spans == [
+        ("hint", 0, 120), ("problem", 120, 240), ("hint", 240, 540), ("hint", 540, 600),
+        ("faint", 600, 660),
+    ]  # fmt: skip
+
+
+def test_names_of_points_stay_within_the_plot() -> None:
+    dots = Dots((1.0, 5.0, 10.0), (0.5, 0.0, 0.5), "ink", names=("left", "low", "right"))
+    chart = Chart("", 50, Axis(0.0, 10.0), fraction_axis(), (dots,))
+    drawn = str(svg([chart], label="x"))
+    places = {
+        name: (float(y), anchor)
+        for y, anchor, name in re.findall(
+            r'y="([\d.]+)" text-anchor="(\w+)" fill="currentColor">(left|low|right)<', drawn
+        )
+    }
+    assert places["right"][1] == "end"
+    assert places["left"][1] == "start"
+    assert places["low"][0] <= 4 + 50 + 8
 
 
 def test_logarithmic_axes_are_even() -> None:

@@ -155,6 +155,9 @@ def test_jobs_side_by_side(admin: TestClient, served: ServedLake) -> None:
     page = admin.get(f"/compare?job={WASTED}&job=1000177").text
     assert str(unbroken(comparison.headline)) in page
     assert 'aria-label="utilisation of each job over time' in page
+    assert "Utilisation, mean over the GPUs of each job, from its start." in page
+    unmeasured = compare_jobs([reports[0], opened.job("1000347").report])
+    assert unmeasured.caption.endswith("Not measured: job 1000347.")
     labels = re.findall(r'<th scope="row">([^<]+)</th>', page)
     assert {one.label for one in comparison.numbers} <= set(labels)
     assert {one.label for one in comparison.numbers} <= set(NUMBERS.values())

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +236,9 @@ def test_the_keyboard_moves_and_enlarges_and_values_are_read_out(
         assert "Work stopped and did not come back" in spoken
         activity = state["plots"][0]
         for label, values in zip(activity["lines"], activity["data"][1:], strict=True):
-            assert f"{label} {100 * values[-1]:.0f} %" in spoken
+            percent = 100 * values[-1]
+            digits = f"{percent:.2g}" if percent < 1 else f"{percent:.0f}"
+            assert f"{label} {digits} %" in spoken
         page.keyboard.press("+")
         enlarged = numbers.drawn(page)["view"]
         assert enlarged[1] - enlarged[0] == pytest.approx(length_s / 2)
@@ -246,6 +249,58 @@ def test_the_keyboard_moves_and_enlarges_and_values_are_read_out(
         begin, end = numbers.drawn(page)["view"]
         assert begin < mark["begin_s"] < end
         assert (mark["begin_s"] - begin) < 0.1 * length_s
+        assert opened.problems == []
+
+
+TEXTS = {
+    "duration(59)": "59 s",
+    "duration(3661)": "1 h 01 min 1 s",
+    "duration(216000)": "2 d 12 h",
+    "quantity(0.0042, 'fraction')": "0.42 %",
+    "quantity(0.42, 'fraction')": "42 %",
+    "quantity(52000, 'B/s')": "52 kB/s",
+    "quantity(0.4, 'W')": "0.4 W",
+    "quantity(300, 'MiB')": "300 MiB",
+    "rowNames(Array(17).fill('GPU 0/7'))[0][0]": "17 GPUs",
+    "rowNames(Array(17).fill('n1 GPU 0'))[0][0]": "n1",
+}
+
+
+def test_a_part_of_the_time_keeps_its_view_and_says_small_amounts(
+    browser: Browser, server: WebServer
+) -> None:
+    with window(browser, server) as opened:
+        page = opened.page
+        opened.open(f"/job/{HANGS}")
+        bin_s = numbers.drawn(page)["recording"]["bin_s"]
+        assert {code: page.evaluate(code) for code in TEXTS} == TEXTS
+        view = [10.7 * bin_s, 30.2 * bin_s]
+        page.evaluate("view => recorder.zoom(...view)", view)
+        page.locator(".stage").focus()
+        for key, middle in (("Home", 11.5), ("End", 29.5)):
+            page.keyboard.press(key)
+            assert page.evaluate("recorder.cursor") == middle * bin_s
+            assert page.evaluate("recorder.view") == pytest.approx(view)
+        wait_for_hash(page, "x=")
+        page.evaluate("location.hash = 'findings'")
+        page.wait_for_url(re.compile("#findings$"))
+        assert page.evaluate("recorder.view") == pytest.approx(view)
+        for fragment in ("x=abc", "t=1-"):
+            page.evaluate("fragment => { location.hash = fragment }", fragment)
+            page.wait_for_function("recorder.kept === null")
+            assert page.evaluate("recorder.view[0] === 0 && recorder.view[1] === recorder.length")
+        steps = [
+            {"kind": "step", "label": f"step {step}", "begin_s": step, "end_s": step + 0.9}
+            for step in range(40)
+        ]
+        boxes, lanes = page.evaluate("steps => markBoxes(steps, at => 10 * at, [0, 400])", steps)
+        assert lanes == 4
+        named = [box for box in boxes if box["isNamed"]]
+        for lane in range(lanes):
+            ends = [
+                (box["left"], box["left"] + box["width"]) for box in named if box["lane"] == lane
+            ]
+            assert all(end <= begin for (_, end), (begin, _) in pairwise(ends))
         assert opened.problems == []
 
 

@@ -162,6 +162,10 @@ def time_axis(length_s: float, start_s: float | None = None, zone_name: str = "U
     step = next((step for step in _TIMES_S if length_s / step <= 6), _TIMES_S[-1])
     ticks: list[Tick] = []
     day = ""
+    zoned = False  # whether the offset changes: then a time of the clock may occur twice
+    if start_s is not None:
+        ends = (datetime.fromtimestamp(at, zone(zone_name)) for at in (start_s, start_s + length_s))
+        zoned = len({end.utcoffset() for end in ends}) > 1
     for place in range(math.floor(length_s / step) + 1):
         clock = ""
         if start_s is not None:
@@ -169,6 +173,7 @@ def time_axis(length_s: float, start_s: float | None = None, zone_name: str = "U
             date = f"{local.day} {local:%b}"
             clock = f"{local:%H:%M:%S}" if step < 60 else f"{local:%H:%M}"
             clock, day = (clock if date == day else f"{date} {clock}"), date
+            clock = f"{clock} {local:%Z}" if zoned else clock
         ticks.append(Tick(float(place * step), _since_start(place * step), clock))
     return Axis(0.0, length_s, tuple(ticks))
 

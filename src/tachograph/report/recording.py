@@ -18,6 +18,7 @@ import numpy as np
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.catalog.tables import PIPES
+from tachograph.catalog.units import printable
 from tachograph.judge.activity import ACTIVITY_NAMES, number
 from tachograph.judge.finding import SEVERITIES, Finding
 from tachograph.report.job import JobReport
@@ -178,7 +179,7 @@ def recording(report: JobReport) -> Recording:
         zone=report.zone_name,
         bin_s=timeline.bin_s,
         length_s=_length_s(report),
-        gpus=tuple(gpu.label for gpu in report.gpus),
+        gpus=tuple(printable(gpu.label) for gpu in report.gpus),
         strips=_strips(report),
         panels=tuple(_panels(report)),
         marks=(*finding_marks(report), *_step_marks(report), *wait_marks(report)),
@@ -342,7 +343,7 @@ def _step_marks(report: JobReport) -> Iterator[Mark]:
         if step.by_srun and step.begin_s is not None and step.end_s is not None:
             begin_s, end_s = max(0.0, step.begin_s), min(_length_s(report), step.end_s)
             if begin_s < end_s:
-                yield Mark("step", step.label, begin_s, end_s)
+                yield Mark("step", printable(step.label), begin_s, end_s)
 
 
 def wait_marks(report: JobReport) -> Iterator[Mark]:

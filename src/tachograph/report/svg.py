@@ -11,6 +11,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 
 import msgspec
 from markupsafe import Markup
@@ -89,6 +90,8 @@ def svg(charts: Sequence[Chart], *, label: str, marks: Sequence[Mark] = ()) -> M
     for frame in frames:
         parts.extend(_grid(frame))
         parts.extend(_layer(layer, frame) for layer in frame.chart.layers)
+        if not any(isinstance(layer, Heat) for layer in frame.chart.layers):
+            parts.extend(_grounds(marks, frame))
         for row in rows:
             parts.extend(_shade(mark, frame) for mark in row)
     for place, row in enumerate(rows):
@@ -282,8 +285,15 @@ def _dots(layer: Dots, frame: _Frame) -> Markup:
     lowest = 0.0
     # From the last to the first: names of points that are close together go down, not over it.
     for (x, y), name in reversed([*zip(points, layer.names, strict=False)]):
-        lowest = max(y + 10, lowest + 12)
-        names.append(_text(x + 6, lowest, shown_name(name)))
+        label = shown_name(name)
+        beside = max(y + 10, lowest + 12)
+        right, bottom = frame.left + frame.width, frame.top + frame.height
+        is_wide = x + 6 + _LETTER * len(label) > right
+        if is_wide or beside > bottom:  # the name would leave the plot
+            names.append(_text(x, y - 6, label, anchor="end" if is_wide else "start"))
+            continue
+        lowest = beside
+        names.append(_text(x + 6, beside, label))
     return _group("dots", layer.colour, content + Markup("").join(names), layer.label)
 
 
@@ -352,10 +362,12 @@ def heat_colour(level: float) -> str:
     return "#" + "".join(f"{part:02x}" for part in mixed)
 
 
+_MARK_COLOURS: tuple[Colour, ...] = ("faint", "fact", "hint", "problem")  # the worst is last
+
+
 def _mark_colour(mark: Mark) -> Colour:
-    if mark.severity == "problem":
-        return "problem"
-    return "fact" if mark.severity == "fact" else "hint"
+    """Return the colour of a severity; what is no finding, as a wait, is faint."""
+    return next((colour for colour in _MARK_COLOURS if colour == mark.severity), "faint")
 
 
 def _ends(mark: Mark, frame: _Frame) -> tuple[float, float]:
@@ -364,16 +376,23 @@ def _ends(mark: Mark, frame: _Frame) -> tuple[float, float]:
 
 
 def _shade(mark: Mark, frame: _Frame) -> Markup:
-    """Return the ground and the edges of a marked interval; the edges are seen on any colour."""
-    begin, end = _ends(mark, frame)
-    edges = "".join(f"M{x:.2f},{frame.top:.1f}v{frame.height:.1f}" for x in (begin, end))
-    colour = _mark_colour(mark)
-    ground = Markup("")
-    if not any(isinstance(layer, Heat) for layer in frame.chart.layers):
-        ground = _rect(begin, frame.top, end - begin, frame.height, opacity=0.12)
+    """Return the edges of a marked interval, which are seen on any colour."""
+    edges = "".join(f"M{x:.2f},{frame.top:.1f}v{frame.height:.1f}" for x in _ends(mark, frame))
+    dashes = Markup(' stroke-dasharray="4 2"')
     return _group("halo", "paper", _path(edges, width=2.4)) + _group(
-        "shade", colour, ground + _path(edges, width=1.2, more=Markup(' stroke-dasharray="4 2"'))
+        "shade", _mark_colour(mark), _path(edges, width=1.2, more=dashes)
     )
+
+
+def _grounds(marks: Sequence[Mark], frame: _Frame) -> Iterator[Markup]:
+    """Return the ground of marked intervals: where they overlap the worst one shades alone."""
+    spans = [(*_ends(mark, frame), _MARK_COLOURS.index(_mark_colour(mark))) for mark in marks]
+    edges = sorted({edge for begin, end, _ in spans for edge in (begin, end)})
+    for left, right in pairwise(edges):
+        ranks = [rank for begin, end, rank in spans if begin <= left and right <= end]
+        if ranks:
+            ground = _rect(left, frame.top, right - left, frame.height, opacity=0.12)
+            yield _group("ground", _MARK_COLOURS[max(ranks)], ground)
 
 
 def _mark_label(mark: Mark, frame: _Frame, top: float) -> Markup:

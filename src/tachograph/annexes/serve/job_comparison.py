@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tachograph.catalog.columns import COLUMN_UNITS
-from tachograph.catalog.units import text
+from tachograph.catalog.units import capitalized, text
 from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
 from tachograph.report.job import JobReport
@@ -73,17 +73,30 @@ class JobComparison:
             return "No number differs."
         return f"Largest difference: {most.label}, {', '.join(most.texts)}."
 
+    @property
+    def _counter(self) -> str:
+        """The counter that is drawn; "": no job has one."""
+        measured = set[str]().union(*(report.timeline.means for report in self.reports))
+        return next((name for name in _DRAWN if name in measured), "")
+
+    @property
+    def caption(self) -> str:
+        """What the plot shows, and the jobs that it lacks."""
+        counter = self._counter
+        what = capitalized(COUNTER_LABELS.get(counter, counter))
+        words = f"{what}, mean over the GPUs of each job, from its start."
+        lacking = [report.job for report in self.reports if counter not in report.timeline.means]
+        return f"{words} Not measured: job {', job '.join(lacking)}." if lacking else words
+
     def plot(self) -> Markup | None:
         """Return mean activity of each job over its time, all from their start; None where none
         was measured.
         """
-        timelines = [report.timeline for report in self.reports]
-        measured = set[str]().union(*(timeline.means for timeline in timelines))
-        counter = next((name for name in _DRAWN if name in measured), "")
+        counter = self._counter
         lines = [
-            ComparedLine(f"job {report.job}", timeline.bin_s, timeline.means[counter])
-            for report, timeline in zip(self.reports, timelines, strict=True)
-            if counter in timeline.means
+            ComparedLine(f"job {report.job}", report.timeline.bin_s, report.timeline.means[counter])
+            for report in self.reports
+            if counter in report.timeline.means
         ]
         what = COUNTER_LABELS.get(counter, counter)
         return svg(

@@ -9,7 +9,9 @@ const RIGHT = 14; // free pixels right of the time axis, for half a label
 const PANEL = 92; // height of a plot, pixels
 const MOST_LANES = 4; // of one kind of marks
 const FONT = "12px system-ui, sans-serif";
-const GIB_STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500].map((gib) => 1024 * gib); // between ticks
+const MIB_STEPS = [0.125, 0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500].map((gib) => 1024 * gib);
+// as in the drawing: lines are told apart in grey, too
+const DASHES = { fp64: [8, 3], fp32: [4, 2.5], fp16: [1.5, 2.5] };
 // colours of the lines of GPUs, the second time dashed
 const LINES = ["accent", "compute", "memory", "problem", "fact", "hint", "ink", "faint"];
 // viridis, from 0 to 1
@@ -22,23 +24,28 @@ const within = (value, low, high) => Math.min(high, Math.max(low, value));
 
 function quantity(value, unit) {
   if (!isKnown(value)) return "–";
-  if (unit === "fraction") return `${(100 * value).toFixed(0)} %`;
+  if (unit === "fraction" && value > 0 && value < 0.0001) return "<0.01 %";
+  if (unit === "fraction") {
+    return `${value < 0.01 ? Number((100 * value).toPrecision(2)) : (100 * value).toFixed(0)} %`;
+  }
   if (unit === "ratio") return value.toFixed(2);
+  if (unit === "MiB" && value > 0 && value < 1024) return `${value.toFixed(0)} MiB`;
   if (unit === "MiB") return `${Number((value / 1024).toFixed(1))} GiB`;
   if (unit === "B/s" && value >= 1e9) return `${(value / 1e9).toFixed(1)} GB/s`;
-  if (unit === "B/s") return `${(value / 1e6).toFixed(1)} MB/s`;
+  if (unit === "B/s" && value >= 1e6) return `${(value / 1e6).toFixed(1)} MB/s`;
+  if (unit === "B/s") return `${Number((value / 1e3).toFixed(1))} kB/s`;
+  if (unit === "W" && value < 10) return `${Number(value.toFixed(1))} W`;
   return `${value.toFixed(0)} ${unit}`;
 }
 
 function duration(seconds) {
   const whole = Math.round(seconds);
-  const minutes = Math.floor(whole / 60);
-  if (minutes >= 60) {
-    return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
-  }
-  const rest = whole % 60;
-  if (minutes === 0) return `${rest} s`;
-  return rest === 0 ? `${minutes} min` : `${minutes} min ${rest} s`;
+  const days = whole >= 172800 || whole % 86400 === 0 ? Math.floor(whole / 86400) : 0;
+  const hours = Math.floor(whole / 3600) - 24 * days;
+  const minutes = Math.floor(whole / 60) % 60;
+  const padded = `${minutes}`.padStart(hours ? 2 : 1, "0");
+  const parts = [[days, "d"], [hours, "h"], [padded, "min"], [whole % 60, "s"]];
+  return parts.filter(([count]) => Number(count)).map((part) => part.join(" ")).join(" ") || "0 s";
 }
 
 // Returns a colour of the style sheet, which differs in a dark page.
@@ -68,10 +75,8 @@ function element(name, className, text = "") {
 // Sets the size of a canvas in CSS pixels and returns what draws on it.
 function pen(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.round(width * ratio);
-  canvas.height = Math.round(height * ratio);
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
+  Object.assign(canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
+  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
   const context = canvas.getContext("2d");
   context.scale(ratio, ratio);
   context.font = FONT;
@@ -102,8 +107,7 @@ async function readMinutes(address, counter) {
     const answer = await fetch(next, { headers: { Accept: "application/json" } });
     if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
     rows.push(...(await answer.json()));
-    const link = /<([^>]+)>;\s*rel="next"/.exec(answer.headers.get("Link") || "");
-    next = link && link[1];
+    next = /<([^>]+)>;\s*rel="next"/.exec(answer.headers.get("Link") || "")?.[1];
   }
   if (next) throw new Error("there are too many");
   return rows;
@@ -114,7 +118,7 @@ async function readMinutes(address, counter) {
 function minutesPanel({ label, unit, name }, rows) {
   const byGpu = new Map();
   for (const row of rows) {
-    const gpu = `${row.node} GPU ${row.gpu}${isKnown(row.mig) ? `.${row.mig}` : ""}`;
+    const gpu = `${row.node} GPU ${row.gpu}${isKnown(row.mig) ? `/${row.mig}` : ""}`;
     if (!byGpu.has(gpu)) byGpu.set(gpu, new Map());
     byGpu.get(gpu).set(row.minute, row[name]);
   }
@@ -128,11 +132,8 @@ function minutesPanel({ label, unit, name }, rows) {
   const panel = { unit, first, step_s: 60, most: unit === "fraction" ? 1 : null };
   if (gpus.length <= MOST_LINES) {
     panel.title = `${label} of each GPU, by minute`;
-    panel.lines = gpus.map((gpu, index) => ({
-      ...gpu,
-      colour: LINES[index % LINES.length],
-      dashed: index >= LINES.length,
-    }));
+    const look = (row) => ({ colour: LINES[row % LINES.length], dashed: row >= LINES.length });
+    panel.lines = gpus.map((gpu, row) => ({ ...gpu, ...look(row) }));
     return panel;
   }
   const statistic = (compute) =>
@@ -143,10 +144,8 @@ function minutesPanel({ label, unit, name }, rows) {
   const mean = statistic((known) => known.reduce((sum, value) => sum + value, 0) / known.length);
   panel.title = `${label} of ${gpus.length} GPUs, by minute: mean, lowest to highest`;
   panel.lines = [{ label: "mean", values: mean, colour: "accent", dashed: false }];
-  panel.band = {
-    low: statistic((known) => Math.min(...known)),
-    high: statistic((known) => Math.max(...known)),
-  };
+  const [low, high] = [Math.min, Math.max].map((most) => statistic((known) => most(...known)));
+  panel.band = { low, high };
   return panel;
 }
 
@@ -155,7 +154,7 @@ function withLimit(panel) {
   if (!panel.limit) return panel;
   const { label, value } = panel.limit;
   const values = panel.lines[0].values.map(() => value);
-  return { ...panel, lines: [...panel.lines, { label, values, colour: "faint", dashed: true }] };
+  return { ...panel, lines: [...panel.lines, { label, values, colour: "problem", dashed: true }] };
 }
 
 // Returns [times, values of each line, highest, lowest] of a panel; times are middles.
@@ -181,7 +180,7 @@ function plotOptions(panel, recorder) {
   const lines = panel.lines.map((line) => ({
     stroke: () => colour(line.colour),
     width: 1.5,
-    dash: line.dashed ? [6, 4] : undefined,
+    dash: line.dashed ? (DASHES[line.colour] ?? [5, 3]) : undefined,
     points: { show: true, size: 4, fill: () => colour(line.colour), filter: lonePoints },
   }));
   const axis = { grid, ticks: { show: false }, font: FONT, stroke: () => colour("faint") };
@@ -192,10 +191,9 @@ function plotOptions(panel, recorder) {
     space: 26,
     values: (_, ticks) => ticks.map((value) => quantity(value, panel.unit)),
   };
-  if (panel.unit === "MiB") valueAxis.incrs = GIB_STEPS;
+  if (panel.unit === "MiB") valueAxis.incrs = MIB_STEPS;
   const edges = panel.band ? [{ points: { show: false } }, { points: { show: false } }] : [];
-  const between = [lines.length + 1, lines.length + 2];
-  const band = { series: between, fill: () => `${colour("accent")}33` };
+  const fill = () => `${colour("accent")}33`;
   return {
     width: recorder.stage.clientWidth,
     height: PANEL,
@@ -208,7 +206,7 @@ function plotOptions(panel, recorder) {
     },
     axes: [timeAxis, valueAxis],
     series: [{}, ...lines, ...edges],
-    bands: panel.band ? [band] : [],
+    bands: panel.band ? [{ series: [lines.length + 1, lines.length + 2], fill }] : [],
     hooks: { drawClear: [(plot) => recorder.shade(plot.ctx, plot.bbox)] },
   };
 }
@@ -218,7 +216,8 @@ function rowNames(gpus) {
   if (gpus.length <= MOST_LINES) return gpus.map((name, row) => [name, row, 1]);
   const nodes = [];
   for (const [row, gpu] of gpus.entries()) {
-    const node = gpu.split(" ")[0];
+    const node = gpu.slice(0, gpu.lastIndexOf("GPU ")).trim();
+    if (!node) return [[`${gpus.length} GPUs`, 0, gpus.length]];
     if (nodes.length && nodes.at(-1)[0] === node) nodes.at(-1)[2] += 1;
     else nodes.push([node, row, 1]);
   }
@@ -238,8 +237,9 @@ async function counterPanel(counter, { panels, bin_s }, address) {
   return { ...panel, title: label, lines, first: 0, step_s: bin_s };
 }
 
-// Lays out marks of one kind in lanes, in which neither bars nor labels overlap; returns
-// [boxes in pixels, number of lanes]. position: pixel of a time; edges: of the time axis.
+// Lays out marks of one kind in lanes, in which neither bars nor labels overlap; where no lane is
+// free the bar is alone, without its label. Returns [boxes in pixels, number of lanes].
+// position: pixel of a time; edges: of the time axis.
 function markBoxes(marks, position, [first, last]) {
   const context = pen(element("canvas", ""), 1, 1);
   const taken = []; // up to which pixel each lane is in use
@@ -249,12 +249,14 @@ function markBoxes(marks, position, [first, last]) {
       const begin = Math.max(first, position(mark.begin_s));
       const end = Math.max(begin + 2, Math.min(last, position(mark.end_s)));
       const label = Math.min(last - first, context.measureText(mark.label).width + 10);
-      const width = Math.max(end - begin, label);
-      const left = Math.min(begin, last - width);
+      let width = Math.max(end - begin, label);
+      let left = Math.min(begin, last - width);
       let lane = taken.findIndex((pixel) => pixel <= left);
+      const isNamed = lane >= 0 || taken.length < MOST_LANES;
       if (lane < 0) lane = Math.min(taken.length, MOST_LANES - 1);
-      taken[lane] = left + width;
-      return { mark, lane, left, width, begin, end };
+      if (!isNamed) [left, width] = [begin, end - begin];
+      taken[lane] = Math.max(taken[lane] ?? 0, left + width);
+      return { mark, lane, left, width, begin, end, isNamed };
     });
   return [boxes, taken.length];
 }

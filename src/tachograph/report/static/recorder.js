@@ -7,8 +7,8 @@ const LANE = 24; // height of a lane of marks, pixels
 const LABEL = 92; // pixels between ticks
 const TICKS_S = [
   1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800,
-  604800,
 ];
+const SEVERITIES = [null, "fact", "hint", "problem"]; // the worst is last
 const KINDS = ["finding", "throttling", "event", "step", "wait"]; // from top to bottom
 const DAY = { day: "numeric", month: "short" };
 const TIME = { hour: "2-digit", minute: "2-digit" };
@@ -28,7 +28,9 @@ class Recorder {
     this.row = null; // index of a GPU
     this.chosen = null; // the panel of the chosen counter
     this.plots = []; // {panel, plot, values}: what is drawn of each panel
+    this.notice = ""; // what the readout says instead of values
     this.stopped = new AbortController();
+    this.time = this.timeFormat();
     this.readAddress();
     this.build();
     this.listen();
@@ -50,8 +52,7 @@ class Recorder {
     if (strips) {
       const whose = gpus.length > 1 ? " of each GPU" : "";
       const title = `${strips.label}${whose}: yellow is 100 %, dark 0 %, grey not measured`;
-      this.heat.setAttribute("role", "img");
-      this.heat.setAttribute("aria-label", title);
+      Object.assign(this.heat, { role: "img", ariaLabel: title });
       this.stage.append(element("p", "legend", title), this.heat);
       this.picture = heatPicture(strips.rows);
     }
@@ -119,11 +120,14 @@ class Recorder {
   shade(context, box) {
     const ratio = window.devicePixelRatio || 1;
     context.save();
-    for (const mark of this.shadedMarks) {
+    const rank = (mark) => SEVERITIES.indexOf(mark.severity);
+    for (const mark of this.shadedMarks.sort((one, other) => rank(one) - rank(other))) {
       const begin = Math.max(box.left, ratio * this.position(mark.begin_s));
       const end = Math.min(box.left + box.width, ratio * this.position(mark.end_s));
+      const area = [begin, box.top, Math.max(ratio, end - begin), box.height];
       context.fillStyle = `${colour(markColour(mark))}22`;
-      context.fillRect(begin, box.top, Math.max(ratio, end - begin), box.height);
+      context.clearRect(...area); // where marks overlap the worst one shades alone
+      context.fillRect(...area);
     }
     context.restore();
   }
@@ -135,6 +139,18 @@ class Recorder {
     const ticks = [];
     for (let tick = Math.ceil(begin / step) * step; tick <= end; tick += step) ticks.push(tick);
     return ticks;
+  }
+
+  // Returns the format of a time: with its zone if that has no clock here, or changes its offset.
+  timeFormat() {
+    const named = { ...TIME, timeZoneName: "short" };
+    try {
+      const names = [0, this.length].map((seconds) => this.clock(seconds, named).split(" ").at(-1));
+      return names[0] === names[1] ? TIME : named;
+    } catch {
+      this.recording.zone = "UTC"; // browsers do not know all zones of Python
+      return named;
+    }
   }
 
   // Returns a time as the site's clock shows it.
@@ -160,22 +176,22 @@ class Recorder {
 
   drawAxis(canvas) {
     const context = pen(canvas, this.stage.clientWidth, 34);
-    const { start_s: start } = this.recording;
-    const write = (text, position, height, role) => {
+    const reserved = context.measureText("since start").width + 6;
+    const write = (text, position, height, role, least = 0) => {
       const half = context.measureText(text).width / 2;
       const left = within(position - half, 0, this.stage.clientWidth - 2 * half);
       context.fillStyle = colour(role);
-      context.fillText(text, left, height);
+      if (left >= least) context.fillText(text, left, height);
     };
     write("since start", 0, 26, "faint");
     let day = "";
     const ticks = this.ticks();
-    const precision = ticks[1] - ticks[0] < 60 ? { ...TIME, second: "2-digit" } : TIME;
+    const precision = ticks[1] - ticks[0] < 60 ? { ...this.time, second: "2-digit" } : this.time;
     for (const seconds of ticks) {
       const position = this.position(seconds);
-      write(duration(seconds), position, 26, "faint");
+      write(duration(seconds), position, 26, "faint", reserved);
       context.fillRect(position, 0, 1, 4);
-      if (!isKnown(start)) continue;
+      if (!isKnown(this.recording.start_s)) continue;
       const date = this.clock(seconds, DAY);
       const time = this.clock(seconds, precision);
       write(date === day ? time : `${date}, ${time}`, position, 11, "ink");
@@ -223,22 +239,19 @@ class Recorder {
       const heading = element("span", "kind", kind);
       heading.style.top = `${top}px`;
       this.lanes.append(heading);
-      const [boxes, lanes] = markBoxes(ofKind, (seconds) => this.position(seconds), [
-        this.gutter,
-        this.gutter + this.width,
-      ]);
+      const edges = [this.gutter, this.gutter + this.width];
+      const [boxes, lanes] = markBoxes(ofKind, (seconds) => this.position(seconds), edges);
       for (const box of boxes) this.addMark({ ...box, top: top + LANE * box.lane });
       top += LANE * lanes;
     }
     this.lanes.style.height = `${top}px`;
   }
 
-  addMark({ mark, left, top, width, begin, end }) {
-    const button = element("button", "mark", mark.label);
+  addMark({ mark, left, top, width, begin, end, isNamed }) {
+    const button = element("button", "mark", isNamed ? mark.label : "");
     const bar = element("i", "");
     const interval = `${duration(mark.begin_s)} to ${duration(mark.end_s)} after the start`;
-    button.type = "button";
-    button.title = `${mark.label}: ${interval}; enlarge`;
+    Object.assign(button, { type: "button", title: `${mark.label}: ${interval}; enlarge` });
     Object.assign(button.style, { left: `${left}px`, top: `${top}px`, width: `${width}px` });
     Object.assign(bar.style, { left: `${begin - left}px`, width: `${end - begin}px` });
     bar.style.background = `var(--${markColour(mark)})`;
@@ -256,15 +269,20 @@ class Recorder {
     this.writeAddress();
   }
 
-  // Moves the cursor to the middle of a bin; `keep`: it stays there, and its values are read out.
-  moveTo(seconds, keep) {
-    const last = Math.max(0, Math.ceil(this.length / this.resolution) - 1);
-    const index = within(Math.floor(seconds / this.resolution), 0, last);
-    this.cursor = Math.min(this.length, (index + 0.5) * this.resolution);
+  // Moves the cursor to the middle of a bin; `keep`: it stays there, and its values are read out;
+  // `pan`: the bin may be outside of the view, which then follows.
+  moveTo(seconds, keep, pan = false) {
+    const bin = this.resolution;
+    const [begin, end] = this.view;
+    const last = Math.max(0, Math.ceil(this.length / bin) - 1);
+    const low = pan ? 0 : within(Math.ceil(begin / bin - 0.5), 0, last);
+    const high = pan || end >= this.length ? last : Math.max(low, Math.floor(end / bin - 0.5));
+    const index = within(Math.floor(seconds / bin), low, high);
+    this.cursor = Math.min(this.length, (index + 0.5) * bin);
+    this.notice = "";
     this.showCursor();
     if (!keep) return;
     this.kept = this.cursor;
-    const [begin, end] = this.view;
     const half = (end - begin) / 2;
     if (this.cursor < begin || this.cursor > end) this.zoom(this.cursor - half, this.cursor + half);
     this.spoken.textContent = this.sentence();
@@ -283,7 +301,8 @@ class Recorder {
         text.textContent = this.isCursorVisible ? this.valueText(drawn, index) : "";
       });
     }
-    this.readout.textContent = this.isCursorVisible ? this.place() : this.readout.dataset.hint;
+    const shown = this.isCursorVisible ? this.place() : this.readout.dataset.hint;
+    this.readout.textContent = this.notice || shown;
   }
 
   // Returns the value of a line of a plot at the cursor.
@@ -296,7 +315,7 @@ class Recorder {
   place() {
     const { start_s: start, strips, gpus, bin_s: bin, marks } = this.recording;
     const parts = [`${duration(this.cursor)} after the start`];
-    if (isKnown(start)) parts.unshift(this.clock(this.cursor, { ...DAY, ...TIME }));
+    if (isKnown(start)) parts.unshift(this.clock(this.cursor, { ...DAY, ...this.time }));
     if (strips && (this.row !== null || gpus.length === 1)) {
       const row = this.row ?? 0;
       const value = strips.rows[row][Math.floor(this.cursor / bin)];
@@ -318,17 +337,17 @@ class Recorder {
     const counter = this.recording.counters.find((known) => known.name === name);
     const wanted = counter ? name : "";
     this.select.value = wanted;
-    let panel = null;
-    let problem = "";
-    try {
-      if (counter) panel = await counterPanel(counter, this.recording, this.root.dataset.minutes);
-    } catch (error) {
-      problem = `The minutes cannot be read: ${error.message}`;
-    }
+    this.chosen = null;
+    this.notice = counter ? "Reading minutes…" : "";
+    this.build(); // without the counter that was chosen before
+    if (!counter) return;
+    const failed = (error) => [null, `The minutes cannot be read: ${error.message}`];
+    const reading = counterPanel(counter, this.recording, this.root.dataset.minutes);
+    const [panel, problem] = await reading.then((read) => [read, ""], failed);
     if (this.select.value !== wanted || this.stopped.signal.aborted) return;
     this.chosen = panel;
+    this.notice = problem;
     this.build();
-    this.readout.textContent = problem || this.readout.textContent;
   }
 
   // The address has what a colleague should see: interval, counter, cursor.
@@ -347,10 +366,12 @@ class Recorder {
 
   readAddress() {
     const fields = new URLSearchParams(location.hash.slice(1));
-    const [begin, end] = (fields.get("t") || "").split("-").map(Number);
-    if (begin < end) this.view = [within(begin, 0, this.length), within(end, 0, this.length)];
-    if (this.view[0] >= this.view[1]) this.view = [0, this.length];
-    if (fields.has("x")) this.cursor = this.kept = within(Number(fields.get("x")), 0, this.length);
+    if (!["t", "c", "x"].some((name) => fields.has(name))) return; // of another part of the page
+    const times = (fields.get("t") || "").split("-").map(Number);
+    const [begin, end] = times.map((seconds) => within(seconds, 0, this.length));
+    this.view = times.every(Number.isFinite) && begin < end ? [begin, end] : [0, this.length];
+    const cursor = Number(fields.get("x") || NaN);
+    this.cursor = this.kept = Number.isFinite(cursor) ? within(cursor, 0, this.length) : null;
     const counter = fields.get("c") || "";
     if (counter !== this.select.value) this.choose(counter);
   }
@@ -363,7 +384,8 @@ class Recorder {
     const move = (seconds) => this.moveTo(seconds, true);
     const zoomBy = (factor) =>
       this.zoom(middle - factor * (middle - begin), middle + factor * (end - middle));
-    const step = (bins) => move(this.kept === null ? begin : this.kept + bins * bin);
+    const step = (bins) =>
+      this.kept === null ? move(begin) : this.moveTo(this.kept + bins * bin, true, true);
     const rowBy = (rows) => {
       this.row = within((this.row ?? -1) + rows, 0, this.recording.gpus.length - 1);
       move(middle);
@@ -443,7 +465,12 @@ function begin() {
   if (recorder) recorder.stopped.abort();
   if (!source) return;
   root.classList.add("live");
-  recorder = new Recorder(root, JSON.parse(source.textContent));
+  try {
+    recorder = new Recorder(root, JSON.parse(source.textContent));
+  } catch (error) {
+    root.classList.remove("live"); // the drawing stays
+    throw error;
+  }
 }
 
 document.addEventListener("refreshed", begin); // a running job got new data

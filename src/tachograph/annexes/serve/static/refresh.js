@@ -12,7 +12,7 @@
     const focus = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     part.innerHTML = html; // made of a template that escapes what users write
     if (focus === null) return;
-    for (const link of part.querySelectorAll("a")) if (link.getAttribute("href") === focus) return link.focus();
+    for (const link of part.querySelectorAll("a")) if (link.getAttribute("href") === focus) return link.focus({ preventScroll: true });
   }
 
   async function again() {
@@ -32,7 +32,7 @@
       changed = true;
     }
     if (changed) document.dispatchEvent(new Event("refreshed"));
-    if (changed && focused) document.getElementById(focused)?.focus();
+    if (changed && focused) document.getElementById(focused)?.focus({ preventScroll: true });
     if (page.querySelector("[data-refresh]")) return;
     clearInterval(timer); // the job has ended
     whole.removeAttribute("data-refresh");
