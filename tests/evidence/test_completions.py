@@ -13,7 +13,6 @@ import pytest
 from jobframes import frame, gpus, minutes, summary
 from tachograph.catalog.tables import JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.completions import (
-    FILLS,
     Completed,
     Questions,
     completed,
@@ -21,6 +20,7 @@ from tachograph.judge.completions import (
     unmeasured,
     until_last_sample,
 )
+from tachograph.judge.fills import FILLS
 from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import timelines_of
 

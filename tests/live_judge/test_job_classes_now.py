@@ -293,7 +293,7 @@ def test_another_run_of_a_job_inherits_nothing() -> None:
     """A job that was requeued keeps its number."""
     live, again = LiveJobClasses(Configuration()), 31 * 60.0
     for minute in range(30):
-        wanted = None if minute == 29 else []
+        wanted: list[str] | None = None if minute == 29 else []
         live.step(of(60.0 * minute + 1, {"gpu_util": 0.5}, since=0.0), wanted)
     assert live._timelines.height == 29
     assert live._completions["7"].start_us == 0
@@ -307,7 +307,7 @@ def test_completions_are_evaluated_again_once_a_gap_counts() -> None:
     """Samples may come a quarter of an hour late; then the time without them is a gap."""
     live, last = LiveJobClasses(Configuration()), 59 * 60.0
     for minute in range(60):
-        wanted = None if minute == 59 else []
+        wanted: list[str] | None = None if minute == 59 else []
         live.step(of(60.0 * minute, {"gpu_util": 0.5}, since=0.0), wanted)
     evaluated = [live._completions["7"]]
     for minute in range(60, 77):
