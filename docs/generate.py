@@ -343,7 +343,7 @@ def commands_page() -> str:
     commands = command_texts()
     uses = Counter(option for command in commands for option in _all_options(command))
     of_several = {option for option, count in uses.items() if count >= _SEVERAL}
-    ordered = sorted(of_several, key=lambda option: option.written)
+    ordered = sorted(of_several, key=lambda option: (option.written, option.meaning))
     codes = "\n".join(f"- {code}: {meaning}" for code, meaning in EXIT_CODES.items())
     return page(
         "Commands",
