@@ -32,7 +32,7 @@ def to_pandas(frame: "polars.DataFrame") -> "pandas.DataFrame":
     Errors: UsageError where pandas or pyarrow is not installed: the extra `pandas` brings both.
     """
     try:
-        # pyarrow looks for pandas at its first use only, and fails there in other words.
+        # pyarrow looks for pandas at its first use only, and fails there with another error.
         import pandas  # noqa: F401
         import pyarrow  # noqa: F401
     except ModuleNotFoundError as absent:

@@ -71,7 +71,7 @@ PASSED: Mapping[str, str] = MappingProxyType(
 GpuNumbering = Literal["nvml_index", "minor_number"]  # columns of `devices`
 
 # Between a node and its cluster, where one name stands for both. It is less than any character of a
-# name, so names with clusters have the order of (node, cluster); no record has two of them together.
+# name, so names with clusters have the order of (node, cluster); no name has two of them together.
 CLUSTER_MARK: Final = "\0\0"
 
 

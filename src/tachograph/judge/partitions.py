@@ -348,7 +348,7 @@ def _of_node(job: Mapping[str, Any]) -> bool:
 def _options(job: Mapping[str, Any], gpus: int, nodes: int) -> tuple[str, ...]:
     """Options for GPUs on nodes, as the script requests them; none where it has no place for them.
 
-    The number of nodes only where it changes: of all GPUs of a job, fewer nodes would get each more.
+    The number of nodes only where it changes: with all GPUs, fewer nodes would get more each.
     """
     option: str = job.get("gpu_option", "--gpus={}")
     if not option:

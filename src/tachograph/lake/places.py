@@ -55,14 +55,14 @@ class NodePlaces:
     table: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_PLACES))
 
     @classmethod
-    def of(cls, told: pl.DataFrame, others: pl.DataFrame | None = None) -> NodePlaces:
+    def of(cls, sampled: pl.DataFrame, others: pl.DataFrame | None = None) -> NodePlaces:
         """Return the places of nodes that several clusters have.
 
-        `told`: pairs that telemetry names, `others`: those that only jobs name.
+        `sampled`: pairs of telemetry, `others`: those that only jobs name.
         """
-        pairs = told if others is None else pl.concat([told, others]).unique()
+        pairs = sampled if others is None else pl.concat([sampled, others]).unique()
         several = pairs.group_by("node").len().filter(pl.col("len") > 1)
-        shared = told.join(several, on="node", how="semi")
+        shared = sampled.join(several, on="node", how="semi")
         return cls(shared.with_columns(place=pl.concat_str(*PAIR, separator=CLUSTER_MARK)))
 
     def named(self, frame: pl.DataFrame) -> pl.DataFrame:

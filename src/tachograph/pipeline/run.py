@@ -159,7 +159,7 @@ class _Plan:
 
     `owned`: every run, and its GPUs over time. `runs`: those to analyze, one row each. `gone`: keys
     of summaries whose runs the accounting no longer has. `places`: what nodes are called in all
-    these tables. `horizon`: time before which samples were removed. `full`: everything is analyzed again.
+    these tables. `horizon`: time before which samples were removed. `full`: all is analyzed again.
     """
 
     owned: Attribution
@@ -229,10 +229,10 @@ def _placed_devices(lake: Lake, clusters: pl.Series) -> tuple[pl.DataFrame, Node
     `clusters`: those of the accounting. Who has a node of a name, all rows of the lake decide.
     """
     devices = lake.latest(DEVICES)
-    told = [devices]
+    tables = [devices]
     if any("cluster" not in file.empty for file in lake.files(NODE_SAMPLES)):
-        told.append(_pairs_of(lake, NODE_SAMPLES))
-    pairs = cluster_pairs(told)
+        tables.append(_pairs_of(lake, NODE_SAMPLES))
+    pairs = cluster_pairs(tables)
     if pl.concat([pairs["cluster"], clusters]).n_unique() < 2 or pairs.is_empty():
         places = NodePlaces()
     else:

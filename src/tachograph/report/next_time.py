@@ -147,7 +147,10 @@ def _change_time(
 ) -> list[tuple[str, str]]:
     """A time limit that the other partition allows, where it does not allow that of the job."""
     longest_s = max([number(row, "elapsed_s") or 0.0, *runs_s])
-    reason = f"{change.partition} allows no limit as long as now, and the longest run took {text(longest_s, 's')}"
+    longest = text(longest_s, "s")
+    reason = (
+        f"{change.partition} allows no limit as long as now, and the longest run took {longest}"
+    )
     return [(f"--time={slurm_duration(change.time_s or 0.0)}", reason)]
 
 

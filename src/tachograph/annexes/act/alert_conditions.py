@@ -129,9 +129,9 @@ def failing_gpus(samples: pl.DataFrame, *, now: datetime) -> AlertState:
     for row in by_gpu.iter_rows(named=True):
         name = f"GPU {row['gpu']}" + ("" if row["mig"] is None else f".{row['mig']}")
         node = _NodeName(row["node"], row["cluster"])
-        target, faults = f"{node.told} {name}", _faults(row)
+        target, faults = f"{node.full_name} {name}", _faults(row)
         if faults:
-            sentence = f"{printable(node.told)} {name}: {', '.join(faults)}."
+            sentence = f"{printable(node.full_name)} {name}: {', '.join(faults)}."
             labels = {**node.labels, "gpu": str(row["gpu"])}
             firing.append(Alert("failing_gpu", target, sentence, labels, node.path))
         elif row["measured"] and now - row["last_t"] <= FRESH:
@@ -146,7 +146,7 @@ class _NodeName(NamedTuple):
     cluster: str | None
 
     @property
-    def told(self) -> str:
+    def full_name(self) -> str:
         return self.node if self.cluster is None else f"{self.node} of {self.cluster}"
 
     @property
@@ -192,16 +192,16 @@ def nodes_without_samples(
         return AlertState((Alert("no_samples", ALL_NODES, f"No sample of any node for {since}."),))
     firing, clear = [], {("no_samples", ALL_NODES)}
     nodes = {_NodeName(*name): at for name, at in last.items()}
-    for node in sorted(nodes, key=lambda one: one.told):
+    for node in sorted(nodes, key=lambda one: one.full_name):
         at = nodes[node]
         if newest - at > limit:
             gap = text((newest - at).total_seconds(), "s")
-            sentence = f"{printable(node.told)}: no sample for {gap}, others report."
+            sentence = f"{printable(node.full_name)}: no sample for {gap}, others report."
             firing.append(
-                Alert("node_without_samples", node.told, sentence, node.labels, node.path)
+                Alert("node_without_samples", node.full_name, sentence, node.labels, node.path)
             )
         else:
-            clear.add(("node_without_samples", node.told))
+            clear.add(("node_without_samples", node.full_name))
     return AlertState(tuple(firing), frozenset(clear))
 
 

@@ -553,7 +553,7 @@ def _host_memory(given: _Given) -> AdviceLine:
 
 
 def _host_memory_runs(given: _Given) -> tuple[list[PastJob], HostMemory]:
-    """Return the completed runs of which host memory is known, and what all on as many nodes had."""
+    """Return completed runs of which host memory is known, and what all on as many nodes had."""
     nodes = given.request.nodes
     alike = [job for job in given.alike if nodes is None or job.nodes == nodes]
     alike = [job for job in alike if job.nodes == alike[0].nodes]

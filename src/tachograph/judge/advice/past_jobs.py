@@ -79,7 +79,7 @@ class PastJob:
     gpus_worked: those of them that were measured to.
     mem_mib: host memory requested of a node; mem_peak_mib: what its tasks held on one at most, as
     polled. exclusive: it asked for whole nodes; whole_nodes: it had them. recoverable: GPU-hours by
-    cause, in the order of WASTE. problems: codes of reported findings; None where it was not judged.
+    cause, in the order of WASTE. problems: codes of reported findings; None: it was not judged.
     """
 
     key: str
