@@ -55,11 +55,15 @@ test: $(VENV)/dev.stamp ## run the tests but for those marked slow (WORKERS=3, A
 test-all: $(VENV)/dev.stamp ## run all tests (ARGS='-m slow': those that `make test` leaves out)
 	$(PYTEST) $(ARGS)
 
-test-times: $(VENV)/dev.stamp ## run the fast tests at each of MOMENTS, in another order (needs faketime; ARGS='tests/act tests/report')
+test-times: $(VENV)/dev.stamp $(VENV)/real_waits.so ## run the fast tests at each of MOMENTS, in another order (needs faketime, cc; ARGS='tests/act tests/report')
 	@for moment in $(MOMENTS); do \
 		TZ=Europe/Berlin DONT_FAKE_MONOTONIC=1 faketime "$${moment%_*} $${moment#*_}" \
+			sh -c 'LD_PRELOAD="$(CURDIR)/$(VENV)/real_waits.so $$LD_PRELOAD" exec "$$@"' sh \
 			$(MAKE) test ARGS="--order-seed=$$moment $(ARGS)" || exit 1; \
 	done
+
+$(VENV)/real_waits.so: tests/real_waits.c | $(BIN)/python
+	$(CC) -shared -fPIC -o $@ $< -ldl
 
 lint: $(VENV)/dev.stamp ## style, format, types, layers, generated pages
 	$(BIN)/ruff check .

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from reduce_speed import COLUMNS, ingest_all
+from sized_plan import sized_plan
 from tachograph.annexes.lab.simulate.cluster import simulate
-from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.catalog import config
 from tachograph.catalog.tables import ANALYSES, COMPUTED, GPU_SAMPLES
 from tachograph.judge.job_judge import JobJudge
@@ -109,7 +109,7 @@ class Meter:
 
 def fill(samples: int, folder: Path) -> None:
     """Make a lake of simulated samples in `folder`."""
-    plan = replace(SimulationPlan.benchmark(samples), median_hours=MEDIAN_HOURS)
+    plan = replace(sized_plan(samples), median_hours=MEDIAN_HOURS)
     cluster = simulate(plan, folder / "cluster")
     shutil.copy(cluster.configuration, folder / "tachograph.toml")
     (folder / "end").write_text(cluster.plan.end.isoformat())

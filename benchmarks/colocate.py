@@ -24,7 +24,6 @@ import polars as pl
 from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
 from tachograph.annexes.share.demand import Calibration
 from tachograph.annexes.share.job_groups import MOST_KERNELS, GivenProfile
-from tachograph.annexes.share.job_sharing import estimators
 from tachograph.annexes.share.nsight.launches import Chip, Launch
 from tachograph.annexes.share.sharing_text import colocate_lines
 from tachograph.catalog.config import InterferenceOptions, Thresholds
@@ -153,7 +152,6 @@ def reported(
         settings=settings,
         thresholds=Thresholds(),
         calibration=Calibration(),
-        estimator_of=estimators(settings),
         top=20,
         **options,
     )

@@ -33,7 +33,7 @@ from typing import Any
 
 from tachograph.annexes.lab.simulate import accounting
 from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
-from tachograph.annexes.lab.simulate.samples import allocations_of, by_gpu
+from tachograph.annexes.lab.simulate.samples import Occupancy
 from tachograph.annexes.lab.simulate.telemetry import parts_of_nodes, write_telemetry
 from tachograph.annexes.lab.simulate.workload import place_runs, sample_requests
 from tachograph.catalog.tables import GPU_SAMPLES
@@ -273,8 +273,7 @@ def write_raw(run: Run, parts: Sequence[int]) -> None:
 
 def _write_part(plan: SimulationPlan, folder: Path, part: int) -> None:
     runs = place_runs(plan, sample_requests(plan))
-    held = allocations_of(runs)
-    write_telemetry(plan, folder, runs, held, by_gpu(held), None, {part}, by_time=True)
+    write_telemetry(plan, folder, Occupancy.of(runs), None, {part}, by_time=True)
 
 
 def linearity(sizes: list[int], folder: Path, processes: int, *, keep: bool) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from zoneinfo import ZoneInfo
 import duckdb
 import polars as pl
 
+from sized_plan import sized_plan
 from tachograph.annexes.lab.simulate.accounting import BETWEEN
 from tachograph.annexes.lab.simulate.cluster import SimulatedCluster, simulate
 from tachograph.annexes.lab.simulate.plan import RECORDED_COUNTERS, NodeGroup, SimulationPlan
@@ -92,7 +93,7 @@ def plan_of(samples: int, *, seed: int, median_hours: float) -> SimulationPlan:
 
     One node of seven, and at least one, has the large memory.
     """
-    plan = SimulationPlan.benchmark(samples, seed=seed)
+    plan = sized_plan(samples, seed=seed)
     nodes = max(2, plan.gpus // 4)
     large = max(1, nodes // 7)
     return dataclasses.replace(

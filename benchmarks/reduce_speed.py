@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
+from sized_plan import sized_plan
 from tachograph.annexes.lab.simulate.cluster import SimulatedCluster, simulate
-from tachograph.annexes.lab.simulate.plan import LEAN_COUNTERS, SimulationPlan
+from tachograph.annexes.lab.simulate.plan import LEAN_COUNTERS
 from tachograph.catalog import config
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
 from tachograph.judge.workload.arrays import MinuteLabeller
@@ -61,10 +63,18 @@ class Prepared:
     compact_s: float
 
 
-def prepare(samples: int, folder: Path) -> Prepared:
-    """Return a lake of simulated samples with the intervals of its jobs."""
+def prepare(samples: int, folder: Path, *, dropped: float = 0.0) -> Prepared:
+    """Return a lake of simulated samples with the intervals of its jobs.
+
+    dropped: share of the samples that are left out at random, so that all intervals differ.
+    """
     begin = time.perf_counter()
-    cluster = simulate(SimulationPlan.benchmark(samples), folder / "cluster")
+    cluster = simulate(sized_plan(samples), folder / "cluster")
+    if dropped:
+        random = np.random.default_rng(7)
+        for file in sorted((cluster.folder / "telemetry").glob("*.parquet")):
+            whole = pl.read_parquet(file)
+            whole.filter(random.random(whole.height) >= dropped).write_parquet(file)
     simulated = time.perf_counter()
     configuration = config.load(str(cluster.configuration), {})
     lake = Lake.create(str(folder / "lake"))
@@ -170,9 +180,10 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=20_000_000)
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--dropped", type=float, default=0.0, help="share of samples left out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        prepared = prepare(options.samples, Path(folder))
+        prepared = prepare(options.samples, Path(folder), dropped=options.dropped)
         before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         decode_and_reduce(prepared, options.threads)  # compiles the kernel
         decoded, both, cpu = [], [], []

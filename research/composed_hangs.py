@@ -6,7 +6,8 @@ Each minute has the means of a few seconds of a recording in full swing. What ha
 utilisation at 10 to 25 % of the board's power (NCCL deadlocks as published: 70 W of 400 W), or at
 up to 38 % of its own power at work. What does not hang has an hour or more of host copies, small
 kernels, memory copies or FP64 in it, or never does anything else. Copies at the end that nothing
-went before are counted apart: by utilisation and power nothing tells them from a hang.
+went before are counted apart, those of jobs that completed, and the same where the time limit came
+first: by utilisation and power nothing tells these from a hang.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ START = datetime(2026, 11, 27, tzinfo=UTC)
 WORK = ("bf16", "fp64-vector", "device-copy")
 PHASES = ("host-copy", "tiny-kernels", "fp64-vector", "device-copy")
 HANG, PHASE, SAME, COPY_AT_END = "hangs", "phases", "the same throughout", "ends in a copy"
+CUT_OFF = "cut off in a copy"
 _SWING = 0.8  # of the highest power: a recording in full swing
 Minutes = list[Mapping[str, float]]
 
@@ -95,21 +97,28 @@ class ComposedJobs:
         return kind, work + phase + work[: int(draw.integers(10, 90))] + again
 
 
-def judged(jobs: Sequence[Minutes], counters: Sequence[str] | None) -> pl.DataFrame:
+def with_cut_off(jobs: Sequence[tuple[str, Minutes]]) -> list[tuple[str, Minutes]]:
+    """Return the jobs, and those that end in a copy again, cut off by their time limit."""
+    again = [(CUT_OFF, minutes) for kind, minutes in jobs if kind == COPY_AT_END]
+    return [*jobs, *again]
+
+
+def judged(jobs: Sequence[tuple[str, Minutes]], counters: Sequence[str] | None) -> pl.DataFrame:
     """Return the findings of job_hang, in the order of the jobs, by what a site records."""
     keys = [f"c:{place:05d}:1" for place in range(len(jobs))]
     summaries = [
         {
-            "job_key": key, "job_id": key, "state": "TIMEOUT", "start": START, "samples": 1,
+            "job_key": key, "job_id": key, "start": START, "samples": 1,
+            "state": "TIMEOUT" if kind in (HANG, CUT_OFF) else "COMPLETED",
             "as_of": START + timedelta(minutes=len(minutes)), "elapsed_s": 60.0 * len(minutes),
             "gpus": 1, "nodes": 1, "gpu_model": MODEL, "attribution": "explicit",
         }
-        for key, minutes in zip(keys, jobs, strict=True)
+        for key, (kind, minutes) in zip(keys, jobs, strict=True)
     ]  # fmt: skip
     rows = [
         {"job_key": key, "minute": minute, "node": "n1", "gpu": 0}
         | {name: value for name, value in levels.items() if counters is None or name in counters}
-        for key, minutes in zip(keys, jobs, strict=True)
+        for key, (_, minutes) in zip(keys, jobs, strict=True)
         for minute, levels in enumerate(minutes)
     ]
     frame = pl.DataFrame(rows, schema=JOB_MINUTES.schema)
@@ -134,17 +143,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=11)
     arguments = parser.parse_args()
     composed = ComposedJobs(arguments.samples, arguments.seed)
-    jobs = [composed.job() for _ in range(arguments.jobs)]
+    jobs = with_cut_off([composed.job() for _ in range(arguments.jobs)])
     print("counters           jobs                  count   yes (high)    no  unknown")
     for name, counters in COUNTER_SETS.items():
-        found = judged([minutes for _, minutes in jobs], counters)
+        found = judged(jobs, counters)
         counted: Counter[tuple[str, str]] = Counter()
         for (kind, _), verdict, confidence in zip(
             jobs, found["verdict"], found["confidence"], strict=True
         ):
             counted[kind, verdict] += 1
             counted[kind, confidence or ""] += 1
-        for kind in (HANG, PHASE, SAME, COPY_AT_END):
+        for kind in (HANG, PHASE, SAME, COPY_AT_END, CUT_OFF):
             yes, no, unknown = (counted[kind, verdict] for verdict in ("yes", "no", "unknown"))
             print(
                 f"{name:18} {kind:20} {yes + no + unknown:6} {yes:5} {counted[kind, 'high']:6}"

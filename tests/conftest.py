@@ -22,6 +22,7 @@ from starlette.testclient import TestClient
 
 import fast_tests  # first of ours: it watches sleeps from its import on
 import nsight_reports
+from native_stack import stack_of_core
 from servers.process import program
 from servers.slurm import SlurmCluster, slurm_cluster, together
 from servers.web import WebServer, serving
@@ -361,6 +362,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         places = {path: order.random() for path in dict.fromkeys(item.path for item in items)}
         items.sort(key=lambda item: (places[item.path], order.random()))
     together.in_order(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object, error: object) -> None:
+    """Show where native code crashed a worker."""
+    if error:
+        sys.stderr.write(f"\n{node}: {error}\n{stack_of_core(Path.cwd())}\n")
 
 
 @pytest.hookimpl(optionalhook=True)

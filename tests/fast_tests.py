@@ -8,7 +8,6 @@ installed.
 from __future__ import annotations
 
 import os
-import select
 import shutil
 import sys
 import tempfile
@@ -158,16 +157,6 @@ def check(item: pytest.Item) -> None:
         )
 
 
-def _really_sleep(seconds: float) -> None:
-    """Sleep, also under faketime, which cannot wait until an instant of the monotonic clock that
-    it leaves alone.
-    """
-    if "FAKETIME" in os.environ:
-        select.select([], [], [], seconds)
-    else:
-        _sleep(seconds)
-
-
 def _noted_sleep(seconds: float | SupportsIndex) -> None:
     seconds = float(seconds)
     if (
@@ -176,7 +165,7 @@ def _noted_sleep(seconds: float | SupportsIndex) -> None:
         and threading.current_thread() is threading.main_thread()
     ):
         _watch.defects.append(f"sleeps {seconds:g} s")
-    _really_sleep(seconds)
+    _sleep(seconds)
 
 
 def _note_process(event: str, arguments: Sequence[object]) -> None:

@@ -12,7 +12,7 @@ import polars as pl
 from madelake import NOW, Rows, table_frame
 from tachograph.catalog.config import AnalysisOptions, Configuration
 from tachograph.catalog.tables import GPU_SAMPLES
-from tachograph.pipeline.accumulators import Accumulators, merge_segments
+from tachograph.pipeline.accumulators import INTENSITY_SCHEMA, Accumulators, merge_segments
 from tachograph.pipeline.attribution import Attribution, attribute, gpu_facts, inventory
 from tachograph.pipeline.job_runs import build_runs
 from tachograph.pipeline.partition import reduce_partition
@@ -104,7 +104,7 @@ def outcome(
         details,
         analysis=analysis,
     )
-    empty = pl.DataFrame(schema={"run": pl.Int32, "bin": pl.Int32, "samples": pl.Int64})
+    empty = pl.DataFrame(schema=INTENSITY_SCHEMA)
     summaries = summarize_jobs(
         owned.runs, gpus, pl.concat([empty, *(part.intensities for part in reduced)]), imbalance,
         analysis=analysis, filters=configuration.filters, now=now,

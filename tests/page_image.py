@@ -3,7 +3,8 @@ README.
 
     python tests/page_image.py LAKE
 
-writes docs/images/job.png of an analyzed lake of `tachograph demo`.
+writes docs/images/job.png of an analyzed lake of `tachograph demo`, which lies beside its
+configuration: times are in the zone of that.
 """
 
 from __future__ import annotations
@@ -48,26 +49,19 @@ def draw_page(
         shown.quantize(256, Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Write the picture of the job."""
+def job_page(lake: Path) -> str:
+    """Return the page of the job, as the command writes it in the folder of the demo."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "job.html"
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "tachograph",
-                "job",
-                JOB,
-                "--lake",
-                *arguments,
-                "--html",
-                str(page),
-            ],
-            check=True,
-        )
-        text = page.read_text(encoding="utf-8")
-    draw_page(text, IMAGES / "job.png", size=(1280, 1188), margin=150)
+        command = [sys.executable, "-m", "tachograph", "job", JOB, "--lake", str(lake.resolve())]
+        subprocess.run([*command, "--html", str(page)], cwd=lake.resolve().parent, check=True)
+        return page.read_text(encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the picture of the job."""
+    page = job_page(Path(arguments[0]))
+    draw_page(page, IMAGES / "job.png", size=(1280, 1430), margin=150)
 
 
 if __name__ == "__main__":

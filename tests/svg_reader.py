@@ -47,13 +47,16 @@ def through(ticks: Sequence[Point], *, log: bool) -> Callable[[float], float]:
 
 @dataclass
 class ReadChart:
-    """What one chart shows. Ticks are (pixel, label); boxes (left, right, middle of y)."""
+    """What one chart shows. Ticks are (pixel, label); boxes (label, colour, left,
+    right, middle of y); bars {label: (left, right, low, high)}.
+    """
 
     y_labels: list[tuple[float, str]]
     grid: list[float]
     curves: list[tuple[str, list[list[Point]]]] = field(default_factory=list)
     fills: list[list[list[Point]]] = field(default_factory=list)
     boxes: list[tuple[str, str, float, float, float]] = field(default_factory=list)
+    bars: dict[str, list[tuple[float, float, float, float]]] = field(default_factory=dict)
     dots: list[tuple[str, list[Point], list[str]]] = field(default_factory=list)
     heat: Image.Image | None = None
     heat_box: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -136,6 +139,13 @@ def _read_layer(
         (rect,) = group.iter(f"{_NAME}rect")
         left, top, wide, high = (float(rect.get(name, 0)) for name in ("x", "y", "width", "height"))
         chart.boxes.append((label, str(group.get("color")), left, left + wide, top + high / 2))
+    elif kind == "bars":
+        outlines = re.findall(r"M([\d.]+),([\d.]+)V([\d.]+)H([\d.]+)V\2Z", paths[0])
+        assert "".join(paths).count("M") == len(outlines)
+        chart.bars[label] = [
+            (float(left), float(right), float(low), float(high))
+            for left, low, high, right in outlines
+        ]
     elif kind == "dots":
         circles = group.iter(f"{_NAME}circle")
         points = [(float(dot.get("cx", 0)), float(dot.get("cy", 0))) for dot in circles]

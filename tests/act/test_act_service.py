@@ -14,21 +14,20 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import polars as pl
 import pytest
 from job_lake import job_lake
 
 from in_process import run_here
 from servers.process import free_port
 from servers.webhook import webhook_receiver
-from tachograph.annexes.act.advice_table import WrittenAdvice
-from tachograph.annexes.act.ledger import read_ledger
-from tachograph.annexes.act.service import ActApi, ActRound, RoundResult, act, act_once
+from tachograph.annexes.act.advice_table import WrittenAdvice, note_advice
+from tachograph.annexes.act.ledger import ActionLedger, read_ledger
+from tachograph.annexes.act.service import RoundResult, act
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions, WebhookOptions
+from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import JOBS
 from tachograph.collect.systemd import SystemdNotifier
 from tachograph.lake.delta import Lake
-from tachograph.report.job import JobReport
 
 ENVIRONMENT = {"TACHOGRAPH_COLLECT_STATE": "state"}
 
@@ -66,18 +65,27 @@ def test_comments_and_advice_are_steps(tmp_path: Path) -> None:
 
 
 def test_refused_files_of_advice_are_a_failure(tmp_path: Path) -> None:
-    lake = Lake.create(str(tmp_path / "lake"))
-    act_options = ActOptions(dry_run=False, advice_folder=str(tmp_path / "advice"))
-    outcomes = iter(
-        [WrittenAdvice(1, 0, refused=("ann",)), WrittenAdvice(2, 0), WrittenAdvice(0, 0)]
-    )
-    api = ActApi(
-        _no_report, lambda _: next(outcomes), dict, lambda name, accounts: pl.lit(value=False)
-    )
-    now = datetime.now(UTC)
-    this = ActRound(lake, Configuration(act=act_options), tmp_path / "state", now, api)
-    lines = [act_once(this, lambda: now).line for _ in range(3)]
-    assert lines == ["advice: 1 failed", "advice: 1 done", "nothing to do"]
+    outcomes = (WrittenAdvice(1, 0, refused=("ann",)), WrittenAdvice(2, 0), WrittenAdvice(0, 0))
+    with ActionLedger(tmp_path, clock=lambda: datetime(2026, 11, 23, tzinfo=UTC)) as ledger:
+        made = [note_advice(ledger, "advice:day", "folder", outcome) for outcome in outcomes]
+    assert [[record.state for record in records] for records in made] == [["failed"], ["done"], []]
+
+
+def test_a_missing_lake_ends_the_command_with_one_line(tmp_path: Path) -> None:
+    """The command does not wait for a lake unless a service manager started it, and makes none."""
+    ended = run_here(["act", "--quiet"], tmp_path, {"TACHOGRAPH_LAKE": str(tmp_path / "absent")})
+    assert ended.returncode == LakeError.exit_code
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    assert "there is no lake; fill one with `tachograph ingest`" in line
+    assert not (tmp_path / "absent").exists()
+
+
+def test_the_first_round_is_reported_with_the_interval(tmp_path: Path) -> None:
+    lake = job_lake(tmp_path / "lake", 7)
+    loop = Loop(Configuration(), tmp_path / "state", lambda: lake)
+    loop.run(lambda rounds: False)
+    assert loop.said == ["dry run: nothing to do; a round every 5 min", "stopped after 1 round"]
 
 
 class Loop:
@@ -105,19 +113,10 @@ class Loop:
             self._open,
             self._configuration,
             self._folder,
-            ActApi(_no_report, _no_advice, dict, lambda name, accounts: pl.lit(value=False)),
             clock=lambda: self.now,
             stopping=stopping,
             say=say,
         )
-
-
-def _no_report(lake: Lake, job_key: str) -> JobReport:
-    raise AssertionError(f"no report is needed of {job_key} in {lake.location}")
-
-
-def _no_advice(lake: Lake) -> WrittenAdvice:
-    return WrittenAdvice(0, 0)
 
 
 def test_everything_is_down_then_up_again(tmp_path: Path) -> None:

@@ -7,17 +7,19 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_lake import add_run, job_lake
 
 from madelake import summarized
+from tachograph.annexes.act import advice_table
 from tachograph.annexes.act.advice_table import (
     BEGIN,
     MOST_BYTES,
@@ -30,8 +32,9 @@ from tachograph.annexes.act.advice_table import (
     write_advice,
 )
 from tachograph.api.advice import read_past_jobs, read_site
-from tachograph.catalog.config import Configuration, SlurmOptions
+from tachograph.catalog.config import ActOptions, Configuration, SlurmOptions
 from tachograph.catalog.errors import ExportError
+from tachograph.judge.advice.advise import SiteFacts
 from tachograph.judge.advice.past_jobs import PastJob
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
@@ -189,29 +192,38 @@ def lake(template: Path, tmp_path: Path) -> Lake:
     return Lake.open(str(shutil.copytree(template, tmp_path / "lake")))
 
 
-def refreshed(lake: Lake, folder: Path, *, days: float = 0.0) -> tuple[WrittenAdvice, list[str]]:
-    """Refresh so many days from now; what was written, and users whose jobs were read."""
-    now = datetime.now(UTC) + timedelta(days=days)
+@pytest.fixture
+def refreshed(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[WrittenAdvice, list[str]]]:
+    """Refreshes so many days from now; what was written, and users whose jobs were read."""
+    act = ActOptions(advice_folder=str(tmp_path / "advice"))
+    configuration = msgspec.structs.replace(SHARED, act=act)
     read: list[str] = []
 
-    def past_jobs_of(users: Sequence[str]) -> list[PastJob]:
-        read.extend(users)
-        return read_past_jobs(lake, Configuration(), JobFilter(users=tuple(users)))
+    def reading(
+        lake: Lake, configuration: Configuration, wanted: JobFilter, site: SiteFacts
+    ) -> list[PastJob]:
+        read.extend(wanted.users)
+        return read_past_jobs(lake, configuration, wanted, site)
 
-    site = read_site(lake, SHARED)
-    made = refresh_advice(
-        folder, lake, past_jobs_of, site, Configuration().advice, as_of=datetime.now(UTC), now=now
-    )
-    return made, read
+    def refresh(days: float = 0.0) -> tuple[WrittenAdvice, list[str]]:
+        read.clear()
+        now = datetime.now(UTC)
+        later = now + timedelta(days=days)
+        return refresh_advice(lake, configuration, as_of=now, now=later), [*read]
+
+    monkeypatch.setattr(advice_table, "read_past_jobs", reading)
+    return refresh
 
 
 def test_rows_are_those_of_jobs_like_the_last(lake: Lake) -> None:
-    jobs = read_past_jobs(lake, Configuration(), JobFilter())
     site, options, now = (
         read_site(lake, SHARED),
         Configuration().advice,
         datetime.now(UTC),
     )
+    jobs = read_past_jobs(lake, Configuration(), JobFilter(), site)
     named, alike = rows_of_past_jobs(jobs, site, options, as_of=now)
     assert (named.name, named.partition, named.gpus, alike.partition) == ("train", "gpu", 4, "*")
     gpus = named.lines[0]
@@ -229,16 +241,18 @@ def test_rows_are_those_of_jobs_like_the_last(lake: Lake) -> None:
 
 
 @AS_ROOT
-def test_only_files_of_users_with_new_jobs_are_written(lake: Lake, tmp_path: Path) -> None:
+def test_only_files_of_users_with_new_jobs_are_written(
+    lake: Lake, tmp_path: Path, refreshed: Callable[..., tuple[WrittenAdvice, list[str]]]
+) -> None:
     folder = tmp_path / "advice"
-    assert refreshed(lake, folder) == (WrittenAdvice(1, 0), ["daemon"])
+    assert refreshed() == (WrittenAdvice(1, 0), ["daemon"])
     (folder / "60001").write_text("of a user without new jobs")
-    assert refreshed(lake, folder) == (WrittenAdvice(0, 0), [])
+    assert refreshed() == (WrittenAdvice(0, 0), [])
     assert (folder / "1").exists()
     add_run(lake, 105, datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1))
     summarized(lake, now=datetime.now(UTC))
-    assert refreshed(lake, folder) == (WrittenAdvice(1, 0), ["daemon"])
+    assert refreshed() == (WrittenAdvice(1, 0), ["daemon"])
     assert "(5 of 5 runs)" in (folder / "1").read_text()
-    assert refreshed(lake, folder, days=8) == (WrittenAdvice(1, 1), ["daemon"])  # all again
+    assert refreshed(days=8) == (WrittenAdvice(1, 1), ["daemon"])  # all again
     (folder / ".analyzed").write_text("no numbers")
-    assert refreshed(lake, folder) == (WrittenAdvice(1, 0), ["daemon"])
+    assert refreshed() == (WrittenAdvice(1, 0), ["daemon"])

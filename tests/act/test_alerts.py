@@ -101,6 +101,25 @@ def test_gpus_with_new_faults_and_those_without() -> None:
     assert {target for _, target in state.clear} == {"a GPU 0", "a GPU 3", "b GPU 3"}
 
 
+def test_a_cluster_is_named_as_in_the_accounting(tmp_path: Path) -> None:
+    lake, begin = Lake.create(str(tmp_path / "lake")), NOW - timedelta(hours=1)
+    telemetry = {"node": "a", "cluster": "exporter-north", "gpu": 0}
+    fill(
+        lake,
+        {
+            "gpu_samples": [{**telemetry, "t": NOW - timedelta(minutes=1), "row_remap_failure": 1}],
+            "devices": [{**telemetry, "last": NOW}],
+            "jobs": [job("7", begin, None, cluster="north", user="ann", gpus=1)],
+            "allocations": held("7", "a", (0,), begin, None, cluster="north"),
+        },
+        now=NOW,
+    )
+    summarized(lake, now=NOW)
+    [alert] = alert_state(lake, Configuration(), now=NOW).firing
+    assert alert.labels["cluster"] == "north"
+    assert (alert.target, alert.path) == ("a of north GPU 0", "/node/a?cluster=north")
+
+
 def test_nodes_without_samples_and_all_of_them() -> None:
     limit = timedelta(minutes=15)
     last = {
@@ -248,10 +267,12 @@ def test_json_is_the_contract() -> None:
 class Round:
     """Rounds of alerts, of states that the test gives."""
 
+    state: AlertState | None = AlertState()  # None: the lake cannot be read
+
     def __init__(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, *webhooks: WebhookOptions
     ) -> None:
-        self.folder, self.now, self.state = folder, NOW, AlertState()
+        self.folder, self.now = folder, NOW
         self.configuration = Configuration(
             act=ActOptions(dry_run=False, alert=True), webhook=webhooks
         )
@@ -265,9 +286,7 @@ class Round:
     def __call__(self, minutes: float = 5) -> list[ActionRecord]:
         self.now += timedelta(minutes=minutes)
         with ActionLedger(self.folder, clock=lambda: self.now) as ledger:
-            return send_alerts(
-                ledger, Lake("unused"), self.configuration, folder=self.folder, now=self.now
-            )
+            return send_alerts(ledger, Lake("unused"), self.configuration, now=self.now)
 
     def fires(self, *names: str, code: str = "failing_gpu") -> None:
         self.state = AlertState(tuple(Alert(code, name, f"{name} fails.") for name in names))
@@ -276,14 +295,24 @@ class Round:
         self.state = AlertState((), frozenset((code, name) for name in names))
 
 
-def of(receiver: WebhookReceiver, **more: Any) -> WebhookOptions:
-    return WebhookOptions("ops", url=f"{receiver.url}/hook", timeout_s=5.0, **more)
+def of(receiver: WebhookReceiver, name: str = "ops", **more: Any) -> WebhookOptions:
+    return WebhookOptions(name, url=f"{receiver.url}/hook", **{"timeout_s": 5.0} | more)
+
+
+@pytest.fixture
+def rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: WebhookReceiver) -> Round:
+    """Rounds that send to the receiver."""
+    return Round(tmp_path, monkeypatch, of(receiver))
+
+
+def sent(receiver: WebhookReceiver) -> list[list[str]]:
+    """The targets of each message that arrived."""
+    return [[alert["target"] for alert in one.content["alerts"]] for one in receiver.received]
 
 
 def test_grouped_sent_once_and_resolved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: WebhookReceiver
+    rounds: Round, receiver: WebhookReceiver, tmp_path: Path
 ) -> None:
-    rounds = Round(tmp_path, monkeypatch, of(receiver))
     rounds.fires("x", "y")
     for _ in range(4):
         rounds()
@@ -293,10 +322,9 @@ def test_grouped_sent_once_and_resolved(
     rounds()
     assert len(receiver.received) == 2  # not over before HOLD
     rounds(HOLD.total_seconds() / 60)
-    assert [
-        (one.content["status"], [alert["target"] for alert in one.content["alerts"]])
-        for one in receiver.received
-    ] == [("firing", ["x", "y"]), ("firing", ["z"]), ("resolved", ["x"])]
+    assert sent(receiver) == [["x", "y"], ["z"], ["x"]]
+    states = [one.content["status"] for one in receiver.received]
+    assert states == ["firing", "firing", "resolved"]
     ids = {one.headers["idempotency-key"] for one in receiver.received}
     assert len(ids) == 3
     assert [record.state for record in read_ledger(tmp_path)] == ["begun", "done"] * 3
@@ -310,9 +338,7 @@ def test_a_receiver_that_is_down_gets_everything_in_order_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: WebhookReceiver
 ) -> None:
     with webhook_receiver() as other:
-        rounds = Round(
-            tmp_path, monkeypatch, of(receiver), msgspec.structs.replace(of(other), name="other")
-        )
+        rounds = Round(tmp_path, monkeypatch, of(receiver), of(other, "other"))
         receiver.status = 500
         receiver.answer = b"\x1b[2Jinternal"
         rounds.fires("x")
@@ -326,20 +352,13 @@ def test_a_receiver_that_is_down_gets_everything_in_order_later(
         receiver.status = 200
         receiver.received.clear()
         rounds(60)
-        assert [
-            [alert["target"] for alert in one.content["alerts"]] for one in receiver.received
-        ] == [["x"], ["y"]]
-        assert [[alert["target"] for alert in one.content["alerts"]] for one in other.received] == [
-            ["x"],
-            ["y"],
-        ]
+        assert sent(receiver) == sent(other) == [["x"], ["y"]]
         assert rounds() == []
 
 
 def test_a_refused_message_blocks_the_next_for_some_attempts_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: WebhookReceiver
+    rounds: Round, receiver: WebhookReceiver, tmp_path: Path
 ) -> None:
-    rounds = Round(tmp_path, monkeypatch, of(receiver))
     receiver.status = 404
     rounds.fires("x")
     for _ in range(7):
@@ -349,21 +368,20 @@ def test_a_refused_message_blocks_the_next_for_some_attempts_alone(
     receiver.status = 200
     rounds.fires("x", "y")
     rounds()
-    assert [alert["target"] for alert in receiver.received[-1].content["alerts"]] == ["y"]
+    assert sent(receiver)[-1] == ["y"]
 
 
 def test_redirects_are_not_followed_and_slow_answers_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: WebhookReceiver
+    rounds: Round, receiver: WebhookReceiver
 ) -> None:
     with webhook_receiver() as elsewhere:
         receiver.status, receiver.headers = 307, {"Location": f"{elsewhere.url}/stolen"}
-        rounds = Round(tmp_path, monkeypatch, of(receiver))
         rounds.fires("x")
         (made,) = rounds()
         assert "redirects are not followed" in made.result
         assert elsewhere.received == []
     receiver.status, receiver.drip_s = 200, 0.1
-    webhook = Webhook.of(msgspec.structs.replace(of(receiver), timeout_s=0.3))
+    webhook = Webhook.of(of(receiver, timeout_s=0.3))
     begun = time.monotonic()
     with pytest.raises(Exception, match=r"not within 0\.3 s"):
         webhook.send(message(), until=NOW)
@@ -371,9 +389,8 @@ def test_redirects_are_not_followed_and_slow_answers_end(
 
 
 def test_a_dry_run_sends_nothing_and_what_still_holds_is_sent_when_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: WebhookReceiver
+    rounds: Round, receiver: WebhookReceiver
 ) -> None:
-    rounds = Round(tmp_path, monkeypatch, of(receiver))
     live = rounds.configuration
     rounds.configuration = msgspec.structs.replace(
         live, act=msgspec.structs.replace(live.act, dry_run=True)
@@ -386,19 +403,11 @@ def test_a_dry_run_sends_nothing_and_what_still_holds_is_sent_when_it_ends(
     assert [record.state for record in rounds()] == ["done"]
 
 
-def test_an_unreadable_lake_delays_no_delivery(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: WebhookReceiver
-) -> None:
-    rounds = Round(tmp_path, monkeypatch, of(receiver))
+def test_an_unreadable_lake_delays_no_delivery(rounds: Round, receiver: WebhookReceiver) -> None:
     receiver.status = 503
     rounds.fires("x")
     rounds()
-    receiver.status = 200
-
-    def unreadable(*given: Any, **more: Any) -> AlertState:
-        raise LakeError("cannot be read")
-
-    monkeypatch.setattr("tachograph.annexes.act.alerts.alert_state", unreadable)
+    receiver.status, rounds.state = 200, None
     with pytest.raises(LakeError, match="cannot be read"):
         rounds(20)
     assert len(receiver.received) == 2
@@ -460,7 +469,7 @@ webhooks.Webhook.send = send
 now = datetime(2026, 11, 23, 9, tzinfo=UTC)
 folder = Path(sys.argv[1])
 with ActionLedger(folder, clock=lambda: now) as ledger:
-    alerts.send_alerts(ledger, Lake("unused"), load(sys.argv[2]), folder=folder, now=now)
+    alerts.send_alerts(ledger, Lake("unused"), load(sys.argv[2]), now=now)
 """
 
 
@@ -523,10 +532,7 @@ def test_the_configuration_is_checked_without_showing_secrets(tmp_path: Path) ->
         load(str(file))
 
 
-def test_a_damaged_book_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receiver: WebhookReceiver
-) -> None:
-    rounds = Round(tmp_path, monkeypatch, of(receiver))
+def test_a_damaged_book_is_one_line(rounds: Round, tmp_path: Path) -> None:
     (tmp_path / BOOK_FILE).write_text("{")
     with pytest.raises(LakeError, match="damaged"):
         rounds()

@@ -76,7 +76,7 @@ def test_brief_is_verdict_next_time_and_link(one_of_eight: JobReport) -> None:
     assert list(brief_lines(one_of_eight)) == [
         "1 of 8 GPUs used; 83.1 GPU-h unused.",
         "Next time: #SBATCH --nodes=1 --gpus=4",
-        "  1 of 8 GPUs worked, this frees 4 GPUs (1 node) for others.",
+        "  1 of 8 GPUs used: this request frees 4 GPUs (1 node) for others.",
         "More: tachograph job 1000316",
     ]
 

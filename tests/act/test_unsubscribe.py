@@ -11,9 +11,13 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from tachograph.annexes.act.digests import OPT_OUT_FILE, change_opt_out, read_opt_out
 from tachograph.annexes.act.mail import Mail, Mailer
-from tachograph.annexes.act.unsubscribe import Unsubscribing
+from tachograph.annexes.act.unsubscribe import (
+    OPT_OUT_FILE,
+    Unsubscribing,
+    change_opt_out,
+    read_opt_out,
+)
 from tachograph.annexes.serve.application import WebService, create_application
 from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.catalog.config import (
@@ -53,7 +57,7 @@ def client(tmp_path: Path, configuration: Configuration) -> Iterator[TestClient]
 
 
 def token_of(configuration: Configuration, user: str = "ann") -> str:
-    unsubscribing = Unsubscribing.of(configuration)
+    unsubscribing = Unsubscribing.of(configuration, Path())
     assert unsubscribing is not None
     return unsubscribing.link(user).removeprefix(f"{URL}/unsubscribe?token=")
 
@@ -137,7 +141,7 @@ def test_without_a_key_there_is_no_page(tmp_path: Path) -> None:
 
 def test_headers_of_mails(configuration: Configuration) -> None:
     mailer = Mailer.of(MailOptions("h", tls="none", sender="gpu@example.org"))
-    unsubscribing = Unsubscribing.of(configuration)
+    unsubscribing = Unsubscribing.of(configuration, Path())
     assert unsubscribing is not None
     link = unsubscribing.link("ann")
     message = mailer.message(Mail("ann@example.org", "", "", unsubscribe=link), "key")
@@ -151,13 +155,13 @@ def test_headers_of_mails(configuration: Configuration) -> None:
     )
     assert plain["List-Unsubscribe-Post"] is None
     serve = ServeOptions(url="/gpus")
-    local = Unsubscribing.of(msgspec.structs.replace(configuration, serve=serve))
+    local = Unsubscribing.of(msgspec.structs.replace(configuration, serve=serve), Path())
     assert local is not None
     assert local.link("ann") == ""
 
 
 def test_the_key_is_checked(tmp_path: Path) -> None:
-    assert Unsubscribing.of(Configuration()) is None
+    assert Unsubscribing.of(Configuration(), tmp_path) is None
     file, key = tmp_path / "tachograph.toml", tmp_path / "key"
     file.write_text('[act]\nunsubscribe_key_file = "key"\n')
     for content, mode, words in (
@@ -167,10 +171,10 @@ def test_the_key_is_checked(tmp_path: Path) -> None:
         key.write_text(content)
         key.chmod(mode)
         with pytest.raises(ConfigError, match=words):
-            Unsubscribing.of(load(str(file)))
+            Unsubscribing.of(load(str(file)), tmp_path)
     key.unlink()
     with pytest.raises(ConfigError, match="unsubscribe_key_file cannot be read"):
-        Unsubscribing.of(load(str(file)))
+        Unsubscribing.of(load(str(file)), tmp_path)
 
 
 def test_many_opt_out_at_once_and_none_is_lost(tmp_path: Path) -> None:

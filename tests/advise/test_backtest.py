@@ -162,8 +162,9 @@ def test_advice_on_a_simulated_cluster_against_its_truth(cluster: tuple[Path, La
     """
     folder, lake = cluster
     configuration = config.load(str(folder / "cluster" / "tachograph.toml"))
-    jobs = read_past_jobs(lake, configuration, JobFilter())
-    report = replay(jobs, read_site(lake, configuration), OPTIONS)
+    site = read_site(lake, configuration)
+    jobs = read_past_jobs(lake, configuration, JobFilter(), site)
+    report = replay(jobs, site, OPTIONS)
     assert report.total.jobs > 300
     assert report.total.advised > 0.3 * report.total.jobs
     assert report.total.broken_jobs <= 2

@@ -116,6 +116,21 @@ def test_nothing_is_advised_that_frees_nothing() -> None:
         assert line.evidence["gain"] == "frees 2 GPUs (1 node) for others"
 
 
+@pytest.mark.parametrize(
+    "slurm", [SlurmOptions(exclusive=("gpu",)), SlurmOptions(shared=("gpu",)), SlurmOptions()]
+)
+def test_gpus_that_are_no_multiple_of_the_nodes_are_the_reason(slurm: SlurmOptions) -> None:
+    """Slurm spreads 3 GPUs over 2 nodes as it likes: which node becomes free is not known."""
+    past = [replace(job, gpus=3, nodes=2, gpus_used=1) for job in runs()]
+    site = SiteFacts(SITE.capacities, SitePartitions(slurm))
+    line = advise(past[0].request, History.of(past, OPTIONS), NOW, site, OPTIONS).line("gpus")
+    assert line is not None
+    assert (line.value, line.reason) == (
+        None,
+        "how many of the 3 GPUs each of the 2 nodes gives is not known",
+    )
+
+
 def test_script_that_requests_whole_nodes_frees_nothing_by_fewer_gpus() -> None:
     past = [replace(job, gpus_used=1) for job in runs()]
     script = read_script("#SBATCH -p gpu --gpus=4 --exclusive")

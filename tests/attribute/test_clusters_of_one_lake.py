@@ -23,6 +23,7 @@ from tachograph.catalog.tables import (
     STEP_SUMMARIES,
     TABLES,
 )
+from tachograph.cli.analyze import caveats
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_clusters
@@ -219,7 +220,151 @@ def test_samples_without_a_cluster_are_of_nobody_where_two_may_have_them(
     assert jobs.rows() == [(None, 1.0), (reason, None if reason else 0.5)]
 
 
-def test_two_clusters_told_apart_never_meet(tmp_path: Path) -> None:
-    lake = make_lake(tmp_path, gpu_samples=sampled("a", range(60), gpu_util=0.5), **of("b", 0, 60))
-    _, jobs = summarized(lake, FIXED_PIPES)
-    assert (jobs["7"]["ambiguous_because"], jobs["7"]["samples"]) == ("other_clusters", None)
+def renamed(
+    folder: Path,
+    *,
+    telemetry: dict[str, tuple[str, ...]],
+    accounting: dict[str, tuple[str, ...]],
+    gpus: tuple[int | None, ...] = (0,),
+    job_label: bool = False,
+) -> Lake:
+    """Return a lake of nodes by cluster: an hour of samples on each, and a job of each cluster."""
+    lake = Lake.create(str(folder))
+    for cluster, nodes in telemetry.items():
+        samples, devices, named = [], [], []
+        for node in nodes:
+            rows = sampled(cluster, range(60), gpu_util=0.5)
+            samples += [row | {"node": node} for row in rows]
+            devices.append({"node": node, "gpu": 0, "cluster": cluster, "model": "A100"})
+            ends = (T, T + timedelta(minutes=60))
+            if job_label:
+                named += held("7", node, (0,), *ends, provenance="samples", cluster=cluster)
+        tables = {"devices": devices, "gpu_samples": samples, "allocations": named}
+        fill(lake, tables, chunk=f"telemetry {cluster}")
+    for cluster, nodes in accounting.items():
+        add_job(lake, cluster, nodes, gpus)
+    return lake
+
+
+def add_job(lake: Lake, cluster: str, nodes: tuple[str, ...], gpus: tuple[int | None, ...]) -> None:
+    times = (T, T + timedelta(minutes=60))
+    rows = [row for node in nodes for row in held("7", node, gpus, cluster=cluster)]
+    jobs = [job("7", *times, cluster=cluster, nodes=len(nodes), gpus=len(nodes))]
+    fill(lake, {"jobs": jobs, "allocations": rows}, chunk=f"accounting {cluster}")
+
+
+@pytest.mark.parametrize("gpus", [(0,), (None,)])
+@pytest.mark.parametrize("job_label", [False, True])
+def test_telemetry_may_name_the_only_cluster_otherwise(
+    *, gpus: tuple[int | None, ...], job_label: bool, tmp_path: Path
+) -> None:
+    lake = renamed(
+        tmp_path,
+        telemetry={"prod-gpu": ("n1", "n2")},
+        accounting={"hpc": ("n1", "n2")},
+        gpus=gpus,
+        job_label=job_label,
+    )
+    report, jobs = summarized(lake, FIXED_PIPES)
+    summary = jobs["7"]
+    assert (summary["cluster"], summary["samples"], summary["gpu_hours"]) == ("hpc", 120, 2.0)
+    assert (summary["gpu_util_mean"], summary["gpu_model"]) == (0.5, "A100")
+    assert (report.jobs, report.unaccounted, report.other_names) == (1, 0, ())
+    (printed,) = caveats(report)
+    assert printed.startswith("telemetry of cluster prod-gpu counts as that of hpc")
+    opened = tachograph.open(str(tmp_path))
+    for cluster in (None, "hpc", "prod-gpu"):
+        page = opened.node("n1", cluster=cluster).json()
+        assert len(page["gpus"]) == len(page["jobs"]) == 1
+
+
+def test_jobs_lose_samples_when_their_own_cluster_is_sampled(tmp_path: Path) -> None:
+    """What was certain with one cluster on each side is not with two; no job is left as it was."""
+    lake = renamed(tmp_path, telemetry={"prod-gpu": ("n1", "n2")}, accounting={"hpc": ("n1", "n2")})
+    assert summarized(lake, FIXED_PIPES)[1]["7"]["samples"] == 120
+    devices = [{"node": "n2", "gpu": 0, "cluster": "hpc", "model": "A100"}]
+    fill(lake, {"devices": devices}, chunk="of their own")
+    report, jobs = summarized(lake, FIXED_PIPES)
+    assert (jobs["7"]["samples"], jobs["7"]["gpu_hours"]) == (0, 2.0)
+    assert report.other_names == (("hpc", "prod-gpu", 1),)
+
+
+@pytest.mark.parametrize("gpus", [(0,), (None,)])
+@pytest.mark.parametrize(
+    ("telemetry", "accounting", "advised"),
+    [
+        # two clusters without telemetry have the node
+        ({"x": ("n1",)}, {"hpc": ("n1",), "b": ("n1", "n2")}, False),
+        # telemetry of two clusters without accounting has it
+        ({"x": ("n1",), "y": ("n1",)}, {"hpc": ("n1",)}, False),
+        # one is known on both sides, and has a node of this name, too
+        ({"x": ("n1",), "b": ("n1",)}, {"hpc": ("n1",), "b": ("n1",)}, False),
+        # it has one of the other nodes
+        ({"x": ("n1", "n2"), "b": ("n2",)}, {"hpc": ("n1", "n2"), "b": ("n2",)}, False),
+        # one of their nodes has the same name; the rest of each is missing
+        ({"x": ("n1", "b1", "b2")}, {"hpc": ("n1", "n2")}, True),
+        # the telemetry's name is that of another cluster in the accounting
+        ({"b": ("n1",)}, {"hpc": ("n1",), "b": ("n2",)}, False),
+    ],
+)
+def test_no_cluster_is_guessed_where_two_share_a_node(
+    telemetry: dict[str, tuple[str, ...]],
+    accounting: dict[str, tuple[str, ...]],
+    advised: bool,
+    gpus: tuple[int | None, ...],
+    tmp_path: Path,
+) -> None:
+    lake = renamed(tmp_path, telemetry=telemetry, accounting=accounting, gpus=gpus)
+    report = analyze(lake, FIXED_PIPES, judge=JobJudge, now=NOW)
+    summary = read_summaries(lake, where=pl.col("cluster") == "hpc").row(0, named=True)
+    assert (summary["samples"] or 0, summary["gpu_hours"]) == (0, len(accounting["hpc"]))
+    assert summary["telemetry_cluster"] == ", ".join(sorted(telemetry))
+    assert ("hpc", summary["telemetry_cluster"], 1) in report.other_names
+    page = " ".join(repr(tachograph.open(str(tmp_path)).job("7", cluster="hpc")).split())
+    for words in (f"cluster {summary['telemetry_cluster']}", "accounting hpc", "`ingest` it again"):
+        assert words in page
+    printed = "; ".join(caveats(report))
+    assert f"hpc on nodes whose telemetry names cluster {summary['telemetry_cluster']}" in printed
+    # a name to write is given only where no second one can be meant
+    assert ('`cluster = "hpc"` in [[sources]] or `--cluster hpc`' in printed) == advised
+    assert ("is not certain; give telemetry of each cluster" in printed) != advised
+
+
+def test_a_renamed_cluster_gets_its_samples_by_the_name_of_each_time(tmp_path: Path) -> None:
+    """Telemetry has one name; the accounting had one until May, and has another one since."""
+    lake = renamed(tmp_path, telemetry={"x": ("n1",)}, accounting={"old": ("n1",)})
+    hour = timedelta(minutes=60)
+    later = [row | {"t": row["t"] + hour} for row in sampled("x", range(60), gpu_util=0.5)]
+    fill(
+        lake,
+        {
+            "gpu_samples": later,
+            "jobs": [job("8", T + hour, T + 2 * hour, cluster="new", gpus=1)],
+            "allocations": held("8", "n1", (0,), cluster="new"),
+        },
+        chunk="since May",
+    )
+    report, jobs = summarized(lake, FIXED_PIPES)
+    assert [jobs[name]["samples"] or 0 for name in ("7", "8")] == [0, 0]
+    (printed,) = caveats(report)
+    assert printed.startswith("2 jobs of cluster new and old on nodes whose telemetry names clust")
+    assert "of each time if one was renamed" in printed
+    assert '"old"' not in printed
+    for cluster, rows in (("old", sampled("old", range(60), gpu_util=0.5)), ("new", later)):
+        of_time = [row | {"cluster": cluster} for row in rows]
+        gpu = [{"node": "n1", "gpu": 0, "cluster": cluster, "model": "A100"}]
+        fill(lake, {"devices": gpu, "gpu_samples": of_time}, chunk=f"by {cluster}")
+    report, jobs = summarized(lake, FIXED_PIPES)
+    assert [jobs[name]["samples"] for name in ("7", "8")] == [60, 60]
+    assert report.other_names == ()
+
+
+def test_clusters_are_matched_one_by_one(tmp_path: Path) -> None:
+    """Beside a cluster that both sides name alike, another one may have two names."""
+    lake = renamed(
+        tmp_path,
+        telemetry={"x": ("n1",), "b": ("n2",)},
+        accounting={"hpc": ("n1",), "b": ("n2",)},
+    )
+    analyze(lake, FIXED_PIPES, judge=JobJudge, now=NOW)
+    assert read_summaries(lake).sort("cluster")["samples"].to_list() == [60, 60]

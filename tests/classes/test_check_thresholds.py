@@ -20,6 +20,7 @@ from tachograph.catalog.tables import JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.finding import EVIDENCE, Finding, read_findings
 from tachograph.judge.judge import judge_jobs, rules_in_use
+from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import timelines_of
 
 MODEL = "A100 SXM 40GB"
@@ -206,16 +207,15 @@ def judged(jobs: Sequence[PlantedJob]) -> list[dict[str, Finding]]:
         gpu_rows.append(gpus(*job.gpus).with_columns(**as_key))
         minute_rows.append(minutes() if job.minutes is None else job.minutes.with_columns(**as_key))
     configuration = Configuration(slurm=SlurmOptions(partitions_file=str(PARTITIONS)))
-    tables = judge_jobs(
+    tables = JobTables(
         frame(JOB_SUMMARIES, summaries),
         pl.concat(gpu_rows),
         timelines_of(pl.concat(minute_rows), idle_util=configuration.thresholds.idle_util),
         JOB_NODE_MINUTES.empty(),
-        configuration=configuration,
-        ruleset=rules_in_use(configuration),
     )
+    judged_jobs = judge_jobs(tables, configuration, rules_in_use(configuration))
     found: list[dict[str, Finding]] = [{} for _ in jobs]
-    for row in tables.findings.partition_by("job_key"):
+    for row in judged_jobs.findings.partition_by("job_key"):
         found[int(str(row["job_id"][0]))] = {
             finding.code: finding for finding in read_findings(row)
         }

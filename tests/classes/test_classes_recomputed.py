@@ -192,19 +192,6 @@ def test_steadiness_is_that_of_plain_python(jobs: list[Job]) -> None:
         )
 
 
-@compiling
-@given(JOBS)
-def test_jobs_do_not_depend_on_their_neighbours(jobs: list[Job]) -> None:
-    def votes(some: list[Job]) -> list[int]:
-        windows = spreads(as_series(some), ("x",), width=WIDTH)
-        found = hang_votes(
-            windows, "x", where=kernel.END, theta=THETA, level=LEVEL, hang_minutes=HANG
-        )
-        return [int(vote) for vote in found.vote]
-
-    assert votes(jobs) == [votes([job])[0] for job in jobs]
-
-
 @pytest.mark.parametrize("width", [1, 20, 255, 256, 300])
 def test_minutes_at_work_are_counted_alike_with_and_without_the_compiler(width: int) -> None:
     works = np.ones(700, np.uint8)

@@ -27,8 +27,8 @@ def script() -> ModuleType:
 @pytest.mark.parametrize("counters", ["all", "no_profiling", "utilisation_power", "utilisation"])
 def test_composed_jobs(recorded: Path, script: ModuleType, counters: str) -> None:
     composed = script.ComposedJobs(recorded / "h100_day" / "samples", seed=3)
-    jobs = [composed.job() for _ in range(40)]
-    found = script.judged([minutes for _, minutes in jobs], script.COUNTER_SETS[counters])
+    jobs = script.with_cut_off([composed.job() for _ in range(40)])
+    found = script.judged(jobs, script.COUNTER_SETS[counters])
     verdicts: dict[str, list[str]] = {}
     for (kind, _), verdict in zip(jobs, found["verdict"], strict=True):
         verdicts.setdefault(kind, []).append(verdict)
@@ -38,8 +38,10 @@ def test_composed_jobs(recorded: Path, script: ModuleType, counters: str) -> Non
         assert set(verdicts[script.HANG]) == {"unknown"}
     else:
         assert set(verdicts[script.HANG]) == {"yes"}
-    assert "yes" not in verdicts[script.PHASE] + verdicts[script.SAME]
-    if counters != "utilisation_power":  # there a copy is what a hang is
-        assert "yes" not in verdicts.get(script.COPY_AT_END, [])
+    others = (script.PHASE, script.SAME, script.COPY_AT_END)
+    assert "yes" not in [verdict for kind in others for verdict in verdicts.get(kind, [])]
+    cut_off = set(verdicts[script.CUT_OFF])
+    # By power a copy that the time limit ended is what a hang is.
+    assert cut_off == {"yes"} if counters == "utilisation_power" else "yes" not in cut_off
     confidences = set(found["confidence"].drop_nulls())
     assert confidences == {"all": {"high"}, "utilisation": set()}.get(counters, {"low"})

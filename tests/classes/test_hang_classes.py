@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import polars as pl
 import pytest
@@ -32,11 +33,6 @@ STARTING = ((80, RESTING), (70, WORKING))
 STALLING = ((50, WORKING), (80, RESTING), (50, WORKING))
 EXAMPLES = {"job_hang": HANGING, "cold_start": STARTING, "stall": STALLING}
 Parts = tuple[tuple[int, Levels | None], ...]
-
-
-def verdict_of(parts: Parts, **given: object) -> dict[str, str]:
-    found = verdicts(gpu_minutes(phases(*parts)), **given)  # type: ignore[arg-type]
-    return {code: found[code].verdict for code in HUNG}
 
 
 @pytest.mark.parametrize("code", HUNG)
@@ -122,32 +118,41 @@ def test_a_hung_collective_looks_busy() -> None:
     assert finding.evidence["power_fraction_then"] == pytest.approx(90 / 400)
 
 
-def test_a_light_load_is_work() -> None:
-    """A recorded job: utilisation 20 %, SM 10 %, power a quarter of the board's, memory and
-    tensor cores idle.
-    """
-    light = RESTING | {"gpu_util": 0.2, "sm_active": 0.1, "power_w": 97.0}
-    assert verdict_of(((70, WORKING), (80, light)))["job_hang"] == "no"
+# of a recorded job: utilisation 20 %, SM 10 %, power a quarter of the board's, the rest idle
+LIGHT = RESTING | {"gpu_util": 0.2, "sm_active": 0.1, "power_w": 97.0}
+LITTLE = RESTING | {
+    "gpu_util": 0.04,
+    "sm_active": 0.025,
+    "dram_active": 0.008,
+    "tensor_active": 0.003,
+}
+BLIP = RESTING | {"gpu_util": 0.1, "sm_active": 0.004}
 
 
-def test_what_wakes_a_gpu_for_seconds_does_not_end_a_rest() -> None:
-    blip = RESTING | {"gpu_util": 0.1, "sm_active": 0.004}
-    assert (
-        verdict_of(((60, RESTING), (2, blip), (58, RESTING), (60, WORKING)))["cold_start"] == "yes"
-    )
-    assert (
-        verdict_of(((50, RESTING), (3, blip), (50, RESTING), (60, WORKING)))["cold_start"] == "no"
-    )
-
-
-def test_little_work_that_goes_on_is_no_hang() -> None:
-    little = RESTING | {
-        "gpu_util": 0.04,
-        "sm_active": 0.025,
-        "dram_active": 0.008,
-        "tensor_active": 0.003,
-    }
-    assert verdict_of(((70, WORKING), (90, little)))["job_hang"] == "no"
+@pytest.mark.parametrize(
+    ("code", "verdict", "parts", "minutes"),
+    [
+        ("job_hang", "no", ((70, WORKING), (80, LIGHT)), None),
+        ("job_hang", "no", ((70, WORKING), (90, LITTLE)), None),
+        # what wakes a GPU for seconds does not end a rest
+        ("cold_start", "yes", ((60, RESTING), (2, BLIP), (58, RESTING), (60, WORKING)), None),
+        ("cold_start", "no", ((50, RESTING), (3, BLIP), (50, RESTING), (60, WORKING)), None),
+        # a gap is neither flat nor work
+        ("job_hang", "yes", ((70, WORKING), (4, None), (80, RESTING)), None),
+        ("job_hang", "unknown", ((70, WORKING), (80, None)), 150),
+        ("stall", "no", ((70, WORKING), (30, None), (30, WORKING)), None),  # too short to hold one
+        ("stall", "unknown", ((70, WORKING), (61, None), (70, WORKING)), None),
+        ("cold_start", "unknown", ((80, None), (70, WORKING)), None),
+        # the end may be unmeasured for some minutes
+        ("job_hang", "yes", HANGING, 153),
+        ("job_hang", "unknown", HANGING, 170),
+    ],
+)
+def test_what_is_idle_time_and_what_is_not(
+    code: str, verdict: str, parts: Parts, minutes: int | None
+) -> None:
+    given: dict[str, Any] = {} if minutes is None else {"elapsed_s": minutes * 60.0}
+    assert verdicts(gpu_minutes(phases(*parts)), **given)[code].verdict == verdict
 
 
 def test_one_gpu_of_sixteen_at_work_is_no_hang() -> None:
@@ -221,16 +226,6 @@ def test_a_running_job_is_judged_as_of_its_last_minute() -> None:
     assert waiting.sentence == "No: the GPUs did no work so far, so none started late."
 
 
-def test_a_gap_is_neither_flat_nor_work() -> None:
-    assert verdict_of(((70, WORKING), (4, None), (80, RESTING)))["job_hang"] == "yes"  # before it
-    # May have hung.
-    assert verdict_of(((70, WORKING), (80, None)), elapsed_s=150 * 60.0)["job_hang"] == "unknown"
-    # Too short to hold one.
-    assert verdict_of(((70, WORKING), (30, None), (30, WORKING)))["stall"] == "no"
-    assert verdict_of(((70, WORKING), (61, None), (70, WORKING)))["stall"] == "unknown"
-    assert verdict_of(((80, None), (70, WORKING)))["cold_start"] == "unknown"
-
-
 def test_a_gap_inside_an_interval_does_not_break_it_in_silence() -> None:
     found = verdicts(gpu_minutes(phases((70, WORKING), (40, RESTING), (30, None), (40, RESTING))))[
         "job_hang"
@@ -244,16 +239,11 @@ def test_a_gap_inside_an_interval_does_not_break_it_in_silence() -> None:
     assert few.evidence["interval_s"] == 83 * 60
 
 
-def test_the_end_may_be_unmeasured_for_some_minutes() -> None:
-    assert verdict_of(HANGING, elapsed_s=153 * 60.0)["job_hang"] == "yes"
-    # What it did in the end is not known.
-    assert verdict_of(HANGING, elapsed_s=170 * 60.0)["job_hang"] == "unknown"
-
-
 def test_an_unknown_device_is_measured_by_its_own_highest_power() -> None:
     finding = verdicts(gpu_minutes(phases(*HANGING)), gpu_model="Some GPU")["job_hang"]
     power = next(check for check in finding.checks if check.name == "power")
     assert power.value == pytest.approx(60 / (280 * 1.2))
+    assert "power 18 % of the job's highest power, before that " in finding.sentence
     assert finding.verdict == "yes"
 
 

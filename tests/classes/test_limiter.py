@@ -105,7 +105,7 @@ def test_measured_peaks_are_below_the_theoretical_ones() -> None:
 def test_without_a_limiter_the_speed_is_unknown(columns: dict[str, Any], expected: str) -> None:
     row = planted(limiter="neither", dram_active_mean=0.05, **columns)
     sentence = str(limiter_sentence(row, shares_of_job(row, OPTIONS)))
-    assert f"What set the speed is not known: {expected}" in sentence
+    assert f"What set the speed is unknown: {expected}" in sentence
 
 
 def test_rows_are_judged_alone() -> None:

@@ -98,7 +98,9 @@ def test_a_hung_job_by_what_was_recorded(
 
 
 def judged(
-    *parts: tuple[int, Levels | None], without: Sequence[str] = (*PROFILING, "mem_copy_util")
+    *parts: tuple[int, Levels | None],
+    without: Sequence[str] = (*PROFILING, "mem_copy_util"),
+    state: str = "TIMEOUT",
 ) -> dict[str, Finding]:
     """Return the findings of classes on one GPU of an H100."""
     levels = phases(*parts)
@@ -106,7 +108,7 @@ def judged(
     if "mem_copy_util" not in without:
         copies = [None if each is None else each["mem_copy_util"] for each in levels]
         rows = rows.with_columns(mem_copy_util=pl.Series(copies, dtype=pl.Float32))
-    return verdicts(rows, gpu_model="H100 SXM 80GB")
+    return verdicts(rows, gpu_model="H100 SXM 80GB", state=state)
 
 
 def at_level(level: float) -> Levels:
@@ -163,6 +165,23 @@ def test_what_came_back_before_may_come_back_again() -> None:
     # much longer than any pause before, after checkpoints of a few minutes
     epoch = ((40, AT_WORK), (3, HOST_COPY))
     assert judged(*epoch, *epoch, (40, AT_WORK), (150, HUNG))["job_hang"].verdict == "yes"
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict"),
+    [("COMPLETED", "unknown"), *((state, "yes") for state in ("TIMEOUT", "CANCELLED", "FAILED"))],
+)
+def test_a_job_that_completed_waited_for_something(state: str, verdict: str) -> None:
+    """By power and utilisation a copy that ends a job looks like a hang, which no job survives."""
+    found = judged((100, AT_WORK), (80, HOST_COPY), state=state)["job_hang"]
+    assert found.verdict == verdict
+    assert ("but it completed" in found.sentence) is (state == "COMPLETED")
+    # work that is counted, idle GPUs, and a start that waits do not depend on it
+    counted = judged((100, AT_WORK), (80, HUNG), without=(), state=state)["job_hang"]
+    assert (counted.verdict, counted.confidence) == ("yes", "high")
+    silent = HUNG | {"gpu_util": 0.0, "power_w": 72.0}
+    assert judged((100, AT_WORK), (80, silent), state=state)["job_hang"].verdict == "yes"
+    assert judged((80, HOST_COPY), (100, AT_WORK), state=state)["cold_start"].verdict == "yes"
 
 
 def test_little_work_beside_a_wait_may_be_a_peak() -> None:

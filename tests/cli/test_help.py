@@ -83,7 +83,7 @@ def test_help_of_an_action_a_source_a_target(words: tuple[str, ...]) -> None:
         ("jobs --limt 3", "unrecognized arguments: --limt 3; did you mean --limit?"),
         ("jobs --LIMIT=3", "unrecognized arguments: --LIMIT=3; did you mean --limit?"),
         ("jobs --no-colour", "unrecognized arguments: --no-colour; did you mean --no-color?"),
-        ("job --jsn", ("the following arguments are required: ID; there is no option --jsn; did you "
+        ("seff --jsn", ("the following arguments are required: ID; there is no option --jsn; did you "
         "mean --json?")),
         ("lab rules run --quite", "unrecognized arguments: --quite; did you mean --quiet?"),
         ("lab rules rn", ("(choose from list, check, run, backtest, import-clustercockpit); did you mean "
@@ -94,11 +94,15 @@ def test_help_of_an_action_a_source_a_target(words: tuple[str, ...]) -> None:
         ("export postgres", "unknown target 'postgres'; did you mean postgresql?"),
         ("watch --source nvlm", "did you mean nvml?"),
         ("jobs --xyzzy", "unrecognized arguments: --xyzzy; see `tachograph jobs --help`"),
+        ("lake counters --js", "unrecognized arguments: --js; did you mean --json?"),
+        ("lake counters --lake", "argument --lake: expected one argument; see `tachograph lake counters --help`"),
+        ("--json counters", "option --json before the command; write `tachograph COMMAND [options]`"),
+        ("xyzzy", "unknown command 'xyzzy'; see `tachograph help --all`"),
     ],
 )  # fmt: skip
 def test_what_is_misspelt_is_suggested(words: str, meant: str) -> None:
     code, printed, problem = tachograph(*words.split())
-    assert (code, printed) == (2, "")
+    assert (code, printed, problem.count("\n")) == (2, "", 1)
     assert problem.startswith("tachograph: ")
     assert problem.endswith(f"{meant}\n")
 

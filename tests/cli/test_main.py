@@ -107,38 +107,6 @@ def test_version(arguments: tuple[str, ...]) -> None:
     assert (done.returncode, done.stdout) == (0, f"tachograph {__version__}\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (("xyzzy",), "tachograph: unknown command 'xyzzy'; see `tachograph help --all`\n"),
-        (
-            ("--json", "counters"),
-            "tachograph: option --json before the command; write `tachograph COMMAND [options]`\n",
-        ),
-        (
-            ("lake", "counters", "--frob"),
-            "tachograph: unrecognized arguments: --frob; see `tachograph lake counters --help`\n",
-        ),
-        (
-            ("lake", "counters", "--js"),
-            "tachograph: unrecognized arguments: --js; did you mean --json?\n",
-        ),
-        (
-            ("lake", "counters", "--lake"),
-            (
-                "tachograph: argument --lake: expected one argument; see `tachograph lake counters "
-                "--help`\n"
-            ),
-        ),
-    ],
-)
-def test_a_wrong_command_line_is_one_line_with_a_remedy(
-    arguments: tuple[str, ...], line: str
-) -> None:
-    done = tachograph(*arguments)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
-
-
 @pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error() -> None:
     script = f"{sys.executable} -m tachograph lake counters --json | true; echo ${{PIPESTATUS[0]}}"
@@ -255,10 +223,6 @@ def test_a_terminal_that_knows_ascii_only_gets_the_rest_written_out() -> None:
     done = tachograph("größe", PYTHONIOENCODING="ascii")
     assert done.returncode == 2
     assert done.stderr.startswith("tachograph: unknown command 'gr\\xf6\\xdfe'")
-
-
-def test_the_exit_code_of_a_command_is_that_of_the_process() -> None:
-    assert planted("def run(arguments):\n    return 7").returncode == 7
 
 
 def test_the_versions_of_the_parts() -> None:

@@ -186,6 +186,24 @@ def test_check_polls_and_commits_nothing(tmp_path: Path, nodes: Exporter) -> Non
     assert "500" in done.stdout
 
 
+@pytest.mark.parametrize("source", ["prometheus", "sacct"])
+def test_check_names_the_time_from_which_an_empty_lake_is_filled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], nodes: Exporter, source: str
+) -> None:
+    file = tmp_path / "site.toml"
+    where = {  # neither answers as its source does
+        "prometheus": f'url = "{nodes.urls[0].removesuffix("/metrics")}"',
+        "sacct": 'command = ["false"]',
+    }
+    site = f'lake = "{tmp_path}/lake"\n[site]\ntime_zone = "Europe/Berlin"\n'
+    entry = f'[[sources]]\nsource = "{source}"\nfrom = "2025-03-01"\n{where[source]}\n'
+    file.write_text(site + entry, encoding="utf-8")
+    main(["collect", "--check", "--config", str(file)])
+    printed = capsys.readouterr().out
+    assert "2025-03-01 00:00:00 CET" in printed
+    assert "the beginning" not in printed
+
+
 def fails(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     code = main(words)
     (line,) = capsys.readouterr().err.splitlines()

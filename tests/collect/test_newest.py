@@ -245,7 +245,7 @@ def refused() -> SlurmAllocations:
     raise AssertionError("Slurm is polled")
 
 
-OWN = SlurmAllocations({("z", 9): GpuAllocation("1")})
+OWN = SlurmAllocations({None: {("z", 9): GpuAllocation("1")}})
 
 
 def test_slurm_is_polled_by_the_collector_alone(folder: Path) -> None:
@@ -261,8 +261,9 @@ def test_slurm_is_polled_by_the_collector_alone(folder: Path) -> None:
     )
     publisher.publish(NOW)
     reported = source(folder).slurm(refused, minor_numbers=False)
-    assert reported.gpus["a", 0] == GpuAllocation("7_0", "ana", T0)
-    assert (set(reported.gpus), set(reported.jobs)) == ({("a", 0), ("b", 0), ("b", 1)}, {"7", "8"})
+    assert reported.gpus[None]["a", 0] == GpuAllocation("7_0", "ana", T0)
+    assert set(reported.gpus[None]) == {("a", 0), ("b", 0), ("b", 1)}
+    assert set(reported.jobs[None]) == {"7", "8"}
     assert (reported.complete, reported.minor_numbers) == (True, False)
     assert source(folder, T0 + LATE + 1).slurm(lambda: OWN, minor_numbers=True) is OWN
     publisher.add(chunk(source="slurm-live"), NOW)  # nothing runs

@@ -29,6 +29,9 @@ from tachograph.collect.lock import (
     LockHolder,
 )
 
+pytestmark = pytest.mark.skipif(
+    "FAKETIME" in os.environ, reason="faketime leaves the clock of the file system alone"
+)
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 HERE = Path(__file__).parent
 NUMBERS = [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP]

@@ -23,14 +23,6 @@ def test_the_next_instant_is_the_first_of_the_grid_to_come(
     assert abs(steps - round(steps)) < 1e-3
 
 
-def test_a_slow_poll_skips_what_it_missed_and_the_grid_stays() -> None:
-    grid, now, instants = PollGrid(0.0, 10.0), 0.0, []
-    for took in (1.0, 25.0, 9.99, 0.0, 10.0):
-        now = grid.after(now + took)
-        instants.append(now)
-    assert instants == [10.0, 40.0, 50.0, 60.0, 80.0]
-
-
 @given(every_s=seconds)
 def test_failures_double_the_wait_up_to_ten_intervals(every_s: float) -> None:
     waits = [retry_s(failures, every_s=every_s) for failures in range(1, 40)]

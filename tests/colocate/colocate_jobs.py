@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,14 +16,15 @@ from tachograph.annexes.share.demand import (
     CorunOutcome,
     Demand,
     Estimate,
-    GpuCapacity,
     Matrix,
     Sharing,
 )
-from tachograph.annexes.share.proposals import Estimator
+from tachograph.annexes.share.proposals import PairJudge
+from tachograph.catalog.arrays import Floats
 from tachograph.catalog.tables import JOB_SUMMARIES
 
-RESOURCES = ("issue", "fma", "fp16", "fp64", "tensor", "dram")
+SHARING = Sharing("mps", lasting=True)
+RESOURCES = ("issue", "fma", "fp16", "fp64", "tensor", "dram", "l2_bandwidth", "l2")
 
 
 def requested(demand: Demand, name: str, achievable: float) -> float | None:
@@ -51,6 +52,14 @@ def sums(demands: Sequence[Demand], achievable: float) -> dict[str, float]:
     return found
 
 
+def on_shares(
+    demands: Sequence[Demand], sums: Mapping[str, float] | None = None, safe: bool = False
+) -> Estimate:
+    """Nothing is slowed by others; at the worst by half."""
+    alone = tuple(CorunOutcome(demand.name, 1.0, 2.0, None) for demand in demands)
+    return Estimate(alone, sums or {}, None, None, safe, ())
+
+
 def by_hand(demands: Sequence[Demand], calibration: Calibration) -> Estimate:
     """All are slowed alike, by the highest sum above 1."""
     found = sums(demands, calibration.achievable_share)
@@ -64,41 +73,34 @@ def by_hand(demands: Sequence[Demand], calibration: Calibration) -> Estimate:
     return Estimate(tuple(outcome), found, None, None, slowdown == 1 and not unmeasured, ())
 
 
-def estimator_of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:
-    """The estimator `by_hand`; under shares nothing is slowed by others."""
+class JudgeByHand(PairJudge):
+    """Judges by `by_hand`; under shares nothing is slowed by others."""
 
-    def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
+    def pairs(
+        self, rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing = SHARING
+    ) -> Matrix:
         shape = (len(rows), len(columns))
         first = [
-            [by_hand([row, column], calibration).members[0] for column in columns] for row in rows
+            [by_hand([row, column], self.calibration).members[0] for column in columns]
+            for row in rows
         ]
-        slowdown = np.array([[one.slowdown for one in line] for line in first], float).reshape(
-            shape
-        )
+        slowdown = np.array([[one.slowdown for one in line] for line in first], float)
+        slowdown = slowdown.reshape(shape)
         places = [
             [255 if one.binding is None else RESOURCES.index(one.binding) for one in line]
             for line in first
         ]
         binding = np.array(places, np.uint8).reshape(shape)
         names = tuple(row.name for row in rows), tuple(column.name for column in columns)
-        return Matrix(
-            *names,
-            RESOURCES,
-            slowdown,
-            slowdown,
-            np.full(shape, np.nan),
-            binding,
-            np.zeros(shape, np.uint8),
-        )
+        gain, safe = np.full(shape, np.nan), np.zeros(shape, np.uint8)
+        return Matrix(*names, RESOURCES, slowdown, slowdown, gain, binding, safe)
 
-    def estimate(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
-        found = by_hand(demands, calibration)
-        if sharing.shares is None:
-            return found
-        alone = tuple(CorunOutcome(demand.name, 1.0, 2.0, None) for demand in demands)
-        return Estimate(alone, found.sums, None, None, found.safe, ())
+    def estimate(self, demands: Sequence[Demand], sharing: Sharing = SHARING) -> Estimate:
+        found = by_hand(demands, self.calibration)
+        return found if sharing.shares is None else on_shares(demands, found.sums, found.safe)
 
-    return Estimator(pairs, estimate)
+    def alone(self, demands: Sequence[Demand]) -> Floats:
+        return np.ones((len(demands), 1 + (self.gpu.sms or 0)))
 
 
 def job(number: int, **given: Any) -> dict[str, Any]:

@@ -9,11 +9,17 @@ from typing import Any
 
 import hypothesis
 import pytest
-from colocate_jobs import by_hand
+from colocate_jobs import by_hand, on_shares
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.annexes.share.advice import CONTEXT_BYTES, SharingAdvice, advise, limit
+from tachograph.annexes.share.advice import (
+    CONTEXT_BYTES,
+    SharingAdvice,
+    SharingCase,
+    advise,
+    limit,
+)
 from tachograph.annexes.share.capacity import gpu_of_device
 from tachograph.annexes.share.demand import (
     Calibration,
@@ -59,17 +65,27 @@ def advice(
             if name.startswith(("safe", "max", "assumed"))
         }
     )
-    estimate = given.pop("estimate", None) or by_hand(demands, ALL_OF_IT)
     conservative = by_hand(
         [issuing(demand, settings.assumed_issue) for demand in demands], ALL_OF_IT
     )
-    conservative = conservative if conservative.sums != estimate.sums else estimate
+    estimate = given.get("estimate") or by_hand(demands, ALL_OF_IT)
     options: dict[str, Any] = {
-        "conservative": conservative,
-        "calibration": ALL_OF_IT,
-        "busy": busy,
+        "estimate": estimate,
+        "conservative": conservative if conservative.sums != estimate.sums else estimate,
+        "same_user": True,
+        "by_worst": False,
+        "shared": lambda _: on_shares(demands),
     } | given
-    return advise(estimate, demands, gpu=gpu, settings=settings, **options)
+    case = SharingCase(
+        demands=demands,
+        members=tuple(((1.0, issuing(demand, settings.assumed_issue)),) for demand in demands),
+        gpu=gpu,
+        settings=settings,
+        calibration=ALL_OF_IT,
+        busy=busy or (1.0,) * len(demands),
+        **options,
+    )
+    return advise(case)
 
 
 def test_all_that_fits_shares_by_mps() -> None:
@@ -245,20 +261,8 @@ BUSY = st.none() | st.tuples(SHARE, SHARE)
 def test_nothing_is_advised_that_must_not_be(
     one: Demand, other: Demand, busy: tuple[float, float] | None, gpu: GpuCapacity
 ) -> None:
-    settings = InterferenceOptions()
-    estimate = by_hand([one, other], ALL_OF_IT)
-    conservative = by_hand(
-        [issuing(demand, settings.assumed_issue) for demand in (one, other)], ALL_OF_IT
-    )
-    found = advise(
-        estimate,
-        [one, other],
-        gpu=gpu,
-        settings=settings,
-        calibration=ALL_OF_IT,
-        busy=busy,
-        conservative=conservative,
-    )
+    settings, estimate = InterferenceOptions(), by_hand([one, other], ALL_OF_IT)
+    found = advice(one, other, gpu=gpu, busy=busy)
     used = [demand.hbm_bytes for demand in (one, other)]
     if None not in used and gpu.hbm_bytes is not None:
         holds = (

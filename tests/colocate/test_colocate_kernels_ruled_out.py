@@ -17,7 +17,6 @@ from test_colocate_profiles import LIKE, OF_THE_LAKE, report
 from tachograph.annexes.share import proposals as judging
 from tachograph.annexes.share.colocation import ColocateReport
 from tachograph.annexes.share.job_groups import GivenProfile, JobGroup
-from tachograph.annexes.share.job_sharing import estimators
 from tachograph.annexes.share.proposals import PairJudge, SharingProposal
 from tachograph.annexes.share.sharing_json import colocate_json
 from tachograph.catalog.arrays import Flags
@@ -65,7 +64,7 @@ def some(
 
 
 def judged(jobs: list[dict[str, Any]], given: list[GivenProfile], **options: Any) -> ColocateReport:
-    return report(jobs, *given, estimator_of=estimators(SETTINGS), settings=SETTINGS, **options)
+    return report(jobs, *given, judge=PairJudge, settings=SETTINGS, **options)
 
 
 def nothing_ruled_out(slowdown: Any, *_: Any, **__: Any) -> Flags:

@@ -11,6 +11,7 @@ from colocate_jobs import job
 from tachograph.annexes.share.demand import Demand, Matrix
 from tachograph.annexes.share.mixes import (
     Mix,
+    MixOutcome,
     busy_of,
     corun_of_mixes,
     issued_at_least,
@@ -47,14 +48,15 @@ def test_what_one_member_does_not_report_is_not_known_of_the_mean() -> None:
     assert found.highest.dram == 0.4
 
 
-def _pairs(table: dict[tuple[str, str], float]) -> object:
+def _outcome(table: dict[tuple[str, str], float], one: Mix, other: Mix) -> MixOutcome:
     def pairs(rows: list[Demand], columns: list[Demand]) -> Matrix:
         slowdown = np.array([[table[row.name, column.name] for column in columns] for row in rows])
         names = tuple(row.name for row in rows), tuple(column.name for column in columns)
         nothing = np.zeros(slowdown.shape, np.uint8)
         return Matrix(*names, ("dram",), slowdown, slowdown, slowdown, nothing, nothing)
 
-    return pairs
+    here, there = pairs(one.demands, other.demands), pairs(other.demands, one.demands)
+    return corun_of_mixes(one, other, here=here, there=there)
 
 
 def test_two_mixes_are_expected_to_meet_by_their_shares() -> None:
@@ -62,13 +64,13 @@ def test_two_mixes_are_expected_to_meet_by_their_shares() -> None:
     table |= {("c", "a"): 1.1, ("d", "a"): 1.2, ("c", "b"): 1.3, ("d", "b"): 1.4}
     one: Mix = mix([demand("a", seconds=1.0), demand("b", seconds=3.0)])
     other: Mix = mix([demand("c", seconds=1.0), demand("d", seconds=1.0)])
-    found = corun_of_mixes(one, other, pairs=_pairs(table))  # type: ignore[arg-type]
-    assert found.slowdown == pytest.approx(0.25 * 0.5 * (1.0 + 2.0) + 0.75 * 0.5 * (1.5 + 3.0))
-    assert found.other_slowdown == pytest.approx(0.5 * (0.25 * (1.1 + 1.2) + 0.75 * (1.3 + 1.4)))
+    found = _outcome(table, one, other)
+    assert found.slowdowns[0] == pytest.approx(0.25 * 0.5 * (1.0 + 2.0) + 0.75 * 0.5 * (1.5 + 3.0))
+    assert found.slowdowns[1] == pytest.approx(0.5 * (0.25 * (1.1 + 1.2) + 0.75 * (1.3 + 1.4)))
     assert found.worst == (3.0, "b", "d")
     table["a", "c"] = math.nan
-    unmeasured = corun_of_mixes(one, other, pairs=_pairs(table))  # type: ignore[arg-type]
-    assert (unmeasured.slowdown, unmeasured.worst) == (None, (3.0, "b", "d"))
+    unmeasured = _outcome(table, one, other)
+    assert (unmeasured.slowdowns[0], unmeasured.worst) == (None, (3.0, "b", "d"))
 
 
 def test_means_become_what_is_requested_while_busy() -> None:

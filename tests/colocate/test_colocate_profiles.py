@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from colocate_jobs import estimator_of, job, lake_of
+from colocate_jobs import JudgeByHand, job, lake_of
 from profile_csv import QMC, Ran, raw
 
 from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
@@ -61,7 +61,7 @@ def rows(*names: str, **given: Any) -> list[dict[str, Any]]:
 def report(jobs: Sequence[dict[str, Any]], *given: GivenProfile, **options: Any) -> ColocateReport:
     summaries, verdicts = lake_of(*jobs)
     settings = options.pop("settings", SETTINGS)
-    chosen: dict[str, Any] = {"estimator_of": estimator_of, "least_runs": 1} | options
+    chosen: dict[str, Any] = {"judge": JudgeByHand, "least_runs": 1} | options
     return build_colocate_report(
         summaries,
         verdicts,
@@ -131,7 +131,10 @@ def test_two_profiled_kinds_meet_kernel_by_kernel(files: dict[str, str]) -> None
     assert pair.advice.conservative == pair.advice.slowdowns
     assert pair.advice.worst == pytest.approx((1.3, 1.3))
     assert pair.kernels is not None
-    assert [worst and worst[1:] for worst in pair.kernels.worst_of] == [("a", "c"), ("c", "a")]
+    assert [member.worst_pair and member.worst_pair[1:] for member in pair.kernels.members] == [
+        ("a", "c"),
+        ("c", "a"),
+    ]
     assert pair.advice.binding == "issue"
     assert not any("issue slots" in sentence.lower() for sentence in pair.advice.unknown)
     text = printed(found)
@@ -212,28 +215,24 @@ def test_a_kind_is_written_as_the_table_writes_it(files: dict[str, str], written
 
 
 def test_reports_of_one_kind_add_up_and_the_command_comes_first(files: dict[str, str]) -> None:
-    kept = GivenProfile("ann/x", files["other"], source="configuration")
-    (kind,) = report(
-        rows("x"), GivenProfile("ann/x", files["one"]), GivenProfile("1", files["other"])
-    ).profiled
-    assert kind.profile is not None
-    assert (kind.profile.kernels, kind.profile.launches) == (4, 8)
-    assert kind.profile.seconds == pytest.approx(0.06)
-    shares = {demand.name: share for share, demand in kind.profile.mix.members}
+    one, other = files["one"], files["other"]
+    command, kept = GivenProfile("ann/x", one), GivenProfile("ann/x", other, "configuration")
+    attached = GivenProfile("1", one, "job")
+    for given, reports in (
+        ([command, kept], (one,)),
+        ([attached, kept], (other,)),
+        ([attached], (one,)),
+        ([command, GivenProfile("1", other)], (one, other)),
+    ):
+        (kind,) = report(rows("x"), *given).profiled
+        assert kind.profile is not None
+        assert kind.profile.reports == reports
+    profile = kind.profile
+    assert profile is not None
+    assert (profile.kernels, profile.launches) == (4, 8)
+    assert profile.seconds == pytest.approx(0.06)
+    shares = {demand.name: share for share, demand in profile.mix.members}
     assert shares == pytest.approx({"a": 30 / 60, "b": 10 / 60, "c": 5 / 60, "d": 15 / 60})
-    (kind,) = report(rows("x"), GivenProfile("ann/x", files["one"]), kept).profiled
-    assert kind.profile is not None
-    assert kind.profile.reports == (files["one"],)
-    attached = GivenProfile("1", files["one"], source="job")
-    (kind,) = report(rows("x"), attached, kept).profiled
-    assert kind.profile is not None
-    assert kind.profile.reports == (files["other"],)
-    (kind,) = report(rows("x"), attached).profiled
-    assert kind.profile is not None
-    assert kind.profile.reports == (files["one"],)
-    (kind,) = report(rows("x"), kept).profiled
-    assert kind.profile is not None
-    assert kind.profile.kernels == 2
 
 
 def test_of_many_kernels_the_short_ones_count_as_one(tmp_path: Path) -> None:

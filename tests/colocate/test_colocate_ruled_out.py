@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from colocate_jobs import estimator_of, job, lake_of
+from colocate_jobs import JudgeByHand, job, lake_of
 
 from tachograph.annexes.share import proposals as judging
 from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
 from tachograph.annexes.share.demand import Calibration, Demand, Footprint, GpuCapacity
-from tachograph.annexes.share.job_sharing import estimators
 from tachograph.annexes.share.partitions import ruled_out
-from tachograph.annexes.share.proposals import EstimatorOf
+from tachograph.annexes.share.proposals import PairJudge
 from tachograph.annexes.share.sharing_json import colocate_json
 from tachograph.catalog.arrays import Flags
 from tachograph.catalog.config import InterferenceOptions, Thresholds
@@ -55,7 +54,7 @@ def some_jobs(seed: int, count: int) -> Iterator[dict[str, Any]]:
             )
 
 
-def report(rows: Sequence[dict[str, Any]], estimator: EstimatorOf, **given: Any) -> ColocateReport:
+def report(rows: Sequence[dict[str, Any]], judge: type[PairJudge], **given: Any) -> ColocateReport:
     summaries, verdicts = lake_of(*rows)
     return build_colocate_report(
         summaries,
@@ -63,7 +62,7 @@ def report(rows: Sequence[dict[str, Any]], estimator: EstimatorOf, **given: Any)
         settings=SETTINGS,
         thresholds=Thresholds(),
         calibration=Calibration(achievable_share=0.8),
-        estimator_of=estimator,
+        judge=judge,
         least_runs=1,
         **given,
     )
@@ -73,14 +72,14 @@ def nothing_ruled_out(slowdown: Any, *_: Any, **__: Any) -> Flags:
     return np.zeros(slowdown.shape, dtype=bool)
 
 
-@pytest.mark.parametrize(("seed", "estimator"), [(1, estimator_of), (2, estimators(SETTINGS))])
+@pytest.mark.parametrize(("seed", "judge"), [(1, JudgeByHand), (2, PairJudge)])
 def test_the_same_as_judging_every_pair(
-    seed: int, estimator: EstimatorOf, monkeypatch: pytest.MonkeyPatch
+    seed: int, judge: type[PairJudge], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = list(some_jobs(seed, 28))
-    quick, quick_all = report(rows, estimator), report(rows, estimator, every=True)
+    quick, quick_all = report(rows, judge), report(rows, judge, every=True)
     monkeypatch.setattr(judging, "ruled_out", nothing_ruled_out)
-    slow = report(rows, estimator)
+    slow = report(rows, judge)
     assert colocate_json(quick) == colocate_json(slow)
     assert quick_all.proposals == slow.proposals
     assert quick_all.short == slow.short

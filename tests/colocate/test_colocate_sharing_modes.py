@@ -12,7 +12,6 @@ from colocate_jobs import job, lake_of
 from tachograph.annexes.share.advice import SHARING_MODES
 from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
 from tachograph.annexes.share.demand import Calibration
-from tachograph.annexes.share.job_sharing import estimators
 from tachograph.annexes.share.sharing_text import colocate_lines
 from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.report.lines import to_text
@@ -85,7 +84,6 @@ def report(mode: str, **given: Any) -> ColocateReport:
         settings=settings,
         thresholds=Thresholds(),
         calibration=Calibration(achievable_share=0.8),
-        estimator_of=estimators(settings),
         **given,
     )
 

@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from colocate_jobs import estimator_of as by_sums
-from colocate_jobs import job, lake_of
+from colocate_jobs import SHARING, JudgeByHand, job, lake_of
 from profile_csv import Ran, raw
 
+from tachograph.annexes.share.advice import SharingAdvice
 from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
-from tachograph.annexes.share.demand import Calibration, Demand, GpuCapacity, Matrix, Sharing
+from tachograph.annexes.share.demand import Calibration, Demand, Matrix, Sharing
 from tachograph.annexes.share.job_groups import GivenProfile
 from tachograph.annexes.share.nsight.reports import read_reports
-from tachograph.annexes.share.proposals import Estimator
 from tachograph.annexes.share.sharing_text import colocate_lines
 from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.report.lines import to_text
@@ -31,23 +30,18 @@ LIGHT = {"x": Ran("void a(int)", 30.0, 0.3), "y": Ran("void b(int)", 20.0, 0.2)}
 MARGIN = 1.14
 
 
-def estimator_of(margin: float) -> Any:
+class JudgeWithMargin(JudgeByHand):
     """Slowed by the highest sum above 1, as in other tests; safe below a sum of 0.9."""
 
-    def of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:
-        known = by_sums(gpu, calibration)
-
-        def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
-            issue = [
-                [row.cycles["issue"] + column.cycles["issue"] for column in columns] for row in rows
-            ]
-            safe = (np.array(issue) < 0.9).astype(np.uint8)
-            found = known.pairs(rows, columns, sharing)
-            return replace(found, safe=safe, worst=found.slowdown * margin)
-
-        return Estimator(pairs, known.estimate)
-
-    return of
+    def pairs(
+        self, rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing = SHARING
+    ) -> Matrix:
+        issue = [
+            [row.cycles["issue"] + column.cycles["issue"] for column in columns] for row in rows
+        ]
+        found = super().pairs(rows, columns, sharing)
+        safe = (np.array(issue) < 0.9).astype(np.uint8)
+        return replace(found, safe=safe, worst=found.slowdown * MARGIN)
 
 
 def report(
@@ -87,7 +81,7 @@ def report(
         settings=InterferenceOptions(max_slowdown=max_slowdown, safe_cycles=2.0, safe_dram=2.0),
         thresholds=Thresholds(),
         calibration=Calibration(achievable_share=0.8),
-        estimator_of=estimator_of(MARGIN),
+        judge=JudgeWithMargin,
         least_runs=1,
         profiles=given,
         read=lambda name: [launch for one in read_reports([Path(name)]) for launch in one.launches],
@@ -101,6 +95,17 @@ def both(folder: Path, ran: dict[str, Ran], **options: Any) -> tuple[Any, str]:
     return pair.advice, " ".join(to_text(colocate_lines(found, width=110)).split())
 
 
+def the_matrix_shows(folder: Path, ran: dict[str, Ran], advice: SharingAdvice) -> None:
+    """Assert that the matrix has the slowdowns of a pair that shares by MPS."""
+    (of_all,) = report(folder, ran, matrix=True).matrices or ()
+    x, y = ([kind.name for kind in of_all.kinds].index(name) for name in "xy")
+    for shown, advised in (
+        (of_all.slowdown, advice.slowdowns),
+        (of_all.conservative, advice.conservative),
+    ):
+        assert (shown[x, y], shown[y, x]) == pytest.approx(advised)
+
+
 def over_all(slowdown: float) -> tuple[float, float]:
     """By hand: of x for the time y is busy, of y for that of x."""
     return 1 + BUSY["y"] * (slowdown - 1), 1 + BUSY["x"] * (slowdown - 1)
@@ -111,6 +116,7 @@ def test_of_two_profiled_the_worst_decides(tmp_path: Path) -> None:
     assert advice.slowdowns == pytest.approx(over_all(1.05))
     assert advice.conservative == pytest.approx(over_all(1.05 * 1.14))
     assert advice.mode == "mps"
+    the_matrix_shows(tmp_path, CROWDED, advice)
     assert all(
         worst >= conservative
         for worst, conservative in zip(advice.worst, advice.conservative, strict=True)
@@ -131,6 +137,7 @@ def test_of_two_profiled_the_worst_decides(tmp_path: Path) -> None:
 def test_safe_pairs_need_no_worst_case(tmp_path: Path) -> None:
     advice, text = both(tmp_path, LIGHT, max_slowdown=1.01)
     assert (advice.mode, advice.conservative) == ("mps", (1.0, 1.0))
+    the_matrix_shows(tmp_path, LIGHT, advice)
     assert "expected 1.00x each, which decides, for all pairs of their kernels are safe" in text
 
 
@@ -147,12 +154,7 @@ def test_of_one_profiled_the_worst_decides_as_well(
     between = (max(over_all(expected)) + max(over_all(expected * MARGIN))) / 2
     refused, _ = both(tmp_path, {profiled: ran[profiled]}, max_slowdown=between)
     assert refused.mode != "mps"
-    (of_all,) = report(tmp_path, {profiled: ran[profiled]}, matrix=True).matrices or ()
-    at = {kind.name: place for place, kind in enumerate(of_all.kinds)}
-    assert (
-        of_all.conservative[at["x"], at["y"]],
-        of_all.conservative[at["y"], at["x"]],
-    ) == pytest.approx(advice.conservative)
+    the_matrix_shows(tmp_path, {profiled: ran[profiled]}, advice)
 
 
 def test_what_is_assumed_of_both_needs_none(tmp_path: Path) -> None:
@@ -166,16 +168,6 @@ def test_a_kernel_without_issue_slots_makes_no_pair_safe(tmp_path: Path) -> None
     advice, text = both(tmp_path, LIGHT, without=("sm__inst_issued.avg.per_cycle_active",))
     assert advice.conservative == pytest.approx(over_all(1.14))
     assert "if ann/x also needs 50 % of the issue slots, by the worst case" in text
-
-
-@pytest.mark.parametrize("ran", [CROWDED, LIGHT])
-def test_the_matrix_shows_what_decides(tmp_path: Path, ran: dict[str, Ran]) -> None:
-    (of_all,) = report(tmp_path, ran, matrix=True).matrices or ()
-    advice, _ = both(tmp_path, ran)
-    at = {kind.name: place for place, kind in enumerate(of_all.kinds)}
-    assert of_all.conservative[at["x"], at["y"]] == pytest.approx(advice.conservative[0])
-    assert of_all.conservative[at["y"], at["x"]] == pytest.approx(advice.conservative[1])
-    assert of_all.slowdown[at["x"], at["y"]] == pytest.approx(advice.slowdowns[0])
 
 
 def test_on_parts_of_the_sms_the_worst_counts_while_both_are_busy(tmp_path: Path) -> None:

@@ -167,12 +167,14 @@ def _all_accounted(cluster: SlurmCluster, ids: dict[str, int], path: Path, began
         f"--delimiter={BETWEEN}",
         "-S",
         f"now-{int(time.time() - began) + 60}seconds",
+        "-j",  # the cluster runs those of other tests, too, whose names may have lines
+        ",".join(map(str, ids.values())),
         "--format",
         ACCOUNTING,
     )
     path.write_text(printed)
     header, *rows = (line.split(BETWEEN) for line in printed.splitlines())
-    wanted = {str(job) for job in ids.values()}  # the cluster runs those of other tests, too
+    wanted = {str(job) for job in ids.values()}
     ends = [
         (re.split(r"[_+.]", row[header.index("JobID")])[0], row[header.index("End")])
         for row in rows

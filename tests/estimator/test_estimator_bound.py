@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from tachograph.annexes.share.capacity import l2_most
-from tachograph.annexes.share.corun import STARVED
 from tachograph.annexes.share.demand import (
     CYCLES,
     H100_NVL,
@@ -15,7 +14,6 @@ from tachograph.annexes.share.demand import (
     Demand,
     Footprint,
     GpuCapacity,
-    Sharing,
 )
 from tachograph.annexes.share.estimate import estimate
 from tachograph.annexes.share.nsight.launches import Chip, Launch
@@ -109,34 +107,6 @@ def test_two_that_live_on_l2_are_not_safe_though_next_to_nothing_goes_to_dram(
         assert not found.safe
     little = replace(sweep, l2_hit=0.9, l2_bandwidth=None if bandwidth is None else 0.005)
     assert estimate([sweep, little], gpu=RTX_5090).safe
-
-
-def test_what_was_not_measured_is_contended() -> None:
-    """Beside a kernel of which all is known and little: whatever is missing makes the worst that
-    of waiting in turn.
-    """
-    known = Demand(
-        name="known", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.02, warps=4.0, irregular=0.5, seconds=1.0,
-        footprint=Footprint(132, 128, 32, 1024.0), l2_hit=0.1, l2_bytes=1e6, l1_hit=0.02, l1_bytes=1e3,
-    )  # fmt: skip
-    less: dict[str, Demand] = {
-        "issue": replace(known, cycles={"fma": 0.1, "l1_bandwidth": 0.1}),
-        "pipes": replace(known, cycles={"issue": 0.1, "l1_bandwidth": 0.1}),
-        "l1_bandwidth": replace(known, cycles={"issue": 0.1, "fma": 0.1}),
-        "dram": replace(known, dram=None),
-        "l2_bandwidth": replace(known, l2_hit=None, l2_bytes=None),
-        "room": replace(known, footprint=None),
-    }
-    assert estimate([known, known], gpu=H100_NVL).safe
-    for name, one in less.items():
-        outcome = estimate([known, one], gpu=H100_NVL)
-        assert [member.worst for member in outcome.members] == [2.0, 2.0], name
-        assert not outcome.safe, name
-    # Two of unknown pipelines may use the same.
-    pipes = replace(known, cycles={"issue": 0.1, "l1_bandwidth": 0.1})
-    assert not estimate([pipes, pipes], gpu=H100_NVL).safe
-    launched_again = estimate([known, less["issue"]], gpu=H100_NVL, sharing=Sharing(lasting=True))
-    assert launched_again.members[0].worst == STARVED
 
 
 def test_two_that_live_on_l2_are_never_safe() -> None:

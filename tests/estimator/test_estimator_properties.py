@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.annexes.share.contention import residency
+from tachograph.annexes.share.corun import STARVED
 from tachograph.annexes.share.demand import (
     CYCLES,
     H100_NVL,
@@ -179,12 +180,6 @@ def test_two_share_a_pipeline_and_then_one_is_alone() -> None:
     assert result.gain == pytest.approx(4.0 / (1.6 + 2.0))
 
 
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_two_kernels_are_compared_and_no_other_number(count: int) -> None:
-    with pytest.raises(InputError, match=f"{count} kernels cannot be compared; name two"):
-        estimate([Demand(name="kernel")] * count, gpu=H100_NVL)
-
-
 def test_blocks_that_leave_no_room_run_in_turn() -> None:
     big = Demand(
         name="big", cycles={"issue": 0.05}, dram=0.0, seconds=1.0, footprint=Footprint(264, 1024)
@@ -197,32 +192,6 @@ def test_blocks_that_leave_no_room_run_in_turn() -> None:
     assert not estimate([small, big], gpu=H100_NVL).safe
     halves = replace(big, footprint=Footprint(66, 1024))
     assert estimate([halves, halves], gpu=H100_NVL).sums["issue"] == 0.05  # an SM for each block
-
-
-def test_what_is_not_known_is_reported_and_is_never_safe() -> None:
-    known = Demand(
-        name="known", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.1, warps=4.0, irregular=0.5, seconds=1.0,
-        footprint=Footprint(132, 128, 32, 1024.0), l2_hit=0.1, l2_bytes=1e6, l1_hit=0.1, l1_bytes=1e3,
-    )  # fmt: skip
-    assert estimate([known, known], gpu=H100_NVL).unknown == ()
-    assert estimate([known, known], gpu=H100_NVL).safe
-    for less, word in (
-        (replace(known, cycles={"fma": 0.1}), "issue slots"),
-        (replace(known, dram=None), "bandwidth of DRAM"),
-    ):
-        result = estimate([known, less], gpu=H100_NVL)
-        assert not result.safe
-        assert any(word in sentence for sentence in result.unknown)
-    result = estimate(
-        [known, replace(known, warps=None, irregular=None, footprint=None, seconds=None)],
-        gpu=H100_NVL,
-    )
-    assert len(result.unknown) == 4
-    assert result.gain is None
-    nothing = estimate([known, Demand(name="nothing")], gpu=H100_NVL)
-    assert [member.slowdown for member in nothing.members] == [None, None]
-    other = estimate([known, known], gpu=GpuCapacity(name="NVIDIA H200"), calibration=Calibration())
-    assert any("NVIDIA H200" in sentence for sentence in other.unknown)
 
 
 SAFE = Demand(
@@ -263,6 +232,46 @@ def test_safe_needs_all_that_decides(less: Demand, safe: bool) -> None:
     assert estimate([SAFE, less], gpu=H100_NVL).safe == safe
     assert estimate([less, SAFE], gpu=H100_NVL).safe == safe
     assert matrix([SAFE, less], gpu=H100_NVL).safe[0].tolist() == [1, safe]
+
+
+OTHER_PIPES = {name: 0.1 for name in CYCLES if name != "issue"}
+
+
+@pytest.mark.parametrize(
+    ("less", "message"),
+    [
+        (replace(SAFE, cycles=OTHER_PIPES), "issue slots"),
+        (replace(SAFE, cycles={"issue": 0.1, "l1_bandwidth": 0.1}), "alu, fma"),
+        (replace(SAFE, cycles={"issue": 0.1, "fma": 0.1}), "bandwidth of L1"),
+        (replace(SAFE, dram=None), "bandwidth of DRAM"),
+        (replace(SAFE, l2_hit=None, l2_bytes=None), "L2"),
+        (replace(SAFE, footprint=None), "launch is not known"),
+    ],
+)
+def test_what_was_not_measured_is_reported_and_contended(less: Demand, message: str) -> None:
+    """Beside a kernel of which all is known and little: the worst is that of waiting in turn."""
+    assert estimate([SAFE, SAFE], gpu=H100_NVL).unknown == ()
+    result = estimate([SAFE, less], gpu=H100_NVL)
+    assert [member.worst for member in result.members] == [2.0, 2.0]
+    assert not result.safe
+    assert any(message in sentence for sentence in result.unknown)
+
+
+def test_what_is_not_known_of_a_launch_and_of_a_gpu_is_reported() -> None:
+    bare = replace(SAFE, warps=None, irregular=None, footprint=None, seconds=None)
+    result = estimate([SAFE, bare], gpu=H100_NVL)
+    assert len(result.unknown) == 4
+    assert result.gain is None
+    nothing = estimate([SAFE, Demand(name="nothing")], gpu=H100_NVL)
+    assert [member.slowdown for member in nothing.members] == [None, None]
+    other = estimate([SAFE, SAFE], gpu=GpuCapacity(name="NVIDIA H200"), calibration=Calibration())
+    assert any("NVIDIA H200" in sentence for sentence in other.unknown)
+    # Two of unknown pipelines may use the same.
+    pipes = replace(SAFE, cycles={"issue": 0.1, "l1_bandwidth": 0.1})
+    assert not estimate([pipes, pipes], gpu=H100_NVL).safe
+    again = Sharing(lasting=True)
+    found = estimate([SAFE, replace(SAFE, cycles=OTHER_PIPES)], gpu=H100_NVL, sharing=again)
+    assert found.members[0].worst == STARVED
 
 
 @pytest.mark.parametrize("pipe", ["xu", "tensor", "lsu"])
@@ -414,8 +423,11 @@ def test_who_is_always_ready_is_served_before_who_waits() -> None:
     assert second.slowdown == pytest.approx(0.7 / 0.1, rel=0.1)  # what the other leaves
 
 
-def test_shares_must_be_one_for_each() -> None:
+def test_two_kernels_are_compared_with_a_share_for_each() -> None:
     kernel = Demand(name="kernel")
+    for count in (0, 1, 3):
+        with pytest.raises(InputError, match=f"{count} kernels cannot be compared; name two"):
+            estimate([kernel] * count, gpu=H100_NVL)
     for shares in ((0.5,), (0.5, 0.0), (0.5, 1.5)):
         with pytest.raises(InputError, match="shares of the SMs for 2 kernels"):
             estimate([kernel, kernel], gpu=H100_NVL, sharing=Sharing("mps", shares))

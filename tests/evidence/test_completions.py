@@ -90,6 +90,18 @@ def test_means_over_the_whole_time(whole: Completed, number: int, level: float) 
     assert late["gpu_util"].to_list() == pytest.approx([max(0.8, level)] * 60, rel=1e-6)
 
 
+def test_each_gpu_lacks_what_its_own_interval_expects() -> None:
+    """The second GPU has all samples that its interval expects, the first half as many."""
+    rows = GPUS.with_columns(samples=pl.Series([119, 119]), interval_s=pl.Series([30.0, 60.0]))
+    coverage = 119 * (30 + 60) / (2 * 7200)
+    row = ROW | {"coverage": coverage, "interval_s": 45.0, "samples": 238}
+    tables = replace(_tables(row, [0.8] * 60 + [None] * 60, [0.6] * 120), gpus=rows)
+    gaps = unmeasured(tables.jobs, tables.timelines)
+    _, of_gpus, _ = _named(completed(tables, gaps, idle_util=IDLE), 1)
+    assert of_gpus["gpu_util_mean"].to_list() == pytest.approx([0.9, 0.6])
+    assert of_gpus["interval_s"].to_list() == [30.0, 60.0]
+
+
 def test_errors_and_heat_may_have_happened_in_one_of_them(whole: Completed) -> None:
     hottest = whole.tables.jobs["gpu_temp_c_max"].to_list()
     assert max(hottest) == 150

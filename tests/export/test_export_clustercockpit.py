@@ -11,8 +11,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from exported_lake import END, START, UGLY, content_of, export
+from exported_lake import END, START, UGLY, busy, content_of, export
 
+from madelake import held, job, make_lake, summarized
 from tachograph.catalog.tables import JOB_MINUTES
 from tachograph.export import clustercockpit
 from tachograph.export.clustercockpit import is_archivable, job_data
@@ -133,3 +134,25 @@ def test_what_cannot_be_in_an_archive() -> None:
     assert is_archivable(fine)
     for odd in ({"job_id": UGLY}, {"end": None}, {"end": START}):
         assert not is_archivable(fine | odd)
+
+
+def test_gpus_of_namesake_nodes_have_the_address_of_their_cluster(tmp_path: Path) -> None:
+    clusters = {"c": "01:00.0", "d": "02:00.0"}
+    lake = make_lake(
+        tmp_path / "lake",
+        gpu_samples=[row for name in clusters for row in busy("n1", 0, 0.5, cluster=name)],
+        devices=[
+            {"node": "n1", "gpu": 0, "cluster": name, "pci": pci, "last": END}
+            for name, pci in clusters.items()
+        ],
+        jobs=[job("1", START, END, cluster=name, user="ada", gpus=1) for name in clusters],
+        allocations=[
+            row for name in clusters for row in held("1", "n1", (0,), START, END, cluster=name)
+        ],
+    )
+    summarized(lake)
+    export(lake, "clustercockpit", "--to", tmp_path / "archive")
+    for name, pci in clusters.items():
+        [meta] = (tmp_path / "archive" / name).rglob("meta.json")
+        resources = json.loads(meta.read_text())["resources"]
+        assert resources == [{"hostname": "n1", "accelerators": [pci]}]

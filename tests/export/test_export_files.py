@@ -19,9 +19,8 @@ from madelake import fill, held, job, make_lake, summarized
 from tachograph.catalog.errors import ExportError
 from tachograph.catalog.tables import COMPUTED, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.catalog.units import printable
-from tachograph.export import jsonl, parquet
 from tachograph.export.registry import TARGETS
-from tachograph.export.tables import export_tables, outside
+from tachograph.export.tables import PARQUET, FileFormat, json_lines, outside
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 
@@ -172,16 +171,16 @@ def test_a_file_is_replaced_whole_or_not_at_all(exported: Lake, tmp_path: Path) 
     target = tmp_path / "job_summaries.parquet"
     target.write_text("old")
 
-    def fails(frame: pl.DataFrame, beside: Path) -> None:
+    def fails(frame: pl.DataFrame, beside: Path, options: Namespace) -> None:
         beside.write_text("half")
         raise OSError(28, os.strerror(28))
 
     options = Namespace(to=str(tmp_path), table=["job_summaries"])
     with pytest.raises(ExportError, match="No space left on device"):
-        export_tables(content_of(exported), options, ".parquet", fails)
+        FileFormat(".parquet", fails).export(content_of(exported), options, lambda *_: None)
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
     assert target.read_text() == "old"
-    parquet.export(content_of(exported), options, lambda *_: None)
+    PARQUET.export(content_of(exported), options, lambda *_: None)
     assert pl.read_parquet(target).height == 4
 
 
@@ -191,4 +190,4 @@ def test_what_is_no_number_is_null(exported: Lake) -> None:
     )
     frame = outside(odd, JOB_SUMMARIES)
     assert frame["energy_j"].to_list() == [None, None, 1.0, None]
-    assert [json.loads(line)["energy_j"] for line in jsonl._lines(frame)] == [None, None, 1.0, None]
+    assert [json.loads(line)["energy_j"] for line in json_lines(frame)] == [None, None, 1.0, None]

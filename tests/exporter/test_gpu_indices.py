@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
+from series_as_pages import Series, as_page, reasons
 
 from tachograph.catalog.chunks import ChunkPart
 from tachograph.sources.exporter_mapping import LabelNames
@@ -21,7 +22,6 @@ from tachograph.sources.series_rows import SeriesRows, series_parts
 
 T = datetime(2026, 3, 1, 12, tzinfo=UTC)
 UTIL, JOB, DUTY = "DCGM_FI_DEV_GPU_UTIL", "nvidia_gpu_jobId", "nvidia_gpu_temperature_celsius"
-Series = tuple[str, dict[str, str], float]
 
 DCGM: list[Series] = [
     (UTIL, {"gpu": "0", "UUID": "GPU-a", "Hostname": "n"}, 10),
@@ -33,14 +33,6 @@ SWAPPED: list[Series] = [
     (JOB, {"minor_number": "1", "uuid": "GPU-a", "instance": "n:9445"}, 8),
     (DUTY, {"minor_number": "1", "uuid": "GPU-a", "instance": "n:9445"}, 30),
 ]
-
-
-def as_page(series: Sequence[Series]) -> bytes:
-    lines = []
-    for metric, labels, value in series:
-        block = ",".join(f'{name}="{text}"' for name, text in labels.items())
-        lines.append(f"{metric}{{{block}}} {value}\n")
-    return "".join(lines).encode()
 
 
 def as_answer(series: Sequence[Series], t: Sequence[int] = (60_000, 120_000)) -> SeriesAnswer:
@@ -78,14 +70,6 @@ def holders(parts: Mapping[str, ChunkPart]) -> set[tuple[Any, ...]]:
 
 def devices(parts: Mapping[str, ChunkPart]) -> dict[int, str]:
     return dict(parts["devices"].frame.select("gpu", "uuid").rows())
-
-
-def reasons(parts: Mapping[str, ChunkPart]) -> dict[tuple[str, str], int]:
-    return {
-        (part.table, reject.reason): reject.count
-        for part in parts.values()
-        for reject in part.rejects
-    }
 
 
 def temperatures(parts: Mapping[str, ChunkPart]) -> dict[int, float]:

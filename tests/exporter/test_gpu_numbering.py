@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from series_as_pages import Series, as_page
 
 from in_memory import with_seq
 from madelake import fill, held, job
@@ -31,7 +32,6 @@ from tachograph.sources.series import SeriesMemory
 from tachograph.sources.series_rows import SeriesRows
 
 T = datetime(2026, 3, 1, 12, tzinfo=UTC)
-Series = tuple[str, dict[str, str], float]
 
 
 def dcgm(minute: int) -> list[Series]:
@@ -59,11 +59,7 @@ def jobstats(minute: int) -> list[Series]:
 
 
 def page(folder: Path, name: str, series: Sequence[Series]) -> str:
-    lines = []
-    for metric, labels, value in series:
-        block = ",".join(f'{label}="{text}"' for label, text in labels.items())
-        lines.append(f"{metric}{{{block}}} {value}\n")
-    (folder / name).write_text("".join(lines))
+    (folder / name).write_bytes(as_page(series))
     return name
 
 
@@ -111,21 +107,25 @@ def test_pages_of_separate_commands(order: list[str], lake: Lake, tmp_path: Path
 
 def assert_own_numbers() -> None:
     found = analyzed()
-    assert {name: row["attribution"] for name, row in found.items()} == {
-        "7": "explicit",
-        "8": "explicit",
-    }
+    assert_own_load(found)
+    assert {row["attribution"] for row in found.values()} == {"explicit"}
+    assert {name: row["gpu_temp_c_max"] for name, row in found.items()} == {"7": 70.0, "8": 30.0}
+
+
+def assert_own_load(found: dict[str, dict[str, Any]]) -> None:
     assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {
         "7": 0.9,
         "8": 0.1,
     }
-    assert {name: row["gpu_temp_c_max"] for name, row in found.items()} == {"7": 70.0, "8": 30.0}
+
+
+def one_gpu_each(first: str, second: str) -> list[dict[str, Any]]:
+    """A map: the jobs on the GPUs 0 and 1."""
+    return [*held(first, "n", [0], T), *held(second, "n", [1], T)]
 
 
 @pytest.mark.parametrize(("late", "one_process"), [("dcgm", True), ("jobstats", False)])
-def test_polls_of_which_one_exporter_answers_late(
-    late: str, one_process: bool, lake: Lake, tmp_path: Path
-) -> None:
+def test_polls_of_which_one_exporter_answers_late(late: str, one_process: bool, lake: Lake) -> None:
     """The index of a GPU changes while a job is on it: the job holds it once, from its first
     poll to its last.
     """
@@ -139,8 +139,7 @@ def test_polls_of_which_one_exporter_answers_late(
             rows = SeriesRows(memory[kinds[0]])
             for kind in kinds:
                 if kind != late or minute > 2:
-                    file = tmp_path / page(tmp_path, "page.prom", series[kind](minute))
-                    rows.add_page(file.read_bytes(), t=t, node="n")
+                    rows.add_page(as_page(series[kind](minute)), t=t, node="n")
             if rows.known:
                 chunk = Chunk(
                     str(kinds), "dcgm-exporter", "n", rows.parts(), rows.known, watermark=t
@@ -234,14 +233,8 @@ def test_indices_of_the_controller_are_minor_numbers(
                 words = ["ingest", "allocation-map", "scontrol.txt", "--trusted"]
                 assert main([*words, "--lake", "lake"]) == 0
     found = analyzed()
-    assert {name: row["attribution"] for name, row in found.items()} == {
-        "7": "live_index",
-        "8": "live_index",
-    }
-    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {
-        "7": 0.9,
-        "8": 0.1,
-    }
+    assert_own_load(found)
+    assert {row["attribution"] for row in found.values()} == {"live_index"}
 
 
 def minutes(first: int, last: int) -> tuple[datetime, datetime]:
@@ -336,12 +329,8 @@ EXPORTERS = {"dcgm": dcgm, "ordinals": ordinals}
 
 def ingest_pages(lake: Lake, memory: SeriesMemory, series: Sequence[Series], t: datetime) -> None:
     rows = SeriesRows(memory)
-    lines = []
-    for metric, labels, value in series:
-        block = ",".join(f'{label}="{text}"' for label, text in labels.items())
-        lines.append(f"{metric}{{{block}}} {value}\n")
-    rows.add_page("".join(lines).encode(), t=t, node="n")
-    chunk = Chunk(f"{t} {lines}", "dcgm-exporter", "n", rows.parts(), rows.known)
+    rows.add_page(as_page(series), t=t, node="n")
+    chunk = Chunk(f"{t} {series}", "dcgm-exporter", "n", rows.parts(), rows.known)
     ingest(lake, [chunk], now=t)
 
 
@@ -351,8 +340,7 @@ def test_exporters_that_contradict_each_other(
     order: tuple[str, str], analyzed_between: bool, lake: Lake
 ) -> None:
     """Nobody knows which of them the map agrees with: jobs are ambiguous, and it is counted."""
-    maps = [held(name, "n", [gpu], T) for gpu, name in enumerate(("8", "7"))]
-    fill(lake, {"allocations": [*maps[0], *maps[1]]}, chunk="map")
+    fill(lake, {"allocations": one_gpu_each("8", "7")}, chunk="map")
     for exporter in order:
         memory = SeriesMemory()
         for minute in range(0, 8, 4):
@@ -360,11 +348,7 @@ def test_exporters_that_contradict_each_other(
             ingest_pages(lake, memory, EXPORTERS[exporter](minute), t)
         if analyzed_between:
             analyzed()
-    jobs = analyzed()
-    assert {name: row["ambiguous_because"] for name, row in jobs.items()} == {
-        "7": "unknown_numbers",
-        "8": "unknown_numbers",
-    }
+    assert {row["ambiguous_because"] for row in analyzed().values()} == {"unknown_numbers"}
     counted = read_latest(lake, REJECTS).filter(reason="contradicting_numbers")
     assert counted.height == 1
     samples = lake.scan(GPU_SAMPLES).collect()
@@ -373,7 +357,7 @@ def test_exporters_that_contradict_each_other(
 
 
 def test_one_page_of_contradicting_exporters(lake: Lake) -> None:
-    fill(lake, {"allocations": [*held("8", "n", [0], T), *held("7", "n", [1], T)]}, chunk="map")
+    fill(lake, {"allocations": one_gpu_each("8", "7")}, chunk="map")
     ingest_pages(lake, SeriesMemory(), [*dcgm(0), *ordinals(0)], T)
     assert {row["attribution"] for row in analyzed().values()} == {"ambiguous"}
 
@@ -407,11 +391,9 @@ def test_no_interleaving_gives_a_job_the_samples_of_another(
                 ]
             ingest_pages(made, memories[exporter], series, t)
             t += timedelta(minutes=wait)
-        maps = [*held("8", "n", [0], T), *held("7", "n", [1], T)]
-        if steps[0][0] == "ordinals":
-            maps = [*held("7", "n", [0], T), *held("8", "n", [1], T)]
+        jobs = ("7", "8") if steps[0][0] == "ordinals" else ("8", "7")
         if not by_labels:
-            fill(made, {"allocations": maps}, chunk="map")
+            fill(made, {"allocations": one_gpu_each(*jobs)}, chunk="map")
         allocations = with_own_indices(
             read_latest(made, ALLOCATIONS), read_latest(made, DEVICES), slurm=SlurmOptions()
         )
@@ -430,7 +412,7 @@ def test_no_interleaving_gives_a_job_the_samples_of_another(
 
 def test_one_page_of_a_node_that_is_renumbered_later(lake: Lake, tmp_path: Path) -> None:
     """Its times are those of the labels: jobs from before the change keep their numbers."""
-    fill(lake, {"allocations": [*held("8", "n", [0], T), *held("7", "n", [1], T)]}, chunk="map")
+    fill(lake, {"allocations": one_gpu_each("8", "7")}, chunk="map")
     lines = []
     for minute in (*range(10), *range(30, 40)):
         time_ms = round((T + timedelta(minutes=minute)).timestamp() * 1000)
@@ -440,11 +422,7 @@ def test_one_page_of_a_node_that_is_renumbered_later(lake: Lake, tmp_path: Path)
             lines.append(f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} {percent} {time_ms}\n")
     (tmp_path / "history.prom").write_text("".join(sorted(lines)))
     ingest_page("history.prom", T + timedelta(hours=1))
-    found = analyzed()
-    assert {name: round(row["gpu_util_mean"], 1) for name, row in found.items()} == {
-        "7": 0.9,
-        "8": 0.1,
-    }
+    assert_own_load(analyzed())
     devices = read_latest(lake, DEVICES).sort("gpu").select("gpu", "uuid")
     assert devices.rows() == [(0, "GPU-b"), (1, "GPU-a")]
 

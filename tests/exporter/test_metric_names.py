@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS
+from tachograph.catalog.counters import HOST_COUNTERS
 from tachograph.sources.metrics import MetricTarget, metric_names, metric_target
 
 
@@ -26,16 +26,6 @@ from tachograph.sources.metrics import MetricTarget, metric_names, metric_target
 )
 def test_a_gpu_metric_is_known(metric: str, labels: dict[str, str], column: str, unit: str) -> None:
     assert metric_target(metric, labels) == MetricTarget("gpu_samples", column, unit)
-
-
-def test_every_dcgm_name_of_the_catalogue_is_known() -> None:
-    known = set(metric_names())
-    for counter in COUNTERS:
-        for name in filter(None, (counter.dcgm_name, counter.dcgm_name_46, *counter.dcgm_aliases)):
-            found = metric_target(DCGM_PREFIX + name, {})
-            assert found is not None
-            assert (found.column, found.unit) == (counter.name, counter.dcgm_unit)
-            assert DCGM_PREFIX + name in known
 
 
 def test_every_node_exporter_series_of_the_catalogue_is_known() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from series_as_pages import reasons
 
 from tachograph.catalog.chunks import ChunkPart
 from tachograph.catalog.tables import TABLES
@@ -41,14 +42,6 @@ def rows(part: ChunkPart) -> list[dict[str, Any]]:
         {name: value for name, value in row.items() if value is not None}
         for row in conformed.to_dicts()
     ]
-
-
-def reasons(parts: dict[str, ChunkPart]) -> dict[tuple[str, str], int]:
-    return {
-        (part.table, reject.reason): reject.count
-        for part in parts.values()
-        for reject in part.rejects
-    }
 
 
 def test_a_gpu_with_several_jobs_is_one_sample_and_held_by_each() -> None:

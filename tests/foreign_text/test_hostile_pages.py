@@ -52,6 +52,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 WITH: Mapping[str, Mapping[str, str]] = {
     "study": {"no_filter": "idle"},
     "study_figure": {"no_filter": "idle"},
+    "search": {"q": "<"},
 }
 # A name that cannot be asked for, what is not for this viewer, no such figure.
 REFUSED = (400, 401, 403, 404, 409)

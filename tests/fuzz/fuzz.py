@@ -14,19 +14,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import mmap
 import os
 import random
 import resource
-import select
-import signal
-import struct
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ MEMORY_MIB = 500
 ADDRESSES = 8 << 30
 LIFE = 5000  # mutations per process
 WHOLE_EVERY = 8
-_PROGRESS = struct.Struct("<qd")  # number at work, since when
+FORK = get_context("fork")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,80 +154,21 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-class Child:
-    """A child process that does some work and reports through a pipe, as JSON, what came of it.
-
-    Work ends with the process: polars' threads do not survive a fork, so the parent must never have
-    used them.
-    """
-
-    def __init__(self, work: Callable[[], object]) -> None:
-        self.reading, writing = os.pipe()
-        self.id = os.fork()
-        if not self.id:
-            os.close(self.reading)
-            _do(work, writing)
-        os.close(writing)
-
-    def reported(self, *, alive: Callable[[], bool] = lambda: True) -> tuple[Any, int]:
-        """Return what the child reported (None: nothing) and how it ended; killed as soon as it
-        is not `alive`.
-        """
-        text = b""
-        while True:
-            if select.select([self.reading], [], [], 0.05)[0]:
-                piece = os.read(self.reading, 1 << 16)
-                text += piece
-                if not piece:
-                    break
-            elif not alive():
-                os.kill(self.id, signal.SIGKILL)
-        os.close(self.reading)
-        status = os.waitstatus_to_exitcode(os.waitpid(self.id, 0)[1])
-        return (json.loads(text) if status == 0 else None), status
-
-
-def _do(work: Callable[[], object], writing: int) -> None:
-    code = 1
-    try:
-        # A panic that is caught has written to stderr before.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with os.fdopen(writing, "w") as out:
-            json.dump(work(), out)
-        code = 0
-    finally:
-        os._exit(code)
-
-
-@dataclass(slots=True)
-class Progress:
-    """The number that is at work, shared between a child and its parent."""
-
-    shared: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, _PROGRESS.size))
-
-    def report(self, number: int) -> None:
-        """It begins now."""
-        self.shared[:] = _PROGRESS.pack(number, time.monotonic())
-
-    def at(self) -> int:
-        """Return the number."""
-        return int(_PROGRESS.unpack(self.shared[:])[0])
-
-    def alive(self) -> bool:
-        """Whether it began not too long ago."""
-        return time.monotonic() - float(_PROGRESS.unpack(self.shared[:])[1]) < HANGS_S
-
-
 def read_all(
-    chosen: Sequence[Target], numbers: range, *, seed: int, folder: Path, progress: Progress
-) -> Outcome:
-    """Read the mutations of these numbers, or until this process has become too large."""
+    chosen: Sequence[Target], numbers: range, seed: int, folder: Path, report: Connection
+) -> None:
+    """Read the mutations of these numbers in a child, or until it has become too large.
+
+    report: gets each number before it is at work, and what came of all of them at the end.
+    """
+    # A panic that is caught has written to stderr before.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     outcome = Outcome()
     for number in numbers:
         target = chosen[number % len(chosen)]
-        progress.report(number)
+        report.send(number)
         failure, took, refused = failure_of(
             target, number, mutation(target, number, seed), folder, whole=is_whole(number, chosen)
         )
@@ -242,7 +182,7 @@ def read_all(
             outcome.note(failure)
         if peak_mib() > MEMORY_MIB:
             break
-    return outcome
+    report.send(asdict(outcome))
 
 
 def fuzz(
@@ -280,18 +220,30 @@ def in_turn(chosen: Sequence[Target]) -> tuple[Target, ...]:
 def _one_life(
     chosen: Sequence[Target], numbers: range, outcome: Outcome, *, seed: int, folder: Path
 ) -> int:
-    """Read mutations in one child; add what came of it, and return how many were read."""
-    progress = Progress()
-    progress.report(numbers.start)
+    """Read mutations in one child; add what came of it, and return how many were read.
 
-    def work() -> object:
-        return asdict(read_all(chosen, numbers, seed=seed, folder=folder, progress=progress))
-
-    reported, code = Child(work).reported(alive=progress.alive)
+    Work ends with the process: polars' threads do not survive a fork, so the parent must never have
+    used them.
+    """
+    reports, report = FORK.Pipe(duplex=False)
+    child = FORK.Process(target=read_all, args=(chosen, numbers, seed, folder, report))
+    child.start()
+    report.close()
+    at, reported, hung = numbers.start, None, False
+    with suppress(EOFError):  # it died
+        while reported is None and not hung:
+            if not reports.poll(HANGS_S):
+                hung = True
+                child.kill()
+            elif isinstance(message := reports.recv(), int):
+                at = message
+            else:
+                reported = message
+    child.join()
     if reported is not None:
         return outcome.add(reported)
-    at = progress.at()  # it died at this one; those before are read
-    why = "killed as it did not end" if code == -signal.SIGKILL else f"exit code {code}"
+    why = "killed as it did not end" if hung else f"exit code {child.exitcode}"
+    # it died at this one; those before are read
     outcome.note(Failure(chosen[at % len(chosen)].name, at, "died", why))
     outcome.mutations += at + 1 - numbers.start
     return at + 1 - numbers.start

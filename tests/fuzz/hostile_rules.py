@@ -33,7 +33,7 @@ from tachograph.judge.rules.model import (
     Value,
 )
 from tachograph.judge.rules.patterns import load_patterns
-from tachograph.judge.rules.program import check, evaluate, prepare
+from tachograph.judge.rules.program import compile_rule, evaluate
 
 METRICS = {
     metric.name: metric
@@ -372,7 +372,7 @@ class HostileJob:
 
     def of_ranks(self, metric: str) -> Sequence[Any] | None:
         """Values, or none at all, or too few."""
-        count = self.nodes if METRICS[metric].kind == "node" else self.gpus
+        count = self.nodes if METRICS[metric].level == "node" else self.gpus
         kind = self.chance.random()
         values = (0.0, 1.0, -1.0, 3600.0, 1e308, -1e308, 5e-324, 7, True)
         if kind < 0.3:
@@ -453,11 +453,11 @@ def run_rules(content: bytes) -> tuple[LoadedPatterns, list[RuleOutcome]]:
     with watched():
         loaded = load_patterns(text, "hostile.json")
         for rule in loaded.rules:
-            found = check(rule, METRICS, PARAMETERS)
+            program, found = compile_rule(rule, METRICS, PARAMETERS)
             printed = [str(problem) for problem in (*loaded.problems, *found)]
             assert all(len(line) < 1000 and "\n" not in line for line in printed)
-            if not any(problem.severity == "error" for problem in found):
-                outcomes.append(evaluate(prepare(rule, METRICS), job, PARAMETERS))
+            if program is not None:
+                outcomes.append(evaluate(program, job, PARAMETERS))
     for outcome in outcomes:
         _check_outcome(outcome)
     return loaded, outcomes

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, STALLS, busy, launch, waiting
+from published_launches import H100, STALLS, busy, launch, waiting
 
 from tachograph.annexes.share.kernel_names import labels
 from tachograph.annexes.share.kernels import Kernel, kernels_of, short_name
 from tachograph.annexes.share.nsight.launches import Chip, Launch
-from tachograph.annexes.share.utilization import sensitivities
+from tachograph.annexes.share.utilization import distribution, sensitivities
 
 L2_HIT = "lts__t_sector_hit_rate.pct"
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -24,22 +24,6 @@ ACTIVE = "sm__cycles_active.avg"
 def only(*launches: Launch) -> Kernel:
     (kernel,) = kernels_of(launches)
     return kernel
-
-
-def test_published_kernels_keep_their_published_numbers() -> None:
-    copy = only(COPY).demand
-    assert copy.cycles["issue"] == pytest.approx(0.61 / 4)
-    assert copy.dram_of == "peak"
-    assert copy.dram == pytest.approx(0.42)
-    assert copy.warps == pytest.approx(16.0)
-    for ipc, kernel in FMUL.items():
-        demand = only(kernel).demand
-        assert demand.cycles == {"issue": pytest.approx(ipc / 4)}
-        assert demand.warps == pytest.approx(1.0)
-    assert only(FMUL_FULL).demand.cycles["issue"] == 1.0
-    for pipe, kernel in DMUL.items():
-        assert only(kernel).demand.cycles["fp64"] == pytest.approx(pipe / 100)
-    assert only(MM).demand.cycles == {"issue": pytest.approx(0.75), "fma": pytest.approx(0.6)}
 
 
 def test_rates_are_weighted_by_time_and_counts_add_up() -> None:
@@ -143,13 +127,19 @@ def test_without_stalls_only_a_kernel_that_touches_no_memory_is_regular() -> Non
     assert only(launch(busy(3.0, 6.25, dram=0.1, lsu=5.0))).demand.irregular is None
 
 
-def test_sm_share_is_active_over_elapsed_over_all_launches() -> None:
-    found = {ACTIVE: 100.0, "sm__cycles_elapsed.max": 400.0}
-    other = {ACTIVE: 400.0, "sm__cycles_elapsed.max": 600.0}
-    assert only(launch(found), launch(other, number=1)).demand.sm_share == pytest.approx(0.5)
-    assert only(
-        launch(found), launch(found), launch({ACTIVE: 100.0}, number=1)
-    ).demand.sm_share == pytest.approx(0.25)
+def test_sm_share_and_idle_sms_are_quotients_of_sums_over_all_launches() -> None:
+    cycles = ("sm__cycles_active.avg", "sm__cycles_active.max", "sm__cycles_elapsed.max")
+    first, second = (
+        launch(dict(zip(cycles, values, strict=True)), number=number)
+        for number, values in enumerate([(100.0, 200.0, 400.0), (400.0, 400.0, 600.0)])
+    )
+    both = only(first, second)
+    spread = distribution(both)
+    assert both.demand.sm_share == pytest.approx(500 / 1000)
+    assert spread is not None
+    assert spread.idle == pytest.approx(1 - 500 / 600)
+    unreported = launch({ACTIVE: 100.0}, number=2)
+    assert only(first, first, unreported).demand.sm_share == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(

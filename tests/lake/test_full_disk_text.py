@@ -38,7 +38,7 @@ def limited() -> None:
 
 def test_what_a_thread_prints_when_it_panics_is_not_shown(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WORK, str(tmp_path)],
+        [sys.executable, "-B", "-c", WORK, str(tmp_path)],  # bytecode would be cut off
         capture_output=True,
         text=True,
         preexec_fn=limited,

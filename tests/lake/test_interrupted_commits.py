@@ -22,7 +22,6 @@ from tachograph.catalog.tables import (
     REJECTS,
     LakeTable,
 )
-from tachograph.lake import commits
 from tachograph.lake.compact import compact
 from tachograph.lake.conform import resolve
 from tachograph.lake.data_files import DataFile
@@ -66,19 +65,6 @@ def test_an_interrupt_after_a_replacement_keeps_its_files(tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         InterruptedLake(str(tmp_path)).replace(NODE_SAMPLES, files, [(files[0].day, rows)])
     assert lake.latest(NODE_SAMPLES)["node"].to_list() == ["n1"]
-
-
-def test_a_checkpoint_that_cannot_be_written_keeps_what_was_appended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commits, "CHECKPOINT_EVERY", 5)
-    lake = Lake.create(str(tmp_path))
-    lake.append(NODE_SAMPLES, samples("n00"), app_id="0")
-    log = tmp_path / NODE_SAMPLES.name / "_delta_log"
-    (log / "00000000000000000004.checkpoint.parquet").mkdir()  # in the way of the first checkpoint
-    for number in range(1, 7):
-        assert not lake.append(NODE_SAMPLES, samples(f"n{number:02}"), app_id=str(number)).known
-    assert lake.latest(NODE_SAMPLES)["node"].to_list() == [f"n{number:02}" for number in range(7)]
 
 
 def test_a_merged_row_is_as_new_as_its_newest_part() -> None:

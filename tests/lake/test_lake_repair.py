@@ -8,6 +8,8 @@ import fcntl
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -182,27 +184,34 @@ def test_no_repair_beside_a_writer(lake: Lake) -> None:
     assert len(repair(lake)) == 1
 
 
+# A process of its own: the threads of Polars do not survive a fork.
+KILLED_REPAIR = """
+import os, signal, sys
+from pathlib import Path
+from tachograph.lake.delta import Lake
+from tachograph.lake.repair import repair
+
+left, rename = int(sys.argv[2]), Path.rename
+
+def killed(path, to):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    return rename(path, to)
+
+Path.rename = killed
+repair(Lake(sys.argv[1]))
+"""
+
+
 @pytest.mark.parametrize("after", range(4))
 def test_a_repair_that_was_killed_is_ended_by_the_next(lake: Lake, after: int) -> None:
     for version in (APPENDS - 1, APPENDS):
         emptied(entry(lake, version))
     [checkpoint] = log_of(lake).glob("*.checkpoint.parquet")
     emptied(checkpoint)
-    child = os.fork()
-    if not child:
-        renamed = 0
-        rename = Path.rename
-
-        def killed(path: Path, to: Path) -> Path:
-            nonlocal renamed
-            if renamed == after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            renamed += 1
-            return rename(path, to)
-
-        Path.rename = killed  # type: ignore[method-assign,assignment]
-        repair(lake)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    done = subprocess.run([sys.executable, "-c", KILLED_REPAIR, lake.location, str(after)])
+    assert done.returncode == -signal.SIGKILL
     assert len(repair(lake)) == 4 - after
     assert rows(lake) == APPENDS - 2

@@ -217,7 +217,6 @@ class FaultyFleet:
         self.random = random_
         self.now = BEGIN
         self.faults: Counter[str] = Counter()
-        self.sound: dict[int, str] = {}  # pages that were answered undamaged, by number
         self._recorded = recorded
         self._hosts = [self._host(number) for number in range(NODES)]
         self._servers = [FaultyServer(f"n{number}") for number in range(NODES + bool(recorded))]
@@ -386,7 +385,6 @@ class FaultyFleet:
 
     def _write(self) -> None:
         """Put the pages of now where they are polled, some of them damaged."""
-        self.sound.clear()
         for number, server in enumerate(self._servers):
             text = self._recorded if number == NODES else self._page(self._hosts[number])
             if self.random.random() < 0.02:
@@ -394,8 +392,6 @@ class FaultyFleet:
                 server.next = "answered 500"
                 continue
             server.next = self._damaged(text)
-            if server.next is text:
-                self.sound[number] = text.decode(errors="replace")
 
     def _page(self, host: _Host) -> bytes:
         units = [

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
-import sys
 from dataclasses import fields
 
 import numpy as np
@@ -166,15 +164,3 @@ def test_codes_of_the_driver() -> None:
     assert sum(CLOCKS_LOWERED) == LOWERING_BITS
     assert set(XID_MEANINGS) == XID_CRITICAL | XID_OFTEN_THE_PROGRAM
     assert not XID_CRITICAL & XID_OFTEN_THE_PROGRAM
-
-
-def test_live_judging_is_imported_without_tables_and_compiler() -> None:
-    code = (
-        "import sys\n"
-        "import tachograph.annexes.watch.live.view, tachograph.judge.workload.arrays\n"
-        "import tachograph.annexes.watch.explained, tachograph.annexes.watch.live.sources.simulated\n"
-        "sys.exit(str([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in "
-        "sys.modules] or ''))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr.strip()) in ((0, ""), (1, "")), done.stderr

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from one_gpu import EventMemory, Smoothed, remember, smooth
 from tachograph.annexes.watch.live.monitor import GONE_S, Monitor
 from tachograph.annexes.watch.live.snapshot import (
     GpuDevice,
@@ -21,11 +20,8 @@ from tachograph.annexes.watch.live.snapshot import (
     SourceInfo,
     SourceProblem,
 )
-from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
 from tachograph.annexes.watch.live.view import FleetView, GpuHistory, gpu_reasons
-from tachograph.judge.health import HealthReading, health_of, limits_of
 from tachograph.judge.workload.classes import UNKNOWN
-from tachograph.judge.workload.rules import reading_of
 from tachograph.judge.workload.settings import WorkloadSettings
 
 ABOUT = SourceInfo("made", "made for tests")
@@ -49,45 +45,13 @@ def snapshot(
     gpus, names = tuple(reported), sorted({name for values in reported.values() for name in values})
     when = [(measured or {}).get(gpu, t if reported[gpu] else math.nan) for gpu in gpus]
     values = {name: np.array([reported[gpu].get(name, math.nan) for gpu in gpus]) for name in names}
-    return Snapshot(t, gpus, np.array(when), values, devices or {}, problems=tuple(problems))
+    return Snapshot(
+        t, gpus, np.array(when, np.float64), values, devices or {}, problems=tuple(problems)
+    )
 
 
 def monitor(settings: WorkloadSettings | None = None) -> Monitor:
     return Monitor(ABOUT, settings=settings or WorkloadSettings(), history=GpuHistory(50))
-
-
-def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
-    """Five simulated minutes: classes, real utilisation and health against the functions for one
-    GPU.
-    """
-    t = [1e6]
-    source = SimulatedSource(6, seed=3, clock=lambda: t[0])
-    how, made = (
-        WorkloadSettings(smoothing_s=10, event_memory_s=60),
-        monitor(WorkloadSettings(smoothing_s=10, event_memory_s=60)),
-    )
-    labels: list[Smoothed | None] = [None] * 6
-    memories = [EventMemory()] * 6
-    for _ in range(150):
-        t[0] += 2
-        shot = source.read()
-        view = made.step(shot)
-        for row in range(6):
-            values = {name: float(column[row]) for name, column in shot.values.items()}
-            labels[row] = one = smooth(labels[row], shot.t, reading_of(values), how)
-            memories[row] = remember(memories[row], shot.t, values["pcie_replays"], keep_s=60)
-            reading = HealthReading(
-                values["row_remap_failure"], values["remapped_rows_uncorrectable"], memories[row].replays,
-                values["gpu_temp_c"], values["mem_temp_c"],
-            )  # fmt: skip
-            assert view.label(row) == one.shown.name
-            assert view.real[row] == pytest.approx(one.raw.real_utilisation, abs=1e-12)
-            assert (
-                view.state(row)
-                == health_of(reading, limits_of(shot.devices[shot.gpus[row]].model)).state
-            )
-    assert view.reported.all()
-    assert (view.stale_s == 0).all()
 
 
 def test_what_is_read_again_is_no_new_reading() -> None:

@@ -1,10 +1,10 @@
-"""What is stored of a fleet equals what was live over the same minutes: shares, health, job
-classes, imbalance.
+"""What is stored of a fleet equals what was live over the same minutes: shares, health,
+imbalance.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,6 @@ import pytest
 
 from madelake import held, job, make_lake
 from plain_numbers import PRESETS, Values, kind
-from tachograph.annexes.watch.live.job_classes import LiveJobClasses
 from tachograph.annexes.watch.live.monitor import Monitor
 from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId, Snapshot
 from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
@@ -26,7 +25,7 @@ from tachograph.catalog.config import Configuration
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.lake.query import read_gpus, read_summaries, read_verdicts
+from tachograph.lake.query import read_gpus, read_summaries
 from tachograph.pipeline.run import analyze
 
 START = datetime(2026, 4, 7, 9, 0, tzinfo=UTC)
@@ -37,6 +36,7 @@ PER_MINUTE = 60 // EVERY
 LOOKS = PER_MINUTE * MINUTES
 JOBS = {"a": range(4), "b": range(4, 8)}
 FAULTY, HOT, REPLAYING, UNREPORTED = 1, 2, 5, 6
+Stored = tuple[Mapping[str, Any], Mapping[GpuId, Any]]
 
 
 class Clock:
@@ -145,8 +145,8 @@ def lake_of(folder: Path, *, start: int = 0, polls: int = LOOKS) -> Any:
 @pytest.fixture(scope="module")
 def stored(
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Mapping[str, Any], Mapping[GpuId, Any], Mapping[str, Any]]:
-    """Summaries by job, rows by GPU, verdicts of classes by job."""
+) -> Stored:
+    """Summaries by job, rows by GPU."""
     lake = lake_of(tmp_path_factory.mktemp("stored") / "lake")
     analyze(lake, Configuration(), judge=JobJudge, now=START + timedelta(days=1))
     summaries = read_summaries(lake)
@@ -155,11 +155,7 @@ def stored(
         GpuId(row["node"], row["gpu"]): row
         for row in read_gpus(lake, summaries).iter_rows(named=True)
     }
-    verdicts: dict[str, dict[str, Any]] = defaultdict(dict)
-    for row in read_verdicts(lake, summaries).iter_rows(named=True):
-        owner = next(name for name, one in jobs.items() if one["job_key"] == row["job_key"])
-        verdicts[owner][row["code"]] = row["verdict"]
-    return jobs, gpus, verdicts
+    return jobs, gpus
 
 
 def minute_classes() -> dict[tuple[int, int], str]:
@@ -180,9 +176,9 @@ def minute_classes() -> dict[tuple[int, int], str]:
 
 
 def test_stored_shares_are_those_of_the_minutes_and_live_ones_but_for_smoothing(
-    stored: tuple[Mapping[str, Any], Mapping[GpuId, Any], Mapping[str, Any]],
+    stored: Stored,
 ) -> None:
-    jobs, _, _ = stored
+    jobs, _ = stored
     minutes = minute_classes()
     raw, smoothed = viewed(WorkloadSettings(smoothing_s=0)), viewed(WorkloadSettings())
     for name, rows in JOBS.items():
@@ -226,9 +222,9 @@ def test_stored_shares_are_those_of_the_minutes_and_live_ones_but_for_smoothing(
 
 
 def test_stored_health_is_the_worst_that_was_live(
-    stored: tuple[Mapping[str, Any], Mapping[GpuId, Any], Mapping[str, Any]],
+    stored: Stored,
 ) -> None:
-    jobs, gpus, _ = stored
+    jobs, gpus = stored
     # At the first poll new replays are unknown.
     views = viewed(WorkloadSettings(event_memory_s=86_400))[1:LOOKS]
     order = ("CRIT", "WARN", "HOT", "unknown", "OK")
@@ -244,24 +240,6 @@ def test_stored_health_is_the_worst_that_was_live(
     }
     for name, rows in JOBS.items():
         assert jobs[name]["health"] == min((worst[GPUS[row]] for row in rows), key=order.index)
-
-
-def test_stored_job_classes_are_those_told_live(
-    stored: tuple[Mapping[str, Any], Mapping[GpuId, Any], Mapping[str, Any]],
-) -> None:
-    judged = LiveJobClasses(Configuration())
-    views = viewed(WorkloadSettings())
-    for view in views[:LOOKS]:
-        judged.step(view, ())
-    _, _, verdicts = stored
-    found = judged.step(views[LOOKS], tuple(JOBS))
-    reported = {
-        name: {one.code: one.verdict for one in findings} for name, findings in found.items()
-    }
-    assert reported == {
-        name: {code: verdicts[name][code] for code in reported[name]} for name in verdicts
-    }
-    assert len(reported["a"]) >= 5
 
 
 def test_spatial_imbalance_on_the_screen_is_the_stored_one(tmp_path: Path) -> None:

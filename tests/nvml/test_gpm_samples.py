@@ -99,17 +99,6 @@ def test_the_last_answer_is_not_told_twice() -> None:
     assert np.isnan(values).all()
 
 
-def test_the_ids_are_those_of_nvml() -> None:
-    ids = {metric.counter: metric.id for metric in GPM_METRICS}
-    assert ids["sm_active"] == pynvml.NVML_GPM_METRIC_SM_UTIL
-    assert ids["tensor_hmma_active"] == pynvml.NVML_GPM_METRIC_HMMA_TENSOR_UTIL
-    assert ids["tensor_dfma_active"] == pynvml.NVML_GPM_METRIC_DFMA_TENSOR_UTIL
-    assert ids["nvlink_rx_bytes_per_s"] == pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC
-    assert ids["nvlink_tx_bytes_per_s"] == pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC
-    assert ids["pcie_tx_bytes_per_s"] == pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC
-    assert len(ids) == 15
-
-
 def source(nvml: InProcessNvml, clock: Clock) -> NvmlSource:
     return NvmlSource(nvml, node="n1", clock=clock, monotonic=clock, sleep=clock.sleep)
 

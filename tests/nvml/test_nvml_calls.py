@@ -8,7 +8,7 @@ import pynvml
 from in_process_nvml import Code, InProcessNvml, handle
 
 from tachograph.annexes.watch.live.sources import nvml_calls
-from tachograph.annexes.watch.live.sources.nvml_calls import CALLS, GPM_METRICS, XidEvent, XidEvents
+from tachograph.annexes.watch.live.sources.nvml_calls import CALLS, GPM_METRICS, XidEvents
 from tachograph.catalog.counters import COUNTERS
 
 
@@ -74,7 +74,7 @@ def event(index: int, code: int, instance: int = 0xFFFFFFFF, kind: int = 8) -> S
     )
 
 
-def test_events_are_taken_in_order_and_others_left() -> None:
+def test_the_last_event_counts_and_others_are_left() -> None:
     nvml = InProcessNvml(3, {"nvmlDeviceRegisterEvents": {0: None, 1: None, 2: Code(4)}})
     events = XidEvents(nvml)
     for index in range(3):
@@ -86,8 +86,8 @@ def test_events_are_taken_in_order_and_others_left() -> None:
         event(2, 48),
         event(0, 79),
     ]
-    assert events.take() == [XidEvent(0, None, 13), XidEvent(1, 7, 31), XidEvent(0, None, 79)]
-    assert events.take() == []
+    assert events.take() == {(0, None): 79, (1, 7): 31}
+    assert events.take() == {}
     assert not events.registered(2)
     assert "not permitted" in events.refused[2]
 
@@ -97,7 +97,7 @@ def test_a_flood_of_events_does_not_hold_up_a_read() -> None:
     events = XidEvents(nvml)
     events.register(0, handle(0))
     nvml.events += [event(0, code) for code in range(1000)]
-    assert len(events.take()) == 256
+    assert events.take() == {(0, None): 255}
 
 
 def test_what_the_recipe_adds_would_be_told() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pm_node import PmNode, gpu
@@ -60,8 +62,8 @@ def test_a_refusal_has_its_own_line(
     assert fault.code == code
     assert fault.is_retried == (code in RETRIED)
     assert "\n" not in str(fault)
-    if code != "unknown":
-        assert (fault.what, fault.do) == FAULTS[code]
+    own_text = ("CUPTI: ERROR_UNKNOWN (999)", "retried")
+    assert (fault.what, fault.do) == FAULTS.get(code, own_text)
 
 
 def test_every_fault_of_a_gpu_is_tested_and_says_what_to_do() -> None:
@@ -70,56 +72,45 @@ def test_every_fault_of_a_gpu_is_tested_and_says_what_to_do() -> None:
     assert all(do for _, do in FAULTS.values())
 
 
-def test_an_unknown_error_keeps_its_text(tmp_path: Path) -> None:
-    node = PmNode(tmp_path, [gpu(faults={"enable": "ERROR_UNKNOWN"})])
-    with (
-        node.library() as library,
-        pytest.raises(PmSamplingError, match=r"CUPTI: ERROR_UNKNOWN \(999\); retried"),
-    ):
-        DeviceSampler(
-            library, node.listed(library), PmInterval(), running=lambda kind: False
-        ).open()
-
-
 @pytest.mark.parametrize(
-    ("init", "code"),
+    ("node_of", "code"),
     [
-        ("CUDA_ERROR_NO_DEVICE", "no_gpu"),
-        ("CUDA_ERROR_MPS_CONNECTION_FAILED", "mps"),
+        ({"init": "CUDA_ERROR_NO_DEVICE"}, "no_gpu"),
+        ({"init": "CUDA_ERROR_MPS_CONNECTION_FAILED"}, "mps"),
+        ({"gpus": []}, "no_gpu"),
     ],
 )
-def test_cuda_that_does_not_start(tmp_path: Path, init: str, code: str) -> None:
-    node = PmNode(tmp_path, init=init)
+def test_cuda_that_does_not_start_or_lists_no_gpu(
+    tmp_path: Path, node_of: dict[str, Any], code: str
+) -> None:
+    node = PmNode(tmp_path, **node_of)
     with node.library() as library, pytest.raises(PmSamplingError) as caught:
         list_gpus(library)
     assert caught.value.code == code
     assert caught.value.do
 
 
-def test_a_node_without_gpus(tmp_path: Path) -> None:
-    with (
-        PmNode(tmp_path, gpus=[]).library() as library,
-        pytest.raises(PmSamplingError, match="lists no GPU"),
-    ):
-        list_gpus(library)
+def _version(installed: str) -> Callable[[str], str]:
+    def version(name: str) -> str:
+        if not installed:
+            raise metadata.PackageNotFoundError(name)
+        return installed
+
+    return version
 
 
-def test_the_library_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", absent)
-    with pytest.raises(
-        PmSamplingError, match=r"not installed; pip install 'tachograph\[pm-sampling\]'"
-    ):
-        load_library()
-
-
-def test_the_library_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "version", lambda name: "13.0.1")
-    with pytest.raises(
-        PmSamplingError, match=r"13\.0\.1 has no PM sampling, which came with 13\.3; pip install"
-    ):
+@pytest.mark.parametrize(
+    ("installed", "message"),
+    [
+        ("", r"not installed; pip install 'tachograph\[pm-sampling\]'"),
+        ("13.0.1", r"13\.0\.1 has no PM sampling, which came with 13\.3; pip install"),
+    ],
+)
+def test_the_library_is_absent_or_too_old(
+    monkeypatch: pytest.MonkeyPatch, installed: str, message: str
+) -> None:
+    monkeypatch.setattr(metadata, "version", _version(installed))
+    with pytest.raises(PmSamplingError, match=message):
         load_library()
 
 

@@ -4,6 +4,7 @@ named.
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,28 +28,29 @@ def test_a_chip_that_counts_all_in_one_pass_is_asked_for_all(tmp_path: Path) -> 
     assert chosen(tmp_path) == PmMetricSet(tuple(EVERY))
 
 
-def test_what_needs_a_second_pass_is_cut_from_the_end_of_the_priority(tmp_path: Path) -> None:
-    found = chosen(tmp_path, per_pass=5)
-    assert found.metrics == tuple(EVERY[:5])
-    assert found.cut == ("tensor_active", "fp64_active", "fp32_active")
+@pytest.mark.parametrize(
+    ("chip", "cut"),
+    [
+        # what needs a second pass is cut from the end of the priority
+        ({"per_pass": 5}, ("tensor_active", "fp64_active", "fp32_active")),
+        # a cheap metric is kept behind one that does not fit
+        (
+            {"per_pass": 7, "costs": {"sm__pipe_tensor_cycles_active.avg": 3}},
+            ("tensor_active",),
+        ),
+        # the chip does not have it
+        ({"unknown": ["dram__cycles_elapsed.avg"]}, ("score_gpumem_normalized",)),
+        # a group is of no use in part: nobody asks for the rest of it alone
+        ({"unknown": ["sm__warps_active.avg"]}, ("score_gpu",)),
+    ],
+)
+def test_what_is_cut_is_named_and_not_sampled(
+    tmp_path: Path, chip: dict[str, Any], cut: tuple[str, ...]
+) -> None:
+    found = chosen(tmp_path, **chip)
+    kept = [metrics for purpose, metrics in PRIORITY.items() if purpose not in cut]
+    assert (found.cut, found.metrics) == (cut, tuple(chain.from_iterable(kept)))
     assert found.has_scores
-
-
-def test_a_cheap_metric_is_kept_behind_one_that_does_not_fit(tmp_path: Path) -> None:
-    found = chosen(tmp_path, per_pass=7, costs={"sm__pipe_tensor_cycles_active.avg": 3})
-    assert found.cut == ("tensor_active",)
-
-
-def test_a_metric_that_the_chip_does_not_have_is_cut(tmp_path: Path) -> None:
-    found = chosen(tmp_path, unknown=["dram__cycles_elapsed.avg"])
-    assert found.cut == ("score_gpumem_normalized",)
-    assert "dram__cycles_elapsed.avg" not in found.metrics
-
-
-def test_a_group_is_of_no_use_in_part(tmp_path: Path) -> None:
-    found = chosen(tmp_path, unknown=["sm__warps_active.avg"])
-    assert found.cut == ("score_gpu",)
-    assert "sm__cycles_active.avg" not in found.metrics  # nobody asks for it alone
 
 
 def test_a_single_pass_set_of_the_library_is_taken_where_it_keeps_more(tmp_path: Path) -> None:

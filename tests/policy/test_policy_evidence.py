@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -14,7 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobframes import START, frame, gpus
+from madelake import fill, held, job, make_lake, summarized
+from tachograph.annexes.act.policies import policy_cases
 from tachograph.annexes.act.policy import PolicyEvidence, exemption, fault_evidence, idle_evidence
+from tachograph.catalog.config import Configuration
 from tachograph.catalog.policies import PolicyOptions
 from tachograph.catalog.tables import JOB_MINUTES, TIME
 
@@ -224,3 +228,29 @@ def test_a_fault_shows_in_both_windows(xids: dict[int, float], applies: bool) ->
         assert isinstance(
             fault_evidence(policy, JOB, gpus({}), samples, now=START + timedelta(minutes=95)), str
         )
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "applies"),
+    [
+        (("prod-gpu",), True),
+        (("prod-gpu", "other"), False),  # of either, hence of nobody
+    ],
+)
+def test_a_fault_is_found_where_telemetry_names_the_cluster_otherwise(
+    telemetry: tuple[str, ...], *, applies: bool, tmp_path: Path
+) -> None:
+    now = START + timedelta(minutes=61)
+    running = job("7", START, None, cluster="hpc", user="ana", gpus=1)
+    lake = make_lake(tmp_path, jobs=[running], allocations=held("7", "n1", (0,), cluster="hpc"))
+    for cluster in telemetry:
+        gpu = {"node": "n1", "gpu": 0, "cluster": cluster}
+        samples = [
+            gpu | {"t": START + timedelta(minutes=at), "gpu_util": 0.5, "xid": 79 * (at > 30)}
+            for at in range(61)
+        ]
+        fill(lake, {"devices": [gpu], "gpu_samples": samples}, chunk=cluster)
+    summarized(lake, now=now)
+    policy = PolicyOptions("a", "failing_gpu", "drain", minutes=20)
+    (case,) = policy_cases(lake, Configuration(policy=(policy,)), now=now)
+    assert isinstance(case.found, PolicyEvidence) is applies

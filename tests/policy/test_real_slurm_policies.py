@@ -12,21 +12,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import polars as pl
 import pytest
 from hung_lake import NODE, hung_lake, then
 
 from madelake import fill, summarized
 from servers.mail_sink import mail_sink
 from servers.slurm import SlurmCluster
-from tachograph.annexes.act.advice_table import WrittenAdvice
 from tachograph.annexes.act.ledger import ActionLedger, ActionRecord, read_ledger
 from tachograph.annexes.act.policies import apply_policies
-from tachograph.annexes.act.service import ActApi, ActRound, RoundResult, act_once
+from tachograph.annexes.act.service import RoundResult, act_once
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions
 from tachograph.catalog.policies import PolicyOptions
 from tachograph.lake.delta import Lake
-from tachograph.report.job import JobReport
 
 pytestmark = pytest.mark.slow
 CANCEL = PolicyOptions("cancel-hung", "hung", "cancel", dry_run=False, minutes=10, warnings=0)
@@ -76,16 +73,10 @@ def applied(
 
 
 def round_while_slurm_is_down(lake: Lake, state: Path, now: datetime) -> RoundResult:
-    def no_report(*_: object) -> JobReport:
-        raise AssertionError
-
     down = Configuration(
         act=ActOptions(dry_run=False, slurm_before=("/bin/false",)), policy=(CANCEL,)
     )
-    api = ActApi(
-        no_report, lambda _: WrittenAdvice(0, 0), dict, lambda name, accounts: pl.lit(value=False)
-    )
-    return act_once(ActRound(lake, down, state, now, api), lambda: now)
+    return act_once(lake, down, state, clock=lambda: now)
 
 
 def test_a_hung_job_is_cancelled_once_slurm_answers_and_once_only(

@@ -315,7 +315,7 @@ def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
 def test_a_name_and_a_share_of_a_minute_add_a_cause(package: Path) -> None:
     replace(
         package / "catalog" / "tables.py",
-        {'"cold_start", "idle", "imbalance")': '"cold_start", "half", "idle", "imbalance")'},
+        {'        "idle": "GPUs': '        "half": "half of what is left",\n        "idle": "GPUs'},
     )
     replace(
         package / "judge" / "waste.py",

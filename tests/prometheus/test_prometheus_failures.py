@@ -20,7 +20,6 @@ from servers.faulty import (
     Faulty,
     Garbage,
     HangUp,
-    Silence,
     Status,
     faulty,
     forward,
@@ -89,8 +88,6 @@ ANSWERS: list[tuple[Fault, str]] = [  # those of any server: tests/sources/test_
         Status(503, body=GARBAGE),
         "answered 503 Service Unavailable (2 attempts); check the server's log",
     ),
-    (CutOff(), "the answer was cut off (2 attempts); check the server's log"),
-    (Silence(3), "no answer within 1 s (2 attempts); is it overloaded? raise timeout_s"),
     (
         Garbage(),
         (

@@ -1,6 +1,4 @@
-"""Series become rows: nothing depends on their order or on where windows cut; who held what;
-values read again.
-"""
+"""Series become rows: nothing depends on their order or on where windows cut; who held what."""
 
 from __future__ import annotations
 
@@ -17,7 +15,6 @@ from tachograph.sources.series import (
     AllocationTracker,
     SeriesAnswer,
     SeriesMemory,
-    SeriesRereads,
     SeriesRun,
 )
 from tachograph.sources.series_rows import series_parts
@@ -123,38 +120,6 @@ def test_holders_against_a_walk_scrape_by_scrape(
         told = {job: t for job, t in times.items() if t.size}
         for hold in holders.changes(UNIT, np.array([t for t, _ in window], dtype=np.int64), told):
             found[hold.job, hold.start] = hold.end
-    assert found == wanted
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 40), st.sampled_from([0.0, 1.0, float("nan")])),
-        min_size=1,
-        max_size=25,
-    ),
-    st.sets(st.integers(1, 25)),
-)
-def test_values_read_again_are_those_of_the_rule_for_single_rounds(
-    steps: list[tuple[int, float]], cuts: set[int]
-) -> None:
-    t, rows = 0, []
-    for step, value in steps:
-        t += step
-        rows.append((t, value))
-    one_by_one = SeriesRereads(30.0)
-    wanted: list[bool] = []
-    for t, value in rows:
-        single = {"gpu_util": np.array([value]), "power_w": np.array([5.0])}
-        wanted += one_by_one.fresh(UNIT, np.array([t * 1_000_000]), single).tolist()
-    windows = SeriesRereads(30.0)
-    found: list[bool] = []
-    for start, end in pairwise(sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})):
-        times = np.array([t * 1_000_000 for t, _ in rows[start:end]], dtype=np.int64)
-        columns = {
-            "gpu_util": np.array([value for _, value in rows[start:end]]),
-            "power_w": np.full(end - start, 5.0),
-        }
-        found += windows.fresh(UNIT, times, columns).tolist()
     assert found == wanted
 
 

@@ -76,7 +76,7 @@ def test_a_file_system_that_is_full_from_the_start(tmp_path: Path) -> None:
     line = [
         "bash",
         "-c",
-        'ulimit -f 0; exec "$@"',
+        'ulimit -f 0; PYTHONDONTWRITEBYTECODE=1 exec "$@"',
         "bash",
         *RECORD,
         "-o",

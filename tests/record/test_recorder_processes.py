@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -220,37 +220,27 @@ def test_a_script_without_interpreter_is_run_by_the_shell(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_signal_sent_to_us_alone_reaches_the_command_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("send", "names"),
+    [
+        (os.kill, "SIGUSR1 SIGHUP SIGTERM SIGINT SIGWINCH SIGCONT SIGUSR2"),
+        # as `kill %1`, `scancel` and the end of a time limit do
+        (os.killpg, "SIGUSR1 SIGTERM SIGHUP SIGUSR2"),
+    ],
+    ids=["to us alone", "to the group"],
+)
+def test_a_signal_reaches_the_command_once(
+    tmp_path: Path, send: Callable[[int, int], None], names: str
+) -> None:
     process = start(tmp_path, sys.executable, "-c", COUNT_SIGNALS, "240", start_new_session=True)
     wait_for_line(process)
     spool_of(tmp_path)
-    for name in ("SIGUSR1", "SIGHUP", "SIGTERM", "SIGINT", "SIGWINCH", "SIGCONT", "SIGUSR2"):
-        process.send_signal(getattr(signal, name))
+    for name in names.split():
+        send(process.pid, getattr(signal, name))
         wait_until_seen(tmp_path, name)
     out, _ = process.communicate(timeout=300)
-    assert out.split() == [
-        "SIGUSR1",
-        "SIGHUP",
-        "SIGTERM",
-        "SIGINT",
-        "SIGWINCH",
-        "SIGCONT",
-        "SIGUSR2",
-    ]
+    assert out.split() == names.split()
     assert process.returncode == 0
-
-
-@pytest.mark.slow
-def test_a_signal_sent_to_the_group_reaches_the_command_once(tmp_path: Path) -> None:
-    """As `kill %1`, `scancel` and the end of a time limit do."""
-    process = start(tmp_path, sys.executable, "-c", COUNT_SIGNALS, "240", start_new_session=True)
-    wait_for_line(process)
-    spool_of(tmp_path)
-    for name in ("SIGUSR1", "SIGTERM", "SIGHUP", "SIGUSR2"):
-        os.killpg(process.pid, getattr(signal, name))
-        wait_until_seen(tmp_path, name)
-    out, _ = process.communicate(timeout=300)
-    assert out.split() == ["SIGUSR1", "SIGTERM", "SIGHUP", "SIGUSR2"]
     assert Lake.open(str(tmp_path / "run")).latest(JOBS)["exit_code"].to_list() == [0]
 
 
@@ -419,7 +409,7 @@ def test_a_full_disk_does_not_affect_the_command(tmp_path: Path) -> None:
     line = [
         "bash",
         "-c",
-        'ulimit -f 1; exec "$@"',
+        'ulimit -f 1; PYTHONDONTWRITEBYTECODE=1 exec "$@"',
         "bash",
         *RECORD,
         "-o",

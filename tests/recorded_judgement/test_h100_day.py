@@ -100,6 +100,6 @@ def test_kernels_of_one_element_leave_open_what_set_the_speed(
     assert limiter_sentence(row, shares_of_job(row, BoundOptions())) == (
         "Neither arithmetic nor memory was near its peak for most of the time. At work, the FP32 "
         "units were active <0.01 % of the time, memory moved data 0.1 % of the time (at work in "
-        "1.6 % of the run). The SMs were active 0.027 % of the time. What set the speed is not "
-        "known: profile a part of it (Nsight Systems) to know more."
+        "1.6 % of the run). The SMs were active 0.027 % of the time. What set the speed is "
+        "unknown: profile a part of it (Nsight Systems) to know more."
     )

@@ -90,10 +90,14 @@ def with_taken_over(runs: Iterable[Run]) -> list[Run]:
 
 @dataclass(slots=True)
 class Telemetry:
-    """Samples by unit in order of time, and the sampling interval (s) of each unit and UTC day."""
+    """Samples by unit in order of time, and the sampling interval (s) of each unit and UTC day.
+
+    shown: the intervals of these that ten distances or more show.
+    """
 
     rows: dict[Unit, list[Sample]] = field(default_factory=dict)
     interval: dict[tuple[Unit, date], float] = field(default_factory=dict)
+    shown: dict[tuple[Unit, date], float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Telemetry:
@@ -108,23 +112,26 @@ class Telemetry:
             for row in rows:
                 days[row["t"].date()].append(row["t"])
             for day, times in days.items():
-                telemetry.interval[unit, day] = typical_distance(times)
+                distance, count = typical_distance(times)
+                telemetry.interval[unit, day] = distance
+                if count >= 10:
+                    telemetry.shown[unit, day] = distance
         return telemetry
 
 
-def typical_distance(times: Sequence[datetime]) -> float:
-    """Mean of the distances within a quarter octave or two of the median one (s); NaN for one
-    sample.
+def typical_distance(times: Sequence[datetime]) -> tuple[float, int]:
+    """Mean and number of the distances within a quarter octave or two of the median one (s); NaN
+    for one sample.
     """
     distances = sorted(microseconds(b - a) for a, b in pairwise(times))
     if not distances:
-        return math.nan
+        return math.nan, 0
     cells = [int(4 * math.log2(max(distance, 1))) for distance in distances]
     middle = cells[(len(cells) - 1) // 2]
     near = [
         distance for distance, cell in zip(distances, cells, strict=True) if abs(cell - middle) <= 1
     ]
-    return math.fsum(near) / len(near) / 1e6
+    return math.fsum(near) / len(near) / 1e6, len(near)
 
 
 def microseconds(span: timedelta) -> int:
@@ -134,6 +141,11 @@ def microseconds(span: timedelta) -> int:
 def mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
+
+
+def middle(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def total(values: Iterable[float | None]) -> float | None:
@@ -156,7 +168,9 @@ def gpu_reference(
     result["first_t"], result["last_t"] = (rows[0]["t"], rows[-1]["t"]) if rows else (None, None)
     intervals = [telemetry.interval[unit, day] for day in {row["t"].date() for row in rows}]
     known_intervals = [interval for interval in intervals if not math.isnan(interval)]
-    result["interval_s"] = median(known_intervals) if known_intervals else None
+    shown = [telemetry.shown.get((unit, day)) for day in {row["t"].date() for row in rows}]
+    result["shown_s"] = middle(shown)
+    result["interval_s"] = middle(known_intervals)
     for counter in COUNTERS:
         name = counter.name
         values = [row[name] for row in rows if row[name] is not None]
@@ -358,9 +372,12 @@ def job_reference(
     result: dict[str, Any] = {"gpus": len(rows), "samples": sum(gpu["samples"] for gpu in rows)}
     result["gpus_seen"] = sum(gpu["samples"] > 0 for gpu in rows)
     result["elapsed_s"], result["gpu_hours"] = run.seconds, len(rows) * run.seconds / 3600
-    intervals = [gpu["interval_s"] for gpu in rows if gpu["interval_s"] is not None]
-    result["interval_s"] = median(intervals) if intervals else None
-    expected = max(len(rows) * run.seconds / median(intervals), 1.0) if intervals else 1.0
+    usual = middle(gpu["shown_s"] for gpu in rows)
+    for gpu in rows:
+        if gpu["samples"]:
+            gpu["interval_s"] = gpu["shown_s"] or usual or gpu["interval_s"]
+    result["interval_s"] = interval = middle(gpu["interval_s"] for gpu in rows)
+    expected = max(len(rows) * run.seconds / interval, 1.0) if interval else 1.0
     result["coverage"] = min(result["samples"] / expected, 1.0)
     for counter in COUNTERS:
         name = counter.name

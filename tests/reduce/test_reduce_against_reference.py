@@ -51,7 +51,7 @@ ELSEWHERE = {
     "hbm_mib",
     "time_precision_s",
 }
-ELSEWHERE |= {"ambiguous_because"}
+ELSEWHERE |= {"ambiguous_because", "telemetry_cluster"}
 IDENTITY = {"job_id", "display_id", "state", "submit", "start", "end", "nodes", "shards", "mps"}
 
 

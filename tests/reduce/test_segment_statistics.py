@@ -18,6 +18,9 @@ OF_THE_SEGMENT = {
     "t_first",
     "t_last",
     "interval_us",
+    "steady_us",
+    "sampled_us",
+    "continues",
     "gap_us",
     "idle",
     "known",
@@ -55,4 +58,16 @@ def test_a_column_that_is_no_statistic_is_a_defect() -> None:
         {"run": 1, "node": "n", "gpu": 0, "mig": None, "t_first": [0, 1], "mean_power_w": 1.0}
     )
     with pytest.raises(KeyError, match="mean_power_w"):
-        merge_segments([part.with_columns(t_last="t_first", gap_us=1.0)])
+        merge_segments(
+            [
+                part.with_columns(
+                    t_last="t_first",
+                    gap_us=1.0,
+                    interval_us=1.0,
+                    steady_us=1.0,
+                    sampled_us=1.0,
+                    continues=False,
+                    samples=1,
+                )
+            ]
+        )

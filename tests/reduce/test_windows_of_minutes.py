@@ -14,7 +14,7 @@ from jobframes import frame
 from madelake import NOW, configured, make_lake, utc
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.errors import ConfigError
-from tachograph.catalog.tables import JOB_MINUTES
+from tachograph.catalog.tables import JOB_GPUS, JOB_MINUTES
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_summaries
@@ -38,13 +38,17 @@ def minutes(start: datetime, *gpus: Sequence[Level], **given: Any) -> list[dict[
 
 
 def computed(
-    rows: list[dict[str, Any]], *jobs: tuple[str, int, int | None], **option: Any
+    rows: list[dict[str, Any]],
+    *jobs: tuple[str, int, int | None],
+    intervals: Sequence[dict[str, Any]] = (),
+    **option: Any,
 ) -> list[tuple[Any, ...]]:
     """(imbalance, windows, zero fraction) of jobs (job_key, seq, gpus)."""
     named = pl.DataFrame(
         list(jobs), schema={"job_key": pl.String, "seq": pl.Int64, "gpus": pl.Int64}, orient="row"
     )
-    found = spatial_imbalance(frame(JOB_MINUTES, rows).lazy(), named, **option)
+    gpus = frame(JOB_GPUS, intervals)
+    found = spatial_imbalance(frame(JOB_MINUTES, rows).lazy(), named, gpus, **option)
     assert found.columns == ["job_key", *NAMES]
     assert found.get_column("job_key").to_list() == [key for key, _, _ in jobs]
     return found.select(NAMES).rows()
@@ -66,6 +70,22 @@ def test_by_hand(start: datetime) -> None:
         minutes(start, first, second), ("c:1:1", 1, 3), window_s=300, count_zero_windows=True
     )
     assert counted == [(pytest.approx(expected * 2 / 3, abs=1e-12), 3, 1 / 3)]
+
+
+@pytest.mark.parametrize("window_s", [60, 300])
+def test_samples_count_by_the_interval_of_their_gpu(window_s: int) -> None:
+    """GPU 0 every 10 s at 0.5, GPU 1 every 30 s at 0.25, and again without recorded intervals."""
+    rows = minutes(utc(23, 12), [(0.5, 6)] * 10, [(0.25, 2)] * 10)
+    of_gpu = {"job_key": "c:1:1", "job_id": "1", "seq": 1, "node": "n1"}
+    intervals = [of_gpu | {"gpu": gpu, "interval_s": every} for gpu, every in enumerate((10, 30))]
+    job = ("c:1:1", 1, 2)
+    windows = 600 // window_s
+    assert computed(rows, job, intervals=intervals, window_s=window_s) == [
+        (pytest.approx(1 - 0.75 / (2 * 0.5), abs=1e-12), windows, 0.0)
+    ]
+    assert computed(rows, job, window_s=window_s) == [
+        (pytest.approx(1 - (3 + 0.5) / (2 * 3), abs=1e-12), windows, 0.0)
+    ]
 
 
 def test_single_gpu_nothing_active_nothing_measured_and_others() -> None:
@@ -122,9 +142,10 @@ def test_equal_to_the_pass_over_samples(lake: Lake, window_s: int, *, count_zero
     options = AnalysisOptions(window_s=window_s, count_zero_windows=count_zero)
     analyze(lake, configured(analysis=options), judge=JobJudge, now=NOW, full=True)
     jobs = read_summaries(lake)
-    held = with_gpus_held(jobs, read_gpus(lake, jobs))
+    gpus = read_gpus(lake, jobs)
+    held = with_gpus_held(jobs, gpus)
     found = spatial_imbalance(
-        lake.scan(JOB_MINUTES), held, window_s=window_s, count_zero_windows=count_zero
+        lake.scan(JOB_MINUTES), held, gpus, window_s=window_s, count_zero_windows=count_zero
     )
     assert found.height == jobs.height
     assert found.get_column("spatial_imbalance").count() >= 10

@@ -59,7 +59,7 @@ def test_a_mostly_idle_job_is_not_headed_by_its_imbalance() -> None:
 @pytest.mark.parametrize(
     ("cause", "sentence"),
     [
-        ("never_used", "GPUs that were idle in every sample took 4.0 h of 10.0 h of GPU time."),
+        ("never_used", "GPUs idle in every sample held 4.0 h of 10.0 h of GPU time."),
         ("idle", "4.0 h of 10.0 h of GPU time passed without work."),
     ],
 )
@@ -170,7 +170,7 @@ def test_healthy_takes_all_of_its_evidence(
         ),
         (
             {"limiter": None, "sm_active_mean": None},
-            "The 4 GPUs were busy 90 % of the time; what limited the speed is not known.",
+            "The 4 GPUs were busy 90 % of the time; what limited the speed is unknown.",
         ),
         (
             {"gpu_hours_idle": 2.5, "state": "RUNNING"},

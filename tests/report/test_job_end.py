@@ -179,7 +179,7 @@ def test_real_failed_jobs_say_why(
 
     text = printed("seff", job)
     assert f"State: {state}\n" in text
-    assert f"\n{verdict} What its GPUs did" in text
+    assert f"\n{verdict} What its GPUs did is unknown" in text
     values = json.loads(printed("job", job, "--json"))
     assert values["headline"].startswith(verdict)
     row = next(row for row in json.loads(printed("jobs", "--json")) if row["job_id"] == job)

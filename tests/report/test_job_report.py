@@ -17,6 +17,7 @@ from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
 from tachograph.catalog.units import gpu_hours_text, text
 from tachograph.report.findings import check_text, checks_text
 from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes, job_json
+from tachograph.report.job_message import job_mail
 from tachograph.report.job_page import JobPlots, job_html
 from tachograph.report.job_text import job_lines, job_text
 from tachograph.report.lines import bar, resample, sparkline, to_rich
@@ -250,6 +251,12 @@ def test_other_runs_are_told() -> None:
 def test_lines_stay_within_the_width(report: JobReport, width: int) -> None:
     plain = job_text(report, width=width)
     assert max(map(len, plain.splitlines())) <= min(120, max(72, width))
+
+
+def test_a_mail_has_the_clock_times_of_each_finding() -> None:
+    _, body = job_mail(synthetic_report(verdicts=judged()))
+    assert "* Nothing moved for an hour.\n  From 11:00 to 12:00, 1 h\n" in body
+    assert "* Nothing moved for 10 minutes.\n  From 10:00 to 10:10, 10 min\n" in body
 
 
 def test_numbers_are_not_torn_from_their_units() -> None:

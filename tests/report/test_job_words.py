@@ -11,6 +11,7 @@ from tachograph.report.job_sentences import (
     energy_sentence,
     host_sentence,
     limiter_sentence,
+    means_sentence,
     memory_sentence,
     use_sentence,
 )
@@ -37,7 +38,7 @@ def test_why_nothing_is_known_of_gpus_is_true_of_its_cause(
     because: str, in_verdict: str, in_data: str
 ) -> None:
     row = {"attribution": "ambiguous", "ambiguous_because": because}
-    assert verdict_sentence(row, []) == f"What its GPUs did is not known: {in_verdict}."
+    assert verdict_sentence(row, []) == f"What its GPUs did is unknown: {in_verdict}."
     assert in_data in caveat_sentences(row)
     assert len([note for note in caveat_sentences(row) if "No sample is shown" in note]) == 1
 
@@ -72,7 +73,7 @@ FOREIGN_SHARE = (
         (
             {"attribution": "ambiguous"},
             "",
-            "It is not known which GPUs of its shared nodes were its own.",
+            "Its GPUs on shared nodes are unknown.",
         ),
         (
             {"attribution": "ambiguous"},
@@ -114,7 +115,7 @@ ONE_EACH = {"power_w_sampled_mean": 250.0, "samples": 4, "gpus_seen": 4}
         (
             ONE_EACH,
             False,
-            "power (250 W) was recorded, but in one sample of a GPU; energy takes two.",
+            "power (250 W) was recorded, but in one sample of a GPU; energy needs two.",
         ),
         (
             ONE_EACH | {"samples": 5},
@@ -144,7 +145,34 @@ ONE_EACH = {"power_w_sampled_mean": 250.0, "samples": 4, "gpus_seen": 4}
 def test_unknown_energy_says_what_was_recorded(
     row: dict[str, Any], *, slices: bool, rest: str
 ) -> None:
-    assert energy_sentence(row, slices=slices) == f"Not known: {rest}"
+    assert energy_sentence(row, slices=slices) == f"Unknown: {rest}"
+
+
+COUNTED = {"energy_j": 7.2e6, "energy_j_estimated": 7.2e6}
+
+
+@pytest.mark.parametrize(
+    ("row", "means", "energy"),
+    [
+        (
+            COUNTED | {"power_w_sampled_mean": 568.0, "power_w_mean": 571.0},
+            "Power 568 W",
+            "2.00 kWh, 571 W per GPU on average, by energy.",
+        ),
+        (
+            COUNTED | {"power_w_sampled_mean": 571.0, "power_w_mean": 571.04},
+            "Power 571 W",
+            "2.00 kWh, 571 W per GPU on average.",
+        ),
+        (COUNTED | {"power_w_mean": 571.0}, "Power 571 W", "2.00 kWh, 571 W per GPU on average."),
+    ],
+)
+def test_power_of_the_means_is_that_of_the_gpus(
+    row: dict[str, Any], means: str, energy: str
+) -> None:
+    """Means are of samples, as those of each GPU; power by energy is named where it differs."""
+    assert (means_sentence(row) or "").startswith(f"{means};")
+    assert energy_sentence(row) == f"The GPUs used {energy}"
 
 
 def test_sentences_of_jobs_that_no_demo_has() -> None:
@@ -156,7 +184,7 @@ def test_sentences_of_jobs_that_no_demo_has() -> None:
         == "At the peak 2.0 GiB of the memory of a GPU was in use; its capacity is not known."
     )
     pipes = {f"{pipe}_active_mean": 0.0 for pipe in ("fp64", "fp32", "fp16", "tensor", "dram")}
-    assert limiter_sentence(pipes, {}) == "Not known: no arithmetic was measured on any pipe."
+    assert limiter_sentence(pipes, {}) == "Unknown: no arithmetic was measured on any pipe."
     measured = {"gpus": 1, "gpu_util_mean": 0.5, "samples": 9}
     for limiter in ("NVLink", "PCIe"):
         headline = verdict_sentence(measured | {"limiter": limiter.lower()}, [])

@@ -21,12 +21,14 @@ from tachograph.judge.finding import Finding, findings_frame
 from tachograph.lake.filters import JobFilter, choose_job, filter_jobs, parse_condition
 from tachograph.report.jobs import (
     WORST_SORT,
+    JobsTable,
     build_jobs_table,
     jobs_csv,
     jobs_json,
-    jobs_text,
+    jobs_lines,
     write_jobs_parquet,
 )
+from tachograph.report.lines import to_text
 
 NUMERIC = {
     name: COLUMN_UNITS[name] for name, kind in JOB_SUMMARIES.schema.items() if kind.is_numeric()
@@ -96,6 +98,10 @@ FOUND = findings_frame(
 
 
 COLUMNS = set(JOB_SUMMARIES.schema) - {"seq"} | {"findings", "worst_severity", "gpu_hours_lost"}
+
+
+def jobs_text(table: JobsTable, width: int = 80, *, ascii_only: bool = False) -> str:
+    return to_text(jobs_lines(table, width=width, ascii_only=ascii_only), ascii_only=ascii_only)
 
 
 def _ids(rows: pl.DataFrame) -> list[str]:
@@ -265,16 +271,50 @@ def test_table_fits_and_says_what_it_left_out(width: int) -> None:
     assert ("hidden columns" in drawn) is (width < 170)
     for title in ("SI", "TI"):
         assert (f"{title}: imbalance" in drawn) is (title in drawn.splitlines()[0].split())
-    assert "stall memory_bo" in drawn  # most urgent first
+    assert "stall memory" in drawn  # most urgent first
     assert jobs_text(build_jobs_table(JOBS, FOUND), width=width, ascii_only=True).isascii()
 
 
-@pytest.mark.parametrize(
-    ("width", "hidden"), [(80, {"start", "state"}), (100, {"state"}), (170, set[str]())]
-)
-def test_name_and_severity_stay_longer_than_start_and_state(width: int, hidden: set[str]) -> None:
+@pytest.mark.parametrize(("width", "hidden"), [(80, {"start", "worst"}), (100, {"start"})])
+def test_name_and_state_stay_longer_than_start_and_severity(width: int, hidden: set[str]) -> None:
     titles = jobs_text(build_jobs_table(JOBS, FOUND), width=width).splitlines()[0].split()
     assert {"name", "user", "worst", "start", "state"} - set(titles) == hidden
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("OUT_OF_MEMORY", "OOM"), ("COMPLETED", "CD"), ("ANOTHER", "ANOTHER")]
+)
+def test_at_80_columns_the_state_stays_and_bars_go(state: str, code: str) -> None:
+    """Ids, names and elapsed times are as long as those of large sites."""
+    jobs = [
+        _job(1, display_id="12345678_1", name="a_long_job_name", user="maximilian", state=state)
+        | {"elapsed_s": 360000.0, "gpu_util_mean": 0.5}
+    ]
+    table = build_jobs_table(frame(JOB_SUMMARIES, jobs), FOUND)
+    drawn = jobs_text(table, width=80)
+    assert max(map(len, drawn.splitlines())) <= 80
+    titles, row, *_ = drawn.splitlines()
+    assert row[titles.index("ST") :].split()[0] == code
+    assert "█" not in drawn
+    assert state in jobs_text(table, width=200)
+    assert "█" in jobs_text(table, width=200)
+
+
+def test_the_jobs_of_a_user_come_first_and_the_table_says_so() -> None:
+    own = build_jobs_table(JOBS, FOUND, first_user="alice")
+    assert _ids(own.frame) == ["3", "1", "4", "2"]
+    assert "jobs of alice first, newest first" in jobs_text(own)
+    assert _ids(build_jobs_table(JOBS, FOUND, first_user="alice", limit=3).frame) == ["3", "1", "4"]
+    other = build_jobs_table(JOBS, FOUND, first_user="dave")
+    assert _ids(other.frame) == ["4", "3", "2", "1"]
+    assert "first" not in jobs_text(other)
+
+
+def test_the_name_of_the_first_user_does_not_steer_the_terminal() -> None:
+    jobs = frame(JOB_SUMMARIES, [_job(1, user="a\x1b[2Jb")])
+    assert "jobs of a\\x1b[2Jb first" in jobs_text(
+        build_jobs_table(jobs, FOUND, first_user="a\x1b[2Jb")
+    )
 
 
 @pytest.mark.parametrize("width", [20, 80, 200])

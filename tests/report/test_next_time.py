@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,60 +16,11 @@ from tachograph.judge.bounds import HostMemory
 from tachograph.judge.finding import Finding
 from tachograph.judge.partitions import PartitionUse, SitePartitions
 from tachograph.lake.delta import Lake
-from tachograph.report.next_time import next_time
+from tachograph.report.next_time import NextTime, next_time
 from tachograph.sources.slurm.partitions import SlurmNode, SlurmPartition
 
 T = utc(23, 12)
 DAY = 86400.0
-
-
-@pytest.mark.parametrize(
-    ("others", "line"),
-    [
-        ((), "#SBATCH --time=01:15:00"),
-        (({"elapsed": 7200},), "#SBATCH --time=02:30:00"),
-        (({"elapsed": 7200, "user": "bob"},), "#SBATCH --time=01:15:00"),
-        (({"elapsed": 7200, "name": "other"},), "#SBATCH --time=01:15:00"),
-        (({"elapsed": 7200, "gpus": 2},), "#SBATCH --time=01:15:00"),
-        (({"elapsed": 7200, "state": "FAILED"},), "#SBATCH --time=01:15:00"),
-        (({"elapsed": DAY, "state": "TIMEOUT"},), ""),
-    ],
-)
-def test_time_is_of_the_longest_run(
-    tmp_path: Path, others: tuple[dict[str, Any], ...], line: str
-) -> None:
-    lake = Lake.create(str(tmp_path / "lake"))
-    rows = []
-    for number, other in enumerate(({"elapsed": 3600}, *others)):
-        given: dict[str, Any] = {
-            "user": "anna",
-            "name": "train",
-            "gpus": 1,
-            "state": "COMPLETED",
-            "timelimit_s": DAY,
-        }
-        given |= other
-        elapsed = float(given.pop("elapsed"))
-        start = T + timedelta(days=number)
-        rows.append(
-            job(str(number), start, start + timedelta(seconds=elapsed), elapsed_s=elapsed, **given)
-        )
-    fill(lake, {"jobs": rows}, chunk="jobs")
-    assert (
-        main(
-            [
-                "analyze",
-                "--lake",
-                str(tmp_path / "lake"),
-                "--as-of",
-                "2026-05-30T00:00:00Z",
-                "--quiet",
-            ]
-        )
-        == 0
-    )
-    report = read_job(lake, "0", now=T, configuration=Configuration())
-    assert (report.next_time.line if report.next_time else "") == line
 
 
 @pytest.mark.parametrize(
@@ -87,8 +38,13 @@ def test_no_gpus_only_where_none_worked_or_held_memory(
     assert (made is not None) is proposed
     assert made is None or (
         made.line,
-        made.why.startswith("No GPU of 4 worked: request none, if "),
+        made.why.startswith("None of 4 GPUs was used: request none if "),
     ) == ("", True)
+
+
+def shown(made: NextTime | None) -> tuple[str, str]:
+    """Line and reason."""
+    return (made.line, made.why) if made else ("", "")
 
 
 SINGLY = SitePartitions(SlurmOptions(shared=("gpu",)))
@@ -115,8 +71,32 @@ def of_step(step: str, rss_gib: float | None, **given: object) -> Facts:
     }
 
 
+Runs = Sequence[tuple[Facts, Facts | None]]
+LONG: Facts = {"timelimit_s": DAY}  # of the job that ran for an hour, and of one that ran for two
+LONGER: Facts = LONG | {"minutes": 120}
+TIME_CASES: list[tuple[Facts, Runs, str]] = [
+    (LONG, [], "01:15:00"),
+    (LONG, [(LONGER, None)], "02:30:00"),
+    *(
+        (LONG, [(LONGER | other, None)], "01:15:00")
+        for other in ({"user": "bob"}, {"name": "other"}, {"gpus": 2}, {"state": "FAILED"})
+    ),
+    (LONG, [(LONG | {"minutes": 1440, "state": "TIMEOUT"}, None)], ""),
+    # Only what completed says how long it takes.
+    (
+        {"state": "TIMEOUT", "timelimit_s": 3600.0},
+        [
+            ({"minutes": 84, "timelimit_s": 5040.0}, None),
+            ({"minutes": 120, "timelimit_s": 7200.0, "state": "TIMEOUT"}, None),
+            ({"minutes": 150, "timelimit_s": 9000.0, "state": "FAILED"}, None),
+        ],
+        "01:45:00",
+    ),
+]
+
 # (what differs from JOB, its steps, other jobs of the user with a step of each, line)
-MEMORY_CASES: list[tuple[Facts, list[Facts], list[tuple[Facts, Facts]], str]] = [
+CASES: list[tuple[Facts, list[Facts], Runs, str]] = [
+    *((given, [], others, line and f"#SBATCH --time={line}") for given, others, line in TIME_CASES),
     ({}, [of_step("0", 20)], [], "#SBATCH --mem=30G"),
     ({}, [of_step("batch", 20, tasks=None), of_step("extern", None)], [], "#SBATCH --mem=30G"),
     ({}, [of_step("batch", 1), of_step("0", 20)], [], "#SBATCH --mem=32G"),  # at the same time
@@ -159,8 +139,8 @@ def lake_of_cases(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     folder = tmp_path_factory.mktemp("memory") / "lake"
     lake = Lake.create(str(folder))
     jobs, steps = list[Facts](), list[Facts]()
-    for user, (given, own, others, _) in enumerate(MEMORY_CASES):
-        runs = [(given, own), *((facts, [step]) for facts, step in others)]
+    for user, (given, own, others, _) in enumerate(CASES):
+        runs = [(given, own), *((facts, [step] if step else []) for facts, step in others)]
         for nth, (facts, of_run) in enumerate(runs):
             job_id, start, row = (
                 str(user + 100 * nth),
@@ -187,12 +167,14 @@ def lake_of_cases(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return lake
 
 
-@pytest.mark.parametrize("number", range(len(MEMORY_CASES)))
-def test_host_memory_is_of_steps_that_were_polled(lake_of_cases: Lake, number: int) -> None:
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_time_is_of_the_longest_run_and_host_memory_of_steps_that_were_polled(
+    lake_of_cases: Lake, number: int
+) -> None:
     report = read_job(
         lake_of_cases, str(number), now=T, configuration=Configuration(slurm=SINGLY.slurm)
     )
-    assert (report.next_time.line if report.next_time else "") == MEMORY_CASES[number][-1]
+    assert shown(report.next_time)[0] == CASES[number][-1]
 
 
 @pytest.mark.parametrize(
@@ -218,8 +200,7 @@ def test_reason_of_memory_names_its_margin_and_what_no_job_had(state: str, why: 
         if state != "COMPLETED"
         else ""
     )
-    assert made
-    assert made.why == f"{why}, 50 % on top{most}."
+    assert shown(made)[1] == f"{why}, 50 % on top{most}."
 
 
 def test_memory_of_a_node_is_unknown_where_fewer_gpus_may_divide_the_tasks_otherwise() -> None:
@@ -236,7 +217,7 @@ def test_memory_of_a_node_is_unknown_where_fewer_gpus_may_divide_the_tasks_other
             memory,
             SINGLY,
         )
-        lines.append(made.line if made else "")
+        lines.append(shown(made)[0])
     assert lines == ["#SBATCH --gpus=1 --mem=30G", "#SBATCH --nodes=1 --gpus=1"]
 
 
@@ -253,24 +234,24 @@ FULL = SitePartitions(
 @pytest.mark.parametrize(
     ("site", "nodes", "line", "why"),
     [
-        (SINGLY, 1, "--gpus=1", "1 of 8 GPUs worked, this frees 7 GPUs for others."),
+        (SINGLY, 1, "--gpus=1", "1 of 8 GPUs used: this request frees 7 GPUs for others."),
         (
             WHOLE,
             2,
             "--nodes=1 --gpus=4",
-            "1 of 8 GPUs worked, this frees 4 GPUs (1 node) for others.",
+            "1 of 8 GPUs used: this request frees 4 GPUs (1 node) for others.",
         ),
         (WHOLE, 1, None, None),
         (
             SitePartitions(),
             2,
             "--nodes=1 --gpus=4",
-            "1 of 8 GPUs worked, this frees 4 GPUs (1 node)",
+            "1 of 8 GPUs used: this request frees 4 GPUs (1 node)",
         ),
-        (SitePartitions(), 1, "", "1 of 8 GPUs worked: request fewer if the partition gives GPUs"),
+        (SitePartitions(), 1, "", "1 of 8 GPUs used: request fewer if the partition gives GPUs"),
         (SINGLY, 3, None, None),  # not as many GPUs on each node
         (FULL, 3, None, None),
-        (FULL, 1, "", "1 of 8 GPUs worked, but the CPUs or the memory that it requests leave no"),
+        (FULL, 1, "", "1 of 8 GPUs used, but the CPUs or the memory that it requests leave no"),
     ],
 )
 def test_gpus_only_where_somebody_gains(
@@ -288,8 +269,7 @@ def test_less_memory_only_where_others_get_it(site: SitePartitions) -> None:
     memory = HostMemory(20 * GIB, (20 * GIB,), (256 * GIB,))
     assert next_time(LARGE, [], (), HostMemory(20 * GIB, (20 * GIB,)), site) is None
     more = next_time(LARGE | {"state": "OUT_OF_MEMORY"}, [], (), memory, site)
-    assert more is not None
-    assert more.line == "#SBATCH --mem=384G"
+    assert shown(more)[0] == "#SBATCH --mem=384G"
 
 
 @pytest.mark.parametrize(
@@ -315,19 +295,17 @@ def test_no_more_memory_than_a_node_has(
         node = SlurmNode(8, 64, site * GIB)
         partitions = SitePartitions(recorded={"gpu": SlurmPartition("gpu", (node,), True)})
     memory = HostMemory(None, (), (), None if most_gib is None else most_gib * GIB)
-    made = next_time(LARGE | {"state": "OUT_OF_MEMORY"}, [], (), memory, partitions)
-    assert made is not None
-    assert made.line.removeprefix("#SBATCH ") == line
-    assert made.why.startswith(why)
+    out_of_memory = LARGE | {"state": "OUT_OF_MEMORY"}
+    got, reason = shown(next_time(out_of_memory, [], (), memory, partitions))
+    assert got.removeprefix("#SBATCH ") == line
+    assert reason.startswith(why)
 
 
 def test_step_killed_for_lack_of_memory_is_the_cause_of_its_job() -> None:
     """A shell that goes on after the step ends with a code of its own."""
     job = LARGE | {"state": "FAILED", "exit_code": 1}
     of_step = {"step": "0", "name": "bash", "state": "OUT_OF_MEMORY"}
-    made = next_time(job, [], (), None, SINGLY, [of_step])
-    assert made is not None
-    assert made.line == "#SBATCH --mem=384G"
+    assert shown(next_time(job, [], (), None, SINGLY, [of_step]))[0] == "#SBATCH --mem=384G"
     assert next_time(job, [], (), None, SINGLY, [of_step | {"state": "FAILED"}]) is None
     by_signal = of_step | {"state": "FAILED", "exit_signal": 9}
     for held_gib, line in ((250, "#SBATCH --mem=384G"), (200, None)):
@@ -394,10 +372,10 @@ def test_reason_of_moved_memory_fits_the_option(
     unused = {"gpus_unused": 3.0 * nodes, "gpus_seen": 4.0 * nodes}
     finding = Finding("gpus_never_used", "problem", "", "", evidence=unused)
     peaks = () if peak_gib is None else (peak_gib * GIB,)
-    made = next_time(job, [finding], (), HostMemory(peaks[0] if peaks else None, peaks), site)
-    assert made is not None
-    assert made.line.endswith(f" --mem={memory}")
-    assert made.why.endswith(f"; {why}")
+    memory_held = HostMemory(peaks[0] if peaks else None, peaks)
+    line, reason = shown(next_time(job, [finding], (), memory_held, site))
+    assert line.endswith(f" --mem={memory}")
+    assert reason.endswith(f"; {why}")
 
 
 @pytest.mark.parametrize(
@@ -420,8 +398,7 @@ def test_fewer_gpus_keep_the_memory_that_was_given_with_them(
     peaks = () if peak_gib is None else (peak_gib * GIB,)
     memory = HostMemory(peaks[0] if peaks else None, peaks)
     made = next_time(LARGE, [OF_ONE], (), memory, SitePartitions(recorded={"gpu": gpu}))
-    assert made is not None
-    assert made.line == f"#SBATCH {line}"
+    assert shown(made)[0] == f"#SBATCH {line}"
 
 
 HANG = Finding("job_hang", "problem", "", "")
@@ -436,25 +413,25 @@ TIMED_OUT: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("runs_s", "findings", "line", "why"),
     [
-        ([], [], "", "How much more time it needs is not known"),
-        ([3600.0], [], "", "How much more time it needs is not known"),
+        ([], [], "", "No longer job of this name and size completed"),
+        ([3600.0], [], "", "No longer job of this name and size completed"),
         (
             [3601.0],
             [],
             "#SBATCH --time=01:20:00",
-            "A job of this name and size that completed ran for 1 h, 33 % on top.",
+            "A completed job of this name and size ran for 1 h, 33 % on top.",
         ),
         (
             [1000.0, 11520.0],
             [],
             "#SBATCH --time=04:00:00",
-            "A job of this name and size that completed ran for 3 h 12 min, 25 % on top.",
+            "A completed job of this name and size ran for 3 h 12 min, 25 % on top.",
         ),
         (
             [1000.0, 11521.0],
             [],
             "",
-            "A job of this name and size that completed ran for 3 h 12 min: request more time",
+            "A completed job of this name and size ran for 3 h 12 min: request more time",
         ),
         ([3601.0], [HANG], "", "The GPUs did no more work at the end: find out why"),
     ],
@@ -463,9 +440,9 @@ def test_a_time_limit_that_was_too_short(
     runs_s: list[float], findings: list[Finding], line: str, why: str
 ) -> None:
     following = next_time(TIMED_OUT, findings, runs_s)
-    assert following is not None
-    assert following.line == line
-    assert following.why.startswith(why)
+    got, reason = shown(following)
+    assert got == line
+    assert reason.startswith(why)
     assert next_time(TIMED_OUT | {"timelimit_s": None}, findings, runs_s) is None
     cancelled = next_time(TIMED_OUT | {"state": "CANCELLED"}, findings, runs_s)
     assert cancelled is None
@@ -478,34 +455,6 @@ def test_no_more_time_than_the_partition_allows(most_s: float, line: str) -> Non
         recorded={"gpu": SlurmPartition("gpu", (node,), False, most_time_s=most_s)}
     )
     made = next_time(TIMED_OUT | {"partition": "gpu"}, [], [3601.0], None, site)
-    assert made is not None
-    assert made.line == line
-    assert ("the partition allows at most 1 h 19 min" in made.why) is (not line)
-
-
-def test_only_jobs_that_completed_say_how_long_it_takes(tmp_path: Path) -> None:
-    lake = Lake.create(str(tmp_path / "lake"))
-    rows = []
-    states = (("TIMEOUT", 3600.0), ("COMPLETED", 5000.0), ("TIMEOUT", 7200.0), ("FAILED", 9000.0))
-    for number, (state, elapsed_s) in enumerate(states):
-        start = T + timedelta(days=number)
-        end = start + timedelta(seconds=elapsed_s)
-        rows.append(
-            job(
-                str(number),
-                start,
-                end,
-                elapsed_s=elapsed_s,
-                state=state,
-                user="anna",
-                name="train",
-                gpus=1,
-                timelimit_s=elapsed_s,
-            )
-        )
-    fill(lake, {"jobs": rows}, chunk="jobs")
-    command = ["analyze", "--lake", str(tmp_path / "lake"), "--as-of", "2026-05-30T00:00:00Z"]
-    assert main([*command, "--quiet"]) == 0
-    report = read_job(lake, "0", now=T, configuration=Configuration())
-    assert report.next_time is not None
-    assert report.next_time.line == "#SBATCH --time=01:45:00"
+    got, why = shown(made)
+    assert got == line
+    assert ("the partition allows at most 1 h 19 min" in why) is (not line)

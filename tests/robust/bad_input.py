@@ -54,7 +54,8 @@ def tachograph(
         done = run_here(words, cwd or Path.cwd(), around)
     else:
         done = subprocess.run(
-            [sys.executable, "-m", "tachograph", *words],
+            # -B: where files may not grow, bytecode would be cut off, and read by other processes
+            [sys.executable, "-B", "-m", "tachograph", *words],
             cwd=cwd,
             env=around,
             preexec_fn=before,

@@ -5,8 +5,6 @@ on it goes.
 from __future__ import annotations
 
 import ctypes
-import os
-import random
 import resource
 import shutil
 import subprocess
@@ -211,40 +209,6 @@ def test_an_analysis_that_cannot_write_leaves_the_results_as_they_were(lake: Pat
     done = tachograph("analyze", "--full", "--lake", lake, before=limited(6_000))
     assert_one_line(done, 5, str(lake), "free some space")
     assert results(lake) == before
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 100 kB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(disk)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("no small disk can be mounted here")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_named_and_the_ingest_goes_on_with_more_room(
-    small_disk: Path, tmp_path: Path
-) -> None:
-    lake = small_disk / "lake"
-    assert tachograph("ingest", "ldms", csv(tmp_path, "a.csv", rows(60)), "--lake", lake).code == 0
-    before = contents(lake)
-    power = random.Random(1)
-    lines = [
-        line.replace(",100\n", f",{power.uniform(50, 700)}\n")
-        for line in rows(5000).splitlines(keepends=True)
-    ]
-    big = csv(tmp_path, "big.csv", *lines, *(line.replace(",n1,", ",n2,") for line in lines))
-    assert_one_line(
-        tachograph("ingest", "ldms", big, "--lake", lake), 5, "the disk is full", "free some space"
-    )
-    assert contents(lake) == before
-    subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
-    assert tachograph("ingest", "ldms", big, "--lake", lake).code == 0
-    assert contents(lake)["gpu_samples"] == 60 + 10_000
 
 
 def obedient() -> None:

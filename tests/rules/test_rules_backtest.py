@@ -71,7 +71,7 @@ def test_the_sentences_say_why() -> None:
     assert row["sentence_before"] == "Not triggered: sm_active_mean 40 % is not below 30 %."
     assert (
         row["sentence_after"]
-        == "A kernel ran 90% of the time, but the SMs were active only 40% of it."
+        == "A kernel ran 90 % of the time, but the SMs were active only 40 % of it."
     )
 
 

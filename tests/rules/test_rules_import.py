@@ -17,9 +17,9 @@ from tachograph.judge.rules.clustercockpit import (
     parameters_toml,
     translate_class,
 )
-from tachograph.judge.rules.metrics import VOCABULARY
+from tachograph.judge.rules.metrics import OFFERED
 from tachograph.judge.rules.patterns import load_patterns
-from tachograph.judge.rules.program import prepare
+from tachograph.judge.rules.program import compile_rule
 from tachograph.judge.rules.ruleset import RuleEntry, RuleSet, RuleSource, read_parameters
 
 SOME_EXPRESSIONS = (
@@ -62,9 +62,9 @@ def ruleset(one: Translated) -> RuleSet:
     (pattern,), (rule,) = loaded.patterns, loaded.rules
     of_rule = declared.get(rule.tag, {})
     values = {name: parameter.default for name, parameter in of_rule.items()}
-    return RuleSet(
-        (RuleEntry(rule, pattern, prepare(rule, VOCABULARY), of_rule, values, shipped=False),)
-    )
+    program, _ = compile_rule(rule, OFFERED, values)
+    assert program is not None
+    return RuleSet((RuleEntry(rule, pattern, program, of_rule, values, shipped=False),))
 
 
 @pytest.mark.parametrize(

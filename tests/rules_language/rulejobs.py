@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import tachograph.judge.rules
+from tachograph.judge.rules.compiler import RuleProgram
 from tachograph.judge.rules.model import (
     PatternRule,
     RuleLevel,
@@ -16,7 +17,7 @@ from tachograph.judge.rules.model import (
     RuleProblem,
 )
 from tachograph.judge.rules.patterns import load_patterns
-from tachograph.judge.rules.program import check, evaluate, prepare
+from tachograph.judge.rules.program import compile_rule, evaluate
 
 CATALOGUE = Path(tachograph.judge.rules.__file__).parent / "catalogue"
 METRICS: Mapping[str, RuleMetric] = {
@@ -53,7 +54,7 @@ class Job:
         of_kind = [
             values
             for name, values in self.ranks.items()
-            if METRICS[name].kind == kind and values is not None
+            if METRICS[name].level == kind and values is not None
         ]
         count = len(of_kind[0]) if of_kind else 0
         return [f"n1/{place}" if kind == "gpu" else f"n{place + 1}" for place in range(count)]
@@ -86,10 +87,10 @@ def written(terms: Mapping[str, str], *, output: str = "", **more: object) -> st
 def problems(text: str, parameters: Mapping[str, float] = PARAMETERS) -> list[RuleProblem]:
     """All that is wrong in a file."""
     loaded = load_patterns(text, "tried.json")
-    return [
-        *loaded.problems,
-        *(found for rule in loaded.rules for found in check(rule, METRICS, parameters)),
-    ]
+    found = [*loaded.problems]
+    for rule in loaded.rules:
+        found += compile_rule(rule, METRICS, parameters)[1]
+    return found
 
 
 def errors(text: str) -> list[str]:
@@ -102,8 +103,14 @@ def rule_of(text: str) -> PatternRule:
     return loaded.rules[0]
 
 
+def program_of(rule: PatternRule, parameters: Mapping[str, float] = PARAMETERS) -> RuleProgram:
+    program, found = compile_rule(rule, METRICS, parameters)
+    assert program is not None, found
+    return program
+
+
 def outcome(text: str, job: Job, parameters: Mapping[str, float] = PARAMETERS) -> RuleOutcome:
-    return evaluate(prepare(rule_of(text), METRICS), job, parameters)
+    return evaluate(program_of(rule_of(text), parameters), job, parameters)
 
 
 def value(expression: str, job: Job | None = None, *, level: str = "job") -> object:

@@ -6,13 +6,13 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from rulejobs import CATALOGUE, METRICS, PARAMETERS, Job
+from rulejobs import CATALOGUE, PARAMETERS, Job, program_of
 
 from tachograph.judge.rules.patterns import load_patterns
-from tachograph.judge.rules.program import evaluate, prepare
+from tachograph.judge.rules.program import evaluate
 
 SHIPPED = load_patterns((CATALOGUE / "load_imbalance.json").read_text(), "load_imbalance.json")
-PROGRAMS = [prepare(rule, METRICS) for rule in SHIPPED.rules]
+PROGRAMS = [program_of(rule) for rule in SHIPPED.rules]
 measured = st.one_of(st.none(), st.floats(), st.floats(0, 1e5), st.integers(), st.text(max_size=3))
 
 

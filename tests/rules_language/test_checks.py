@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rulejobs import CATALOGUE, METRICS, PARAMETERS, errors, problems, rule_of, written
+from rulejobs import CATALOGUE, METRICS, errors, problems, rule_of, written
 
-from tachograph.catalog.errors import InputError
 from tachograph.judge.rules.patterns import load_patterns
-from tachograph.judge.rules.program import check, prepare
+from tachograph.judge.rules.program import compile_rule
 
 ALL = "GatherFromAllRanks(SelectMetric(work, OverAll))"
 EXPRESSIONS = {  # of the term `a`: the character where it is wrong, and the message
@@ -191,11 +190,12 @@ def test_divisions_by_what_may_be_zero(divisor: str, warned: bool) -> None:
 
 
 def test_parameters_need_values() -> None:
-    rule = rule_of(written({"a": "threshold > 1"}, parameter=["threshold"]))
-    assert [one.message for one in check(rule, METRICS, {})] == ["parameter threshold has no value"]
+    text = written({"a": "threshold > 1"}, parameter=["threshold"])
+    assert [one.message for one in problems(text, {})] == ["parameter threshold has no value"]
     for value in (float("nan"), float("inf")):
-        assert "needs a finite number" in check(rule, METRICS, {"threshold": value})[0].message
-    assert check(rule, METRICS, PARAMETERS) == ()
+        assert "needs a finite number" in problems(text, {"threshold": value})[0].message
+    assert problems(text) == []
+    assert compile_rule(rule_of(text), METRICS, {})[0] is None
 
 
 def test_the_output_is_an_answer() -> None:
@@ -323,10 +323,3 @@ def test_patterns_hold_what_is_said_about_them() -> None:
     assert (pattern.false_positives, pattern.cures) == ((), ("a", "b"))
     (found,) = pattern.rules
     assert (found.severity, found.advice, found.check) == ("hint", "Do less.", "")
-
-
-def test_a_rule_with_an_error_has_no_program() -> None:
-    with pytest.raises(
-        InputError, match=r"tried.json:1:\d+: rule tried: unknown name b; fix the rule"
-    ):
-        prepare(rule_of(written({"a": "b"})), METRICS)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from native_stack import stack_of_core
 from servers.slurm.together import ONE_BY_ONE, group, in_order
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -64,3 +69,42 @@ def test_the_cluster_begins_then_files_with_something_slow() -> None:
         "b.py::2",
         "a.py::1",
     ]
+
+
+@pytest.mark.parametrize("crashing", ["test_a.py", "test_b.py", "test_d.py"])
+def test_others_do_what_a_crashed_worker_has_not_begun(tmp_path: Path, crashing: str) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "from servers.slurm.together import scheduler\n"
+        "def pytest_xdist_make_scheduler(config, log):\n"
+        "    return scheduler(config, log)\n"
+    )
+    for name in ("test_a.py", "test_b.py", "test_c.py", "test_d.py"):
+        ending = "__import__('os')._exit(1)" if name == crashing else "pass"
+        (tmp_path / name).write_text(
+            f"def test_1(): pass\ndef test_2(): {ending}\ndef test_3(): pass\n"
+        )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "xdist", "-n", "2", "-q", "-rf"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(TESTS),
+            "PYTEST_ADDOPTS": "",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "1 failed, 11 passed" in done.stdout, done.stdout
+    assert f"FAILED {crashing}::test_2" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_stack_of_a_crash_is_shown(tmp_path: Path) -> None:
+    crash = f"ulimit -c unlimited; exec {sys.executable} -c 'import ctypes; ctypes.string_at(0)'"
+    subprocess.run(["sh", "-c", crash], cwd=tmp_path, capture_output=True)
+    if not shutil.which("gdb") or not list(tmp_path.glob("core*")):
+        pytest.skip("gdb is not installed, or core files are written elsewhere")
+    assert "string_at" in stack_of_core(tmp_path)
+    assert not stack_of_core(tmp_path / "nowhere")

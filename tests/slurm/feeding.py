@@ -14,6 +14,7 @@ import polars as pl
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.tables import ALLOCATIONS, JOBS, TABLES, LakeTable
 from tachograph.lake.conform import conform, resolve
+from tachograph.sources.registry import SourceFeed
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -29,6 +30,10 @@ class Landing:
 
     def watermark(self, stream: str) -> datetime | None:
         return self.marks.get(stream)
+
+    def poll(self, feed: SourceFeed, now: datetime) -> list[Chunk]:
+        """Land what a feed gives now."""
+        return self.take(feed.poll(self.watermark, now=now))
 
     def take(self, chunks: Iterable[Chunk]) -> list[Chunk]:
         """Land chunks; return those that did."""

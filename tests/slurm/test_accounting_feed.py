@@ -50,7 +50,7 @@ def poll(
     """Poll once at an instant; return the spans that were asked for, seconds since BEGIN."""
     accounting.clock = at
     before = len(accounting.calls)
-    landing.take(feed.poll(landing.watermark, now=moment(at)))
+    landing.poll(feed, moment(at))
     calls = [call for call in accounting.calls[before:] if call != ("--helpformat",)]
     assert [span_of(call) for call in calls[::2]] == [span_of(call) for call in calls[1::2]]
     return [span_of(call) for call in calls[::2]]
@@ -213,7 +213,7 @@ def test_half_an_answer_is_none(answer: bytes) -> None:
     landing = Landing()
     feed = AccountingFeed(SacctCommand(lambda *words: answer), SETTINGS, SlurmCluster())
     with pytest.raises(InputError, match=r"^sacct: (the answer was cut off|is not accounting)"):
-        landing.take(feed.poll(landing.watermark, now=moment(0)))
+        landing.poll(feed, moment(0))
     assert landing.marks == {}
 
 
@@ -288,7 +288,7 @@ def test_sacct_is_run_and_its_answer_is_that_of_the_file(fake_sacct: Path) -> No
     configuration = Configuration(site=SiteOptions(time_zone="America/New_York"))
     feed = connect(convert_settings(raw, SacctSettings, where="test"), configuration=configuration)
     landing = Landing()
-    landing.take(feed.poll(landing.watermark, now=datetime(2026, 11, 21, 12, tzinfo=UTC)))
+    landing.poll(feed, datetime(2026, 11, 21, 12, tzinfo=UTC))
     feed.close()
     recorded = (version / "version").read_text(encoding="utf-8")
     whole = frame_of(reading_of(MADE / recorded / "sacct.parsable2.txt").jobs, JOBS).sort("job_id")
@@ -340,7 +340,7 @@ def test_sacct_is_run_once_on_request(fake_sacct: Path) -> None:
     [
         ((), "name files, or run sacct with --run"),
         (("a.txt", "--run"), "name files, or run sacct with --run"),
-        (("--run", "--from", "yesterday"), "--from invalid time: 'yesterday'"),
+        (("--run", "--from", "tomorrow"), "--from invalid time: 'tomorrow'"),
         (("--run", "--from", "2026-11-22", "--to", "2026-11-21"), "--from is not before --to"),
     ],
 )

@@ -37,7 +37,7 @@ def feed_of(*patterns: str | Path) -> AllocationLogFeed:
 
 def poll(feed: AllocationLogFeed, landing: Landing, minute: int = 0) -> None:
     mark = landing.marks.get(STREAM, NOW)
-    landing.take(feed.poll(landing.watermark, now=mark + timedelta(minutes=1 + minute)))
+    landing.poll(feed, mark + timedelta(minutes=1 + minute))
 
 
 def test_files_that_were_followed_add_nothing_when_they_are_ingested(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from datetime import UTC, datetime
@@ -12,10 +11,7 @@ from pathlib import Path
 import pytest
 from slurm_reading import MADE, VERSIONS, Write
 
-from tachograph.catalog.config import Configuration, SiteOptions
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.tables import ALLOCATIONS
-from tachograph.lake.conform import conform
 from tachograph.sources import allocation_map
 from tachograph.sources.allocation_map import AllocationMapReading
 from tachograph.sources.slurm.records import SlurmCluster
@@ -281,24 +277,6 @@ def test_of_an_hour_that_occurs_twice_the_outer_bounds_are_taken(write: Write) -
         datetime(2026, 10, 25, 0, 10, tzinfo=UTC),
         datetime(2026, 10, 25, 1, 20, tzinfo=UTC),
     )
-
-
-def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) -> None:
-    path = write(CSV)
-    parser = argparse.ArgumentParser()
-    allocation_map.add_options(parser)
-    options = parser.parse_args([str(path)])
-    (chunk,) = allocation_map.read(options, configuration=Configuration(), now=now)
-    (again,) = allocation_map.read(options, configuration=Configuration(), now=now)
-    (moved,) = allocation_map.read(
-        options, configuration=Configuration(site=SiteOptions(time_zone="Asia/Tokyo")), now=now
-    )
-    assert (chunk.source, chunk.rows_read) == ("allocation-map", 5)
-    assert chunk.id == again.id
-    assert chunk.id != moved.id
-    conformed = conform(chunk.parts[0].frame, ALLOCATIONS, now=now)
-    assert conformed.rejects == ()
-    assert conformed.frame.height == 10
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def polled(*names: str) -> Landing:
     )
     accounting.clock = 7200
     feed = AccountingFeed(SacctCommand(accounting), SacctSettings(source="sacct"), SlurmCluster())
-    landing.take(feed.poll(landing.watermark, now=SPAN.last))
+    landing.poll(feed, SPAN.last)
     return landing
 
 
@@ -160,7 +160,7 @@ def with_texts(forge: Forge) -> Landing:
         return forge(answer, between) if len(between) > 1 else answer
 
     feed = AccountingFeed(SacctCommand(run), SacctSettings(source="sacct"), SlurmCluster())
-    landing.take(feed.poll(landing.watermark, now=SPAN.last))
+    landing.poll(feed, SPAN.last)
     return landing
 
 
@@ -382,7 +382,7 @@ def test_a_poll_of_text_holds_each_job_once(text: str, field: str) -> None:
         RunningJobsFeed(ControllerCommands(squeue, scontrol), "slurm-live:a", SlurmCluster()),
         Landing(),
     )
-    landing.take(feed.poll(landing.watermark, now=datetime(2026, 11, 30, tzinfo=UTC)))
+    landing.poll(feed, datetime(2026, 11, 30, tzinfo=UTC))
     held = {
         (row["job_id"], row["node"], row["gpu"])
         for row in landing.allocations.iter_rows(named=True)

@@ -81,15 +81,15 @@ def live(
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_squeue_tells_lands_and_lands_once(version: str) -> None:
     feed, landing = live(squeue_of(version), fails("no such host")), Landing()
-    landing.take(feed.poll(landing.watermark, now=NOW))
+    landing.poll(feed, NOW)
     whole = read_map(MADE / version / "squeue.json", cluster=SlurmCluster())
     held = {(row["job_id"], row["node"], row["gpu"], row["start"]) for row in whole.allocations}
     assert set(landing.allocations.select("job_id", "node", "gpu", "start").rows()) == held
     assert set(landing.allocations["provenance"]) == {"live_index"}
     before = (landing.jobs, landing.allocations)
-    landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
+    landing.poll(feed, NOW + timedelta(minutes=1))
     # The clock was set back.
-    landing.take(feed.poll(landing.watermark, now=NOW - timedelta(minutes=1)))
+    landing.poll(feed, NOW - timedelta(minutes=1))
     assert landing.jobs.equals(before[0])
     assert landing.allocations.equals(before[1])
 
@@ -100,7 +100,7 @@ def test_the_controller_never_contradicts_the_accounting(version: str) -> None:
     be news.
     """
     landing = Landing()
-    landing.take(live(squeue_of(version), scontrol_of(version)).poll(landing.watermark, now=NOW))
+    landing.poll(live(squeue_of(version), scontrol_of(version)), NOW)
     accounted = {
         row["job_id"]: row for row in reading_of(MADE / version / "sacct.parsable2.txt").jobs
     }
@@ -131,8 +131,8 @@ def test_text_is_asked_for_where_there_is_no_json(version: str) -> None:
         return listing_of(version)
 
     feed, landing = live(squeue, scontrol), Landing()
-    landing.take(feed.poll(landing.watermark, now=NOW))
-    landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
+    landing.poll(feed, NOW)
+    landing.poll(feed, NOW + timedelta(minutes=1))
     # It does not learn JSON.
     assert [("--json" in arguments) for arguments in asked] == [True, False, False]
     assert landing.allocations.height == 15
@@ -147,16 +147,16 @@ def test_when_neither_answers_the_reason_is_that_of_squeue() -> None:
         Landing(),
     )
     with pytest.raises(InputError, match="Unable to contact slurm controller"):
-        landing.take(feed.poll(landing.watermark, now=NOW))
+        landing.poll(feed, NOW)
     assert landing.marks == {}
 
 
 def test_after_json_came_once_a_failure_is_one() -> None:
     answers = iter([squeue_of("24.11.5"), fails("Socket timed out")])
     feed, landing = live(lambda *arguments: next(answers)(), scontrol_of("24.11.5")), Landing()
-    landing.take(feed.poll(landing.watermark, now=NOW))
+    landing.poll(feed, NOW)
     with pytest.raises(InputError, match="Socket timed out"):
-        landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
+        landing.poll(feed, NOW + timedelta(minutes=1))
 
 
 @pytest.mark.parametrize(("version", "told"), [("22.05.8", 1795262400), ("24.11.5", 1795245396)])
@@ -169,7 +169,7 @@ def test_the_clock_of_the_controller(version: str, told: int) -> None:
         live(squeue_of(version), scontrol_of(version), clock=lambda: float(next(ticks))),
         Landing(),
     )
-    landing.take(feed.poll(landing.watermark, now=NOW))
+    landing.poll(feed, NOW)
     assert -104 < feed.outcome.skew_s["slurmctld"] < -99
 
 
@@ -179,7 +179,7 @@ def test_a_record_that_cannot_be_read_is_counted_once_and_the_others_land() -> N
     content = json.dumps(document).encode()
     feed, landing = live(lambda *arguments: content, scontrol_of("24.11.5")), Landing()
     for minute in range(3):
-        landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=minute)))
+        landing.poll(feed, NOW + timedelta(minutes=minute))
     assert landing.rejected == {"index_not_told": 1}
     assert landing.allocations.height == 14
     unknown = [row for row in landing.allocations.iter_rows(named=True) if row["gpu"] is None]
@@ -203,8 +203,8 @@ def test_a_requeued_job_has_an_interval_for_each_run() -> None:
         ).encode()
 
     feed, landing = live(squeue, fails("")), Landing()
-    landing.take(feed.poll(landing.watermark, now=NOW))
-    landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
+    landing.poll(feed, NOW)
+    landing.poll(feed, NOW + timedelta(minutes=1))
     for frame in (landing.jobs, landing.allocations):
         assert [int(start.timestamp()) for start in frame.sort("start")["start"]] == [
             1795245000,
@@ -228,7 +228,7 @@ def test_only_jobs_that_run_are_rows_of_jobs(state: object) -> None:
         live(lambda *arguments: json.dumps({"jobs": [job]}).encode(), fails("")),
         Landing(),
     )
-    landing.take(feed.poll(landing.watermark, now=NOW))
+    landing.poll(feed, NOW)
     assert landing.table(JOBS).is_empty()
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tachograph.catalog.errors import InputError
-from tachograph.sources.slurm.partitions import SlurmNode, parse_partitions, read_partitions
+from tachograph.sources.slurm.partitions import (
+    SlurmNode,
+    SlurmPartition,
+    parse_partitions,
+    read_partitions,
+)
 
 RECORDED = Path(__file__).parent / "recorded"
 OF_22_05 = RECORDED / "22.05.8" / "scontrol_show_partition_and_node.txt"
@@ -35,6 +41,11 @@ def test_recorded_nodes_of_later_versions(version: str) -> None:
     nodes = (RECORDED / version / "scontrol_show_node_d.txt").read_text()
     (gpu,) = parse_partitions(f"{nodes}\nPartitionName=gpu\n   Nodes=gpu[01-02]\n").values()
     assert gpu.nodes == (SlurmNode(4, 64, 512_000.0),) * 2
+
+
+def described(partition: Mapping[str, object]) -> SlurmPartition:
+    (found,) = parse_partitions(json.dumps({"partitions": [partition]})).values()
+    return found
 
 
 def test_json_of_both_commands_in_one_file() -> None:
@@ -70,7 +81,7 @@ def test_json_of_both_commands_in_one_file() -> None:
     )
     assert gpu.node == SlurmNode(8, 96, 900_000.0)
     partition["maximums"] |= {"shares": 1}  # type: ignore[operator]
-    assert parse_partitions(json.dumps({"partitions": [partition]}))["gpu"].whole_nodes is False
+    assert described(partition).whole_nodes is False
 
 
 @pytest.mark.parametrize(
@@ -92,10 +103,10 @@ def test_partitions_that_start_no_job_of_a_user(written: str, closed: bool) -> N
 
 def test_state_and_flags_in_json() -> None:
     partition: dict[str, object] = {"name": "gpu", "partition": {"state": ["DOWN"]}}
-    (gpu,) = parse_partitions(json.dumps({"partitions": [partition]})).values()
+    gpu = described(partition)
     assert (gpu.closed, gpu.of_one_user) == (True, None)
     partition |= {"partition": {"state": ["UP"]}, "flags": ["EXCLUSIVE_USER"]}
-    (gpu,) = parse_partitions(json.dumps({"partitions": [partition]})).values()
+    gpu = described(partition)
     assert (gpu.closed, gpu.of_one_user) == (False, True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from datetime import UTC, datetime
-from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
@@ -15,9 +15,9 @@ from slurm_reading import ReadText, Write
 from tachograph.catalog.chunks import Chunk, Reject
 from tachograph.catalog.config import Configuration, SiteOptions
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS
+from tachograph.catalog.tables import JOBS, TABLES
 from tachograph.lake.conform import conform
-from tachograph.sources import sacct
+from tachograph.sources import allocation_map, sacct
 from tachograph.sources.slurm.records import SlurmCluster
 from tachograph.sources.slurm.sacct_text import read_text as read_content
 
@@ -302,32 +302,42 @@ def test_a_file_that_is_no_accounting_is_an_error_that_says_what_to_do(
     assert caught.value.do
 
 
-def chunks(path: Path, configuration: Configuration, now: datetime) -> list[Chunk]:
+@pytest.mark.parametrize(
+    ("source", "content", "heights"),
+    [
+        (
+            sacct,
+            text(GOOD, row(jobid="x", jobidraw="x")),
+            {"jobs": 1, "steps": 0, "allocations": 2},
+        ),
+        (allocation_map, "job_id,node,gpu\n7,n1,0-1\nx,n1,0\n", {"allocations": 2}),
+    ],
+)
+def test_chunks_fit_the_schema_and_keep_their_id(
+    write: Write, now: datetime, source: ModuleType, content: str, heights: dict[str, int]
+) -> None:
+    path = write(content)
     parser = argparse.ArgumentParser()
-    sacct.add_options(parser)
-    return list(
-        sacct.read(
-            parser.parse_args([str(path), "--trusted"]), configuration=configuration, now=now
-        )
-    )
+    source.add_options(parser)
+    options = parser.parse_args([str(path), "--trusted"])
 
+    def chunk_at(**site: str) -> Chunk:
+        configuration = Configuration(site=SiteOptions(**site))
+        (chunk,) = source.read(options, configuration=configuration, now=now)
+        assert isinstance(chunk, Chunk)
+        return chunk
 
-def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) -> None:
-    path = write(text(GOOD, row(jobid="x", jobidraw="x")))
-    (chunk,) = chunks(path, Configuration(site=SiteOptions(cluster="alpha")), now)
-    assert set(chunk.parts[0].frame["cluster"]) | set(chunk.parts[2].frame["cluster"]) == {"alpha"}
-    (chunk,) = chunks(path, Configuration(), now)
-    assert (chunk.source, chunk.origin, chunk.rows_read) == ("sacct", str(path), 2)
-    jobs, steps, allocations = chunk.parts
-    for part, table in ((jobs, JOBS), (steps, STEPS), (allocations, ALLOCATIONS)):
-        conformed = conform(part.frame, table, now=now)
-        assert conformed.rejects == ()
-        assert conformed.frame.height == part.frame.height
-    assert [reject.reason for reject in jobs.rejects] == ["bad_job_id"]
-    assert jobs.frame["start"].to_list() == [datetime(2026, 1, 1, 0, 1, tzinfo=UTC)]
-    assert chunks(path, Configuration(), now)[0].id == chunk.id
-    changed = Configuration(site=SiteOptions(time_zone="Europe/Berlin"))
-    assert chunks(path, changed, now)[0].id != chunk.id
+    chunk = chunk_at(cluster="alpha")
+    assert (chunk.source, chunk.origin, chunk.rows_read) == (source.NAME, str(path), 2)
+    assert {part.table: part.frame.height for part in chunk.parts} == heights
+    for part in chunk.parts:
+        conformed = conform(part.frame, TABLES[part.table], now=now)
+        assert (conformed.rejects, conformed.frame.height) == ((), part.frame.height)
+        assert set(part.frame["cluster"]) <= {"alpha"}
+    rejects = [reject.reason for part in chunk.parts for reject in part.rejects]
+    assert rejects == ["bad_job_id"]
+    assert chunk_at(cluster="alpha").id == chunk.id
+    assert chunk_at(cluster="alpha", time_zone="Europe/Berlin").id != chunk.id
 
 
 @settings(deadline=None)

@@ -55,26 +55,6 @@ def test_what_is_no_time_is_refused(written: str) -> None:
         instants(written, "UTC")
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "run_s", "expected"),
-    [
-        ("00:30", "01:30", 3600, ((4, 30), (5, 30))),  # ended in the first 1:30
-        ("00:30", "01:30", 7200, ((4, 30), (6, 30))),  # in the second
-        ("01:30", "02:30", 3600, ((6, 30), (7, 30))),  # started in the second
-        ("01:30", "02:30", 7200, ((5, 30), (7, 30))),
-        ("01:50", "01:10", 1200, ((5, 50), (6, 10))),  # the clock went back while it ran
-        ("01:10", "01:50", 2400, ((5, 10), (5, 50))),  # either; the first
-        ("01:10", "01:50", 6000, ((5, 10), (6, 50))),
-    ],
-)
-def test_the_run_time_tells_which_of_two_hours(
-    start: str, end: str, run_s: float, expected: tuple[tuple[int, int], ...]
-) -> None:
-    times = [(), (), *(instants(f"2026-11-01T{written}:00", NEW_YORK) for written in (start, end))]
-    settled = settle(times, run_s)
-    assert settled[2:] == [utc(2026, 11, 1, *parts) for parts in expected]
-
-
 def test_without_run_time_times_stay_in_order() -> None:
     times = [
         instants(f"2026-11-01T{written}:00", NEW_YORK)
@@ -88,16 +68,19 @@ def test_without_run_time_times_stay_in_order() -> None:
     ]
 
 
-@given(st.integers(0, 16 * 3600), st.integers(0, 6 * 3600))
-def test_a_jobs_run_time_is_kept_over_the_change(begun_s: int, run_s: int) -> None:
-    start = utc(2026, 10, 31, 20) + timedelta(seconds=begun_s)
-    end = start + timedelta(seconds=run_s)
-    local = [
-        moment.astimezone(zone(NEW_YORK)).strftime("%Y-%m-%dT%H:%M:%S") for moment in (start, end)
-    ]
-    settled = settle([(), (), *(instants(text, NEW_YORK) for text in local)], run_s)
-    assert settled[2] is not None
-    assert settled[3] is not None
-    assert (settled[3] - settled[2]).total_seconds() == run_s
-    if len(instants(local[0], NEW_YORK)) == 1 or len(instants(local[1], NEW_YORK)) == 1:
-        assert settled[2:] == [start, end]
+@given(st.integers(0, 8 * 3600), st.integers(0, 4 * 3600))
+@example(2 * 3600 + 600, 2400)  # within either of two equal hours: the first
+@example(2 * 3600 + 600, 6000)  # from the first into the second
+@example(3 * 3600 + 600, 1200)  # the wall clock may have gone back while it ran
+def test_the_run_time_tells_which_of_two_hours(begun_s: int, run_s: int) -> None:
+    """Of the instants that the wall clock may mean the first two that lie that far apart."""
+    start, run = utc(2026, 11, 1, 3) + timedelta(seconds=begun_s), timedelta(seconds=run_s)
+    starts, ends = (
+        instants(
+            moment.astimezone(zone(NEW_YORK)).strftime("%Y-%m-%dT%H:%M:%S"),
+            NEW_YORK,
+        )
+        for moment in (start, start + run)
+    )
+    expected = next(moment for moment in starts if moment + run in ends)
+    assert settle([(), (), starts, ends], run_s)[2:] == [expected, expected + run]

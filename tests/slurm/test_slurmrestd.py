@@ -15,7 +15,7 @@ from feeding import Landing
 from polars.testing import assert_frame_equal
 from slurm_reading import MADE, VERSIONS, reading_of
 
-from servers.faulty import Faulty, Reply, SeenRequest, Status, faulty
+from servers.faulty import Faulty, Reply, SeenRequest, faulty
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import JOBS
@@ -102,13 +102,13 @@ def version_of(server: Faulty) -> str:
 def test_accounting_through_rest_is_that_of_the_file(server: Faulty, token: Path) -> None:
     landing = Landing()
     feed = feed_of(server, token, clusters=["demo", "other"])
-    landing.take(feed.poll(landing.watermark, now=NOW))
+    landing.poll(feed, NOW)
     version = version_of(server)
     whole = frame_of(reading_of(MADE / version / "sacct.json").jobs, JOBS)
     whole = whole.sort("job_id").drop("saved")
     assert_frame_equal(landing.jobs.sort("job_id").drop("saved"), whole)
     before = len(server.requests)
-    landing.take(feed.poll(landing.watermark, now=NOW.replace(hour=13)))
+    landing.poll(feed, NOW.replace(hour=13))
     feed.close()
     assert len(server.requests) == before + 1  # the version is asked for once
     query = parse_qs(urlsplit(server.requests[-1].path).query)
@@ -124,12 +124,10 @@ def test_accounting_through_rest_is_that_of_the_file(server: Faulty, token: Path
 def test_a_version_that_is_not_listed_is_found_by_trying(version: str, token: Path) -> None:
     with faulty(slurmrestd(version, lists=False)) as server:
         landing = Landing()
-        landing.take(feed_of(server, token).poll(landing.watermark, now=NOW))
+        landing.poll(feed_of(server, token), NOW)
         assert landing.jobs.height == 18
     with faulty(slurmrestd(version, lists=False)) as server:
-        landing.take(
-            feed_of(server, token, api=API[version], name="fixed").poll(landing.watermark, now=NOW)
-        )
+        landing.poll(feed_of(server, token, api=API[version], name="fixed"), NOW)
         assert len(server.requests) == 1
 
 
@@ -141,10 +139,10 @@ def test_a_token_that_is_refused_says_how_to_make_one_and_a_new_one_is_taken(
     with pytest.raises(
         InputError, match=r"the token is refused.*token_file: scontrol token lifespan"
     ) as caught:
-        landing.take(feed.poll(landing.watermark, now=NOW))
+        landing.poll(feed, NOW)
     assert "old" not in str(caught.value)
     token.write_text("abc", encoding="utf-8")
-    landing.take(feed.poll(landing.watermark, now=NOW))
+    landing.poll(feed, NOW)
     assert landing.jobs.height == 18
 
 
@@ -171,23 +169,15 @@ def test_an_answer_that_is_none_moves_nothing(body: bytes, said: str, token: Pat
     with faulty(answering(body)) as server:
         landing = Landing()
         with pytest.raises(InputError, match=said):
-            landing.take(feed_of(server, token, api="v0.0.42").poll(landing.watermark, now=NOW))
+            landing.poll(feed_of(server, token, api="v0.0.42"), NOW)
         assert landing.marks == {}
 
 
 def test_nothing_found_is_an_answer(token: Path) -> None:
     with faulty(answering(EMPTY)) as server:
         landing = Landing()
-        landing.take(feed_of(server, token, api="v0.0.38").poll(landing.watermark, now=NOW))
+        landing.poll(feed_of(server, token, api="v0.0.38"), NOW)
         assert landing.marks == {"sacct:sacct": NOW}
-
-
-@pytest.mark.slow
-def test_a_server_error_is_tried_again(server: Faulty, token: Path) -> None:
-    server.faults += [Status(503, {"Retry-After": "0"})]
-    landing = Landing()
-    landing.take(feed_of(server, token, attempts=2).poll(landing.watermark, now=NOW))
-    assert landing.jobs.height == 18
 
 
 def test_running_jobs_through_rest(server: Faulty, token: Path) -> None:
@@ -202,7 +192,7 @@ def test_running_jobs_through_rest(server: Faulty, token: Path) -> None:
         convert_settings(raw, slurm_live.SETTINGS, where="test"), configuration=Configuration()
     )
     landing = Landing()
-    landing.take(feed.poll(landing.watermark, now=NOW))
+    landing.poll(feed, NOW)
     feed.close()
     assert landing.allocations.height == 15
     assert set(landing.jobs["state"]) == {"RUNNING"}

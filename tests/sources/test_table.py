@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from tachograph.catalog.config import Configuration, SiteOptions
-from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import TABLES
 from tachograph.lake.conform import conform
 from tachograph.sources.table import add_options, read, read_file
@@ -296,6 +296,41 @@ def test_jobs_of_another_scheduler(tmp_path: Path) -> None:
     assert ("missing_mark", "end", 1) not in reasons
 
 
+def test_jobs_are_found_by_their_node_lists(tmp_path: Path) -> None:
+    path = _csv(
+        tmp_path,
+        "id,began,ended,hosts,gpus,state\n"
+        '7,2026-07-01 12:00,2026-07-01 13:00,"n[1-2],login.example.org",4,DONE\n'
+        "8,2026-07-01 12:00,,n3,,RUNNING\n"
+        "9,2026-07-01 12:00,,n3,0,RUNNING\n"
+        "10,,,n3,1,RUNNING\n"
+        "11,2026-07-01 12:00,,n[3-1],1,RUNNING\n"
+        "12,2026-07-01 12:00,,n3,1,PENDING\n"
+        "13,2026-07-01 12:00,,None assigned,1,CANCELLED\n",
+    )
+    mapping = parse("""
+        table = "jobs"
+        [columns]
+        id = "job_id"
+        began = "start"
+        ended = "end"
+        hosts = "node_list"
+        gpus = "gpus"
+        state = "state"
+    """)
+    (chunk,) = read_file(path, mapping, cluster="big")
+    jobs, held = chunk.parts
+    assert held.table == "allocations"
+    start, end = (datetime(2026, 7, 1, hour, tzinfo=UTC) for hour in (12, 13))
+    rows = conform(held.frame, TABLES["allocations"], now=NOW).frame
+    assert rows.select("cluster", "job_id", "node", "gpu", "start", "end", "provenance").rows() == [
+        *(("big", "7", node, None, start, end, "node_list") for node in ("n1", "n2", "login")),
+        ("big", "8", "n3", None, start, None, "node_list"),
+    ]
+    counted = [(reject.reason, reject.column, reject.count) for reject in jobs.rejects]
+    assert ("bad_node_list", "node_list", 1) in counted
+
+
 def test_parquet_devices_and_allocations(tmp_path: Path) -> None:
     path = tmp_path / "inventory.parquet"
     pl.DataFrame(
@@ -355,24 +390,6 @@ def test_jobs_and_steps_that_samples_name(tmp_path: Path) -> None:
         ("home", "7", "0", "n1", 0, begin, begin.replace(second=10)),
         ("home", "7", "1", "n1", 0, begin.replace(second=10), begin.replace(second=30)),
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            'table = "devices"\ngpu.constant = 0\nnode.constant = "n"\njob.column = "j"\ncolumns.m = "model"',
-            "job: not",
-        ),
-        (
-            'time.column = "t"\nnode.constant = "n"\ngpu.constant = 0\nstep.column = "s"\ncolumns.u = "gpu_util"',
-            "step: ",
-        ),
-    ],
-)
-def test_a_job_where_there_is_none(text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse(text)
 
 
 def test_units_may_differ_between_the_columns_of_one_counter(tmp_path: Path) -> None:

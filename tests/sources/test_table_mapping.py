@@ -46,6 +46,8 @@ columns.u = "gpu_util"
             GOOD + "metric = { column = 'm', value = 'v' }\ncolumns.'a{gpu}' = 'power_w'",
             "long file",
         ),
+        ("table = 'devices'\njob.column = 'j'\ncolumns.a = 'model'", "job: not"),
+        (GOOD + "step.column = 's'", "step: "),
         (GOOD + "devices.v = 'power_w'", "devices.'v': no column 'power_w'"),
         (
             GOOD + "table = 'node_samples'\ndevices.v = 'model'",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.catalog.errors import ConfigError, InputError
-from tachograph.sources.times import is_local, read_times
+from tachograph.sources.times import read_times
 
 MOMENT = datetime(2026, 4, 14, 22, 8, 52, tzinfo=UTC)
 SECONDS = 1776204532
@@ -147,9 +147,3 @@ def test_one_wall_clock_time_agrees_with_the_standard_library(
     exists = expected.astimezone(ZoneInfo(zone_name)).replace(tzinfo=None) == wall
     assert times.values.to_list() == ([expected] if exists else [None])
     assert times.bad.to_list() == [not exists]
-
-
-def test_only_wall_clocks_need_the_order_of_rows() -> None:
-    assert is_local("iso", "Europe/Berlin")
-    assert not is_local("epoch_ms", "Europe/Berlin")
-    assert not is_local("auto", "UTC")

@@ -75,10 +75,21 @@ def test_the_command_writes_the_same(opened: OpenLake, study_lake: Path, tmp_pat
         study_lake, "-o", str(tmp_path / "a"), "--figure", "6", "--format", "svg", "--json"
     )
     written = opened.study(["6"]).write(tmp_path / "b", formats=["svg"])
-    assert json.loads(done.out)["files"] == list(written.files)
+    printed = json.loads(done.out)
+    assert printed == json.loads((tmp_path / "a" / "study.json").read_text("utf-8"))
+    assert printed["files"] == list(written.files)
     for name in written.files:
         if name.startswith("06"):
             assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_a_changed_configuration_is_reported(study_lake: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.toml").write_text("[filters]\nmin_elapsed_s = 1\n", encoding="utf-8")
+    changed = ("--config", str(tmp_path / "other.toml"), "--figure", "6", "--format", "svg")
+    done = figures(study_lake, "-o", str(tmp_path / "a"), *changed)
+    assert "the configuration changed after the last analysis" in done.err
+    study = json.loads((tmp_path / "a" / "study.json").read_text("utf-8"))
+    assert study["dataset"]["stale"] is True
 
 
 @pytest.mark.parametrize(("window", "places"), [(1, 2), (5, 10), (15, 30), (30, 60)])

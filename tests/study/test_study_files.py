@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ import polars as pl
 import pytest
 from studied_lake import figures
 
-from tachograph.annexes.lab.figures.registry import FIGURES
+from madelake import job, make_lake, summarized, utc
+from tachograph.annexes.lab.figures.registry import FIGURES, QUESTIONS
 
 SMALL = ("--figure", "spatial_imbalance", "--format", "svg")
 
@@ -22,6 +24,9 @@ def test_every_file_that_is_named_is_there(study_lake: Path, tmp_path: Path) -> 
     folder = tmp_path / "a" / "study"
     done = figures(study_lake, "-o", str(folder), "--format", "svg")
     assert done.code == 0, done.err
+    logged = [f"{what} {entry.name}" for what in ("compute", "draw") for entry in FIGURES]
+    steps = [line.rpartition(" (")[0] for line in done.err.splitlines()]
+    assert list(filter(None, steps)) == logged
     study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
     assert sorted(path.name for path in folder.iterdir()) == study["files"]
     for entry in FIGURES:
@@ -30,6 +35,10 @@ def test_every_file_that_is_named_is_there(study_lake: Path, tmp_path: Path) -> 
         assert (folder / f"{entry.stem}.svg").exists() is beside["drawn"]
         for name in beside["tables"].values():
             assert pl.read_csv(folder / name).width > 0
+        (line,) = re.findall(rf"^ *{entry.number} +{entry.name} .*", done.out, re.MULTILINE)
+        assert ("not drawn; " in line) is not beside["drawn"]
+    for name, question in QUESTIONS.items():
+        assert f"{name}  {question[:40]}" in done.out
     assert f"{len(study['files'])} files in {folder}" in done.out
 
 
@@ -59,17 +68,43 @@ def test_a_study_json_that_lies_removes_nothing_else(study_lake: Path, tmp_path:
     assert figures(study_lake, "-o", str(tmp_path), *SMALL).code == 0
 
 
-def test_a_file_in_the_place_of_the_folder(study_lake: Path, tmp_path: Path) -> None:
-    file = tmp_path / "study"
-    file.write_text("mine", encoding="utf-8")
-    done = figures(study_lake, "-o", str(file))
-    assert (done.code, done.out) == (2, "")
-    assert done.err == f"tachograph: {file}: is a file, not a folder; name another folder with -o\n"
+@pytest.mark.parametrize(
+    ("arguments", "code", "reported"),
+    [
+        (("--format", "gif"), 2, "no format 'gif'; use pdf, svg, png"),
+        (("--figure", "spatial"), 6, "no figure 'spatial'"),
+        (("--user", "zoe"), 6, "your choice leaves out all 6 jobs"),
+        (("--excluded",), 2, "unrecognized arguments: --excluded"),
+        (("--window", "often"), 2, "'often' is not a number from 1 to 30"),
+        (("-o", __file__), 2, f"{__file__}: is a file, not a folder; name another folder with -o"),
+    ],
+)
+def test_mistakes_are_one_line(
+    study_lake: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, reported: str
+) -> None:
+    done = figures(study_lake, "-o", str(tmp_path / "study"), *arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+    assert reported in done.err
+    assert not (tmp_path / "study").exists()
+
+
+def test_lakes_without_jobs(tmp_path: Path) -> None:
+    make_lake(tmp_path / "raw", jobs=[job("1", utc(1), utc(2))])
+    samples = [{"t": utc(1), "node": "n1", "gpu": 0, "gpu_util": 0.5}]
+    summarized(make_lake(tmp_path / "idle", gpu_samples=samples))
+    for name, reported in (
+        ("raw", "nothing was analyzed yet; run `tachograph analyze`\n"),
+        ("idle", "there is no job to study"),
+    ):
+        done = figures(tmp_path / name, "-o", str(tmp_path / "study"))
+        assert (done.code, reported in done.err) == (5, True), done.err
+        assert not (tmp_path / "study").exists()
 
 
 _LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+sys.dont_write_bytecode = True  # it would be cut off, and read by other processes
 from tachograph.cli import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -25,6 +25,11 @@ def share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
+def some(name: str, number: int, whole: float) -> Row:
+    """Facts on some of the jobs."""
+    return {f"{name}_jobs": number, f"{name}_share": share(number, whole)}
+
+
 def known(jobs: Jobs, *names: str) -> list[Job]:
     return [job for job in jobs if all(job[name] is not None for name in names)]
 
@@ -74,8 +79,8 @@ def _median(row: Row) -> float:
 
 def figure_2(jobs: Jobs, pipe: str) -> Expected:
     pipes = [pipe for pipe, name in PIPES.items() if known(jobs, f"{name}_mean")]
-    some = known(jobs, "pipes")
-    mine = known(some, *(f"{PIPES[pipe]}_mean" for pipe in pipes))
+    measured = known(jobs, "pipes")
+    mine = known(measured, *(f"{PIPES[pipe]}_mean" for pipe in pipes))
     groups = grouped((tuple(pipe in job["pipes"] for pipe in pipes), job) for job in mine)
     ordered = sorted(
         groups.items(), key=lambda item: (-len(item[1]), *(not used for used in item[0]))
@@ -93,16 +98,17 @@ def figure_2(jobs: Jobs, pipe: str) -> Expected:
         sum(not job["pipes"] for job in mine),
     )
     facts = {
-        "jobs": len(mine), "jobs_without_pipes": len(jobs) - len(some), "jobs_with_some_pipes": len(some) - len(mine),
-        "measured_pipes": ", ".join(NAMES[pipe] for pipe in pipes), "several_jobs": several,
-        "several_share": share(several, len(mine)), "none_jobs": none, "none_share": share(none, len(mine)),
+        "jobs": len(mine), "jobs_without_pipes": len(jobs) - len(measured),
+        "jobs_with_some_pipes": len(measured) - len(mine),
+        "measured_pipes": ", ".join(NAMES[pipe] for pipe in pipes),
+        **some("several", several, len(mine)), **some("none", none, len(mine)),
         "combinations": len(rows), "combinations_not_drawn": max(0, len(rows) - 12),
         "jobs_not_drawn": sum(row["jobs"] for row in rows[12:]),
     }  # fmt: skip
     totals = []
     for each in pipes:
         users = sum(each in job["pipes"] for job in mine)
-        facts |= {f"{each}_jobs": users, f"{each}_share": share(users, len(mine))}
+        facts |= some(each, users, len(mine))
         totals.append({"pipe": each, "jobs": users, "share": users / len(mine)})
     for place, row in enumerate(rows[:3], 1):
         facts[f"combination_{place}"] = row["combination"]
@@ -131,13 +137,9 @@ def figure_3(jobs: Jobs, pipe: str) -> Expected:
         ("at_least_80", sum(peak >= 0.8 for peak in peaks)),
         ("at_least_90", sum(peak >= 0.9 for peak in peaks)),
     ):
-        facts |= {f"{name}_jobs": number, f"{name}_share": number / len(peaks)}
+        facts |= some(name, number, len(peaks))
     fits = sum(peak * 80 <= 0.9 * 40 for peak in peaks)
-    facts |= {
-        "smaller_gib": 40.0,
-        "fits_smaller_jobs": fits,
-        "fits_smaller_share": fits / len(peaks),
-    }
+    facts |= {"smaller_gib": 40.0, **some("fits_smaller", fits, len(peaks))}
     return facts | {"median": median(peaks)}, {"histogram": bins, "cumulative": steps(peaks)}
 
 
@@ -285,11 +287,7 @@ def bands(column: str) -> Callable[[Jobs, str], Expected]:
                 sum(number > 0 for number, _ in used),
                 [job for number, job in used if number == 1],
             )
-            facts |= {
-                "seen_jobs": active,
-                "one_gpu_jobs": len(one),
-                "one_gpu_share": share(len(one), active),
-            }
+            facts |= {"seen_jobs": active, **some("one_gpu", len(one), active)}
             facts["one_gpu_unused_gpu_hours"] = math.fsum(
                 job["gpu_hours_never_used"] or 0.0 for job in one
             )
@@ -299,16 +297,8 @@ def bands(column: str) -> Callable[[Jobs, str], Expected]:
 
 
 def _beyond(prefix: str, values: Sequence[float]) -> Row:
-    found: Row = {}
-    for name, number in (
-        ("even", sum(v < 0.3 for v in values)),
-        ("uneven", sum(v > 0.7 for v in values)),
-    ):
-        found |= {
-            f"{prefix}{name}_jobs": number,
-            f"{prefix}{name}_share": share(number, len(values)),
-        }
-    return found
+    even, uneven = sum(v < 0.3 for v in values), sum(v > 0.7 for v in values)
+    return some(f"{prefix}even", even, len(values)) | some(f"{prefix}uneven", uneven, len(values))
 
 
 def _band(util: float) -> str:
@@ -321,8 +311,11 @@ def by_type(column: str) -> Callable[[Jobs, str], Expected]:
     def figure(jobs: Jobs, pipe: str) -> Expected:
         mine = known(jobs, column, "gpu_util_mean")
         letters = NAMES | {"tensor": "T"}
-        pipes = [("+".join(letters[p] for p in PIPES if p in job["pipes"]) or "none", max(0.0, job[column]))
-                 for job in known(mine, "pipes")]  # fmt: skip
+
+        def group_of(job: Row) -> str:
+            return "+".join(letters[p] for p in PIPES if p in job["pipes"]) or "none"
+
+        pipes = [(group_of(job), max(0.0, job[column])) for job in known(mine, "pipes")]
         types = [(job[bound(pipe)], max(0.0, job[column])) for job in known(mine, bound(pipe))]
         facts: Row = {"jobs": len(mine), "pipe": pipe}
         tables: Tables = {}
@@ -336,6 +329,11 @@ def by_type(column: str) -> Callable[[Jobs, str], Expected]:
             rows = [row | {"drawn": place < 8} for place, row in enumerate(rows)]
             tables |= {part: rows, f"{part}_cumulative": _curves(rows, grouped(members))}
             facts |= {f"{part}_jobs": len(members)} | _medians(part, rows)
+        drawn = {row["group"] for row in tables["pipes"] if row["drawn"]}
+        facts["shown_jobs"] = sum(
+            job[bound(pipe)] is not None or (job["pipes"] is not None and group_of(job) in drawn)
+            for job in mine
+        )
         return facts, tables
 
     return figure

@@ -41,31 +41,28 @@ PEAK_B_PER_S = {"A100 SXM 40GB": 1.555e12, "A100 SXM 80GB": 2.039e12}
 HBM_GB = {"A100 SXM 40GB": 40, "A100 SXM 80GB": 80}
 # columns of the figures
 USED = (
+    "gpus",
+    "elapsed_s",
+    "gpu_hours",
+    "samples",
+    "gpus_seen",
+    "gpus_never_used",
+    "gpu_model",
+    "hbm_mib",
+    "hbm_peak_fraction",
+    "energy_j",
+    "energy_j_estimated",
+    "energy_gpus",
+    "spatial_imbalance",
+    "temporal_imbalance",
+    "pipes",
+    "intensity_histogram",
     *(
-        "gpus",
-        "elapsed_s",
-        "gpu_hours",
-        "samples",
-        "gpus_seen",
-        "gpus_never_used",
-        "gpu_model",
-        "hbm_mib",
-    ),
-    *(
-        "hbm_peak_fraction",
-        "energy_j",
-        "energy_j_estimated",
-        "energy_gpus",
-        "spatial_imbalance",
-        "temporal_imbalance",
-        "pipes",
-    ),
-    *(
-        f"{name}{end}"
+        f"{what}{end}"
         for end in ENDS.values()
-        for name in ("bound", "memory_fraction", "idle_fraction")
+        for what in ("bound", "memory_fraction", "idle_fraction")
     ),
-    *("intensity_histogram", *(f"{name}_mean" for name in COMPARED)),
+    *(f"{name}_mean" for name in COMPARED),
 )
 
 

@@ -14,6 +14,7 @@ import duckdb
 import polars as pl
 import pytest
 from neighbours import neighbour
+from polars.testing import assert_frame_equal
 from simulated_lake import command, lake_of
 
 from in_process import run_here
@@ -25,45 +26,34 @@ layouts = neighbour("../benchmarks", "notebook_layout")
 P = "nersc_ldms_dcgm_"
 # what the notebooks name, file by file
 READ_OF_FIRST = {
-    *("JobID", "step", "hostname", "gpu_id", "ts_ns"),
-    *(
-        P + name
-        for name in (
-            "gpu_utilization",
-            "fp16_active",
-            "fp32_active",
-            "fp64_active",
-            "tensor_active",
-        )
-    ),
-    *(P + name for name in ("dram_active", "fb_used")),
+    "JobID",
+    "step",
+    "hostname",
+    "gpu_id",
+    "ts_ns",
+    f"{P}gpu_utilization",
+    f"{P}fp16_active",
+    f"{P}fp32_active",
+    f"{P}fp64_active",
+    f"{P}tensor_active",
+    f"{P}dram_active",
+    f"{P}fb_used",
 }
 READ_OF_SECOND = {
     "JobID",
     "hostname",
     "gpu_id",
     "ts_ns",
-    P + "gpu_utilization",
-    P + "total_energy_consumption",
+    f"{P}gpu_utilization",
+    f"{P}total_energy_consumption",
 }
 OF_BOTH = {
-    *(
-        "dram_active",
-        "fb_used",
-        "fp16_active",
-        "fp32_active",
-        "fp64_active",
-        "sm_active",
-        "gpu_utilization",
-    ),
-    *(
-        "nvlink_rx_bytes",
-        "nvlink_tx_bytes",
-        "pcie_rx_bytes",
-        "pcie_tx_bytes",
-        "gpu_temp",
-        "tensor_active",
-    ),
+    f"{P}sm_active",
+    f"{P}nvlink_rx_bytes",
+    f"{P}nvlink_tx_bytes",
+    f"{P}pcie_rx_bytes",
+    f"{P}pcie_tx_bytes",
+    f"{P}gpu_temp",
 }
 # what devices.csv adds on the ordinary way, and the accounting that the study's file does not have
 OTHERS = {
@@ -83,17 +73,13 @@ class Study:
 
 
 def read_layout(
-    layout: Any, files: list[Path], lake: Path, *, configuration: Path | None = None
+    layout: Any, files: list[Path], lake: Path, *, accounting: Path | None = None
 ) -> Lake:
-    """Return the lake of the study's files, analyzed."""
-    common = [
-        "--config",
-        str(configuration or layout.tachograph / "tachograph.toml"),
-        "--lake",
-        str(lake),
-    ]
+    """Return the lake of the study's files, analyzed; `accounting` instead of the study's."""
+    slurm = accounting or layout.notebooks / "slurm.csv"
+    common = ["--config", str(layout.tachograph / "tachograph.toml"), "--lake", str(lake)]
     command("ingest", "ldms", *map(str, files), *common)
-    command("ingest", "sacct", str(layout.notebooks / "slurm.csv"), "--trusted", *common)
+    command("ingest", "sacct", str(slurm), "--trusted", *common)
     command("analyze", "--as-of", layout.cluster.plan.end.isoformat(), "--threads", "1", *common)
     return Lake.open(str(lake))
 
@@ -121,7 +107,7 @@ def test_columns_and_types(study: Study) -> None:
     )
     assert set(first) >= READ_OF_FIRST
     assert set(second) >= READ_OF_SECOND
-    assert {name.removeprefix(P) for name in (*first, *second) if name.startswith(P)} >= OF_BOTH
+    assert {*first, *second} >= OF_BOTH
     assert types(study.layout.notebooks / "ldms.parquet") == first
     for found in (first, second):
         assert {found[name] for name in ("JobID", "step", "hostname")} == {"VARCHAR"}
@@ -182,7 +168,7 @@ def test_chunks_of_any_size_give_the_same(study: Study, tmp_path: Path) -> None:
     for number, file in enumerate(files):
         rows.slice(number * (rows.height // 3 + 1), rows.height // 3 + 1).write_parquet(file)
     lake = read_layout(study.layout, files, tmp_path / "lake")
-    columns = [
+    columns = (
         "job_id",
         "samples",
         "gpus",
@@ -190,15 +176,9 @@ def test_chunks_of_any_size_give_the_same(study: Study, tmp_path: Path) -> None:
         "gpu_util_mean",
         "spatial_imbalance",
         "coverage",
-    ]
-    found, whole = (
-        read_summaries(lake).select(columns).sort("job_id") for lake in (lake, study.lake)
     )
-    assert found.select("job_id", "samples", "gpus").equals(
-        whole.select("job_id", "samples", "gpus")
-    )
-    for name in columns[3:]:
-        assert found[name].to_list() == pytest.approx(whole[name].to_list(), rel=1e-6)
+    found, whole = (read_summaries(each).select(columns) for each in (lake, study.lake))
+    assert_frame_equal(found, whole, check_row_order=False, rel_tol=1e-6)
 
 
 def test_numbers_as_programs_write_them(study: Study, tmp_path: Path) -> None:
@@ -212,15 +192,7 @@ def test_numbers_as_programs_write_them(study: Study, tmp_path: Path) -> None:
     accounting.with_columns(pl.col("JobID", "NNodes").cast(pl.Float64)).write_csv(
         tmp_path / "slurm.csv"
     )
-    common = [
-        "--config",
-        str(study.layout.tachograph / "tachograph.toml"),
-        "--lake",
-        str(tmp_path / "lake"),
-    ]
-    command("ingest", "ldms", str(file), *common)
-    command("ingest", "sacct", str(tmp_path / "slurm.csv"), "--trusted", *common)
-    lake = Lake.open(str(tmp_path / "lake"))
+    lake = read_layout(study.layout, [file], tmp_path / "lake", accounting=tmp_path / "slurm.csv")
     jobs = set(study.layout.jobs.get_column("job_id"))
     assert set(lake.latest(JOBS).get_column("job_id")) == jobs
     assert set(lake.latest(ALLOCATIONS).select("job_id", "step").rows()) == {
@@ -238,20 +210,11 @@ def test_fewer_nodes_than_the_accounting_has(study: Study, tmp_path: Path) -> No
     first = accounting.item(0, "JobID")
     twice = pl.when(pl.col("JobID") == first).then(pl.col("NNodes") * 2).otherwise("NNodes")
     accounting.with_columns(twice.alias("NNodes")).write_csv(tmp_path / "slurm.csv")
-    common = [
-        "--config",
-        str(study.layout.tachograph / "tachograph.toml"),
-        "--lake",
-        str(tmp_path / "lake"),
-    ]
-    command("ingest", "ldms", str(study.layout.notebooks / "ldms_set1.parquet"), *common)
-    command("ingest", "sacct", str(tmp_path / "slurm.csv"), "--trusted", *common)
-    command(
-        "analyze", "--as-of", study.layout.cluster.plan.end.isoformat(), "--threads", "1", *common
-    )
+    files = [study.layout.notebooks / "ldms_set1.parquet"]
+    lake = read_layout(study.layout, files, tmp_path / "lake", accounting=tmp_path / "slurm.csv")
     found, whole = (
-        read_summaries(lake).filter(pl.col("job_id") == first).row(0, named=True)
-        for lake in (Lake.open(str(tmp_path / "lake")), study.lake)
+        read_summaries(each).filter(pl.col("job_id") == first).row(0, named=True)
+        for each in (lake, study.lake)
     )
     assert found["coverage"] == pytest.approx(whole["coverage"] / 2)
     assert (found["gpus"], found["gpu_hours"]) == (None, None)

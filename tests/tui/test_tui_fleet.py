@@ -9,9 +9,9 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from tachograph.annexes.watch.live.snapshot import GpuId
+from tachograph.annexes.watch.tui.app import SCREENS
 from tachograph.annexes.watch.tui.fleet import FleetScreen
 from tachograph.annexes.watch.tui.header import footer
-from tachograph.annexes.watch.tui.screens import SCREENS
 from tui_screens import ByHand, app_of, lines_of, screen, settled, watching
 
 SIZES = ((80, 24), (120, 40), (200, 50))

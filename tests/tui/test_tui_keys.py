@@ -7,14 +7,15 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tachograph.annexes.watch.live.monitor import Monitor
 from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
 from tachograph.annexes.watch.live.view import GpuHistory
-from tachograph.annexes.watch.tui import keys, screens
-from tachograph.annexes.watch.tui.app import WatchApp
+from tachograph.annexes.watch.tui import keys
+from tachograph.annexes.watch.tui.app import SCREENS, WatchApp
 from tachograph.annexes.watch.tui.fleet_table import COLUMNS
 from tachograph.annexes.watch.tui.help import ABBREVIATIONS, real_sentence
 from tachograph.judge.workload.settings import WorkloadSettings
@@ -30,11 +31,7 @@ def test_a_key_does_something(key: keys.ScreenKey) -> None:
     if not key.place or key.action.startswith("app."):
         owner: type = WatchApp
     else:
-        entry = screens.SCREENS[key.place]
-        module = __import__(
-            f"tachograph.annexes.watch.tui.{entry.module}", fromlist=[entry.class_name]
-        )
-        owner = getattr(module, entry.class_name)
+        owner = cast("type", SCREENS[key.place][0])
     assert callable(getattr(owner, method))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from rich.segment import Segment
 from scenes import JOB, Scene, drawn, text_of, view_of
 from syrupy.assertion import SnapshotAssertion
 
@@ -123,6 +124,29 @@ def test_a_job_with_stragglers(width: int, gpus: int, snapshot: SnapshotAssertio
     text = _lines(job_lines(view, job, "stragglers first", 0, width=width))
     assert all(len(line) <= width for line in text.split("\n"))
     assert "\n".join(text.split("\n")[:60]) == snapshot
+
+
+@pytest.mark.parametrize("width", [79, 199])
+def test_header_and_screens_show_the_same_class_of_a_gpu(width: int) -> None:
+    """A GPU that a job holds without work is "idle, held" everywhere, not only in the header."""
+    clock = Clock()
+    scene = Scene(8, clock=clock, slow=(), idle=(5,))
+    view = view_of(scene, clock, polls=24, step_s=15.0)
+    job = job_facts(view, JOB)
+    assert job is not None
+    above = text_of(
+        [
+            [Segment(text) for text, _ in line]
+            for line in header(view, HeaderState("every 1 s"), width=width)
+        ]
+    )
+    assert "H 1 held idle" in above
+    text = _lines(job_lines(view, job, "by index", 0, width=width))
+    assert "H 1 idle, held" in text
+    (row,) = [line for line in text.splitlines() if "sim001:5 H" in line]
+    assert "H idle, held" in row
+    assert "H idle, held" in text_of(focus(view, view.snapshot.gpus[5], width=width))
+    assert ". idle" not in text
 
 
 def test_a_job_of_one_gpu(snapshot: SnapshotAssertion) -> None:

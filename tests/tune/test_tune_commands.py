@@ -34,22 +34,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     patch = pytest.MonkeyPatch()
     with patch.context() as inside, (folder / "printed.json").open("w", encoding="utf-8") as out:
         inside.setattr("sys.stdout", out)
-        assert (
-            main(
-                [
-                    "lab",
-                    "accuracy",
-                    "--jobs",
-                    str(JOBS),
-                    "--seed",
-                    "5",
-                    "--keep",
-                    str(folder / "kept"),
-                    "--json",
-                ]
-            )
-            == 0
-        )
+        command = f"lab accuracy --jobs {JOBS} --seed 5 --json --keep"
+        assert main([*command.split(), str(folder / "kept")]) == 0
     return folder
 
 
@@ -194,25 +180,11 @@ def test_proposals_lie_between_rest_and_work(
 
 
 def test_text_names_both_settings(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = (
-        "lab",
-        "tune",
-        "--propose",
-        "--truth",
-        kept / "kept" / "cluster",
-        "--lake",
-        kept / "kept" / "lake",
-    )
-    code, out, err = run(capsys, *words)
+    truth, lake = kept / "kept" / "cluster", kept / "kept" / "lake"
+    code, out, err = run(capsys, "lab", "tune", "--propose", "--truth", truth, "--lake", lake)
     assert code == 0, err
-    for text in (
-        "classes.level.power",
-        "labelled jobs of",
-        "configured",
-        "proposed",
-        "Not written",
-    ):
-        assert text in out
+    words = ("classes.level.power", "labelled jobs of", "configured", "proposed", "Not written")
+    assert [text for text in words if text not in out] == []
 
 
 def test_a_configuration_that_tune_did_not_write_stays(
@@ -268,17 +240,8 @@ def test_options_that_do_not_fit_are_errors(
     lake = kept / "kept" / "lake"
     assert run(capsys, "lab", "tune", "--lake", lake)[0] == 2
     assert run(capsys, "lab", "tune", "--truth", tmp_path, "--lake", lake)[0] == 4
-    code, _, err = run(
-        capsys,
-        "lab",
-        "tune",
-        "--truth",
-        kept / "kept" / "cluster",
-        "--lake",
-        lake,
-        "-o",
-        tmp_path / "a.toml",
-    )
+    written = ("-o", tmp_path / "a.toml")
+    code, _, err = run(capsys, "lab", "tune", "--truth", tmp_path, "--lake", lake, *written)
     assert (code, "--output needs --propose" in err) == (2, True)
     assert run(capsys, "lab", "accuracy", "--jobs", "3")[0] == 2
     code, _, err = run(capsys, "lab", "accuracy", "--jobs", "40", "--seed", "-1")

@@ -70,7 +70,7 @@ def test_job_ledger_and_advice_agree(
     lake = Lake.open(str(folder / "lake"))
     site = read_site(lake, settings)
     _, _, freed = read_ledger(lake, settings, JobFilter(), LEDGER_COLUMNS)
-    past = {job.key: job for job in read_past_jobs(lake, settings, JobFilter())}
+    past = {job.key: job for job in read_past_jobs(lake, settings, JobFilter(), site)}
     jobs = read_summaries(lake)
     needs = read_needs(lake, jobs)
     verdicts = read_verdicts(lake, jobs.filter(jobs["job_key"].is_in(list(needs))))

@@ -22,6 +22,7 @@ from tachograph.judge.judge import judge_jobs, rules_in_use
 from tachograph.judge.waste import LEAST_HOURS, with_hours
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries, read_verdicts
+from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import timelines_of
 
 HOURS = {"never_used": 1.0, "hung": 2.0, "cold_start": 4.0, "idle": 8.0, "imbalance": 16.0}
@@ -107,17 +108,16 @@ def test_the_least_hours_and_covered_findings_have_them() -> None:
 def judged(job: dict[str, Any], gpu_rows: pl.DataFrame, rows: pl.DataFrame) -> Any:
     """A job's row and its findings that hold {code: row}, by the whole judge."""
     configuration = Configuration()
-    tables = judge_jobs(
+    tables = JobTables(
         columns([job]),
         gpu_rows,
         timelines_of(rows, idle_util=configuration.thresholds.idle_util),
         JOB_NODE_MINUTES.empty(),
-        configuration=configuration,
-        ruleset=rules_in_use(configuration),
     )
-    holding = tables.findings.filter(pl.col("verdict") == "yes")
+    judged_job = judge_jobs(tables, configuration, rules_in_use(configuration))
+    holding = judged_job.findings.filter(pl.col("verdict") == "yes")
     findings = {row["code"]: row for row in holding.iter_rows(named=True)}
-    return tables.jobs.row(0, named=True), findings
+    return judged_job.jobs.row(0, named=True), findings
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
+import polars as pl
 import pytest
 
 import tachograph
 from jobframes import frame
+from tachograph.api.choices import JobChoice
 from tachograph.api.open_lake import OpenLake
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
-from tachograph.judge.usage import weekly_use
+from tachograph.judge.ledger import WASTE_BUCKETS
+from tachograph.judge.usage import DAY_PARTS, daily_use, weekly_use
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,111 @@ def test_weeks_add_up_to_the_ledger(lake: OpenLake) -> None:
         assert [week["gpu_hours"], week["lost"]] == pytest.approx(hours[week["week"]])
     assert usage.weeks["gpu_hours"].sum() == pytest.approx(ledger.gpu_hours)
     assert usage.weeks["lost"].sum() == pytest.approx(ledger.lost)
+
+
+def _spread_hours(jobs: pl.DataFrame, zone: ZoneInfo) -> dict[tuple[date, str], float]:
+    """{(day, part): GPU-hours}, in seconds of a clock that counts in UTC."""
+    hours: defaultdict[tuple[date, str], float] = defaultdict(float)
+    for job in jobs.iter_rows(named=True):
+        counted = (
+            job["end"] is not None
+            and job["attribution"] != "ambiguous"
+            and job["gpu_hours_in_use"] is not None
+        )
+        parts = {name: job[f"gpu_hours_{name}"] or 0.0 for name in WASTE_BUCKETS} if counted else {}
+        parts["left_out"] = 0.0 if counted else job["gpu_hours"] or 0.0
+        begin, end = job["start"].timestamp(), (job["end"] or job["as_of"]).timestamp()
+        day = job["start"].astimezone(zone).date()
+        while True:
+            today, tomorrow = (
+                datetime.combine(day + timedelta(days=later), time(), zone).timestamp()
+                for later in (0, 1)
+            )
+            share = 1.0
+            if end > begin:
+                share = (min(end, tomorrow) - max(begin, today)) / (end - begin)
+            for name, value in parts.items():
+                hours[day, name] += share * value
+            if end <= tomorrow:
+                break
+            day += timedelta(days=1)
+    return {key: value for key, value in hours.items() if value}
+
+
+def test_days_add_up_to_the_ledger_and_to_what_is_not_in_it(lake: OpenLake) -> None:
+    choices: tuple[JobChoice, ...] = (
+        {},
+        {"user": "user000"},
+        {"account": "proj00", "since": "2025-03-04"},
+    )
+    for which in choices:
+        usage = lake.usage(**which)
+        ledger = lake.waste(**which).report
+        days = usage.days
+        recomputed = _spread_hours(lake.jobs(**which), ZoneInfo(usage.zone_name))
+        drawn = {
+            (row["day"], name): row[name]
+            for row in days.to_dicts()
+            for name in DAY_PARTS
+            if row[name]
+        }
+        assert drawn == pytest.approx(recomputed)
+        assert days["day"].to_list() == sorted({day for day, _ in recomputed})
+        for bucket in WASTE_BUCKETS:
+            assert days[bucket].sum() == pytest.approx(ledger.hours(bucket))
+        assert sum(drawn.values()) == pytest.approx(usage.gpu_hours, rel=1e-4)
+        assert days["left_out"].sum() == pytest.approx(
+            sum(filter(None, ledger.left_out["gpu_hours"]))
+        )
+
+
+@pytest.mark.parametrize(
+    ("zone_name", "start", "expected"),
+    [
+        # a day of 25 hours
+        ("Europe/Berlin", "2025-10-25T22:00Z", {date(2025, 10, 26): 25, date(2025, 10, 27): 15}),
+        # the clock goes from 23:59 to 01:00: a day of 23 hours without midnight
+        (
+            "Africa/Cairo",
+            "2025-04-24T12:00Z",
+            {date(2025, 4, 24): 10, date(2025, 4, 25): 23, date(2025, 4, 26): 7},
+        ),
+        # there was no 30 December
+        ("Pacific/Apia", "2011-12-29T10:00Z", {date(2011, 12, 29): 24, date(2011, 12, 31): 16}),
+    ],
+)
+def test_hours_are_divided_at_midnight_of_the_zone(
+    zone_name: str, start: str, expected: dict[date, int]
+) -> None:
+    begin = datetime.fromisoformat(start)
+    rows: list[dict[str, Any]] = [
+        {"start": begin, "as_of": begin + timedelta(hours=40), "gpu_hours": 40.0},
+        {"start": begin, "as_of": begin, "gpu_hours": 2.0},  # of no length
+        {"start": begin, "as_of": begin},  # of no hours
+        {"start": None, "as_of": begin, "gpu_hours": 1.0},
+    ]
+    days = daily_use(frame(JOB_SUMMARIES, rows), zone_name)
+    hours = {row["day"]: row["left_out"] for row in days.to_dicts() if row["left_out"]}
+    first = min(expected)
+    assert hours == pytest.approx({**expected, first: expected[first] + 2, None: 1.0})
+
+
+def test_jobs_with_most_recoverable_hours_come_first(lake: OpenLake) -> None:
+    usage = lake.usage(top=5)
+    ledger = lake.waste(jobs_of="all", top=5).report
+    assert ledger.concerned is not None
+    shared = ["job_key", "recoverable", "cause", "gpu_hours_lost"]
+    assert usage.queue.select(shared).equals(ledger.concerned.select(shared))
+    assert all(usage.queue["findings"].to_list())
+    assert usage.waste.concerned is None
+
+
+def test_jobs_from_which_nothing_is_gained_are_not_proposed(lake: OpenLake) -> None:
+    ledger = lake.waste(jobs_of="all", top=1000).report
+    assert ledger.concerned is not None
+    gains = ledger.concerned.filter(pl.col("recoverable") > 0)
+    assert 0 < gains.height < ledger.concerned.height
+    assert lake.usage(top=1000).queue["job_key"].equals(gains["job_key"])
 
 
 def test_recovered_is_measured_against_the_weeks_before() -> None:

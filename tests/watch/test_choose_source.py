@@ -151,7 +151,7 @@ def test_all_and_jobs_are_looked_for_in_the_fleet_prometheus_first() -> None:
     opened = Opened({"nvml": EVERY}, {"prometheus": EVERY, "dcgm-exporter": EVERY})
     assert opened.choose(SourceRequest(everything=True), both).startswith("prometheus, 8 GPUs")
     held = SlurmAllocations(
-        {("n1", 1): GpuAllocation("7", "bo"), ("n2", 3): GpuAllocation("7", "bo")}
+        {None: {("n1", 1): GpuAllocation("7", "bo"), ("n2", 3): GpuAllocation("7", "bo")}}
     )
     assert opened.choose(SourceRequest(job="7"), both, held=held).endswith(
         "2 of 8 GPUs, those of job 7 on 2 nodes"
@@ -180,7 +180,7 @@ def test_all_of_this_node_where_no_fleet_is_configured() -> None:
 def test_a_job_without_a_fleet_is_searched_here_with_a_remark() -> None:
     opened = Opened({"nvml": EVERY})
     sentence = opened.choose(
-        SourceRequest(job="7"), held=SlurmAllocations({("n1", 2): GpuAllocation("7")})
+        SourceRequest(job="7"), held=SlurmAllocations({None: {("n1", 2): GpuAllocation("7")}})
     )
     assert sentence.endswith(
         "1 of 4 GPUs, those of job 7; this node only: [[sources]] names no Prometheus and no "
@@ -188,7 +188,7 @@ def test_a_job_without_a_fleet_is_searched_here_with_a_remark() -> None:
     )
     with pytest.raises(NotFoundError, match="job 8 has no GPU in view; jobs in view: 7"):
         opened.choose(
-            SourceRequest(job="8"), held=SlurmAllocations({("n1", 2): GpuAllocation("7")})
+            SourceRequest(job="8"), held=SlurmAllocations({None: {("n1", 2): GpuAllocation("7")}})
         )
     assert opened.sources["nvml"].closed
 
@@ -225,7 +225,9 @@ def test_ones_own_job_on_one_node_needs_no_fleet(job: str) -> None:
 
 def test_ones_own_job_on_several_nodes_is_looked_for_in_the_fleet() -> None:
     opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
-    held = SlurmAllocations({("n2", 0): GpuAllocation("3_0")}, {"14": GpuAllocation("3_0")})
+    held = SlurmAllocations(
+        {None: {("n2", 0): GpuAllocation("3_0")}}, {None: {"14": GpuAllocation("3_0")}}
+    )
     sentence = opened.choose(
         SourceRequest(job="14"), PROMETHEUS, {**JOB, "SLURM_NNODES": "2"}, held
     )
@@ -249,7 +251,7 @@ def test_numbers_of_slurm_are_not_put_on_what_nvml_counts_in_a_job() -> None:
     opened.choose(
         SourceRequest(gpus="0"),
         environment=JOB,
-        held=SlurmAllocations({("n1", 0): GpuAllocation("99")}),
+        held=SlurmAllocations({None: {("n1", 0): GpuAllocation("99")}}),
     )
     assert opened.shown.allocations == {}
 

@@ -191,5 +191,8 @@ def test_a_collector_has_the_same_holders_as_who_polls_slurm_itself(
     assert holders == merged_allocations(snapshot, polled)
     assert free_gpus(snapshot, reported) == free_gpus(snapshot, polled)
     # squeue shows ended jobs of earlier tests for some minutes, of which a collector keeps nothing
-    running = {job: allocation for job, allocation in polled.jobs.items() if job in reported.jobs}
+    running = {
+        cluster: {job: jobs[job] for job in jobs if job in reported.jobs[cluster]}
+        for cluster, jobs in polled.jobs.items()
+    }
     assert (reported.jobs, reported.complete) == (running, polled.complete)

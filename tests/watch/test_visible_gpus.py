@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from watching import FakeSource, node_of, snapshot_of
 
@@ -14,7 +15,6 @@ from tachograph.annexes.watch.live.selection import (
     gpu_terms,
     select_job,
     select_named,
-    subset,
 )
 from tachograph.annexes.watch.live.snapshot import (
     GpuAllocation,
@@ -104,66 +104,62 @@ def test_what_names_no_gpu_is_refused_before_any_poll(written: str) -> None:
 JOB = {"SLURM_JOB_ID": "14", "SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1", "USER": "ana"}
 
 
-def test_outside_a_cgroup_the_numbers_of_slurm_count_and_those_of_cuda_do_not() -> None:
-    for about in (NVML, EXPORTER):
-        picked = own(JOB, EIGHT, about)
-        assert picked.rows == (2, 3)
-        assert picked.sentence == "2 of 8 GPUs, those of job 14"
-        assert picked.allocation == GpuAllocation("14", "ana")
+LABELLED = replace(
+    EIGHT, allocations={EIGHT.gpus[5]: GpuAllocation("1"), EIGHT.gpus[6]: GpuAllocation("2")}
+)
+OF_14 = ("2 of 8 GPUs, those of job 14", GpuAllocation("14", "ana"))
+OF_1 = {"SLURM_JOB_ID": "1"}
 
 
-def test_inside_a_cgroup_all_that_is_seen_is_the_jobs() -> None:
-    assert own(JOB, snapshot_of(node_of(2))).rows == (0, 1)
-
-
-def test_a_step_has_fewer_gpus_than_its_job() -> None:
-    assert own({**JOB, "SLURM_STEP_GPUS": "3"}, EIGHT).rows == (3,)
-
-
-def test_uuids_count_before_numbers() -> None:
-    assert own(
-        {**JOB, "CUDA_VISIBLE_DEVICES": "GPU-n1-0006,GPU-n1-0007"}, EIGHT, EXPORTER
-    ).rows == (6, 7)
-    assert own({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "MIG-00000002-1"}, SLICES).rows == (1,)
-
-
-def test_slices_whose_uuids_nobody_tells_are_not_guessed() -> None:
-    unsupported_sentences = replace(SLICES, devices={})
-    environment = {
-        "SLURM_JOB_ID": "1",
-        "SLURM_JOB_GPUS": "1",
-        "CUDA_VISIBLE_DEVICES": "MIG-00000002-1",
-    }
-    picked = own(environment, unsupported_sentences, EXPORTER)
-    assert picked.rows == (0, 1, 2, 3)
-    assert (
-        picked.sentence
-        == "4 GPUs: which of them belong to job 1 is unknown; select them with --gpus"
-    )
-    assert picked.allocation is None
-
-
-def test_indices_of_cuda_are_nvmls_and_nobody_elses_inside_a_job() -> None:
-    environment = {"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0,1"}
-    assert own(environment, EIGHT, NVML).rows == (0, 1)
-    assert own(environment, EIGHT, EXPORTER).rows == tuple(range(8))
-    assert "is unknown" in own(environment, EIGHT, EXPORTER).sentence
-
-
-def test_the_job_that_an_exporter_names_counts_where_numbers_are_missing() -> None:
-    reported = replace(
-        EIGHT, allocations={EIGHT.gpus[5]: GpuAllocation("1"), EIGHT.gpus[6]: GpuAllocation("2")}
-    )
-    assert own({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0"}, reported, EXPORTER).rows == (5,)
-
-
-def test_outside_of_jobs_cuda_visible_devices_count() -> None:
-    picked = own({"CUDA_VISIBLE_DEVICES": "6,7,-1,0"}, EIGHT, EXPORTER)
-    assert (picked.rows, picked.sentence, picked.allocation) == (
-        (6, 7),
-        "2 of 8 GPUs, those of CUDA_VISIBLE_DEVICES",
-        None,
-    )
+@pytest.mark.parametrize(
+    ("environment", "snapshot", "about", "rows", "said"),
+    [
+        # outside a cgroup the numbers of Slurm count, and those of CUDA do not
+        (JOB, EIGHT, NVML, (2, 3), OF_14),
+        (JOB, EIGHT, EXPORTER, (2, 3), OF_14),
+        # inside a cgroup all that is seen is the job's
+        (JOB, snapshot_of(node_of(2)), NVML, (0, 1), None),
+        # a step has fewer GPUs than its job
+        (JOB | {"SLURM_STEP_GPUS": "3"}, EIGHT, NVML, (3,), None),
+        # UUIDs count before numbers
+        (
+            JOB | {"CUDA_VISIBLE_DEVICES": "GPU-n1-0006,GPU-n1-0007"},
+            *(EIGHT, EXPORTER, (6, 7), None),
+        ),
+        (OF_1 | {"CUDA_VISIBLE_DEVICES": "MIG-00000002-1"}, SLICES, NVML, (1,), None),
+        # slices whose UUIDs are not reported are not guessed
+        (
+            OF_1 | {"SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": "MIG-00000002-1"},
+            *(replace(SLICES, devices={}), EXPORTER, (0, 1, 2, 3)),
+            ("4 GPUs: which of them belong to job 1 is unknown; select them with --gpus", None),
+        ),
+        # indices of CUDA are NVML's, and nobody else's inside a job
+        (OF_1 | {"CUDA_VISIBLE_DEVICES": "0,1"}, EIGHT, NVML, (0, 1), None),
+        (
+            OF_1 | {"CUDA_VISIBLE_DEVICES": "0,1"},
+            *(EIGHT, EXPORTER, tuple(range(8))),
+            ("8 GPUs: which of them belong to job 1 is unknown; select them with --gpus", None),
+        ),
+        # the job that an exporter names counts where numbers are missing
+        (OF_1 | {"CUDA_VISIBLE_DEVICES": "0"}, LABELLED, EXPORTER, (5,), None),
+        # outside of jobs CUDA_VISIBLE_DEVICES counts
+        (
+            {"CUDA_VISIBLE_DEVICES": "6,7,-1,0"},
+            *(EIGHT, EXPORTER, (6, 7)),
+            ("2 of 8 GPUs, those of CUDA_VISIBLE_DEVICES", None),
+        ),
+    ],
+)
+def test_ones_own_gpus(
+    environment: dict[str, str],
+    snapshot: Snapshot,
+    about: SourceInfo,
+    rows: tuple[int, ...],
+    said: tuple[str, GpuAllocation | None] | None,
+) -> None:
+    picked = own(environment, snapshot, about)
+    assert picked.rows == rows
+    assert said is None or (picked.sentence, picked.allocation) == said
 
 
 @pytest.mark.parametrize("devices", ["", "-1", "NoDevFiles", None])
@@ -238,16 +234,16 @@ def test_a_job_that_is_not_seen_is_told_with_those_that_are() -> None:
 
 
 def test_a_part_of_a_snapshot_has_what_belongs_to_its_gpus() -> None:
-    part = subset(HELD, [6, 1])
-    assert [gpu.name for gpu in part.gpus] == ["n2:2", "n1:1"]
-    assert part.column("gpu_util").tolist() == [0.06, 0.01]
-    assert part.measured.shape == (2,)
+    part = HELD.of((GpuId("n2", 2), GpuId("n1", 1), GpuId("n3", 0)))
+    assert part.column("gpu_util")[:2].tolist() == [0.06, 0.01]
+    assert np.isnan([part.column("gpu_util")[2], part.measured[2]]).all()  # it is new
+    assert part.measured[:2].tolist() == HELD.measured[:2].tolist()
     assert part.allocations == {
         GpuId("n2", 2): GpuAllocation("70"),
         GpuId("n1", 1): GpuAllocation("7"),
     }
-    assert set(part.devices) == set(part.gpus)
-    assert subset(HELD, range(8)) is HELD
+    assert set(part.devices) == set(part.gpus[:2])
+    assert HELD.of(HELD.gpus) is HELD
 
 
 def test_what_was_looked_at_is_read_once_and_errors_come_at_once() -> None:

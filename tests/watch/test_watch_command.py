@@ -311,6 +311,7 @@ def test_without_a_source_all_that_was_tried_is_listed(watch: Watch, tmp_path: P
             "'0.01' is not a number from 0.1 to 3,600",
         ),
         (("--once", "--simulate", "2", "--interval", "nan"), "'nan' is not a number from 0.1"),
+        (("--once", "--simulate", "2", "--interval", "1e9"), "'1e9' is not a number from 0.1"),
         (("--once", "--simulate", "2", "--weights", "sm"), "invalid weight"),
         (
             ("--once", "--simulate", "2", "--preset", "hpc", "--weights", "sm=1"),

@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from watching import NAN, node_of, snapshot_of, view_of
 
@@ -26,7 +24,6 @@ from tachograph.annexes.watch.live.render import (
 from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuDevice, GpuId
 from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
 from tachograph.annexes.watch.live.view import FleetView
-from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import UsageError
 
 KEMPNER_DEFAULT = (
@@ -37,44 +34,6 @@ KEMPNER_ALL = """timestamp gpu_id model real_util_pct status health sm_active_pc
 gr_engine_active_pct gpu_util_pct mem_used_mib mem_total_mib mem_used_pct power_w gpu_temp_c mem_temp_c sm_occupancy_pct
 fp16_pipe_pct fp32_pipe_pct fp64_pipe_pct memcpy_util_pct pcie_rx_bytes_s pcie_tx_bytes_s nvlink_gbps sm_clock_mhz
 mem_clock_mhz pcie_replay_rate_s energy_j tc_hmma_pct tc_imma_pct tc_dfma_pct tc_dmma_pct tc_qmma_pct"""
-# column of KempnerPulse: counter, factor
-PLAIN = {
-    "sm_active_pct": ("sm_active", 100),
-    "tensor_active_pct": ("tensor_active", 100),
-    "dram_active_pct": ("dram_active", 100),
-    "gr_engine_active_pct": ("gr_engine_active", 100),
-    "gpu_util_pct": ("gpu_util", 100),
-    "mem_used_mib": ("hbm_used_mib", 1),
-    "power_w": ("power_w", 1),
-    "gpu_temp_c": ("gpu_temp_c", 1),
-    "mem_temp_c": ("mem_temp_c", 1),
-    "sm_occupancy_pct": ("sm_occupancy", 100),
-    "fp16_pipe_pct": ("fp16_active", 100),
-    "fp32_pipe_pct": ("fp32_active", 100),
-    "fp64_pipe_pct": ("fp64_active", 100),
-    "memcpy_util_pct": ("mem_copy_util", 100),
-    "pcie_rx_bytes_s": ("pcie_rx_bytes_per_s", 1),
-    "pcie_tx_bytes_s": ("pcie_tx_bytes_per_s", 1),
-    "sm_clock_mhz": ("sm_clock_mhz", 1),
-    "mem_clock_mhz": ("mem_clock_mhz", 1),
-    "energy_j": ("energy_j", 1),
-    "tc_hmma_pct": ("tensor_hmma_active", 100),
-    "tc_imma_pct": ("tensor_imma_active", 100),
-    "tc_dfma_pct": ("tensor_dfma_active", 100),
-}
-
-
-def every_counter(count: int, seed: int = 1) -> FleetView:
-    """GPUs of which every counter has some value, and some have none."""
-    draw = np.random.default_rng(seed)
-    values: dict[str, list[float]] = {}
-    for counter in COUNTERS:
-        high = 1.0 if counter.unit == "fraction" else 1000.0
-        reported = draw.uniform(0, high, count)
-        column = np.round(reported) if counter.storage == "i64" else reported
-        values[counter.name] = np.where(draw.random(count) < 0.3, NAN, column).tolist()
-    snapshot = snapshot_of(node_of(count), values)
-    return view_of(snapshot, real=draw.uniform(0, 1, count).tolist())
 
 
 def parsed(
@@ -91,22 +50,6 @@ def test_the_columns_are_those_of_kempnerpulse_and_ours_behind() -> None:
     expected = KEMPNER_ALL.split()
     assert list(ALL_COLUMNS[: len(expected)]) == expected
     assert {"node", "job_id", "user", "mig", "uuid"} <= set(ALL_COLUMNS[len(expected) :])
-
-
-def test_sums_and_shares_are_missing_where_a_part_is() -> None:
-    view = every_counter(60)
-    complete = 0
-    for row, cells in enumerate(parsed(view, ALL_COLUMNS)):
-        tx, rx = (view.snapshot.values[f"nvlink_{way}_bytes_per_s"][row] for way in ("tx", "rx"))
-        used = view.snapshot.values["hbm_used_mib"][row]
-        assert (cells["nvlink_gbps"] == "") == (math.isnan(tx) or math.isnan(rx))
-        assert (cells["mem_used_pct"] == "") == math.isnan(used)
-        assert cells["mem_total_mib"] == "81559"
-        if cells["nvlink_gbps"] and cells["mem_used_pct"]:
-            complete += 1
-            assert float(cells["nvlink_gbps"]) == pytest.approx((tx + rx) / 1e9, abs=1e-3)
-            assert float(cells["mem_used_pct"]) == pytest.approx(100 * used / 81559, abs=0.006)
-    assert complete > 10
 
 
 def test_memory_that_a_device_does_not_tell_is_used_and_free() -> None:

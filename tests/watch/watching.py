@@ -54,7 +54,7 @@ def snapshot_of(
         name: np.array(column, np.float64) for name, column in reported.items()
     }
     return Snapshot(
-        t, gpus, np.full(len(gpus), t), arrays, devices, allocations or {}, {}, problems
+        t, gpus, np.full(len(gpus), float(t)), arrays, devices, allocations or {}, {}, problems
     )
 
 

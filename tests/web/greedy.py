@@ -22,6 +22,12 @@ def wait(_: object, __: object) -> None:
     time.sleep(1e6)
 
 
+def rest(_: object, __: object, seconds: float) -> bool:
+    """Answer late."""
+    time.sleep(seconds)
+    return True
+
+
 def refuse(_: object, __: object) -> None:
     """Refuse what is asked, as an answer of the lake does."""
     raise SeveralJobsError("several", candidates=[("a", "a:1:1")])

@@ -73,8 +73,19 @@ def test_a_worker_is_ended_with_its_time(start: Callable[..., Workers]) -> None:
     workers = start(request_s=0.2)
     before = children()
     with pytest.raises(WorkerError, match=r"longer than 0\.2 s"):
-        workers.run((greedy.wait,), silent, None)
+        workers.run((greedy.wait,), silent, Ending())
     assert children() <= before
+
+
+def test_a_report_that_no_request_waits_for_has_more_time(
+    start: Callable[..., Workers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = start(request_s=0.05)
+    assert workers.run((greedy.rest, 0.3), silent, None)
+    monkeypatch.setattr("tachograph.annexes.serve.workers.REPORT_S", 0.1)
+    with pytest.raises(WorkerError, match=r"longer than 0\.1 s") as slow:
+        workers.run((greedy.rest, 60.0), silent, None)
+    assert slow.value.do == "try again when the machine is less busy, or choose fewer jobs"
 
 
 def test_a_worker_is_ended_with_its_client_and_others_are_refused_meanwhile(

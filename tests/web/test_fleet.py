@@ -49,7 +49,12 @@ def _jobs(*rows: tuple[str, str, str]) -> pl.DataFrame:
     names = ["job_id", "user", "account"]
     frame = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String()), orient="row")
     return running_jobs(
-        frame.with_columns(display_id="job_id", partition=pl.lit("gpu"), end=pl.lit(None))
+        frame.with_columns(
+            display_id="job_id",
+            partition=pl.lit("gpu"),
+            end=pl.lit(None),
+            cluster=pl.lit(None, pl.String),
+        )
     )
 
 
@@ -224,7 +229,7 @@ def test_what_a_collector_has_is_not_polled_again(
         return _simulated(8)
 
     watch = FleetWatch(
-        configuration, "nowhere", wanted, opener=opened, collected=lambda: _simulated(4)
+        configuration, "nowhere", wanted, opener=opened, collected=lambda _: _simulated(4)
     )
     state = watch.state(wait_s=_LONG_S)
     watch.close()

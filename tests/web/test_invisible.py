@@ -114,6 +114,8 @@ def walk(marked: Lake, tmp_path_factory: pytest.TempPathFactory) -> Walk:
     for role in (Role.USER, Role.MANAGER, Role.SUPPORT, Role.ADMIN):
         token, _ = create_token(tokens, user=ANN, role=role, expires=expires)
         clients[role.label] = connect(lake, headers={"authorization": f"Bearer {token}"}, **options)
+    for client in clients.values():
+        assert client.get(f"{API}/waste").status_code == 200  # until a lake is read it only starts
     summaries = read_summaries(lake)
     key = summaries.filter(pl.col("user") == BOB).get_column("job_key").item()
     label = {"job_key": key, "finding": "idle_job", "label": "confirmed", "comment": "nameqz"}

@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
-from tachograph.annexes.serve.job_comparison import NUMBERS, compare_jobs, difference
 from tachograph.annexes.serve.pages.job import TABS
 from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog import config
 from tachograph.lake.delta import Lake
+from tachograph.report.job_comparison import NUMBERS, compare_jobs, difference
 from tachograph.report.pages import unbroken
 
 WASTED = "1000316"  # one of its eight GPUs worked

@@ -52,6 +52,18 @@ def labels(lake: Lake, code: str) -> list[tuple[bool, str, str | None]]:
     return list(read_labels(lake).filter(code=code).select("holds", "by", "comment").iter_rows())
 
 
+def test_each_check_of_the_page_is_explained(client: TestClient) -> None:
+    page = client.get("/findings").text
+    rows = re.findall(
+        r"<code>(\w+)</code></a></td><td class=\"why\">(.*?)</td><td>(\w+|–)</td>", page
+    )
+    assert {"score_gpu", "workload", "health", "low_occupancy", "job_hang"} <= {
+        row[0] for row in rows
+    }
+    assert ("load_imbalance_waste", "The GPUs did unequal work", "hint") in rows
+    assert [code for code, title, severity in rows if not title or severity == "–"] == []
+
+
 def test_an_admin_labels_by_a_form_of_this_service(client: TestClient, lake: Lake) -> None:
     page = client.get("/findings?finding=job_hang").text
     keys = re.findall(r'name="job_key" value="([^"]+)"', page)

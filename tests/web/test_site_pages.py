@@ -13,13 +13,16 @@ from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import polars as pl
 import pytest
 
 from served_entries import ApiClient
+from tachograph.annexes.lab.figures.style import PAGE_COLOURS
 from tachograph.annexes.lab.pages import study, study_figure
 from tachograph.annexes.serve import snapshot
+from tachograph.annexes.serve.pages import account as account_page
 from tachograph.annexes.serve.pages import node, rules, status
 from tachograph.annexes.serve.snapshot import ServedLake, View
 from tachograph.annexes.share.pages import sharing
@@ -32,6 +35,7 @@ from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.judge.judge import rules_in_use
 from tachograph.judge.rules.ruleset import with_settings
 from tachograph.lake.delta import Lake
+from tachograph.report.pages import environment
 
 SUPPORT = Viewer("support", Role.SUPPORT)
 _LONGEST_S = 300.0
@@ -150,6 +154,17 @@ def test_sharing_of_a_user_is_of_own_groups(every: View, own: View) -> None:
     )
 
 
+def test_sentences_show_commands_as_code(every: View) -> None:
+    found = _content(every, sharing, runs=1)
+    notes = [sentence for sentence, _ in found["notes"]]
+    assert any("`ncu --set full -o report PROGRAM`" in note for note in notes)
+    macros = environment("tachograph.annexes.serve").get_template("choice.html.j2").module
+    page = str(macros.sentences([*found["notes"], ("<b> `a < b`", False)]))  # type: ignore[attr-defined]
+    assert "`" not in page
+    assert "<code>ncu --set full -o report PROGRAM</code>" in page
+    assert "<p>&lt;b&gt; <code>a &lt; b</code></p>" in page
+
+
 def test_status_has_tables_and_gaps(every: View) -> None:
     found = _content(every, status)
     assert {"gpu_samples", "jobs", "job_summaries"} <= {table.table for table in found["tables"]}
@@ -215,7 +230,7 @@ def test_sums_of_many_jobs_are_made_beside_and_are_the_same(
         )
     waiting = client.get(path)
     assert "being added up" in waiting.text
-    assert waiting.headers["refresh"] == "2"
+    assert '<noscript><meta http-equiv="refresh" content="2">' in waiting.text
     may_end.set()
     until = time.monotonic() + _LONGEST_S
     while "being added up" in (found := client.get(path)).text and time.monotonic() < until:
@@ -228,6 +243,41 @@ def _delayed(
 ) -> Any:
     assert may_end.wait(_LONGEST_S)
     return make(opened, *given, **which)
+
+
+def test_sums_are_made_once_for_those_who_see_the_same_jobs(
+    every: View, own: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def counted(opened: OpenLake, make: Callable[..., Any], **which: Any) -> Any:
+        made.append(str(which))
+        return make(opened, **which)
+
+    monkeypatch.setattr(OpenLake, "usage", partialmethod(counted, OpenLake.usage))
+    account = own.opened.jobs().item(0, "account")
+    begin = {"name": account, "since": "2025-03-04T01:00"}
+    sums = [_content(view, account_page, **begin) for view in (every, own, every, own)]
+    assert len(made) == 2
+    assert sums[0]["usage"] is sums[2]["usage"]
+    assert [values["own_only"] for values in sums] == [False, True] * 2
+    assert sums[1]["usage"].jobs == own.opened.jobs(account=account, since=begin["since"]).height
+    assert sums[1]["usage"].jobs < sums[0]["usage"].jobs
+    _content(every, account_page, name=account, since="2025-03-04T02:00")
+    assert len(made) == 3
+
+
+def test_served_figures_have_the_colours_of_a_light_or_dark_page() -> None:
+    drawn = "".join(f'<path style="fill: {colour}"/>' for colour in PAGE_COLOURS)
+    shown = study_figure.themed(f'<svg xmlns="http://www.w3.org/2000/svg">{drawn}</svg>')
+    style, *paths = ElementTree.fromstring(shown)
+    light, _, dark = str(style.text).partition("@media (prefers-color-scheme: dark)")
+    for path, (colour, variable) in zip(paths, PAGE_COLOURS.items(), strict=True):
+        name = variable.removeprefix("var(").removesuffix(")")
+        assert path.get("style") == f"fill: var({name}, {colour})"
+        assert f"{name}: #" in light + dark.partition("@media")[0]
+        # Light, dark, and most of them also as a person chose dark on a light system.
+        assert str(style.text).count(f"{name}: #") in (2, 3)
 
 
 def test_of_many_jobs_a_report_of_each_is_of_the_newest_days(

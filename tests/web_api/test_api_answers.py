@@ -122,9 +122,9 @@ def test_a_node_is_that_of_the_page_and_names_own_jobs_alone(
 def test_the_fleet_now_is_of_visible_jobs(
     as_viewer: ApiClient, admin: TestClient, served: ServedLake
 ) -> None:
+    state = fleet_of(served.view(Viewer("", Role.ADMIN))).state(wait_s=120.0)
+    assert state.view is not None  # before it there are no rows
     rows = admin.get("/api/v1/now", params={"limit": 10_000}).json()
-    state = fleet_of(served.view(Viewer("", Role.ADMIN))).state()
-    assert state.view is not None
     printed = json.loads(msgspec.json.encode(json_rows(state.view)))
     key = ("node", "gpu", "mig")
     assert {tuple(row[name] for name in key): row["gpu_util"] for row in rows} == {

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 from browser_window import NARROW, WIDE, Window, window
 from page_examples import EXAMPLES
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, FloatRect, Locator, expect
 
 from servers.web import WebServer
 from tachograph.annexes.serve.registry import PAGES
@@ -75,16 +75,34 @@ def test_a_job_is_opened_with_the_keyboard_and_back_returns_to_the_same_list(
     opened, path = windows[WIDE, "light"], "/jobs?user=user000&sort=-gpu_hours_lost"
     opened.open(path)
     before = opened.page.locator("tbody a").all_inner_texts()
-    for _ in range(60):
+    for _ in range(10):
         opened.page.keyboard.press("Tab")
         focused = str(opened.page.evaluate("document.activeElement.getAttribute('href') || ''"))
+        if focused == "#first":
+            opened.page.keyboard.press("Enter")
         if re.search(r"/job/[^/]+$", focused):
             break
     opened.page.keyboard.press("Enter")
     opened.page.wait_for_url("**/job/**")
     opened.page.go_back()
-    assert opened.page.url.endswith(path)
+    assert opened.page.url.split("#")[0].endswith(path)
     assert opened.page.locator("tbody a").all_inner_texts() == before
+
+
+def test_a_page_in_progress_is_completed_and_keeps_what_was_typed(
+    windows: Mapping[tuple[int, str], Window],
+) -> None:
+    page = windows[WIDE, "light"].page
+    first = page.goto(f"{windows[WIDE, 'light'].address}/study?pipe=fp32")
+    assert first is not None
+    assert 'id="pending"' in first.text()
+    assert "<img" not in first.text()
+    field = page.get_by_label("Until")
+    field.fill("2025-03-05")
+    expect(page.locator("#pending")).to_have_count(0)
+    expect(page.locator("main img").first).to_be_attached()
+    expect(field).to_have_value("2025-03-05")
+    expect(field).to_be_focused()
 
 
 def test_the_page_of_the_fleet_comes_again_without_scripts_alone(
@@ -96,3 +114,87 @@ def test_the_page_of_the_fleet_comes_again_without_scripts_alone(
         assert scripted.page.locator("meta[http-equiv=refresh]").count() == 0
         assert plain.page.locator("meta[http-equiv=refresh]").get_attribute("content") == "30"
         assert "loads again every 30 s" in plain.page.locator("main").inner_text()
+
+
+def test_names_are_offered_while_one_types_and_the_key_leads_to_the_search_box(
+    windows: Mapping[tuple[int, str], Window],
+) -> None:
+    opened = windows[WIDE, "light"]
+    opened.open("/jobs")
+    page = opened.page
+    page.keyboard.press("/")
+    expect(page.locator("#search")).to_be_focused()
+    page.keyboard.type("user03")
+    offers = page.locator("#found option")
+    expect(offers).to_have_count(8)
+    assert offers.first.get_attribute("value") == "user030"
+    field = page.locator("#filters input[name=account]")
+    field.fill("/")  # typed, it is a character
+    expect(field).to_be_focused()
+    field.fill("")
+    field.press_sequentially("00")
+    expect(page.locator("#names-account option")).to_have_count(1)
+    page.locator("#search").fill("user036")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/user/user036")
+
+
+def test_the_header_is_one_line_on_a_phone(windows: Mapping[tuple[int, str], Window]) -> None:
+    opened = windows[NARROW, "dark"]
+    opened.open("/jobs?user=user000")
+    parts = opened.page.locator("header.site > *")
+    tops = {round(box["y"] + box["height"] / 2) for box in map(_box, parts.all())}
+    assert max(tops) - min(tops) <= 2
+
+
+def test_dark_can_be_chosen_on_a_light_system(windows: Mapping[tuple[int, str], Window]) -> None:
+    light, dark = (windows[look] for look in ((WIDE, "light"), (NARROW, "dark")))
+    paper = "getComputedStyle(document.body).backgroundColor"
+    for opened in (light, dark):
+        opened.open("/jobs?user=absent")
+    wanted = dark.page.evaluate(paper)
+    assert light.page.evaluate(paper) != wanted
+    light.page.get_by_role("button", name="dark").click()
+    expect(light.page.locator("html[data-theme=dark]")).to_have_count(1)
+    assert light.page.evaluate(paper) == wanted
+    light.page.emulate_media(media="print")
+    assert light.page.evaluate(paper) == "rgb(255, 255, 255)"
+    light.page.emulate_media(media="screen")
+    assert light.violations() == []
+    light.page.get_by_role("button", name="system").click()
+    expect(light.page.locator("html[data-theme]")).to_have_count(0)
+
+
+def _box(part: Locator) -> FloatRect:
+    box = part.bounding_box()
+    assert box is not None
+    return box
+
+
+# per link: how far the underline is below what of an underscore is below the line
+_BELOW_UNDERSCORES = """() => {
+    const canvas = document.createElement("canvas").getContext("2d");
+    return [...document.querySelectorAll("main a")].map(link => {
+        const style = getComputedStyle(link);
+        canvas.font = style.font;
+        const below = canvas.measureText("_").actualBoundingBoxDescent;
+        return parseFloat(style.textUnderlineOffset) - below;
+    });
+}"""
+_SIZES_OF_CHARTS = """() => [...document.querySelectorAll("figure svg.plot")].map(
+    chart => chart.getBoundingClientRect().width / chart.viewBox.baseVal.width
+)"""
+
+
+def test_letters_of_charts_keep_their_size_and_underlines_are_below_underscores(
+    windows: Mapping[tuple[int, str], Window],
+) -> None:
+    opened = windows[NARROW, "dark"]
+    opened.open("/waste")
+    sizes = opened.page.evaluate(_SIZES_OF_CHARTS)
+    assert sizes
+    assert min(sizes) >= 1
+    opened.open("/jobs")
+    distances = opened.page.evaluate(_BELOW_UNDERSCORES)
+    assert distances
+    assert min(distances) > 0

@@ -233,7 +233,7 @@ def test_the_keyboard_moves_and_enlarges_and_values_are_read_out(
         strips = state["recording"]["strips"]
         level = next(value for value in reversed(strips["rows"][0]) if value is not None)
         assert f"{state['recording']['gpus'][0]}: {strips['label']} {100 * level:.0f} %" in spoken
-        assert "Work stopped and did not come back" in spoken
+        assert "Work stopped and did not resume" in spoken
         activity = state["plots"][0]
         for label, values in zip(activity["lines"], activity["data"][1:], strict=True):
             percent = 100 * values[-1]
@@ -244,7 +244,7 @@ def test_the_keyboard_moves_and_enlarges_and_values_are_read_out(
         assert enlarged[1] - enlarged[0] == pytest.approx(length_s / 2)
         page.keyboard.press("Escape")
         assert numbers.drawn(page)["view"] == [0, length_s]
-        page.get_by_role("button", name="Work stopped and did not come back").click()
+        page.get_by_role("button", name="Work stopped and did not resume").click()
         mark = state["recording"]["marks"][0]
         begin, end = numbers.drawn(page)["view"]
         assert begin < mark["begin_s"] < end

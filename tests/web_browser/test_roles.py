@@ -58,7 +58,7 @@ def client_of(as_viewer: ApiClient, role: Role) -> TestClient:
 def opened(client: TestClient, path: str) -> httpx2.Response:
     """The answer, once all that it shows is made."""
     if not path.startswith("/now"):
-        until(lambda: "refresh" not in client.get(path).headers)
+        until(lambda: 'id="pending"' not in client.get(path).text)
     return client.get(path)
 
 

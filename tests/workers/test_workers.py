@@ -77,17 +77,11 @@ def analyzed(lake: Lake, simulated: Simulated, pool: TaskPool) -> Lake:
 
 
 @pytest.mark.slow
-def test_workers_come_to_the_numbers_of_threads(
-    raw: Lake, by_threads: Lake, simulated: Simulated, pool: DaskPool, tmp_path: Path
-) -> None:
-    assert pool.width == 2
-    assert same(by_threads, analyzed(copied(raw, tmp_path), simulated, pool))
-
-
-@pytest.mark.slow
 def test_workers_that_are_killed_change_nothing(
     raw: Lake, by_threads: Lake, simulated: Simulated, pool: DaskPool, tmp_path: Path
 ) -> None:
+    """Two of two: their numbers are those of threads, bit for bit."""
+    assert pool.width == 2
     deadly = Deadly(pool, tmp_path, tasks=range(0, 4, 2))
     assert same(by_threads, analyzed(copied(raw, tmp_path), simulated, deadly))
     assert deadly.deaths == 2

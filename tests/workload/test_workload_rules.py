@@ -1,6 +1,4 @@
-"""Workload classes: golden readings, the logic of three values against a plain evaluator, the
-published rules.
-"""
+"""Workload classes: the logic of three values and the published rules against plain evaluators."""
 
 from __future__ import annotations
 
@@ -42,34 +40,8 @@ def with_(**values: float | None) -> GpuReading:
     return replace(MIDDLE, **values)
 
 
-# Class, a reading at its border, and one just short of it.
-GOLDEN: list[tuple[str, GpuReading, GpuReading]] = [
-    ("idle", GpuReading(0.049, 0, 0.049, 0.049, None, 0, None, 9e8, 0),
-     GpuReading(0.049, 0, 0.05, 0.049, None, 0, None, 0, 0)),
-    ("tensor-heavy compute", with_(tensor_active=0.5, sm_active=0.6), with_(tensor_active=0.499, sm_active=0.6)),
-    ("tensor-heavy compute", with_(tensor_active=0.5, sm_active=0.6), with_(tensor_active=0.5, sm_active=0.599)),
-    ("tensor compute", with_(tensor_active=0.15, sm_active=0.4), with_(tensor_active=0.149, sm_active=0.4)),
-    ("tensor compute", with_(tensor_active=0.15, sm_active=0.4), with_(tensor_active=0.15, sm_active=0.399)),
-    ("FP64 / HPC compute", with_(fp64_active=0.2, sm_active=0.5), with_(fp64_active=0.199, sm_active=0.5)),
-    ("FP64 / HPC compute", with_(fp64_active=0.2, sm_active=0.5), with_(fp64_active=0.2, sm_active=0.499)),
-    ("I/O or data-loading", with_(pcie_rx_bytes_per_s=1e9, sm_active=0.299),
-     with_(pcie_rx_bytes_per_s=1e9, sm_active=0.3)),
-    ("I/O or data-loading", with_(pcie_tx_bytes_per_s=1e9, sm_active=0.2),
-     with_(pcie_tx_bytes_per_s=9.99e8, sm_active=0.2)),
-    ("memory-bound", with_(dram_active=0.5, sm_active=0.499), with_(dram_active=0.5, sm_active=0.5)),
-    ("memory-bound", with_(dram_active=0.5), with_(dram_active=0.499)),
-    ("compute-heavy", with_(sm_active=0.8), with_(sm_active=0.799)),
-    ("compute-active", with_(sm_active=0.5), with_(sm_active=0.499)),
-    ("memory-active", with_(dram_active=0.4), with_(dram_active=0.399)),
-    ("busy, low SM use", with_(gr_engine_active=0.4, sm_active=0.249), with_(gr_engine_active=0.4, sm_active=0.25)),
-    ("low utilization", with_(gr_engine_active=0.149, sm_active=0.149, dram_active=0.149),
-     with_(gr_engine_active=0.149, sm_active=0.149, dram_active=0.15)),
-    ("low utilization", with_(gr_engine_active=0.1, sm_active=0.149, dram_active=0.1),
-     with_(gr_engine_active=0.1, sm_active=0.15, dram_active=0.1)),
-]  # fmt: skip
-
-
-# The same by the default rules alone: where SMs are active, memory leads every pipe, or does not.
+# Class, a reading at its border, and one just short of it, by the default rules alone: where SMs
+# are active, memory leads every pipe, or does not.
 STREAMING = {"fp32_active": 0.3, "fp16_active": 0.0, "sm_active": 0.9}
 DEFAULT_GOLDEN: list[tuple[str, GpuReading, GpuReading]] = [
     ("memory-bound", with_(**STREAMING, dram_active=0.5), with_(**STREAMING, dram_active=0.499)),
@@ -130,27 +102,6 @@ def test_there_are_twelve_classes_and_unknown() -> None:
     }
     assert {one.bottleneck: one.colour for one in RULED} == colours
     assert all(f"workload_{code}" in EVIDENCE for code in WORKLOAD_CODES)
-
-
-def test_busy_begins_at_its_published_threshold() -> None:
-    for engine, busy in ((0.4, True), (0.399, False)):
-        found = classify(with_(gr_engine_active=engine, sm_active=0.249), REFERENCE)
-        assert (found.name == "busy, low SM use") == busy
-
-
-@pytest.mark.parametrize(("name", "inside", "outside"), GOLDEN)
-def test_a_class_begins_at_its_thresholds(
-    name: str, inside: GpuReading, outside: GpuReading
-) -> None:
-    for settings in (WorkloadSettings(), REFERENCE):
-        assert classify(inside, settings).name == name
-        assert classify(outside, settings).name != name
-        assert labelled([inside, outside], settings)[0] == name
-        assert labelled([inside, outside], settings)[1] != name
-
-
-def test_what_is_nothing_else_is_mixed() -> None:
-    assert classify(MIDDLE).name == "mixed / moderate"
 
 
 def test_typical_profiles_are_of_their_class_and_within_their_bounds() -> None:
@@ -298,7 +249,7 @@ def grid() -> list[GpuReading]:
 
 
 def drawn(number: int) -> list[GpuReading]:
-    """Readings of which a third of the values is missing, and many lie on thresholds."""
+    """Readings of which a third of the values is missing; many are at thresholds or just below."""
     draw = random.Random(5)
     edges = [0.0, 0.01, 0.05, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0]
 
@@ -306,8 +257,9 @@ def drawn(number: int) -> list[GpuReading]:
         if draw.random() < 0.3:
             return None
         if "bytes" in name:
-            return draw.choice([0.0, 1e8, 9.9e8, 1e9, 3e10])
-        chosen = draw.choice(edges) if draw.random() < 0.5 else draw.random()
+            return draw.choice([0.0, 9.9e8, 1e9, 3e10])
+        chosen = draw.choice(edges) if draw.random() < 0.6 else draw.random()
+        chosen = max(0.0, chosen - draw.choice([0.0, 0.001]))
         # What the lake keeps, so that arrays and readings see the same.
         return float(np.float32(chosen))
 
@@ -384,12 +336,6 @@ def test_needs_are_missing_and_enough() -> None:
     assert str(COUNTERS["fp64_active"].dcgm_id) in enabling(["fp64_active"])
 
 
-def test_memory_traffic_is_no_copying_by_default() -> None:
-    streaming = with_(sm_active=0.25, dram_active=0.7, mem_copy_util=0.9)
-    assert classify(streaming, REFERENCE).name == "I/O or data-loading"
-    assert classify(streaming).name == "memory-bound"
-
-
 def test_tensor_work_in_double_precision_is_fp64() -> None:
     """Whether the tensor counter counts it or not."""
     for tensor in (0.0, 0.6):
@@ -403,11 +349,6 @@ def test_tensor_work_in_double_precision_is_fp64() -> None:
         classify(with_(sm_active=0.9, tensor_active=0.7, tensor_dfma_active=0.1)).name
         == "tensor-heavy compute"
     )
-
-
-def test_utilisation_stands_in_for_the_engine() -> None:
-    assert classify(with_(gr_engine_active=None, gpu_util=0.35)) == classify(MIDDLE)
-    assert classify(with_(gr_engine_active=0.35, gpu_util=1.0)) == classify(MIDDLE)
 
 
 def test_real_utilisation() -> None:

@@ -40,8 +40,10 @@ _COLUMNS = tuple(
 _USABLE = 0.97  # of the capacity, if no sample shows the memory available to programs
 
 
-def read_past_jobs(lake: Lake, configuration: Configuration, wanted: JobFilter) -> list[PastJob]:
-    """Return the past jobs that a filter selects, all of one analysis.
+def read_past_jobs(
+    lake: Lake, configuration: Configuration, wanted: JobFilter, site: SiteFacts
+) -> list[PastJob]:
+    """Return the past jobs that a filter selects, all of one analysis. `site`: of `read_site`.
 
     Errors: LakeError where nothing was analyzed; those of the filter.
     """
@@ -51,14 +53,13 @@ def read_past_jobs(lake: Lake, configuration: Configuration, wanted: JobFilter) 
             lake, wanted, tuple(CAUSE_OF_CLASS), _COLUMNS, holding=True
         )
         needs = read_needs(lake, jobs)
-        site = read_partition_facts(lake, configuration)
-        freed = freed_shares(lake, site, jobs, needs)
+        freed = freed_shares(lake, site.partitions, jobs, needs)
         steps = read_steps(lake, jobs, NODE_MEMORY_COLUMNS)
         return past_jobs(
             recoverable(jobs, intervals, configuration.waste, freed),
             read_rows(lake, JOB_GPUS, jobs, GPU_COLUMNS),
             idle_util=configuration.thresholds.idle_util,
-            site=site,
+            site=site.partitions,
             gpus_needed={key: need.gpus for key, need in needs.items()},
             node_memory=node_memory_mib(steps),
             reported=read_answers(lake, jobs, reported=True).filter(
@@ -91,13 +92,14 @@ def read_advice(
 
     `history`: False ignores past jobs. Errors: LakeError where nothing was analyzed.
     """
+    site = read_site(lake, configuration)
     users = JobFilter(users=(request.user,)) if request.user and history else None
-    jobs = read_past_jobs(lake, configuration, users) if users else []
+    jobs = read_past_jobs(lake, configuration, users, site) if users else []
     return advise(
         request,
         History.of(jobs, configuration.advice),
         now.timestamp(),
-        read_site(lake, configuration),
+        site,
         configuration.advice,
     )
 
@@ -107,8 +109,6 @@ def read_backtest(lake: Lake, configuration: Configuration, wanted: JobFilter) -
 
     Errors: LakeError where nothing was analyzed; those of the filter.
     """
-    return replay(
-        read_past_jobs(lake, configuration, wanted),
-        read_site(lake, configuration),
-        configuration.advice,
-    )
+    site = read_site(lake, configuration)
+    jobs = read_past_jobs(lake, configuration, wanted, site)
+    return replay(jobs, site, configuration.advice)

@@ -47,7 +47,12 @@ from tachograph.catalog.units import plural, text
 from tachograph.judge.advice.advise import Advice
 from tachograph.judge.advice.request import JobRequest, read_script
 from tachograph.judge.finding import VERDICTS, Verdict
-from tachograph.judge.ledger import LEDGER_COLUMNS, WasteReport, build_waste_report
+from tachograph.judge.ledger import (
+    ALL_CAUSES,
+    LEDGER_COLUMNS,
+    WasteReport,
+    build_waste_report,
+)
 from tachograph.judge.node_history import (
     NODE_GPU_COLUMNS,
     NODE_JOB_COLUMNS,
@@ -60,7 +65,7 @@ from tachograph.lake import query
 from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_tables
 from tachograph.lake.filters import JobFilter
-from tachograph.lake.places import may_be_of
+from tachograph.lake.places import in_accounting, may_be_of, read_same_clusters
 from tachograph.report.advice import advice_json, advice_lines, sbatch_lines
 from tachograph.report.job import JobReport, job_json
 from tachograph.report.job_page import job_html
@@ -372,11 +377,13 @@ class OpenLake:
         """
 
         def read() -> NodeReport:
+            same = read_same_clusters(self.lake)
+            name = None if cluster is None else same.get(cluster, cluster)
             jobs, gpus = query.read_node(
-                self.lake, node, NODE_JOB_COLUMNS, NODE_GPU_COLUMNS, cluster=cluster
+                self.lake, node, NODE_JOB_COLUMNS, NODE_GPU_COLUMNS, cluster=name
             )
-            devices = query.read_latest(self.lake, DEVICES).filter(
-                pl.col("node") == node, may_be_of(pl.lit(cluster, pl.String))
+            devices = in_accounting(query.read_latest(self.lake, DEVICES), same).filter(
+                pl.col("node") == node, may_be_of(pl.lit(name, pl.String))
             )
             clusters = pl.concat([jobs["cluster"], devices["cluster"]]).unique().drop_nulls().sort()
             if cluster is None and clusters.len() > 1:
@@ -384,9 +391,7 @@ class OpenLake:
                     f"clusters {', '.join(clusters)} have a node {node!r}", do="name the cluster"
                 )
             zone_name = self.configuration.site.time_zone
-            return build_node_report(
-                node, jobs, gpus, devices, cluster=cluster, zone_name=zone_name
-            )
+            return build_node_report(node, jobs, gpus, devices, cluster=name, zone_name=zone_name)
 
         report = self.of_one_moment(read)
         if report.gpus.is_empty():
@@ -445,6 +450,8 @@ class OpenLake:
                 intervals,
                 self.configuration.waste,
                 freed=freed,
+                jobs_of=ALL_CAUSES,
+                top=top,
                 zone_name=zone_name,
             )
             reported = query.read_answers(self.lake, jobs, reported=True)

@@ -50,6 +50,12 @@ class Document:
     content: bytes
     media_type: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+
+    @classmethod
+    def elsewhere(cls, address: str) -> Document:
+        """Return the way to another page, whose address is relative to this one."""
+        return cls(b"", "text/plain", {"Location": address}, 303)
 
 
 @dataclass(slots=True)
@@ -140,7 +146,8 @@ class PageView(Protocol):
     def running(self) -> pl.DataFrame:
         """Return the visible running jobs under each name that live sources use.
 
-        Each has its name, user, account and partition.
+        Each has its cluster, name, user, account and partition, and whether several clusters have a
+        job of the name.
         """
         ...
 

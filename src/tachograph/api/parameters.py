@@ -28,7 +28,10 @@ def says(sentence: str) -> msgspec.Meta:
 
 
 Since = (
-    Annotated[Word, says("The job ran after it: 2026-04-23, 2026-04-23T10:30, or 7d before now.")]
+    Annotated[
+        Word,
+        says("The job ran after it: 2026-04-23, 2026-04-23T10:30, yesterday, or 7d before now."),
+    ]
     | None
 )
 Until = Annotated[Word, says("The job ran before it, written as `since`.")] | None

@@ -7,17 +7,17 @@ from html import escape
 
 _FRAME = (
     '<iframe srcdoc="{page}" title="{title}" sandbox="allow-scripts" loading="lazy" '
-    'style="width: 100%; height: {height}px; border: 1px solid #8886; border-radius: 4px"></iframe>'
+    'style="width: 100%; height: 640px; border: 1px solid #8886; border-radius: 4px"></iframe>'
 )
 
 
-def framed(page: str, title: str, *, height: int = 640) -> str:
+def framed(page: str, title: str) -> str:
     """Return a page as an iframe, so that its style and the notebook's do not interfere.
 
     >>> framed('<p class="a">1</p>', "Job 7")[:74]
     '<iframe srcdoc="&lt;p class=&quot;a&quot;&gt;1&lt;/p&gt;" title="Job 7" sa'
     """
-    return _FRAME.format(page=escape(page), title=escape(title), height=height)
+    return _FRAME.format(page=escape(page), title=escape(title))
 
 
 def preformatted(text: str) -> str:

@@ -53,9 +53,7 @@ class Viewer:
         """Text of the visible set; equal for viewers who see the same jobs."""
         if self.sees_all:
             return "all, and the server" if self.sees_server else "all"
-        return (
-            "sums" if self.sums_only else "\0".join(("of", self.name, *sorted(self._coordinated)))
-        )
+        return "sums" if self.sums_only else "\0".join(("of", self.name, *sorted(self.coordinated)))
 
     @property
     def sums_only(self) -> bool:
@@ -63,7 +61,8 @@ class Viewer:
         return self.role < Role.USER
 
     @property
-    def _coordinated(self) -> frozenset[str]:
+    def coordinated(self) -> frozenset[str]:
+        """Accounts whose jobs are visible."""
         return self.accounts if self.role >= Role.MANAGER else frozenset()
 
     def visible(self) -> pl.Expr:
@@ -80,7 +79,7 @@ class Viewer:
         if self.role < Role.USER or not self.name:
             return pl.lit(value=False)
         own = pl.col("user") == self.name
-        return (own | pl.col("account").is_in(sorted(self._coordinated))).fill_null(value=False)
+        return (own | pl.col("account").is_in(sorted(self.coordinated))).fill_null(value=False)
 
 
 NOBODY = Viewer("", Role.ANONYMOUS)

@@ -547,15 +547,13 @@ def _read(file: Path) -> dict[str, object]:
     except OSError as problem:
         raise ConfigError(
             problem.strerror or str(problem),
-            where=str(file),
+            where=file,
             do="name a readable file with --config",
         ) from None
     except RecursionError:
-        raise ConfigError("nested too deeply", where=str(file), do="fix the brackets") from None
+        raise ConfigError("nested too deeply", where=file, do="fix the brackets") from None
     except ValueError as problem:  # neither TOML nor text, or a number with too many digits
-        raise ConfigError(
-            f"not valid TOML: {problem}", where=str(file), do="fix the line"
-        ) from None
+        raise ConfigError(f"not valid TOML: {problem}", where=file, do="fix the line") from None
 
 
 def _override(raw: dict[str, object], name: str, value: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 GIB_IN_MIB = 1024.0
@@ -172,30 +172,7 @@ def _nvidia(
     )
 
 
-def _amd(
-    name: str,
-    architecture: str,
-    peaks: tuple[float | None, float | None, float | None, float | None, float | None],
-    memory: tuple[float, float, float],
-    chip: tuple[int, int, int],
-    board_power_w: float | None,
-    documents: tuple[str, str],
-    elsewhere: Mapping[str, str],
-    form: str = "oam",
-) -> Device:
-    return _nvidia(
-        name,
-        architecture,
-        form,
-        peaks,
-        memory,
-        chip,
-        board_power_w,
-        documents,
-        elsewhere,
-        vendor="AMD",
-    )
-
+_amd = partial(_nvidia, vendor="AMD")
 
 _CDNA2 = ("AMD Instinct MI250X datasheet", "AMD CDNA 2 Architecture whitepaper")
 _CDNA3 = ("AMD Instinct MI300X datasheet", "AMD CDNA 3 Architecture whitepaper")
@@ -264,35 +241,23 @@ _PRACTICAL: Mapping[str, tuple[float, float, float]] = MappingProxyType(
 )
 
 
-def _with_practical(device: Device) -> Device:
-    if device.name not in _PRACTICAL:
-        return device
-    dram, bandwidth, pipe = _PRACTICAL[device.name]
-    return replace(
-        device,
-        practical_dram_active=dram,
-        practical_hbm_bytes_per_s=bandwidth,
-        practical_pipe_active=pipe,
-    )
-
-
-def _with_links(device: Device) -> Device:
+def _completed(device: Device) -> Device:
+    """Add links, measured peaks, and temperatures with their source."""
     nvlink, pcie = (
         None if both is None else both / 2 * 1e9 for both in _LINKS.get(device.name, (None, None))
     )
-    return replace(device, nvlink_bytes_per_s=nvlink, pcie_bytes_per_s=pcie)
-
-
-def _with_limits(device: Device) -> Device:
-    if device.name not in _LIMITS:
-        return device
-    slowdown, shutdown, source = _LIMITS[device.name]
-    origin = {"slowdown_temp_c": source, "shutdown_temp_c": source}
+    dram, bandwidth, pipe = _PRACTICAL.get(device.name, (None, None, None))
+    slowdown, shutdown, source = _LIMITS.get(device.name, (None, None, ""))
     return replace(
         device,
         slowdown_temp_c=slowdown,
         shutdown_temp_c=shutdown,
-        elsewhere={**device.elsewhere, **origin},
+        nvlink_bytes_per_s=nvlink,
+        pcie_bytes_per_s=pcie,
+        practical_dram_active=dram,
+        practical_hbm_bytes_per_s=bandwidth,
+        practical_pipe_active=pipe,
+        elsewhere={**device.elsewhere, "slowdown_temp_c": source, "shutdown_temp_c": source},
     )
 
 
@@ -353,21 +318,21 @@ _MODELS: tuple[Device, ...] = (
     _nvidia("RTX 5090", "Blackwell", "pcie", (104.8 / 64, 104.8, 104.8, 209.5, None), (1792, 32, _GDDR), (96, 170, 48),
             575, ("NVIDIA GeForce RTX 5090 specifications", "NVIDIA RTX Blackwell GPU Architecture whitepaper"),
             _BY_RATE | {"tensor_flop_per_s": _PAPER}),
-    _amd("MI210", "CDNA 2", (22.6, 22.6, None, 181, 45.3), (1638.4, 64, _HBM), (8, 104, 32), 300,
-         ("AMD Instinct MI210 datasheet", _CDNA2[1]), _WAVES, "pcie"),
-    _amd("MI250X", "CDNA 2", (47.9, 47.9, None, 383, 95.7), (3276.8, 128, _HBM), (16, 220, 32), 560, _CDNA2, _WAVES),
-    _amd("MI250X GCD", "CDNA 2", (23.95, 23.95, None, 191.5, 47.85), (1638.4, 64, _HBM), (8, 110, 32), None, _CDNA2,
-         _ONE_DIE),
-    _amd("MI300X", "CDNA 3", (81.7, 163.4, None, 1307.4, 163.4), (5300, 192, _HBM), (32, 304, 32), 750, _CDNA3, _WAVES),
-    _amd("MI300A", "CDNA 3", (61.3, 122.6, None, 980.6, 122.6), (5300, 128, _HBM), (24, 228, 32), 550,
-         ("AMD Instinct MI300A datasheet", _CDNA3[1]), _WAVES, "superchip"),
-    _amd("MI325X", "CDNA 3", (81.7, 163.4, None, 1307.4, 163.4), (6000, 256, _HBM), (32, 304, 32), 1000,
+    _amd("MI210", "CDNA 2", "pcie", (22.6, 22.6, None, 181, 45.3), (1638.4, 64, _HBM), (8, 104, 32), 300,
+         ("AMD Instinct MI210 datasheet", _CDNA2[1]), _WAVES),
+    _amd("MI250X", "CDNA 2", "oam", (47.9, 47.9, None, 383, 95.7), (3276.8, 128, _HBM), (16, 220, 32), 560,
+         _CDNA2, _WAVES),
+    _amd("MI250X GCD", "CDNA 2", "oam", (23.95, 23.95, None, 191.5, 47.85), (1638.4, 64, _HBM), (8, 110, 32), None,
+         _CDNA2, _ONE_DIE),
+    _amd("MI300X", "CDNA 3", "oam", (81.7, 163.4, None, 1307.4, 163.4), (5300, 192, _HBM), (32, 304, 32), 750,
+         _CDNA3, _WAVES),
+    _amd("MI300A", "CDNA 3", "superchip", (61.3, 122.6, None, 980.6, 122.6), (5300, 128, _HBM), (24, 228, 32), 550,
+         ("AMD Instinct MI300A datasheet", _CDNA3[1]), _WAVES),
+    _amd("MI325X", "CDNA 3", "oam", (81.7, 163.4, None, 1307.4, 163.4), (6000, 256, _HBM), (32, 304, 32), 1000,
          ("AMD Instinct MI325X datasheet", _CDNA3[1]), _WAVES),
 )  # fmt: skip
 
-DEVICE_CATALOGUE: tuple[Device, ...] = tuple(
-    _with_practical(_with_links(_with_limits(device))) for device in _MODELS
-)
+DEVICE_CATALOGUE: tuple[Device, ...] = tuple(map(_completed, _MODELS))
 DEVICES_BY_NAME: Mapping[str, Device] = MappingProxyType(
     {device.name: device for device in DEVICE_CATALOGUE}
 )

@@ -38,7 +38,7 @@ ANNEX_FUNCTIONS: Mapping[str, str] = MappingProxyType(
         "live_rows": "tachograph.annexes.watch.served_fleet:live_rows",
         "held_file": "tachograph.annexes.act.ledger:held_file",
         "refresh_advice": "tachograph.annexes.act.advice_table:refresh_advice",
-        "opt_out": "tachograph.annexes.act.digests:opt_out_links",
+        "opt_out": "tachograph.annexes.act.unsubscribe:opt_out_links",
         "remove_forgotten_images": "tachograph.annexes.serve.images:remove_forgotten_images",
         "job_kernels": "tachograph.annexes.share.attached:attached_job_kernels",
         "kernels_sentence": "tachograph.annexes.share.attached_kernels:kernels_sentence",

@@ -19,6 +19,7 @@ Anything that is not a TachographError is a defect and keeps its traceback.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -59,9 +60,9 @@ class TachographError(Exception):
 
     exit_code = 1
 
-    def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
+    def __init__(self, what: str, *, where: str | Path = "", do: str = "") -> None:
         self.what = redacted(what)
-        self.where = redacted(where)
+        self.where = redacted(str(where))
         self.do = redacted(do)
         super().__init__(str(self))
 
@@ -147,6 +148,6 @@ class WorkersError(TachographError):
     exit_code = 8
 
 
-def unreadable(problem: OSError, path: object) -> InputError:
+def unreadable(problem: OSError, path: str | Path) -> InputError:
     """Return the error of a file that cannot be read."""
-    return InputError(problem.strerror or str(problem), where=str(path), do="name a readable file")
+    return InputError(problem.strerror or str(problem), where=path, do="name a readable file")

@@ -99,9 +99,7 @@ class PseudonymKey:
             sync_folder(self.names_file.parent)
         except OSError as problem:
             what = f"cannot be written: {problem.strerror}"
-            raise ConfigError(
-                what, where=str(self.names_file), do="make its folder writable"
-            ) from None
+            raise ConfigError(what, where=self.names_file, do="make its folder writable") from None
 
     def remembered(self) -> dict[str, str]:
         """Return {pseudonym: name} of the file beside the key, without lines of other keys."""

@@ -151,7 +151,7 @@ def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:
             if file.read(len(MAGIC)) != MAGIC:
                 raise InputError(
                     "not a recording",
-                    where=str(path),
+                    where=path,
                     do="name a file that `tachograph record` wrote",
                 )
             widths: tuple[int, int] | None = None
@@ -161,12 +161,12 @@ def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:
                     widths = len(content["singles"]), len(content["doubles"])
                 yield content
             if widths is None:
-                raise InputError("the recording is empty", where=str(path), do="delete it")
+                raise InputError("the recording is empty", where=path, do="delete it")
     except OSError as problem:
         raise unreadable(problem, path) from None
     except (ValueError, KeyError, zlib.error) as problem:
         raise InputError(
-            f"the recording is damaged: {problem}", where=str(path), do="copy it again"
+            f"the recording is damaged: {problem}", where=path, do="copy it again"
         ) from None
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
 from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
 
+NOT_KNOWN = "not known"
 NOT_MEASURED = "not measured"
+TIME = pl.Datetime("us", "UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +61,41 @@ class LakeTable:
         return pl.DataFrame(schema=self.schema)
 
 
-def real(name: str, unit: str, sentence: str, null: str = NOT_MEASURED) -> TableColumn:
-    """Return a computed number."""
+def real(name: str, unit: str, sentence: str, null: str | None = NOT_MEASURED) -> TableColumn:
+    """Return a column of numbers."""
     return TableColumn(name, pl.Float64(), unit, sentence, null)
 
 
-def count(name: str, sentence: str, null: str = NOT_MEASURED) -> TableColumn:
-    """Return a computed count."""
-    return TableColumn(name, pl.Int64(), "count", sentence, null)
+def count(
+    name: str, sentence: str, null: str | None = NOT_MEASURED, *, unit: str = "count"
+) -> TableColumn:
+    """Return a column of whole numbers."""
+    return TableColumn(name, pl.Int64(), unit, sentence, null)
 
 
-def text(name: str, sentence: str, null: str = "not known") -> TableColumn:
-    """Return a computed text."""
+def index(name: str, sentence: str, null: str | None = NOT_KNOWN) -> TableColumn:
+    """Return a column of small numbers that name a device."""
+    return TableColumn(name, pl.Int16(), "index", sentence, null)
+
+
+def text(name: str, sentence: str, null: str | None = NOT_KNOWN) -> TableColumn:
+    """Return a column of texts."""
     return TableColumn(name, pl.String(), "", sentence, null)
+
+
+def texts(name: str, sentence: str, null: str | None = None) -> TableColumn:
+    """Return a column of lists of texts."""
+    return TableColumn(name, pl.List(pl.String()), "", sentence, null)
+
+
+def flag(name: str, sentence: str, null: str | None = NOT_KNOWN) -> TableColumn:
+    """Return a column of true and false."""
+    return TableColumn(name, pl.Boolean(), "", sentence, null)
+
+
+def time(name: str, sentence: str, null: str | None = NOT_KNOWN) -> TableColumn:
+    """Return a column of times."""
+    return TableColumn(name, TIME, "UTC", sentence, null)
 
 
 def _of_counter(counter: Counter) -> tuple[TableColumn, TableColumn]:
@@ -234,14 +258,15 @@ def host_use() -> tuple[TableColumn, ...]:
     )
 
 
-def waste(causes: Iterable[str], with_energy: Iterable[str]) -> tuple[TableColumn, ...]:
-    """Return GPU-hours and energy lost to each cause."""
+def waste(causes: Mapping[str, str], with_energy: Iterable[str]) -> tuple[TableColumn, ...]:
+    """Return GPU-hours and energy lost to each cause: {cause: which GPUs, when}."""
     null = "no activity counter was measured, or attribution is ambiguous"
     hours = (
-        real(f"gpu_hours_{cause}", "h", f"GPU-hours lost to: {cause}.", null) for cause in causes
+        real(f"gpu_hours_{cause}", "h", f"GPU-hours lost: {meaning}.", null)
+        for cause, meaning in causes.items()
     )
     energy = (
-        real(f"energy_j_{cause}", "J", f"Energy drawn in GPU-hours lost to: {cause}.", null)
+        real(f"energy_j_{cause}", "J", f"Energy drawn in gpu_hours_{cause}.", null)
         for cause in with_energy
     )
     long = real(

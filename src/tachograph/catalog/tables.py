@@ -16,13 +16,16 @@ import polars as pl
 from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, Counter, CounterKind, HostCounter
 from tachograph.catalog.table_columns import (
     HOST_USE,
+    NOT_KNOWN,
     NOT_MEASURED,
     XID_EVENTS,
     TableColumn,
     count,
     energy,
+    flag,
     host_use,
     imbalances,
+    index,
     pm_sampling,
     real,
     roofline,
@@ -30,11 +33,13 @@ from tachograph.catalog.table_columns import (
     speed,
     statistics,
     text,
+    texts,
+    time,
     waste,
 )
+from tachograph.catalog.table_columns import TIME as TIME
 from tachograph.catalog.table_columns import LakeTable as LakeTable
 
-TIME = pl.Datetime("us", "UTC")
 STORAGE_TYPES: Mapping[str, pl.DataType] = {
     "f32": pl.Float32(),
     "f64": pl.Float64(),
@@ -44,53 +49,27 @@ STORAGE_TYPES: Mapping[str, pl.DataType] = {
 
 GPU_KEY = ("node", "gpu", "mig")  # one GPU, or one MIG slice of it
 
-_UNKNOWN = "not known"
-_T = TableColumn("t", TIME, "UTC", "When the value was read.", None)
-_NODE = TableColumn("node", pl.String(), "", "Host name, short form.", None)
-_GPU = TableColumn("gpu", pl.Int16(), "index", "Index of the GPU on its node.", None)
-_MIG = TableColumn("mig", pl.Int16(), "index", "GPU instance id of a MIG slice.", "the whole GPU")
-_SEQ = TableColumn(
+_T = time("t", "When the value was read.", None)
+_NODE = text("node", "Host name, short form.", None)
+_GPU = index("gpu", "Index of the GPU on its node.", None)
+_MIG = index("mig", "GPU instance id of a MIG slice.", "the whole GPU")
+_SEQ = count(
     "seq",
-    pl.Int64(),
-    "",
-    (
-        "Version of the table in which the row was committed: of rows with the same key the "
-        "highest version wins."
-    ),
+    "Version of the table in which the row was committed: of rows with the same key the "
+    "highest version wins.",
     None,
+    unit="",
 )
-_CLUSTER = TableColumn(
-    "cluster", pl.String(), "", "Slurm cluster.", "one cluster only, or not recorded"
-)
-_JOB_ID = TableColumn(
-    "job_id",
-    pl.String(),
-    "",
-    "Raw job id (JobIDRaw): unique for each array task and het component.",
-    None,
+_CLUSTER = text("cluster", "Slurm cluster.", "one cluster only, or not recorded")
+_JOB_ID = text(
+    "job_id", "Raw job id (JobIDRaw): unique for each array task and het component.", None
 )
 
 
 def _counter_column(counter: Counter | HostCounter) -> TableColumn:
     return TableColumn(
-        counter.name, STORAGE_TYPES[counter.storage], counter.unit, counter.sentence, "not measured"
+        counter.name, STORAGE_TYPES[counter.storage], counter.unit, counter.sentence, NOT_MEASURED
     )
-
-
-def _time(name: str, sentence: str, null: str | None = _UNKNOWN) -> TableColumn:
-    return TableColumn(name, TIME, "UTC", sentence, null)
-
-
-def _count(name: str, sentence: str, unit: str = "count", null: str = _UNKNOWN) -> TableColumn:
-    return TableColumn(name, pl.Int64(), unit, sentence, null)
-
-
-def _index(name: str, sentence: str) -> TableColumn:
-    return TableColumn(name, pl.Int16(), "index", sentence, _UNKNOWN)
-
-
-def _number(name: str, unit: str, sentence: str, null: str = _UNKNOWN) -> TableColumn:
-    return TableColumn(name, pl.Float64(), unit, sentence, null)
 
 
 GPU_SAMPLES = LakeTable(
@@ -136,15 +115,16 @@ DEVICES = LakeTable(
         _MIG,
         text("uuid", "UUID of the GPU."),
         text("pci", "PCI bus address."),
-        _index("nvml_index", "Index by NVML and DCGM, which count in the order of PCI addresses."),
-        _index("minor_number", "Number of the device file, /dev/nvidia0 ..."),
+        index("nvml_index", "Index by NVML and DCGM, which count in the order of PCI addresses."),
+        index("minor_number", "Number of the device file, /dev/nvidia0 ..."),
         text("model", "Model as the driver writes it."),
         text("mig_profile", "Profile of the MIG slice: 1g.10gb.", "the whole GPU, or not known"),
-        _number("hbm_mib", "MiB", "Capacity of device memory, as reported."),
-        _number(
+        real("hbm_mib", "MiB", "Capacity of device memory, as reported.", NOT_KNOWN),
+        real(
             "usable_mib",
             "MiB",
             "Memory used plus free in samples: capacity less reserved memory.",
+            NOT_KNOWN,
         ),
         text(
             "history",
@@ -169,13 +149,15 @@ JOBS = LakeTable(
             "same as job_id",
         ),
         text("array_job_id", "Id of the array the task belongs to.", "not an array task"),
-        _count("array_task_id", "Index of the task in its array.", "index", "not an array task"),
+        count(
+            "array_task_id", "Index of the task in its array.", "not an array task", unit="index"
+        ),
         text(
             "het_job_id",
             "Id of the heterogeneous job the component belongs to.",
             "not heterogeneous",
         ),
-        _count("het_offset", "Position of the component.", "index", "not heterogeneous"),
+        count("het_offset", "Position of the component.", "not heterogeneous", unit="index"),
         text("name", "Job name."),
         text("user", "User name."),
         text("account", "Account or project."),
@@ -188,40 +170,35 @@ JOBS = LakeTable(
                 "OUT_OF_MEMORY, ..."
             ),
         ),
-        _count("exit_code", "Exit code of the batch script.", "code"),
-        _count("exit_signal", "Signal that ended it.", "signal", "none or not known"),
-        _time("submit", "When it was submitted."),
-        _time("eligible", "When it could have started."),
-        _time("start", "When it started.", "has not started"),
-        _time("end", "When it ended.", "still running, or has not started"),
-        _number("elapsed_s", "s", "Run time as accounted."),
-        _number("timelimit_s", "s", "Requested time limit.", "unlimited or not known"),
-        _count("nodes", "Nodes allocated.", "count"),
+        count("exit_code", "Exit code of the batch script.", NOT_KNOWN, unit="code"),
+        count("exit_signal", "Signal that ended it.", "none or not known", unit="signal"),
+        time("submit", "When it was submitted."),
+        time("eligible", "When it could have started."),
+        time("start", "When it started.", "has not started"),
+        time("end", "When it ended.", "still running, or has not started"),
+        real("elapsed_s", "s", "Run time as accounted.", NOT_KNOWN),
+        real("timelimit_s", "s", "Requested time limit.", "unlimited or not known"),
+        count("nodes", "Nodes allocated.", NOT_KNOWN),
         text("node_list", "Node list as written.", "never ran or not known"),
-        _count("gpus", "Whole GPUs allocated.", "count"),
+        count("gpus", "Whole GPUs allocated.", NOT_KNOWN),
         text("gpu_type", "GPU type in the allocation.", "untyped or not known"),
-        _count(
-            "shards",
-            "Shards of GPUs allocated (gres/shard); other jobs may hold the rest.",
-            null="none",
+        count(
+            "shards", "Shards of GPUs allocated (gres/shard); other jobs may hold the rest.", "none"
         ),
-        _count("mps", "MPS shares of GPUs allocated (gres/mps), usually 100 per GPU.", null="none"),
+        count("mps", "MPS shares of GPUs allocated (gres/mps), usually 100 per GPU.", "none"),
         *host_use(),
         text("constraints", "Requested features.", "none or not known"),
         text("hbm_request", "Requested memory tier of the GPU, for example 80g.", "none requested"),
-        TableColumn(
-            "exclusive", pl.Boolean(), "", "The job had exclusive use of its nodes.", _UNKNOWN
-        ),
+        flag("exclusive", "The job had exclusive use of its nodes."),
         text("submit_line", "Submit line."),
-        _number(
+        real(
             "time_precision_s",
             "s",
             "How coarse the recorded times are: 0 for whole seconds, 60 for minutes.",
+            NOT_KNOWN,
         ),
-        TableColumn(
+        flag(
             "saved",
-            pl.Boolean(),
-            "",
             "The record is of a saved file: a running job is known up to start plus `elapsed_s`.",
             "not accounting",
         ),
@@ -231,6 +208,7 @@ JOBS = LakeTable(
 )
 # As prolog, epilog and controller number GPUs: `slurm.gpu_numbers` names which one it is.
 SLURM_NUMBERING = "slurm"
+BY_SAMPLES = "samples"  # provenance of allocations that samples name themselves
 ALLOCATIONS = LakeTable(
     "allocations",
     "one row per (job, node, gpu) and interval; gpu null: on this node, GPUs not recorded",
@@ -244,26 +222,12 @@ ALLOCATIONS = LakeTable(
             "the whole job, or the step is not known",
         ),
         _NODE,
-        TableColumn(
-            "gpu", pl.Int16(), "index", "Index of the GPU on its node.", "GPUs not recorded"
-        ),
+        index("gpu", "Index of the GPU on its node.", "GPUs not recorded"),
         _MIG,
-        _time("start", "Start, inclusive.", "from the start of the job"),
-        _time("end", "End, exclusive.", "to the end of the job, or still held"),
-        TableColumn(
-            "provenance",
-            pl.String(),
-            "",
-            "Source of the row: explicit, samples, live_index or node_list.",
-            None,
-        ),
-        TableColumn(
-            "shared",
-            pl.Boolean(),
-            "",
-            "A share of the GPU: other jobs may hold it, too.",
-            "all of it",
-        ),
+        time("start", "Start, inclusive.", "from the start of the job"),
+        time("end", "End, exclusive.", "to the end of the job, or still held"),
+        text("provenance", "Source of the row: explicit, samples, live_index or node_list.", None),
+        flag("shared", "A share of the GPU: other jobs may hold it, too.", "all of it"),
         text("numbering", "Numbering of `gpu`: slurm or nvml_index.", "as in samples and devices"),
         _SEQ,
     ),
@@ -276,29 +240,20 @@ STEPS = LakeTable(
     (
         _CLUSTER,
         _JOB_ID,
-        TableColumn(
-            "step",
-            pl.String(),
-            "",
-            "Step as Slurm names it: 0, 1, batch, extern, interactive.",
-            None,
-        ),
+        text("step", "Step as Slurm names it: 0, 1, batch, extern, interactive.", None),
         text("name", "Name: the program that srun started."),
-        _time("start", "When it started."),
-        _time("end", "When it ended.", "still running"),
-        _count("nodes", "Nodes it ran on.", "count"),
+        time("start", "When it started."),
+        time("end", "When it ended.", "still running"),
+        count("nodes", "Nodes it ran on.", NOT_KNOWN),
         text("node_list", "Node list as written."),
-        _count("tasks", "Tasks it started.", "count"),
-        _count("gpus", "GPUs allocated to it.", "count"),
-        _number(
-            "max_rss_mib",
-            "MiB",
-            "Peak host memory of its largest task, as polled.",
-            "not polled",
+        count("tasks", "Tasks it started.", NOT_KNOWN),
+        count("gpus", "GPUs allocated to it.", NOT_KNOWN),
+        real(
+            "max_rss_mib", "MiB", "Peak host memory of its largest task, as polled.", "not polled"
         ),
         text("state", "State of the step, as for jobs."),
-        _count("exit_code", "Exit code.", "code"),
-        _count("exit_signal", "Signal that ended it.", "signal", "none or not known"),
+        count("exit_code", "Exit code.", NOT_KNOWN, unit="code"),
+        count("exit_signal", "Signal that ended it.", "none or not known", unit="signal"),
         text("submit_line", "Its srun line."),
         _SEQ,
     ),
@@ -309,13 +264,13 @@ REJECTS = LakeTable(
     "one row per (chunk, reason, column): what ingest removed",
     ("chunk", "target", "reason", "column"),
     (
-        TableColumn("chunk", pl.String(), "", "Which chunk was read.", None),
+        text("chunk", "Which chunk was read.", None),
         text("source", "Name of the source."),
         text("origin", "File or address."),
-        TableColumn("target", pl.String(), "", "Table it was meant for.", None),
-        TableColumn("reason", pl.String(), "", "Why it was removed.", None),
+        text("target", "Table it was meant for.", None),
+        text("reason", "Why it was removed.", None),
         text("column", "Column whose value was removed.", "the whole row was removed"),
-        _count("removed", "Number of rows or values.", "count"),
+        count("removed", "Number of rows or values.", NOT_KNOWN),
         text("example", "Example, as written in the input.", "not kept"),
         _SEQ,
     ),
@@ -397,23 +352,36 @@ RATE_VOLUMES: Mapping[str, str] = MappingProxyType(
     {c.name: c.name.removesuffix("_per_s") for c in COUNTERS if c.kind is CounterKind.RATE}
 )
 
-_JOB_KEY = TableColumn(
-    "job_key",
-    pl.String(),
-    "",
-    "cluster:job_id:submit (seconds since 1970): one run of a job.",
-    None,
+_OF_JOB = (
+    text("job_key", "cluster:job_id:submit (seconds since 1970): one run of a job.", None),
+    text("job_id", "Raw job id.", None),
 )
-_COMPUTED_JOB_ID = TableColumn("job_id", pl.String(), "", "Raw job id.", None)
-_COMPUTED_SEQ = TableColumn(
-    "seq", pl.Int64(), "", "When it was computed: the latest row counts.", None
+_PEAK_AND_ENERGY = (
+    real(
+        "hbm_peak_fraction",
+        "fraction",
+        "Peak of memory used over capacity, largest of its GPUs.",
+    ),
+    *energy("Energy of the GPUs whose energy is known"),
+    text("energy_source", "counter, or power (integrated); both are joined with +.", NOT_MEASURED),
 )
+_ZERO_UTIL = real("zero_util_fraction", "fraction", "Share of samples with utilisation zero.")
+_COMPUTED_SEQ = count("seq", "When it was computed: the latest row counts.", None, unit="")
 
 
 SCORES = ("score_gpu", "score_gpumem", "score_gpumem_normalized")
 # causes of GPU time that did no work, in the order in which an hour is given to them: none is given
 # to two
-WASTE = ("never_used", "hung", "cold_start", "idle", "imbalance")
+LOST_TO = MappingProxyType(
+    {
+        "never_used": "GPUs without activity in every sample",
+        "hung": "GPUs in intervals of hangs, stalls and busy waiting",
+        "cold_start": "GPUs before the first work of the job, where it began late",
+        "idle": "GPUs that were used at other times, in minutes without activity",
+        "imbalance": "GPUs that worked less than the busiest one, where the work was uneven",
+    }
+)
+WASTE = tuple(LOST_TO)
 WASTE_ENERGY = WASTE[:-1]  # a GPU that waits for others draws power for their work, too
 # the other measured hours: a counter showed work, or none tells work from waiting
 IN_USE = ("in_use", "in_use_unknown")
@@ -433,32 +401,31 @@ _JOB_COLUMNS = tuple(
     for column in JOBS.columns
     if column.name
     in {
-        *(
-            "cluster",
-            "display_id",
-            "array_job_id",
-            "het_job_id",
-            "name",
-            "user",
-            "account",
-            "partition",
-            "qos",
-        ),
-        *(
-            "state",
-            "exit_code",
-            "exit_signal",
-            "submit",
-            "start",
-            "end",
-            "elapsed_s",
-            "timelimit_s",
-            "nodes",
-            "gpus",
-            "shards",
-            "mps",
-        ),
-        *("hbm_request", "exclusive", "time_precision_s", *HOST_USE),
+        "cluster",
+        "display_id",
+        "array_job_id",
+        "het_job_id",
+        "name",
+        "user",
+        "account",
+        "partition",
+        "qos",
+        "state",
+        "exit_code",
+        "exit_signal",
+        "submit",
+        "start",
+        "end",
+        "elapsed_s",
+        "timelimit_s",
+        "nodes",
+        "gpus",
+        "shards",
+        "mps",
+        "hbm_request",
+        "exclusive",
+        "time_precision_s",
+        *HOST_USE,
     }
 )
 
@@ -467,8 +434,7 @@ JOB_SUMMARIES = LakeTable(
     "one row per run of a job that held, or may have held, GPUs",
     ("job_key",),
     (
-        _JOB_KEY,
-        _COMPUTED_JOB_ID,
+        *_OF_JOB,
         *_JOB_COLUMNS,
         real(
             "cpu_efficiency",
@@ -481,7 +447,7 @@ JOB_SUMMARIES = LakeTable(
             "hbm_mib",
             "MiB",
             "Capacity of one of its GPUs (the smallest where they differ).",
-            "not known",
+            NOT_KNOWN,
         ),
         real(
             "gpu_hours",
@@ -489,11 +455,14 @@ JOB_SUMMARIES = LakeTable(
             "Allocated GPUs times run time, idle GPUs included.",
             "not known, or shares of GPUs",
         ),
-        TableColumn(
-            "attribution", pl.String(), "", "explicit, live_index, whole_node or ambiguous.", None
-        ),
+        text("attribution", "explicit, live_index, whole_node or ambiguous.", None),
         text(
             "ambiguous_because", "Why it is ambiguous (docs/attribution.md).", "it is not ambiguous"
+        ),
+        text(
+            "telemetry_cluster",
+            "Clusters that telemetry of its nodes names, none of which is its own.",
+            "telemetry may be of its cluster, or there is none",
         ),
         real(
             "coverage",
@@ -530,27 +499,13 @@ JOB_SUMMARIES = LakeTable(
         *(column for name in OTHER_IMBALANCES for column in imbalances(name)),
         *(column for pipe in PIPES for column in roofline(pipe)),
         *speed(),
-        TableColumn(
-            "pipes",
-            pl.List(pl.String()),
-            "",
-            "Pipes in use: fp64, fp32, fp16, tensor.",
-            NOT_MEASURED,
-        ),
-        real(
-            "hbm_peak_fraction",
-            "fraction",
-            "Peak of memory used over capacity, largest of its GPUs.",
-        ),
-        *energy("Energy of the GPUs whose energy is known"),
-        text(
-            "energy_source", "counter, or power (integrated); both are joined with +.", NOT_MEASURED
-        ),
+        texts("pipes", "Pipes in use: fp64, fp32, fp16, tensor.", NOT_MEASURED),
+        *_PEAK_AND_ENERGY,
         count("energy_gpus", "GPUs whose energy is known and in `energy_j`."),
         real("power_w_mean", "W", "Mean over GPUs of the power while it was measured."),
         real("power_w_sampled_mean", "W", "Mean over GPUs of the mean of the power samples."),
         count("gpus_never_used", "GPUs whose utilisation never left zero."),
-        real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
+        _ZERO_UTIL,
         *scores(),
         text(
             "workload",
@@ -568,7 +523,7 @@ JOB_SUMMARIES = LakeTable(
             "no samples",
         ),
         text("health", "Worst of its GPUs: CRIT, WARN, HOT, unknown, OK.", "no samples"),
-        *waste(WASTE, WASTE_ENERGY),
+        *waste(LOST_TO, WASTE_ENERGY),
         *XID_EVENTS,
         TableColumn(
             "intensity_histogram",
@@ -584,12 +539,8 @@ JOB_SUMMARIES = LakeTable(
             "Reasons for leaving it out of a study, separated by commas.",
             "in the study",
         ),
-        TableColumn(
-            "as_of",
-            TIME,
-            "UTC",
-            "Up to when it was summarized: its end, or the analysis while it runs.",
-            None,
+        time(
+            "as_of", "Up to when it was summarized: its end, or the analysis while it runs.", None
         ),
         _COMPUTED_SEQ,
     ),
@@ -597,13 +548,15 @@ JOB_SUMMARIES = LakeTable(
     completes=False,
 )
 
-_GPU_KEY = (
-    _JOB_KEY,
-    _COMPUTED_JOB_ID,
+_OF_NODE = (
+    *_OF_JOB,
     _CLUSTER,
-    TableColumn("node", pl.String(), "", "Host name.", None),
-    TableColumn("gpu", pl.Int16(), "index", "Index of the GPU on its node.", None),
-    TableColumn("mig", pl.Int16(), "index", "GPU instance id of a MIG slice.", "the whole GPU"),
+    text("node", "Host name.", None),
+)
+_GPU_KEY = (
+    *_OF_NODE,
+    _GPU,
+    _MIG,
 )
 
 JOB_GPUS = LakeTable(
@@ -613,18 +566,19 @@ JOB_GPUS = LakeTable(
     (
         *_GPU_KEY,
         text("gpu_model", "Model."),
-        real("hbm_mib", "MiB", "Capacity.", "not known"),
+        real("hbm_mib", "MiB", "Capacity.", NOT_KNOWN),
         count(
             "samples",
             "Samples that belong to the job; 0: it held this GPU but nothing was recorded.",
         ),
-        TableColumn("first_t", TIME, "UTC", "First sample.", "no samples"),
-        TableColumn("last_t", TIME, "UTC", "Last sample.", "no samples"),
+        real("interval_s", "s", "Its sampling interval.", "fewer than two samples"),
+        time("first_t", "First sample.", "no samples"),
+        time("last_t", "Last sample.", "no samples"),
         *statistics(),
         real("temporal_imbalance", "fraction", "1 - mean / max of utilisation.", "no activity"),
         real("hbm_peak_fraction", "fraction", "Peak of memory used over capacity."),
         *energy("Energy"),
-        real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
+        _ZERO_UTIL,
         *scores(),
         TableColumn(
             "workload_samples",
@@ -665,23 +619,18 @@ STEP_SUMMARIES = LakeTable(
     "one row per (job_key, step, start): what a step did with the GPUs of its job",
     ("job_key", "step", "start"),
     (
-        _JOB_KEY,
-        _COMPUTED_JOB_ID,
+        *_OF_JOB,
         *(c for c in STEPS.columns if c.name in _STEP_FACTS),
         real(
             "elapsed_s",
             "s",
             "From its start to its end, or to the analysis while it runs.",
-            "not known",
+            NOT_KNOWN,
         ),
-        TableColumn(
+        text(
             "attribution",
-            pl.String(),
-            "",
-            (
-                "explicit: samples name it; time: it had all GPUs of the job on its nodes while it "
-                "ran; ambiguous."
-            ),
+            "explicit: samples name it; time: it had all GPUs of the job on its nodes while it "
+            "ran; ambiguous.",
             None,
         ),
         count("gpus", "GPUs it held.", "ambiguous"),
@@ -695,16 +644,8 @@ STEP_SUMMARIES = LakeTable(
         count("samples", "GPU samples that belong to it.", "ambiguous"),
         real("interval_s", "s", "Its sampling interval.", "fewer than two samples"),
         *statistics(),
-        real(
-            "hbm_peak_fraction",
-            "fraction",
-            "Peak of memory used over capacity, largest of its GPUs.",
-        ),
-        *energy("Energy of the GPUs whose energy is known"),
-        text(
-            "energy_source", "counter, or power (integrated); both are joined with +.", NOT_MEASURED
-        ),
-        real("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
+        *_PEAK_AND_ENERGY,
+        _ZERO_UTIL,
         *XID_EVENTS,
         _COMPUTED_SEQ,
     ),
@@ -712,14 +653,17 @@ STEP_SUMMARIES = LakeTable(
     completes=False,
 )
 
+_MINUTE = (
+    TableColumn("minute", pl.Int32(), "min", "Whole minutes since the job's start.", None),
+    time("t", "Start of the minute.", None),
+)
 JOB_MINUTES = LakeTable(
     "job_minutes",
     "one row per (job_key, node, gpu, mig, minute); minutes are counted from the job's start",
     ("job_key", "node", "gpu", "mig", "minute"),
     (
         *_GPU_KEY,
-        TableColumn("minute", pl.Int32(), "min", "Whole minutes since the job's start.", None),
-        TableColumn("t", TIME, "UTC", "Start of the minute.", None),
+        *_MINUTE,
         TableColumn("samples", pl.Int32(), "count", "Samples in the minute.", None),
         *(
             TableColumn(name, pl.Float32(), "", f"Mean of {name} in the minute.", NOT_MEASURED)
@@ -764,12 +708,8 @@ JOB_NODE_MINUTES = LakeTable(
     ),
     ("job_key", "node", "minute"),
     (
-        _JOB_KEY,
-        _COMPUTED_JOB_ID,
-        _CLUSTER,
-        TableColumn("node", pl.String(), "", "Host name.", None),
-        TableColumn("minute", pl.Int32(), "min", "Whole minutes since the job's start.", None),
-        TableColumn("t", TIME, "UTC", "Start of the minute.", None),
+        *_OF_NODE,
+        *_MINUTE,
         *(
             TableColumn(name, pl.Float32(), unit, f"From {counter}, in the minute.", NOT_MEASURED)
             for name, (unit, counter) in HOST_CHARACTERISTICS.items()
@@ -786,44 +726,25 @@ FINDINGS = LakeTable(
     "one row per (job_key, code): what was checked in a job, and the result",
     ("job_key", "code"),
     (
-        _JOB_KEY,
-        _COMPUTED_JOB_ID,
-        TableColumn(
-            "code", pl.String(), "", "Name of the finding, for example one_gpu_of_many.", None
-        ),
-        TableColumn("kind", pl.String(), "", "check, score, workload or health.", None),
-        TableColumn(
-            "verdict", pl.String(), "", "yes, no, or unknown: not enough was measured.", None
-        ),
-        TableColumn(
+        *_OF_JOB,
+        text("code", "Name of the finding, for example one_gpu_of_many.", None),
+        text("kind", "check, score, workload or health.", None),
+        text("verdict", "yes, no, or unknown: not enough was measured.", None),
+        text(
             "confidence",
-            pl.String(),
-            "",
             "high: published threshold; low: shorter time without work.",
             "not triggered, or the check has one threshold",
         ),
-        TableColumn("severity", pl.String(), "", "problem, hint, or fact: nothing to fix.", None),
-        TableColumn("title", pl.String(), "", "What it is, in a few words.", None),
-        TableColumn("sentence", pl.String(), "", "What was seen, with its numbers.", None),
-        TableColumn("advice", pl.String(), "", "What to do.", "nothing to do"),
-        TableColumn("begin", TIME, "UTC", "Start of the interval it covers.", "the whole job"),
-        TableColumn("end", TIME, "UTC", "End of the interval it covers.", "the whole job"),
-        TableColumn("evidence", pl.String(), "", "JSON object: the numbers behind it.", None),
-        TableColumn("checks", pl.String(), "", "JSON list: values against thresholds.", None),
-        TableColumn(
-            "needs",
-            pl.List(pl.String()),
-            "",
-            "Required counters that were not measured.",
-            None,
-        ),
-        TableColumn(
-            "covered_by",
-            pl.String(),
-            "",
-            "Code of the finding that is reported instead.",
-            "it is reported",
-        ),
+        text("severity", "problem, hint, or fact: nothing to fix.", None),
+        text("title", "What it is, in a few words.", None),
+        text("sentence", "What was seen, with its numbers.", None),
+        text("advice", "What to do.", "nothing to do"),
+        time("begin", "Start of the interval it covers.", "the whole job"),
+        time("end", "End of the interval it covers.", "the whole job"),
+        text("evidence", "JSON object: the numbers behind it.", None),
+        text("checks", "JSON list: values against thresholds.", None),
+        texts("needs", "Required counters that were not measured."),
+        text("covered_by", "Code of the finding that is reported instead.", "it is reported"),
         _COMPUTED_SEQ,
     ),
     sort=("job_key", "code"),
@@ -851,18 +772,11 @@ LABELS = LakeTable(
     "one row per (job_key, code): a person's label on a page: is the finding right?",
     ("job_key", "code"),
     (
-        _JOB_KEY,
-        _COMPUTED_JOB_ID,
-        TableColumn("code", pl.String(), "", "The finding.", None),
-        TableColumn(
-            "holds",
-            pl.Boolean(),
-            "",
-            "confirmed: the finding is right; rejected: it is wrong.",
-            "withdrawn",
-        ),
-        TableColumn("by", pl.String(), "", "Who labelled it.", None),
-        _time("at", "When.", None),
+        *_OF_JOB,
+        text("code", "The finding.", None),
+        flag("holds", "confirmed: the finding is right; rejected: it is wrong.", "withdrawn"),
+        text("by", "Who labelled it.", None),
+        time("at", "When.", None),
         text("comment", "Comment of that person.", "none was written"),
         _SEQ,
     ),
@@ -874,34 +788,15 @@ PROFILES = LakeTable(
     "one row per (job_key, digest): a report of Nsight Compute that a person attached to a job",
     ("job_key", "digest"),
     (
-        _JOB_KEY,
-        _COMPUTED_JOB_ID,
-        TableColumn("digest", pl.String(), "", "SHA-256 of the file, in hexadecimal digits.", None),
-        TableColumn("report", pl.String(), "", "File name, its last part.", None),
-        _time("at", "When it was attached.", None),
+        *_OF_JOB,
+        text("digest", "SHA-256 of the file, in hexadecimal digits.", None),
+        text("report", "File name, its last part.", None),
+        time("at", "When it was attached.", None),
         count("launches", "Launches in the file.", "detached"),
         count("launches_kept", "Launches stored in `content`: the longest ones.", "detached"),
-        TableColumn(
-            "kernels",
-            pl.List(pl.String()),
-            "",
-            "Names of its kernels, referenced by `content`.",
-            None,
-        ),
-        TableColumn(
-            "ranges",
-            pl.List(pl.String()),
-            "",
-            "Names of its NVTX ranges, referenced by `content`.",
-            None,
-        ),
-        TableColumn(
-            "problems",
-            pl.List(pl.String()),
-            "",
-            "Sentences: what could not be read.",
-            None,
-        ),
+        texts("kernels", "Names of its kernels, referenced by `content`."),
+        texts("ranges", "Names of its NVTX ranges, referenced by `content`."),
+        texts("problems", "Sentences: what could not be read."),
         text(
             "content",
             "JSON object: version, metrics, chips, launches with values (docs/kernels.md).",
@@ -922,24 +817,25 @@ ANALYSES = LakeTable(
     ("seq",),
     (
         *(
-            TableColumn(
+            count(
                 f"{table.name}_version",
-                pl.Int64(),
-                "version",
                 f"Version of {table.name} that was read.",
-                # By versions without them.
                 "was not read" if table in (NODE_SAMPLES, STEPS) else None,
+                unit="version",
             )
             for table in ANALYSED
         ),
-        TableColumn(
-            "method", pl.String(), "", "Digest of the options that affect the numbers.", None
+        text("method", "Digest of the options that affect the numbers.", None),
+        text(
+            "same_clusters",
+            "JSON object: names of clusters in telemetry, with those in the accounting.",
+            "both are the same",
         ),
-        TableColumn("as_of", TIME, "UTC", "When it was made.", None),
-        TableColumn("jobs", pl.Int64(), "count", "Jobs summarized.", None),
-        TableColumn("samples", pl.Int64(), "count", "Samples read.", None),
-        TableColumn("attributed", pl.Int64(), "count", "Samples that belong to a job.", None),
-        TableColumn("seq", pl.Int64(), "", "Number of the analysis, in the rows it wrote.", None),
+        time("as_of", "When it was made.", None),
+        count("jobs", "Jobs summarized.", None),
+        count("samples", "Samples read.", None),
+        count("attributed", "Samples that belong to a job.", None),
+        count("seq", "Number of the analysis, in the rows it wrote.", None, unit=""),
     ),
     sort=("seq",),
     completes=False,

@@ -263,6 +263,9 @@ def whole_number(least: int, most: int = LARGEST_COUNT) -> Callable[[str], int]:
     return read
 
 
+_DAYS_AGO = {"today": 0, "yesterday": 1}
+
+
 def is_span(written: str) -> bool:
     """Return whether a text is a span before now, as in `12h`."""
     return bool(_SPAN.match(written.strip()))
@@ -271,19 +274,27 @@ def is_span(written: str) -> bool:
 def parse_time(written: str, *, now: datetime, zone_name: str = "UTC") -> datetime:
     """Return the UTC time of a text: ISO date or time in the site's zone, or a span before `now`.
 
+    `today` and `yesterday` are the midnights with which these days begin.
+
     >>> parse_time("2h", now=datetime(2026, 1, 1, 12, tzinfo=UTC)).isoformat()
     '2026-01-01T10:00:00+00:00'
+    >>> parse_time("yesterday", now=datetime(2026, 1, 1, 12, tzinfo=UTC)).isoformat()
+    '2025-12-31T00:00:00+00:00'
 
-    Errors: UsageError when it is neither, or too far away.
+    Errors: UsageError when it is none of these, or too far away.
     """
+    days_ago = _DAYS_AGO.get(written.strip().lower())
     try:
+        if days_ago is not None:
+            day = now.astimezone(zone(zone_name)).date() - timedelta(days=days_ago)
+            return to_utc(datetime.combine(day, time()), zone_name)
         if is_span(written):
             return now - timedelta(seconds=span_s(written))
         return to_utc(datetime.fromisoformat(written), zone_name)
     except (ValueError, OverflowError):  # also a time before the year 1 or behind 9999
         raise UsageError(
             f"invalid time: {written!r}",
-            do="write 2026-04-23, 2026-04-23T10:30 or a span before now such as 12h",
+            do="write 2026-04-23, 2026-04-23T10:30, yesterday, or a span before now such as 12h",
         ) from None
 
 
@@ -438,12 +449,12 @@ def plural(count: float, noun: str) -> str:
 
 
 def capitalized(words: str) -> str:
-    """Return words with a capital at the begin; the others stay as they are.
+    """Return words with a capital at the begin; the others stay as they are, and identifiers.
 
-    >>> capitalized("the SMs"), capitalized("")
-    ('The SMs', '')
+    >>> capitalized("the SMs"), capitalized("gpu_util: above 1"), capitalized("")
+    ('The SMs', 'gpu_util: above 1', '')
     """
-    return f"{words[:1].upper()}{words[1:]}"
+    return words if "_" in words.partition(" ")[0] else f"{words[:1].upper()}{words[1:]}"
 
 
 _WHOLE_HOURS = 100_000  # from here on tenths are not shown

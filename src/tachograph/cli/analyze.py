@@ -86,28 +86,13 @@ def run(arguments: Arguments) -> int:
 
 def write_advice_files(opened: OpenedLake) -> None:
     """Write the advice files for sbatch if enabled; a problem is only a remark."""
-    options = opened.configuration.act
-    if not options.advice_folder:
+    if not opened.configuration.act.advice_folder:
         return
-    from datetime import UTC, datetime, timedelta
-
-    from tachograph.api.advice import read_past_jobs, read_site
     from tachograph.catalog.doors import annex_function
-    from tachograph.lake.filters import JobFilter
 
-    lake, configuration = opened.lake, opened.configuration
-    since = opened.now - timedelta(days=configuration.advice.days)
     try:
         written = annex_function("refresh_advice")(
-            Path(options.advice_folder),
-            lake,
-            lambda users: read_past_jobs(
-                lake, configuration, JobFilter(users=tuple(users), since=since)
-            ),
-            read_site(lake, configuration),
-            configuration.advice,
-            as_of=opened.now,
-            now=datetime.now(UTC),
+            opened.lake, opened.configuration, as_of=opened.now, now=opened.clock
         )
     except TachographError as problem:
         remark(f"no advice for sbatch: {problem}")
@@ -173,16 +158,49 @@ def caveats(report: AnalysisReport) -> Iterator[str]:
         )
     if report.handover_samples:
         yield (
-            f"{plural(report.handover_samples, 'sample')} in a second in which a GPU went from "
-            "one job to the next, of "
-            "neither: record prolog and epilog with fractions of a second, as "
-            "contrib/slurm/gpu-map.sh does"
+            f"{plural(report.handover_samples, 'sample')} of GPUs that one job left and the next "
+            "got within the same second: they count for neither; record prolog and epilog with "
+            "fractions of a second, as contrib/slurm/gpu-map.sh does"
         )
+    for telemetry, accounting in report.same_clusters.items():
+        yield (
+            f"telemetry of cluster {telemetry} counts as that of {accounting}, its name in the "
+            "accounting: most of their nodes are the same, and no other cluster has these"
+        )
+    yield from _other_names(report)
     unplaced = report.unplaced - report.misplaced
     if unplaced > 0:
         yield (
             f"{plural(unplaced, 'job')} of which nothing records where they ran: no node list "
             "in the accounting, and no sample or map names them"
+        )
+
+
+def _other_names(report: AnalysisReport) -> Iterator[str]:
+    """Yield a sentence per name in telemetry that the accounting of its nodes does not have.
+
+    It names the name to write only where no second one can be meant.
+    """
+    jobs_of: dict[str, dict[str, int]] = {}
+    for cluster, telemetry, jobs in report.other_names:
+        jobs_of.setdefault(telemetry, {})[cluster or "without a name"] = jobs
+    for telemetry, jobs_by_cluster in jobs_of.items():
+        possible = report.possible_names.get(telemetry, ())
+        do = (
+            "which cluster of the accounting this is, is not certain; give telemetry of each "
+            "cluster, and of each time if one was renamed, the accounting's name, by "
+            "`cluster` in [[sources]] or `--cluster`, and ingest it again"
+        )
+        if len(possible) == 1 and possible[0] in jobs_by_cluster:
+            (name,) = possible
+            do = (
+                "if both are one cluster, give telemetry the accounting's name, by "
+                f'`cluster = "{name}"` in [[sources]] or `--cluster {name}`, and ingest it again'
+            )
+        yield (
+            f"{plural(sum(jobs_by_cluster.values()), 'job')} of cluster "
+            f"{' and '.join(jobs_by_cluster)} on nodes whose telemetry names cluster {telemetry}: "
+            f"{do} (a label that names a cluster counts first: labels.cluster)"
         )
 
 

@@ -14,6 +14,7 @@ from tachograph.cli.options import Arguments, Parser, configuration_of
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
     from tachograph.collect.collector import CollectPlan, SourceCheck
+    from tachograph.collect.readers import PolledSource
     from tachograph.collect.status import CollectStatus
     from tachograph.sources.registry import FeedSettings
 
@@ -53,14 +54,24 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
     from tachograph.catalog.config import FILE_NAME
     from tachograph.collect.collector import CollectPlan
     from tachograph.collect.readers import PolledSource
+    from tachograph.collect.status import utc_now
     from tachograph.lake.delta import Lake
-    from tachograph.sources.registry import configured_feeds, load_feed, of_site
+    from tachograph.sources.registry import configured_feeds, load_feed, of_site, start_time
 
     def source_of(settings: FeedSettings) -> PolledSource:
         of = of_site(configuration, settings.cluster)
         connect = partial(load_feed(settings.source).connect, settings, configuration=of)
+        feed, begin = connect(), None
+        if settings.begins_at:
+            zone = of.site.time_zone
+            begin = start_time(settings.begins_at, now=utc_now(), zone_name=zone)
         return PolledSource(
-            settings.title, settings.every_s, connect(), connect, cluster=settings.cluster
+            settings.title,
+            settings.every_s,
+            feed,
+            connect,
+            cluster=settings.cluster,
+            begin=begin,
         )
 
     sources = [
@@ -128,18 +139,28 @@ def _check(plan: CollectPlan, configuration: Configuration, arguments: Arguments
         source.feed.close()
     headings = ("source", ">every", "from", "would commit", "remarks")
     zone = configuration.site.time_zone
-    rows = [_row(source_check, zone) for source_check in checked]
+    rows = [
+        _row(source_check, _begin(source, source_check, zone))
+        for source, source_check in zip(plan.sources, checked, strict=True)
+    ]
     output.print_table(
         headings, rows, title=f"Dry run; lake: {plan.lake.location}", no_color=arguments.no_color
     )
     return InputError.exit_code if any(source_check.problem for source_check in checked) else 0
 
 
-def _row(checked: SourceCheck, zone: str) -> Sequence[str | None]:
+def _begin(source: PolledSource, checked: SourceCheck, zone: str) -> str:
+    """Return where the reading of a source continues, or begins."""
     from tachograph.catalog.columns import local_time
-    from tachograph.catalog.units import text
 
     known = [at for at in checked.watermarks.values() if at is not None]
+    begin = min(known, default=source.begin)
+    return "the beginning" if begin is None else local_time(begin, zone)
+
+
+def _row(checked: SourceCheck, begin: str) -> Sequence[str | None]:
+    from tachograph.catalog.units import text
+
     rows_by_table = (
         ", ".join(f"{rows:,} {table}" for table, rows in checked.rows.items()) or "nothing"
     )
@@ -157,7 +178,6 @@ def _row(checked: SourceCheck, zone: str) -> Sequence[str | None]:
         if why not in (checked.problem or "")
     ]
     remarks += others[:3]
-    begin = local_time(min(known), zone) if known else "the beginning"
     return (
         checked.name,
         text(checked.every_s, "s"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,11 +14,11 @@ from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import (
     Arguments,
     Parser,
-    add_common,
     add_filters,
     add_json,
+    add_parts,
     job_filter,
-    sentence,
+    options_of_part,
 )
 from tachograph.export.registry import TARGETS, ExportTarget, load_target
 
@@ -27,29 +26,16 @@ if TYPE_CHECKING:
     from tachograph.export.content import ExportResult
 
 
-_OWN = tuple(target.name for target in TARGETS)
-
-
 def add_arguments(parser: Parser) -> None:
     """Declare the targets."""
-    width = max(len(target.name) for target in TARGETS) + 2
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "targets:\n" + "\n".join(f"  {t.name:<{width}}{t.sentence}" for t in TARGETS)
-    parser.add_argument("target", metavar="TARGET", help="one of the targets below")
-    parser.add_argument(
-        "rest",
-        nargs=argparse.REMAINDER,
-        metavar="...",
-        help="see `tachograph export TARGET --help`",
-    )
+    add_parts(parser, "target", TARGETS)
 
 
 def run(arguments: Arguments) -> int:
     """Read the chosen jobs, export them, print what was written."""
     target = _find(arguments.target)
-    try:
-        options = _options_of(target).parse_args(arguments.rest, Arguments())
-    except SystemExit:  # argparse has shown the help
+    options = options_of_part("export", target, partial(_declare, target), arguments.rest)
+    if options is None:
         return 0
     done = _export(target, options)
     if options.json:
@@ -63,7 +49,7 @@ def _find(name: str) -> ExportTarget:
     target = find_entry("exports", ExportTarget, name, TARGETS)
     if target is not None:
         return target
-    known = list(_OWN)
+    known = [target.name for target in TARGETS]
     raise UsageError(
         f"unknown target '{name}'",
         do=did_you_mean(name, known, otherwise=f"use one of: {', '.join(known)}"),
@@ -73,13 +59,6 @@ def _find(name: str) -> ExportTarget:
 def parts() -> Sequence[tuple[str, str, Callable[[Parser], None]]]:
     """Return name, line of help and declaration of the options of each target."""
     return [(one.name, one.sentence, partial(_declare, one)) for one in TARGETS]
-
-
-def _options_of(target: ExportTarget) -> Parser:
-    parser = Parser(f"tachograph export {target.name}", sentence(target.sentence))
-    _declare(target, parser)
-    add_common(parser)
-    return parser
 
 
 def _declare(target: ExportTarget, parser: Parser) -> None:

@@ -1,13 +1,15 @@
 """`tachograph ingest SOURCE FILES`: read recordings and accounting into the lake, each chunk once.
 
+`tachograph ingest PATH...` recognises the source of each file by its content.
+
 A file that cannot be read is named on stderr; the others are committed, and the exit code reports
 it.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,10 +21,10 @@ from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import (
     Arguments,
     Parser,
-    add_common,
     add_json,
+    add_parts,
     configuration_of,
-    sentence,
+    options_of_part,
 )
 from tachograph.sources.registry import (
     SOURCES,
@@ -36,8 +38,12 @@ from tachograph.sources.registry import (
 )
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from tachograph.catalog.chunks import Chunk
     from tachograph.catalog.config import Configuration
+    from tachograph.cli.ingest_paths import RecognisedFiles
+    from tachograph.lake.delta import Lake
     from tachograph.lake.ingest import IngestReport
 
 _SHOWN = 200  # characters of a rejected record
@@ -46,15 +52,10 @@ _NAMES_SHOWN = 5  # of metrics that are not read
 
 def add_arguments(parser: Parser) -> None:
     """Declare the sources."""
-    width = max(len(source.name) for source in SOURCES) + 2
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "sources:\n" + "\n".join(f"  {s.name:<{width}}{s.sentence}" for s in SOURCES)
-    parser.add_argument("source", metavar="SOURCE", help="one of the sources below")
-    parser.add_argument(
-        "rest",
-        nargs=argparse.REMAINDER,
-        metavar="...",
-        help="see `tachograph ingest SOURCE --help`",
+    add_parts(parser, "source", SOURCES)
+    parser.epilog = (
+        f"{parser.epilog}\n\nIn place of a source: files and folders of any kind, "
+        "`tachograph ingest PATH... --help`."
     )
 
 
@@ -63,10 +64,11 @@ def run(arguments: Arguments) -> int:
     from tachograph.pipeline.memory import KEEP_IN_ONE_ARENA, keep_freed_memory
 
     keep_freed_memory(KEEP_IN_ONE_ARENA)  # before anything below brings Polars
+    if _is_path(arguments.source):
+        return _ingest_paths([arguments.source, *arguments.rest], arguments)
     source = find_source(arguments.source)
-    try:
-        options = _options_of(source).parse_args(arguments.rest, Arguments())
-    except SystemExit:  # argparse has shown the help
+    options = options_of_part("ingest", source, partial(_declare, source), arguments.rest)
+    if options is None:
         return 0
     if getattr(options, "suggest", None) is not None:
         return _suggest(options)
@@ -76,13 +78,6 @@ def run(arguments: Arguments) -> int:
 def parts() -> Sequence[tuple[str, str, Callable[[Parser], None]]]:
     """Return name, line of help and declaration of the options of each source."""
     return [(source.name, source.sentence, partial(_declare, source)) for source in SOURCES]
-
-
-def _options_of(source: SourceEntry) -> Parser:
-    parser = Parser(f"tachograph ingest {source.name}", sentence(source.sentence))
-    _declare(source, parser)
-    add_common(parser)
-    return parser
 
 
 def _declare(source: SourceEntry, parser: Parser) -> None:
@@ -119,12 +114,34 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
 
     from tachograph.catalog import config
     from tachograph.lake.delta import Lake
-    from tachograph.lake.ingest import IngestReport, ingest
 
     configuration = of_site(configuration_of(options), options.cluster)
     now = datetime.now(UTC)
-    module = load_source(source)
     lake = Lake.create(config.lake_location(options.lake, configuration))
+    report = _commit(source, options, configuration, lake, now=now, narrator=narrator)
+    _print(report, lake.location, options)
+    if options.show_rejected and not options.json:
+        _print_records(source, options, configuration)
+    return InputError.exit_code if report.unread else 0
+
+
+def _commit(
+    source: SourceEntry,
+    options: Arguments,
+    configuration: Configuration,
+    lake: Lake,
+    *,
+    now: datetime,
+    narrator: Narrator,
+    again: str = "",
+) -> IngestReport:
+    """Commit the chunks of a source; a file that cannot be read is named, the others are read.
+
+    again: added to the names of chunks that are read although the lake may have them.
+    """
+    from tachograph.lake.ingest import IngestReport, ingest
+
+    module = load_source(source)
     report = IngestReport()
     with narrator.progress(f"ingest {source.name}") as advance:
         files = dict(_one_by_one(module, options))
@@ -133,7 +150,8 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
 
         def read(file: str) -> Iterator[Chunk]:
             for chunk in module.read(files[file], configuration=configuration, now=now):
-                yield of_cluster(chunk, options.cluster)
+                named = of_cluster(chunk, options.cluster)
+                yield replace(named, id=f"{named.id}{again}") if again else named
 
         chunks = _ChunksOfFiles(groups, read)
         while not chunks.is_done:
@@ -147,10 +165,117 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
                 )
             except InputError as problem:  # the boundary: one file, or one query
                 _note_unread(report, chunks.drop_file(), problem)
-    _print(report, lake.location, options)
-    if options.show_rejected and not options.json:
-        _print_records(source, options, configuration)
-    return InputError.exit_code if report.unread else 0
+    return report
+
+
+def _is_path(word: str) -> bool:
+    """Return whether a word names a file or folder, and no source."""
+    from pathlib import Path
+
+    known = any(source.name == word for source in SOURCES)
+    return not known and ("/" in word or Path(word).exists())
+
+
+def _ingest_paths(words: Sequence[str], before: Arguments) -> int:
+    """Recognise the files of the paths; read them source by source; print what each was."""
+    from datetime import UTC, datetime
+
+    from tachograph.catalog import config
+    from tachograph.cli import ingest_paths
+    from tachograph.lake.delta import Lake
+
+    options = ingest_paths.path_options(words, before)
+    if options is None:
+        return 0
+    from tachograph.pipeline.site_evidence import whole_node_evidence
+
+    configuration = of_site(configuration_of(options), options.cluster)
+    recognised = ingest_paths.recognise_files(options.paths)
+    lake = Lake.create(config.lake_location(options.lake, configuration))
+    run = _PathRun(lake, configuration, options, Narrator.of(options), datetime.now(UTC))
+    reports = run.read(recognised, instead_of=options.instead_of)
+    local = recognised.local()
+    zone = ingest_paths.zone_proposal(lake, local, configuration)
+    if options.adopt and zone is not None:
+        run.configuration = config.with_time_zone(configuration, zone.zone_name)
+        reports |= run.read(local, instead_of=configuration.site.time_zone)
+    proposals = ingest_paths.Proposals(zone, whole_node_evidence(lake, configuration.slurm))
+    adopted = options.adopt and ingest_paths.adopt(proposals, options)
+    if options.json:
+        sources = {name: _as_json(report) for name, report in reports.items()}
+        files = ingest_paths.files_as_json(recognised)
+        output.print_json({**files, "sources": sources, "proposals": proposals})
+    else:
+        lines = [
+            *ingest_paths.file_lines(recognised),
+            *ingest_paths.proposal_lines(proposals, local, configuration, options, adopted=adopted),
+        ]
+        output.print_text("".join(f"{line}\n" for line in lines))
+    is_unread = recognised.damaged or any(report.unread for report in reports.values())
+    return InputError.exit_code if is_unread or not reports else 0
+
+
+@dataclass(slots=True)
+class _PathRun:
+    """Reads recognised files into a lake, source by source."""
+
+    lake: Lake
+    configuration: Configuration
+    options: Arguments
+    narrator: Narrator
+    now: datetime
+
+    def read(
+        self, recognised: RecognisedFiles, *, instead_of: str | None
+    ) -> dict[str, IngestReport]:
+        """Commit the files and print what they held; return {source: report}.
+
+        instead_of: the zone in which local times of these files were read before.
+        """
+        from tachograph.cli import ingest_paths
+
+        reports: dict[str, IngestReport] = {}
+        for source, options in ingest_paths.each_source(recognised, self.options, _declare):
+            is_corrected = instead_of is not None and ingest_paths.is_local(source.name)
+            reports[source.name] = _commit(
+                source,
+                options,
+                self.configuration,
+                self.lake,
+                now=self.now,
+                narrator=self.narrator,
+                again=f":{self.now.isoformat()}" if is_corrected else "",
+            )
+            if not options.json:
+                output.print_text(f"{source.name}: {plural(len(options.files), 'file')}\n")
+                _print(reports[source.name], self.lake.location, options)
+            if instead_of is not None and is_corrected:
+                self._remove_stale(source, options, instead_of)
+        return reports
+
+    def _remove_stale(self, source: SourceEntry, options: Arguments, wrong_zone: str) -> None:
+        """Remove the rows that the files give in the wrong zone only.
+
+        It is last: killed before it, the lake has both, and the same command ends the work.
+        """
+        from tachograph.catalog.config import with_time_zone
+        from tachograph.catalog.tables import TABLES
+        from tachograph.cli.ingest_paths import keys_read
+        from tachograph.lake.corrections import remove_keys, stale_keys
+
+        wrong = with_time_zone(self.configuration, wrong_zone)
+        before = keys_read(source, options, wrong, now=self.now)
+        after = keys_read(source, options, self.configuration, now=self.now)
+        keys = {
+            name: stale_keys(rows, after.get(name, rows.clear()), TABLES[name])
+            for name, rows in before.items()
+        }
+        removed = remove_keys(self.lake, keys)
+        counted = (
+            plural(count, name.removesuffix("s")) for name, count in removed.items() if count
+        )
+        what = ", ".join(counted) or "nothing"
+        self.narrator.say(f"{source.name}: removed what was read in {wrong_zone}: {what}")
 
 
 class _ChunksOfFiles:

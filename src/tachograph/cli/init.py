@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tachograph.catalog.config import DEFAULT_LAKE, FILE_NAME
@@ -15,12 +16,12 @@ _TEXT = f"""\
 lake = %s  # a folder, or an object store's address; empty: ./{DEFAULT_LAKE}
 
 [site]
-time_zone = "UTC"  # of times that Slurm and exports write without an offset
+time_zone = %s  # of times that Slurm and exports write without an offset
 cluster = ""  # of jobs whose accounting does not name it
 
 [slurm]
 shared = []  # partitions or QOS whose nodes several jobs share, such as "int*"
-exclusive = []  # partitions or QOS that give whole nodes
+exclusive = %s  # partitions or QOS that give whole nodes
 
 # What `tachograph collect` polls: remove the # of what you have. More sources and keys: docs/collect.md.
 #
@@ -35,6 +36,12 @@ exclusive = []  # partitions or QOS that give whole nodes
 """
 
 
+def configuration_text(lake: str, time_zone: str, exclusive: Sequence[str]) -> str:
+    """Return a configuration with common keys; exclusive: partitions or QOS of whole nodes."""
+    values = (json.dumps(value, ensure_ascii=False) for value in (lake, time_zone, exclusive))
+    return _TEXT % tuple(values)
+
+
 def add_arguments(parser: Parser) -> None:
     """Declare nothing: `--config` names the file, `--lake` the lake it is to hold."""
 
@@ -47,7 +54,7 @@ def run(arguments: Arguments) -> int:
     file = Path(arguments.config or FILE_NAME)
     try:
         with file.open("x", encoding="utf-8") as stream:
-            stream.write(_TEXT % json.dumps(arguments.lake or "", ensure_ascii=False))
+            stream.write(configuration_text(arguments.lake or "", "UTC", []))
     except FileExistsError:
         raise ConfigError(
             "exists already and is left as it is",

@@ -1,4 +1,4 @@
-"""`tachograph job ID`: the report of one job: GPU use, problems, what to do."""
+"""`tachograph job [ID ...]`: the report of a job: GPU use, problems, what to do; or of several."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from tachograph.cli.formats import write_page
 from tachograph.cli.options import Arguments, Parser, add_job_choice, add_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tachograph.cli.options import OpenedLake
     from tachograph.report.job import JobReport
 
 
 STEPS_WIDTH = 160  # if stdout is not a terminal: all columns
+_AROUND = 3  # lines of a terminal with the command, the next prompt, and a line that wraps
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the job, its run, and the formats."""
-    add_job_choice(parser)
+    add_job_choice(parser, several=True)
     parser.add_argument(
         "--steps", action="store_true", help="list the steps: which were idle, when none ran"
     )
@@ -31,6 +35,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--checks", action="store_true", help="list all findings and checks with their values"
     )
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="print all of the report, also where it is longer than the terminal",
+    )
     add_json(form)
 
 
@@ -42,8 +51,11 @@ def run(arguments: Arguments) -> int:
     from tachograph.report.job_text import job_lines
 
     opened = open_lake(arguments)
-    report = read_chosen_job(opened, arguments)
-    if arguments.steps:
+    wanted = tuple(dict.fromkeys(arguments.job)) or (_own_last_job(opened),)
+    report, *others = (read_chosen_job(opened, job, arguments) for job in wanted)
+    if others:
+        _print_compared([report, *others], arguments)
+    elif arguments.steps:
         _print_steps(report, arguments)
     elif arguments.html is not None:
         write_page(lambda: _html(report), arguments)
@@ -55,14 +67,50 @@ def run(arguments: Arguments) -> int:
     elif arguments.json:
         output.print_json(job_json(report))
     else:
+        height = output.height()
         lines = job_lines(
             report,
             width=min(output.width(), 100),
             ascii_only=output.ascii_only(),
             every_check=arguments.checks,
+            rows=None if height is None or arguments.full else height - _AROUND,
         )
         output.print_lines(lines, no_color=arguments.no_color)
     return 0
+
+
+def _own_last_job(opened: OpenedLake) -> str:
+    """Return the key of the job that the caller started last. Errors: UsageError without any."""
+    from tachograph.cli.options import caller_name
+    from tachograph.lake.filters import JobFilter
+    from tachograph.lake.query import FirstJobs, select_jobs
+
+    name = caller_name()
+    mine = JobFilter(users=(name,))
+    found = select_jobs(opened.lake, mine, ("job_key",), first=FirstJobs("-start", 1)).jobs
+    if found.is_empty():
+        raise UsageError(
+            f"no job is named, and {name or 'this user'} has none in the lake",
+            do="name one: `tachograph jobs` lists them",
+        )
+    return str(found.item(0, "job_key"))
+
+
+def _print_compared(reports: Sequence[JobReport], arguments: Arguments) -> None:
+    from tachograph.report.job import job_json
+    from tachograph.report.job_comparison import MOST_JOBS, compare_jobs, comparison_lines
+
+    forms = (arguments.html, arguments.ticket, arguments.mail, arguments.steps, arguments.checks)
+    if any(forms) or len(reports) > MOST_JOBS:
+        raise UsageError(
+            f"{len(reports)} jobs are compared, {MOST_JOBS} at most, as text or --json",
+            do="name one job for its page, ticket, mail, steps and checks",
+        )
+    if arguments.json:
+        output.print_json([job_json(report) for report in reports])
+    else:
+        lines = comparison_lines(compare_jobs(reports), width=min(output.width(), 100))
+        output.print_lines(lines, no_color=arguments.no_color)
 
 
 def _print_steps(report: JobReport, arguments: Arguments) -> None:

@@ -14,6 +14,7 @@ from tachograph.cli.options import (
     add_filters,
     add_json,
     add_raw,
+    caller_name,
     job_filter,
     none_matches,
 )
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tachograph.cli.options import OpenedLake
+    from tachograph.lake.filters import JobFilter
     from tachograph.report.jobs import JobsTable
 
 _SCREENFUL = 40  # jobs on a terminal
@@ -36,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="COLUMN",
         help=(
             "sort by a column of job_summaries (docs/tables.md); -COLUMN: descending "
-            "(default: -start)"
+            "(default: -start, of a plain listing your own jobs first)"
         ),
     )
     order.add_argument(
@@ -86,7 +88,8 @@ def run(arguments: Arguments) -> int:
     columns = tuple(name for name in (arguments.columns or "").split(",") if name)
     sort = WORST_SORT if arguments.worst else arguments.sort or DEFAULT_SORT
     check_jobs_columns(columns, sort)
-    first = None if limit is None else FirstJobs(sort, limit)
+    own = "" if exported else _first_user(arguments, which)
+    first = None if limit is None else FirstJobs(sort, limit, own)
     selected = select_jobs(opened.lake, which, answers=True, first=first)
     chosen = selected.jobs
     if which.findings and chosen.is_empty():
@@ -100,6 +103,7 @@ def run(arguments: Arguments) -> int:
         matching=selected.matching,
         zone_name=opened.configuration.site.time_zone,
         wanted=which,
+        first_user=own,
     )
     if chosen.is_empty() and not exported:
         output.print_text(
@@ -111,6 +115,17 @@ def run(arguments: Arguments) -> int:
         return 0
     _show(table, arguments)
     return 0
+
+
+def _first_user(arguments: Arguments, which: JobFilter) -> str:
+    """Return whose jobs a plain listing shows first: the caller's; "" with a filter or an order.
+
+    Exports keep the documented order: programs compare them between users.
+    """
+    from tachograph.lake.filters import JobFilter
+
+    plain = which == JobFilter() and not arguments.sort and not arguments.worst
+    return caller_name() if plain else ""
 
 
 def _remark_if_stale(arguments: Arguments, opened: OpenedLake) -> None:

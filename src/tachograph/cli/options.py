@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tachograph.catalog.errors import ConfigError, UsageError
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tachograph.catalog.config import Configuration
+    from tachograph.export.registry import ExportTarget
     from tachograph.lake.delta import Lake
     from tachograph.lake.filters import JobFilter
     from tachograph.report.job import JobReport
+    from tachograph.sources.registry import SourceEntry
+
+    Part = SourceEntry | ExportTarget
 
 
 class Arguments(argparse.Namespace):
@@ -188,11 +192,42 @@ def actions_of(
     return add
 
 
-def add_job_choice(parser: Parser) -> None:
-    """Add the job, its run and its cluster: `job`, `nth`, `cluster`."""
+def add_parts(parser: Parser, what: str, parts: Sequence[Part]) -> None:
+    """Declare a first argument that chooses the other options, `what`: source or target."""
+    width = max(len(part.name) for part in parts) + 2
+    lines = [f"  {part.name:<{width}}{part.sentence}" for part in parts]
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n".join([f"{what}s:", *lines])
+    parser.add_argument(what, metavar=what.upper(), help=f"one of the {what}s below")
     parser.add_argument(
-        "job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)"
+        "rest",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help=f"see `{parser.prog} {what.upper()} --help`",
     )
+
+
+def options_of_part(
+    command: str, part: Part, declare: Callable[[Parser], None], words: Sequence[str]
+) -> Arguments | None:
+    """Return the options of a source or target from the words after it; None: help was shown."""
+    parser = Parser(f"tachograph {command} {part.name}", sentence(part.sentence))
+    declare(parser)
+    add_common(parser)
+    try:
+        return parser.parse_args(words, Arguments())
+    except SystemExit:
+        return None
+
+
+def add_job_choice(parser: Parser, *, several: bool = False) -> None:
+    """Add the job, its run and its cluster: `job`, `nth`, `cluster`; several: a list of jobs."""
+    name = "job id: 123, 123_4 (array), 123+1 (heterogeneous)"
+    if several:
+        more = f"{name}; several are compared; none: your last job"
+        parser.add_argument("job", metavar="ID", nargs="*", help=more)
+    else:
+        parser.add_argument("job", metavar="ID", help=name)
     parser.add_argument(
         "--run",
         type=whole_number(1),
@@ -203,8 +238,8 @@ def add_job_choice(parser: Parser) -> None:
     parser.add_argument("--cluster", metavar="NAME", help="cluster, if several have this job id")
 
 
-def read_chosen_job(opened: OpenedLake, arguments: Arguments) -> JobReport:
-    """Return the report of the job that the options of `add_job_choice` name.
+def read_chosen_job(opened: OpenedLake, job: str, arguments: Arguments) -> JobReport:
+    """Return the report of a job, of the run and cluster that `add_job_choice` names.
 
     Errors: those of `read_job`.
     """
@@ -212,7 +247,7 @@ def read_chosen_job(opened: OpenedLake, arguments: Arguments) -> JobReport:
 
     return read_job(
         opened.lake,
-        arguments.job,
+        job,
         now=opened.now,
         configuration=opened.configuration,
         cluster=arguments.cluster,
@@ -311,52 +346,39 @@ def open_lake(arguments: Arguments) -> OpenedLake:
     return OpenedLake(configuration, lake, clock, as_of)
 
 
+def caller_name() -> str:
+    """Return the name of the user who runs the command; "" if the host has none for the uid."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # KeyError before Python 3.13
+        return ""
+
+
 def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
     """Add the job filters as a help group of their own; `study`: with the study's filters."""
     group = parser.add_argument_group("job filter (default: all jobs)")
-    for option, what in (
-        ("user", "user"),
-        ("account", "account"),
-        ("partition", "partition"),
-        ("state", "state"),
-    ):
-        group.add_argument(
-            f"--{option}",
-            action="append",
-            default=[],
-            metavar="NAME",
-            help=f"jobs of this {what}; repeatable",
-        )
+
+    def add_repeatable(option: str, value: str, phrase: str) -> None:
+        group.add_argument(option, action="append", default=[], metavar=value, help=phrase)
+
+    for name in ("user", "account", "partition", "state"):
+        add_repeatable(f"--{name}", "NAME", f"jobs of this {name}; repeatable")
     group.add_argument(
         "--since", metavar="TIME", help="jobs that ran after: 2026-04-23, 2026-04-23T10:30, 12h ago"
     )
     group.add_argument("--until", metavar="TIME", help="jobs that ran before")
-    group.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        metavar="CONDITION",
-        help="such as 'gpu_util_mean<0.1'; repeatable: all must hold",
-    )
-    group.add_argument(
-        "--finding",
-        action="append",
-        default=[],
-        metavar="CODE",
-        help="jobs with this finding; repeatable: any of them",
-    )
+    add_repeatable("--where", "CONDITION", "such as 'gpu_util_mean<0.1'; repeatable: all must hold")
+    add_repeatable("--finding", "CODE", "jobs with this finding; repeatable: any of them")
     group.add_argument(
         "--verdict",
         default="yes",
         metavar="ANSWER",
         help="verdict of --finding: yes (default), no, unknown",
     )
-    group.add_argument(
-        "--attribution",
-        action="append",
-        default=[],
-        metavar="KIND",
-        help="explicit, live_index, whole_node, ambiguous; repeatable",
+    add_repeatable(
+        "--attribution", "KIND", "explicit, live_index, whole_node, ambiguous; repeatable"
     )
     parser.set_defaults(in_study=False, excluded=False)
     if study:
@@ -397,26 +419,17 @@ def job_filter(arguments: argparse.Namespace, opened: OpenedLake) -> JobFilter:
 
     Errors: UsageError for an invalid condition or time.
     """
-    from tachograph.catalog.units import is_span, parse_time
-    from tachograph.lake.filters import JobFilter, parse_condition
+    from tachograph.api import choices
+    from tachograph.catalog.units import is_span
 
-    zone = opened.configuration.site.time_zone
-
-    def instant(written: str | None) -> datetime | None:
-        return None if written is None else parse_time(written, now=opened.now, zone_name=zone)
-
-    if any(is_span(written or "") for written in (arguments.since, arguments.until)):
+    times = [written for written in (arguments.since, arguments.until) if written is not None]
+    if any(map(is_span, times)):
         opened.remark_end()
-    return JobFilter(
-        users=tuple(arguments.user),
-        accounts=tuple(arguments.account),
-        partitions=tuple(arguments.partition),
-        states=tuple(arguments.state),
-        attributions=tuple(arguments.attribution),
-        findings=tuple(arguments.finding),
-        verdict=arguments.verdict,
-        since=instant(arguments.since),
-        until=instant(arguments.until),
-        excluded=True if arguments.excluded else False if arguments.in_study else None,
-        where=tuple(map(parse_condition, arguments.where)),
+    chosen = choices.job_filter(
+        vars(arguments),
+        now=opened.now if times else opened.clock,  # when data end takes reading the lake
+        zone_name=opened.configuration.site.time_zone,
     )
+    if arguments.excluded or arguments.in_study:
+        return replace(chosen, excluded=arguments.excluded)
+    return chosen

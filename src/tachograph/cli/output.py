@@ -72,6 +72,11 @@ def width(default: int = 100) -> int:
     return shutil.get_terminal_size((default, 24)).columns
 
 
+def height() -> int | None:
+    """Return the lines of the terminal (or $LINES); None if stdout is not one."""
+    return shutil.get_terminal_size((100, 24)).lines if sys.stdout.isatty() else None
+
+
 def on_terminal() -> bool:
     """Return whether stdout and stdin are a terminal."""
     return sys.stdout.isatty() and sys.stdin.isatty()

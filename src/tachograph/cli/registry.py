@@ -37,6 +37,18 @@ GROUPS: Mapping[str, str] = MappingProxyType(
 )
 
 
+# {module: extra}, as in pyproject.toml
+EXTRA_OF_MODULE: Mapping[str, str] = MappingProxyType(
+    {
+        "matplotlib": "lab",
+        "pynvml": "watch",
+        "starlette": "serve",
+        "textual": "watch",
+        "uvicorn": "serve",
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
     """One command: its name, of one word or two, its module, one line of help, its group.
@@ -332,12 +344,13 @@ def execute(argv: Sequence[str]) -> int:
     try:
         return _run(command, argv[command.name.count(" ") + 1 :])
     except ModuleNotFoundError as problem:
-        from tachograph.cli.extras import missing_extra
-
-        needed = missing_extra(command.name, problem)
-        if needed is None:
+        module = (problem.name or "").partition(".")[0]
+        if module not in EXTRA_OF_MODULE:
             raise
-        raise needed from None
+        raise UsageError(
+            f"`tachograph {command.name}` needs {module}, which is not installed",
+            do=f"pip install 'tachograph[{EXTRA_OF_MODULE[module]}]'",
+        ) from None
 
 
 def _run(command: CommandEntry, words: Sequence[str]) -> int:

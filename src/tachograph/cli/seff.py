@@ -26,7 +26,7 @@ def run(arguments: Arguments) -> int:
     from tachograph.report.job_efficiency import brief_lines, efficiency_text
 
     opened = open_lake(arguments)
-    report = read_chosen_job(opened, arguments)
+    report = read_chosen_job(opened, arguments.job, arguments)
     if arguments.ended and report.running:
         raise NotFoundError(
             f"job {report.job} has not ended in this lake", do="analyze it after it has ended"

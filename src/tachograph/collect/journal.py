@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from copy import deepcopy
 from datetime import datetime
 
+import msgspec
+
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.errors import LakeError, SchemaError, TachographError
 from tachograph.catalog.version import __version__
@@ -197,10 +199,4 @@ def _carried_over(status: SourceStatus, before: CollectStatus | None) -> SourceS
 
 
 def _without_counts(left: StepStatus) -> StepStatus:
-    return StepStatus(
-        last_success=left.last_success,
-        last_duration_s=left.last_duration_s,
-        result=left.result,
-        last_error=left.last_error,
-        last_error_at=left.last_error_at,
-    )
+    return msgspec.structs.replace(left, runs=0, failures=0, running=False)

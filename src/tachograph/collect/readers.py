@@ -219,7 +219,8 @@ class PolledSource:
     """A source to collect: unique name, interval, connected feed.
 
     `connect` returns a fresh feed for a new reading; without it the feed itself is reused.
-    `cluster`: of what names none.
+    `cluster`: of what names none. `begin`: from when on a lake without
+    its rows is filled, when the feed was connected; None: with all it has.
     """
 
     name: str
@@ -227,6 +228,7 @@ class PolledSource:
     feed: SourceFeed
     connect: Callable[[], SourceFeed] | None = None
     cluster: str = ""
+    begin: datetime | None = None
 
 
 class SourceReader(threading.Thread):

@@ -24,6 +24,7 @@ from tachograph.catalog.tables import JOB_GPUS, JOB_MINUTES
 from tachograph.catalog.units import MB_PER_MIB, printable
 from tachograph.export.content import ExportContent, ExportResult, whole_file
 from tachograph.export.registry import Progress
+from tachograph.lake.places import may_be_of
 
 UNKNOWN = "unknown"  # text that the schema requires and that is not recorded
 STEP_S = 60
@@ -96,7 +97,8 @@ def export(
     known.
     """
     archive, jobs = Path(options.to), content.summaries
-    ids = _accelerators(content.devices())
+    devices = content.devices()
+    ids = {cluster: _accelerators(devices, cluster) for cluster in jobs["cluster"].unique()}
     done = 0
     for first in range(0, jobs.height, BATCH):
         done += _write_some(archive, content, jobs[first : first + BATCH], ids)
@@ -110,14 +112,18 @@ def is_archivable(row: Mapping[str, Any]) -> bool:
 
 
 def _write_some(
-    archive: Path, content: ExportContent, jobs: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]
+    archive: Path,
+    content: ExportContent,
+    jobs: pl.DataFrame,
+    ids: Mapping[str | None, Mapping[tuple[Any, ...], str]],
 ) -> int:
-    """Write these jobs; return how many there were to write."""
+    """Write these jobs; return how many there were to write. `ids`: by cluster."""
     gpus, minutes = _by_job(content.gpus(jobs)), _by_job(content.minutes(jobs))
     rows = [row for row in jobs.iter_rows(named=True) if is_archivable(row)]
     for row in rows:
-        data = job_data(row, minutes.get(row["job_key"], JOB_MINUTES.empty()), ids)
-        meta = job_meta(row, gpus.get(row["job_key"], JOB_GPUS.empty()), data, ids)
+        names = ids[row["cluster"]]
+        data = job_data(row, minutes.get(row["job_key"], JOB_MINUTES.empty()), names)
+        meta = job_meta(row, gpus.get(row["job_key"], JOB_GPUS.empty()), data, names)
         folder = job_folder(archive, row)
         _write(folder / "data.json", data)
         _write(folder / "meta.json", meta)  # last: it is what makes a job of the folder
@@ -244,12 +250,22 @@ def _resources(gpus: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]) -> list[d
     return [{"hostname": node, "accelerators": accelerators} for node, accelerators in held.items()]
 
 
-def _accelerators(devices: pl.DataFrame) -> dict[tuple[Any, ...], str]:
-    """Return {(node, gpu, mig): PCI address}, ClusterCockpit's GPU name, if known."""
-    known = devices.filter(pl.col("pci").is_not_null() & pl.col("mig").is_null())
+def _accelerators(devices: pl.DataFrame, cluster: str | None) -> dict[tuple[Any, ...], str]:
+    """Return {(node, gpu, mig): PCI address}, ClusterCockpit's GPU name, if known.
+
+    `cluster`: that of the jobs. Rows without one are meant where no row names it; of a job without
+    a cluster, a GPU that has two addresses has none.
+    """
+    named = pl.col("cluster").is_not_null()
+    addresses = (
+        devices.filter(pl.col("pci").is_not_null() & pl.col("mig").is_null())
+        .filter(may_be_of(pl.lit(cluster, pl.String)))
+        .filter(named | ~named.any().over("node", "gpu"))
+        .group_by("node", "gpu", "mig")
+        .agg(pl.col("pci").unique())
+    )
     return {
-        (node, gpu, mig): pci
-        for node, gpu, mig, pci in known.select("node", "gpu", "mig", "pci").iter_rows()
+        (node, gpu, mig): pci[0] for node, gpu, mig, pci in addresses.iter_rows() if len(pci) == 1
     }
 
 

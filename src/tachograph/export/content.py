@@ -16,6 +16,7 @@ from tachograph.catalog.errors import ExportError
 from tachograph.catalog.tables import DEVICES, JOB_SUMMARIES
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
+from tachograph.lake.places import in_accounting, read_same_clusters
 from tachograph.lake.query import (
     read_answers,
     read_gpus,
@@ -73,8 +74,9 @@ class ExportContent:
         return self._shown(read_node_minutes(self.lake, self._jobs(None)))
 
     def devices(self) -> pl.DataFrame:
-        """GPUs of the lake."""
-        return self._shown(read_latest(self.lake, DEVICES))
+        """GPUs of the lake, with the accounting's names of clusters."""
+        devices = read_latest(self.lake, DEVICES)
+        return self._shown(in_accounting(devices, read_same_clusters(self.lake)))
 
     def _jobs(self, summaries: pl.DataFrame | None) -> pl.DataFrame:
         """Rows of the lake of the chosen jobs, or of some of them."""

@@ -19,7 +19,7 @@ class ExportTarget:
     """A target: name, module, one line of help.
 
     A module that begins with a dot lies in `tachograph.export`; installed packages name theirs
-    whole.
+    whole. `MODULE:NAME` is an object of a module.
     """
 
     name: str
@@ -33,9 +33,9 @@ TARGETS: tuple[ExportTarget, ...] = (
         ".postgresql",
         "tables of a PostgreSQL database, kept as the lake is: only what changed",
     ),
-    ExportTarget("csv", ".csv", "files of comma-separated values, one per table"),
-    ExportTarget("parquet", ".parquet", "Parquet files, one per table"),
-    ExportTarget("jsonl", ".jsonl", "files of JSON lines, one per table"),
+    ExportTarget("csv", ".tables:CSV", "files of comma-separated values, one per table"),
+    ExportTarget("parquet", ".tables:PARQUET", "Parquet files, one per table"),
+    ExportTarget("jsonl", ".tables:JSON_LINES", "files of JSON lines, one per table"),
     ExportTarget(
         "openmetrics",
         ".openmetrics",
@@ -50,7 +50,7 @@ TARGETS: tuple[ExportTarget, ...] = (
 
 
 class ExportModule(Protocol):
-    """Interface of a target's module."""
+    """Interface of a target's module or object."""
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Declare the target's own options, `--to` among them."""
@@ -63,5 +63,7 @@ class ExportModule(Protocol):
 
 
 def load_target(target: ExportTarget) -> ExportModule:
-    """Return the module of `target`, imported now."""
-    return cast("ExportModule", import_module(target.module, "tachograph.export"))
+    """Return the module or the object of `target`, imported now."""
+    name, _, attribute = target.module.partition(":")
+    module = import_module(name, "tachograph.export")
+    return cast("ExportModule", getattr(module, attribute) if attribute else module)

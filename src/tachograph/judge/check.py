@@ -10,7 +10,7 @@ catalogue and of the site behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -39,18 +39,16 @@ ANY_ACTIVITY = "|".join(ACTIVITY)  # of `needs`: any of these counters suffices
 
 # family -> the wider families around it: what is found in the narrower one explains what is found
 # in a wider one
-FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "idle job": ("idle GPUs", "requested memory"),
-        "idle GPUs": ("imbalance",),
-        "imbalance": ("low use",),
-        "hang": ("input",),
-        "startup": ("input",),
-        "input": ("low use",),
-        "run time": ("telemetry",),
-        "data quality": ("telemetry",),
-    }
-)
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "idle job": ("idle GPUs", "requested memory"),
+    "idle GPUs": ("imbalance",),
+    "imbalance": ("low use",),
+    "hang": ("input",),
+    "startup": ("input",),
+    "input": ("low use",),
+    "run time": ("telemetry",),
+    "data quality": ("telemetry",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,50 +118,6 @@ class RowsOfJob(NamedTuple):
         if found is None:
             found = self.rows.arrays[column] = self.rows.frame.get_column(column).to_numpy()
         return found[self.begin : self.end]
-
-
-class SummaryRow(Mapping[str, Any]):
-    """One row of many; columns are converted on first use, for all rows."""
-
-    __slots__ = ("_columns", "_place")
-
-    def __init__(self, columns: SummaryColumns, place: int) -> None:
-        self._columns, self._place = columns, place
-
-    def __getitem__(self, name: str) -> Any:
-        values = self._columns[name]
-        if values is None:
-            raise KeyError(name)
-        return values[self._place]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a column, or the default."""
-        values = self._columns[name]
-        return default if values is None else values[self._place]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns.frame.columns)
-
-    def __len__(self) -> int:
-        return self._columns.frame.width
-
-
-class SummaryColumns(dict[str, "list[Any] | None"]):
-    """{column: its values, None where there is no such column}, of a frame."""
-
-    def __init__(self, frame: pl.DataFrame) -> None:
-        super().__init__()
-        self.frame = frame
-
-    def __missing__(self, name: str) -> list[Any] | None:
-        found = self[name] = (
-            self.frame.get_column(name).to_list() if name in self.frame.columns else None
-        )
-        return found
-
-    def rows(self) -> Iterator[SummaryRow]:
-        """Yield the rows."""
-        return (SummaryRow(self, place) for place in range(self.frame.height))
 
 
 @dataclass(frozen=True)

@@ -362,11 +362,13 @@ def _held(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 def _with_shares(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """The GPUs with their unmeasured `_share`, and what their job measured at all."""
     has = {f"_has_{c.name}": pl.col(f"{c.name}_max").is_not_null() for c in COUNTERS}
+    of_job = pl.col("interval_s").alias("_interval_s")
     facts = jobs.select(
-        "job_key", "_board", "_of_job", "start", "as_of", "elapsed_s", "interval_s", **has
+        "job_key", "_board", "_of_job", "start", "as_of", "elapsed_s", of_job, **has
     )
     joined = gpus.join(facts, on="job_key", maintain_order="left")
-    expected = pl.col("elapsed_s") / pl.col("interval_s")
+    interval_s = pl.coalesce("interval_s", "_interval_s")
+    expected = pl.col("elapsed_s") / interval_s
     share = (1.0 - (pl.col("samples") + 1) / expected).clip(0.0, 1.0)
     joined = joined.with_columns(_share=pl.coalesce(share, "_of_job"))
     # a job may have held more GPUs than it has rows: what these did is not known, either
@@ -381,12 +383,11 @@ def _with_shares(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns(
         _run_s=pl.col("elapsed_s"),
         _edges=pl.any_horizontal(
-            gap.dt.total_microseconds().fill_null(2**62) / 1e6 > 1.5 * pl.col("interval_s")
-            for gap in gaps
+            gap.dt.total_microseconds().fill_null(2**62) / 1e6 > 1.5 * interval_s for gap in gaps
         ),
         _busiest=place == pl.len().over("job_key"),
         _least=place == 1,
-    ).drop("start", "as_of", "elapsed_s", "interval_s", "_of_job")
+    ).drop("start", "as_of", "elapsed_s", "_interval_s", "_of_job")
 
 
 def _part(fill: Fill) -> pl.Expr:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from math import isfinite
 from operator import ge, gt, le, lt
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import polars as pl
@@ -30,105 +29,106 @@ VERDICTS: tuple[Verdict, ...] = ("yes", "no", "unknown")
 FindingKind = Literal["check", "score", "workload", "health"]
 Relation = Literal["<", "<=", ">", ">="]
 
-_RELATIONS: Mapping[Relation, Callable[[float, float], bool]] = MappingProxyType(
-    {"<": lt, "<=": le, ">": gt, ">=": ge}
-)
+_RELATIONS: Mapping[Relation, Callable[[float, float], bool]] = {
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+}
 # Units that are not written as they are named: {unit: (factor, what is written)}.
 _PRECISE = {"fraction": (100.0, " %"), "C": (1.0, " °C"), "count": (1.0, ""), "ratio": (1.0, "")}
 
 # what the evidence of findings holds: {name: (label, unit as in units.text)}
-EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "activity_mean": ("Mean activity", "fraction"),
-        "activity_max": ("Highest activity", "fraction"),
-        "busiest_gpu_mean": ("Busiest GPU, mean", "fraction"),
-        "idlest_gpu_mean": ("Least busy GPU, mean", "fraction"),
-        "compute_fraction": ("Compute-bound samples", "fraction"),
-        "coverage": ("Samples present", "fraction"),
-        "culprit_before_others_s": ("Likely culprit stopped before the others by", "s"),
-        "culprit_gpu": ("Likely culprit, index of the GPU", "code"),
-        "culprit_gpu_util": ("GPU utilisation of the likely culprit then, mean", "fraction"),
-        "culprit_power_w": ("Power of the likely culprit then, mean", "W"),
-        "culprit_stopped_after_s": ("Likely culprit stopped after", "s"),
-        "dram_at_work": ("DRAM activity while at work", "fraction"),
-        "dram_active_mean": ("Memory traffic (DRAM active), mean", "fraction"),
-        "elapsed_s": ("Run time", "s"),
-        "fp16_active_mean": ("FP16 pipe active, mean", "fraction"),
-        "fp32_active_mean": ("FP32 pipe active, mean", "fraction"),
-        "gpu_hours": ("GPU-hours", "h"),
-        "gpu_hours_stranded": ("GPU-hours not usable by others, at most", "h"),
-        "gpus_stranded": ("GPUs not usable by others, at most", "count"),
-        "gpu_hours_idle": ("GPU-hours without work", "h"),
-        "gpu_temp_c_max": ("Highest temperature", "C"),
-        "runs_before": ("Earlier runs compared with", "count"),
-        "gpus_waiting": ("GPUs idle with memory held", "count"),
-        "gpu_util_mean": ("GPU utilisation, mean", "fraction"),
-        "gpus": ("GPUs allocated", "count"),
-        "gpus_seen": ("GPUs with samples", "count"),
-        "gpus_unused": ("GPUs without work", "count"),
-        "gpus_affected": ("GPUs affected", "count"),
-        "hbm_mib": ("Memory of one GPU", "MiB"),
-        "hbm_peak_fraction": ("Peak of memory used", "fraction"),
-        "hbm_used_mib_max": ("Peak of memory used", "MiB"),
-        "idle_fraction": ("Share of the time without work", "fraction"),
-        "idle_periods": ("Periods without work", "count"),
-        "idle_s": ("Time without work", "s"),
-        "longest_idle_s": ("Longest period without work", "s"),
-        "mem_temp_c_max": ("Highest temperature of the memory", "C"),
-        "main_pipe_at_work": ("Activity of the most active pipe while at work", "fraction"),
-        "memory_fraction": ("Memory-bound samples", "fraction"),
-        "others_gpu_util": ("GPU utilisation of the others then, median", "fraction"),
-        "others_power_w": ("Power of the others then, median", "W"),
-        "pcie_replays": ("PCIe replays", "count"),
-        "power_before_w": ("Power before, mean", "W"),
-        "power_then_w": ("Power then, mean", "W"),
-        "power_w_mean": ("Power, mean", "W"),
-        "remapped_rows_correctable": ("Rows remapped, correctable errors", "count"),
-        "remapped_rows_uncorrectable": ("Rows remapped, uncorrectable errors", "count"),
-        "row_remap_failure": ("Remapping a memory row failed", "count"),
-        "samples": ("Samples", "count"),
-        "mem_clock_mhz_mean": ("Memory clock, mean", "MHz"),
-        "score_gpu": ("GPU score, 0 is best, 100 worst", ""),
-        "score_gpumem": ("GPU memory score, 0 is best, 100 worst", ""),
-        "sm_active_mean": ("SMs active, mean", "fraction"),
-        "sm_clock_mhz_mean": ("SM clock, mean", "MHz"),
-        "sm_occupancy_mean": ("Warps resident, of those that fit", "fraction"),
-        "spatial_imbalance": ("Imbalance across GPUs", "ratio"),
-        "temporal_imbalance": ("Imbalance over time", "ratio"),
-        "stopped_after_s": ("Work stopped after", "s"),
-        "tensor_active_max": ("Tensor cores active, highest", "fraction"),
-        "throttled_fraction": ("Samples with lowered clocks", "fraction"),
-        "time_precision_s": ("Precision of recorded times", "s"),
-        "workload_idle": ("GPU time: idle", "fraction"),
-        "workload_tensor_heavy": ("GPU time: tensor-heavy compute", "fraction"),
-        "workload_tensor": ("GPU time: tensor compute", "fraction"),
-        "workload_fp64": ("GPU time: FP64 / HPC compute", "fraction"),
-        "workload_io": ("GPU time: I/O or data-loading", "fraction"),
-        "workload_memory_bound": ("GPU time: memory-bound", "fraction"),
-        "workload_compute_heavy": ("GPU time: compute-heavy", "fraction"),
-        "workload_compute_active": ("GPU time: compute-active", "fraction"),
-        "workload_memory_active": ("GPU time: memory-active", "fraction"),
-        "workload_busy_low_sm": ("GPU time: busy, low SM use", "fraction"),
-        "workload_low": ("GPU time: low utilization", "fraction"),
-        "workload_mixed": ("GPU time: mixed / moderate", "fraction"),
-        "workload_unknown": ("GPU time: unknown", "fraction"),
-        "xid_events": ("XID events", "count"),
-        "xid_event_max": ("Largest XID code", "code"),
-        "gpu_util_then": ("GPU utilisation then, mean", "fraction"),
-        "interval_begin_s": ("Interval begins after", "s"),
-        "interval_s": ("Length of the interval", "s"),
-        "nodes": ("Nodes allocated", "count"),
-        "power_fraction_then": ("Power then, of the highest", "fraction"),
-        "power_fraction_otherwise": ("Power otherwise, of the highest", "fraction"),
-        "units": ("Nodes or GPUs compared", "count"),
-        "units_affected": ("Nodes or GPUs at half or less", "count"),
-        "voted": ("Characteristics that voted", "count"),
-        "voted_yes": ("Characteristics that agree", "count"),
-    }
-)
+EVIDENCE: Mapping[str, tuple[str, str]] = {
+    "activity_mean": ("Mean activity", "fraction"),
+    "activity_max": ("Highest activity", "fraction"),
+    "busiest_gpu_mean": ("Busiest GPU, mean", "fraction"),
+    "idlest_gpu_mean": ("Least busy GPU, mean", "fraction"),
+    "compute_fraction": ("Compute-bound samples", "fraction"),
+    "coverage": ("Samples present", "fraction"),
+    "culprit_before_others_s": ("Likely culprit stopped before the others by", "s"),
+    "culprit_gpu": ("Likely culprit, index of the GPU", "code"),
+    "culprit_gpu_util": ("GPU utilisation of the likely culprit then, mean", "fraction"),
+    "culprit_power_w": ("Power of the likely culprit then, mean", "W"),
+    "culprit_stopped_after_s": ("Likely culprit stopped after", "s"),
+    "dram_at_work": ("DRAM activity while at work", "fraction"),
+    "dram_active_mean": ("Memory traffic (DRAM active), mean", "fraction"),
+    "elapsed_s": ("Run time", "s"),
+    "fp16_active_mean": ("FP16 pipe active, mean", "fraction"),
+    "fp32_active_mean": ("FP32 pipe active, mean", "fraction"),
+    "gpu_hours": ("GPU-hours", "h"),
+    "gpu_hours_stranded": ("GPU-hours not usable by others, at most", "h"),
+    "gpus_stranded": ("GPUs not usable by others, at most", "count"),
+    "gpu_hours_idle": ("GPU-hours without work", "h"),
+    "gpu_temp_c_max": ("Highest temperature", "C"),
+    "runs_before": ("Earlier runs compared with", "count"),
+    "gpus_waiting": ("GPUs idle with memory held", "count"),
+    "gpu_util_mean": ("GPU utilisation, mean", "fraction"),
+    "gpus": ("GPUs allocated", "count"),
+    "gpus_seen": ("GPUs with samples", "count"),
+    "gpus_unused": ("GPUs without work", "count"),
+    "gpus_affected": ("GPUs affected", "count"),
+    "hbm_mib": ("Memory of one GPU", "MiB"),
+    "hbm_peak_fraction": ("Peak of memory used", "fraction"),
+    "hbm_used_mib_max": ("Peak of memory used", "MiB"),
+    "idle_fraction": ("Share of the time without work", "fraction"),
+    "idle_periods": ("Periods without work", "count"),
+    "idle_s": ("Time without work", "s"),
+    "longest_idle_s": ("Longest period without work", "s"),
+    "mem_temp_c_max": ("Highest temperature of the memory", "C"),
+    "main_pipe_at_work": ("Activity of the most active pipe while at work", "fraction"),
+    "memory_fraction": ("Memory-bound samples", "fraction"),
+    "others_gpu_util": ("GPU utilisation of the others then, median", "fraction"),
+    "others_power_w": ("Power of the others then, median", "W"),
+    "pcie_replays": ("PCIe replays", "count"),
+    "power_before_w": ("Power before, mean", "W"),
+    "power_then_w": ("Power then, mean", "W"),
+    "power_w_mean": ("Power, mean", "W"),
+    "remapped_rows_correctable": ("Rows remapped, correctable errors", "count"),
+    "remapped_rows_uncorrectable": ("Rows remapped, uncorrectable errors", "count"),
+    "row_remap_failure": ("Remapping a memory row failed", "count"),
+    "samples": ("Samples", "count"),
+    "mem_clock_mhz_mean": ("Memory clock, mean", "MHz"),
+    "score_gpu": ("GPU score, 0 is best, 100 worst", ""),
+    "score_gpumem": ("GPU memory score, 0 is best, 100 worst", ""),
+    "sm_active_mean": ("SMs active, mean", "fraction"),
+    "sm_clock_mhz_mean": ("SM clock, mean", "MHz"),
+    "sm_occupancy_mean": ("Warps resident, of those that fit", "fraction"),
+    "spatial_imbalance": ("Imbalance across GPUs", "ratio"),
+    "temporal_imbalance": ("Imbalance over time", "ratio"),
+    "stopped_after_s": ("Work stopped after", "s"),
+    "tensor_active_max": ("Tensor cores active, highest", "fraction"),
+    "throttled_fraction": ("Samples with lowered clocks", "fraction"),
+    "time_precision_s": ("Precision of recorded times", "s"),
+    "workload_idle": ("GPU time: idle", "fraction"),
+    "workload_tensor_heavy": ("GPU time: tensor-heavy compute", "fraction"),
+    "workload_tensor": ("GPU time: tensor compute", "fraction"),
+    "workload_fp64": ("GPU time: FP64 / HPC compute", "fraction"),
+    "workload_io": ("GPU time: I/O or data-loading", "fraction"),
+    "workload_memory_bound": ("GPU time: memory-bound", "fraction"),
+    "workload_compute_heavy": ("GPU time: compute-heavy", "fraction"),
+    "workload_compute_active": ("GPU time: compute-active", "fraction"),
+    "workload_memory_active": ("GPU time: memory-active", "fraction"),
+    "workload_busy_low_sm": ("GPU time: busy, low SM use", "fraction"),
+    "workload_low": ("GPU time: low utilization", "fraction"),
+    "workload_mixed": ("GPU time: mixed / moderate", "fraction"),
+    "workload_unknown": ("GPU time: unknown", "fraction"),
+    "xid_events": ("XID events", "count"),
+    "xid_event_max": ("Largest XID code", "code"),
+    "gpu_util_then": ("GPU utilisation then, mean", "fraction"),
+    "interval_begin_s": ("Interval begins after", "s"),
+    "interval_s": ("Length of the interval", "s"),
+    "nodes": ("Nodes allocated", "count"),
+    "power_fraction_then": ("Power then, of the highest", "fraction"),
+    "power_fraction_otherwise": ("Power otherwise, of the highest", "fraction"),
+    "units": ("Nodes or GPUs compared", "count"),
+    "units_affected": ("Nodes or GPUs at half or less", "count"),
+    "voted": ("Characteristics that voted", "count"),
+    "voted_yes": ("Characteristics that agree", "count"),
+}
 
 
-FINDING_SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(FINDINGS.row_schema)
+FINDING_SCHEMA: Mapping[str, pl.DataType] = FINDINGS.row_schema
 
 
 class CheckedValue(msgspec.Struct, frozen=True, gc=False):
@@ -204,6 +204,14 @@ class Finding(msgspec.Struct, frozen=True):
     def reported(self) -> bool:
         """Return whether it holds, is not a fact, and is not covered by a more specific finding."""
         return self.verdict == "yes" and self.severity != "fact" and self.covered_by is None
+
+
+class JudgedRows(NamedTuple):
+    """Rows of job_summaries and job_gpus with judged columns, and findings without `seq`."""
+
+    jobs: pl.DataFrame
+    gpus: pl.DataFrame
+    findings: pl.DataFrame
 
 
 def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]]) -> pl.DataFrame:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from types import MappingProxyType
 
 import numpy as np
 
@@ -17,38 +16,34 @@ from tachograph.catalog.devices import Device
 from tachograph.catalog.units import plural, text
 
 # source: NVIDIA, "XID Errors" (GPU Deployment and Management documentation)
-XID_MEANINGS: Mapping[int, str] = MappingProxyType(
-    {
-        13: "graphics engine exception",
-        31: "memory page fault",
-        43: "GPU stopped processing",
-        45: "preemptive cleanup after an earlier error",
-        48: "double-bit ECC error",
-        63: "row remapping event",
-        64: "row remapping failure",
-        74: "NVLink error",
-        79: "GPU has fallen off the bus",
-        92: "high rate of single-bit ECC errors",
-        94: "contained ECC error",
-        95: "uncontained ECC error",
-        119: "timeout of the GPU system processor",
-        120: "error of the GPU system processor",
-    }
-)
+XID_MEANINGS: Mapping[int, str] = {
+    13: "graphics engine exception",
+    31: "memory page fault",
+    43: "GPU stopped processing",
+    45: "preemptive cleanup after an earlier error",
+    48: "double-bit ECC error",
+    63: "row remapping event",
+    64: "row remapping failure",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    92: "high rate of single-bit ECC errors",
+    94: "contained ECC error",
+    95: "uncontained ECC error",
+    119: "timeout of the GPU system processor",
+    120: "error of the GPU system processor",
+}
 XID_OFTEN_THE_PROGRAM = frozenset({13, 31, 43, 45})
 XID_CRITICAL = frozenset({48, 63, 64, 74, 79, 92, 94, 95, 119, 120})  # the device needs attention
 
 # bits of throttle_reasons that lower clocks for heat or power. Idle (1), clocks that an application
 # requested (2) and boost in step with other GPUs (0x10) are harmless.
-CLOCKS_LOWERED: Mapping[int, str] = MappingProxyType(
-    {
-        0x04: "the power limit",
-        0x08: "a hardware slowdown",
-        0x20: "heat (the driver's limit)",
-        0x40: "heat (the hardware's limit)",
-        0x80: "the power brake",
-    }
-)
+CLOCKS_LOWERED: Mapping[int, str] = {
+    0x04: "the power limit",
+    0x08: "a hardware slowdown",
+    0x20: "heat (the driver's limit)",
+    0x40: "heat (the hardware's limit)",
+    0x80: "the power brake",
+}
 
 
 def xid_meaning(code: int) -> str:
@@ -100,9 +95,12 @@ class HealthLimits:
 
 
 # family -> normal, warning, critical (C). Source: KempnerPulse
-_PUBLISHED: Mapping[str, tuple[float, float, float]] = MappingProxyType(
-    {"a100": (85, 93, 95), "h100": (85, 95, 105), "h200": (80, 95, 105), "rtx 6000": (85, 92, 105)}
-)
+_PUBLISHED: Mapping[str, tuple[float, float, float]] = {
+    "a100": (85, 93, 95),
+    "h100": (85, 95, 105),
+    "h200": (80, 95, 105),
+    "rtx 6000": (85, 92, 105),
+}
 _OTHER = (85.0, 93.0, 105.0)
 _BEFORE_REMAPPING = ("Volta", "Turing")  # architectures that retire pages, and remap no rows
 # Device.hbm_tolerance of models without stacked memory, whose memory reports no temperature.

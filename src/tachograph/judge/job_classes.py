@@ -7,9 +7,9 @@ that end in _host). `judge` makes findings; to search thresholds, compute `serie
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 import polars as pl
 from msgspec.structs import replace
@@ -21,6 +21,8 @@ from tachograph.judge.checks import CHECKS
 from tachograph.judge.classes.characteristics import class_limits
 from tachograph.judge.classes.inputs import ClassInput, JobClass
 from tachograph.judge.classes.series import (
+    Series,
+    Units,
     gpu_series,
     gpu_units,
     host_series,
@@ -32,24 +34,12 @@ from tachograph.judge.classes.windows import level_windows, spreads
 from tachograph.judge.completions import Completed
 from tachograph.judge.finding import Finding, Verdict, findings_frame
 
-__all__ = [
-    "CLASS_CODES",
-    "JOB_CLASSES",
-    "ClassInput",
-    "JobClass",
-    "class_inputs",
-    "class_verdicts",
-    "judge_classes",
-]
-
 JOB_CLASSES: tuple[JobClass, ...] = tuple(check.job_class for check in CHECKS if check.job_class)
 CLASS_CODES: tuple[str, ...] = tuple(code for job_class in JOB_CLASSES for code in job_class.codes)
-_ADVICE: Mapping[str, str | None] = MappingProxyType(
-    {check.job_class.code: check.advice for check in CHECKS if check.job_class}
-)
-CLASS_BY_CODE: Mapping[str, JobClass] = MappingProxyType(
-    {code: each for each in JOB_CLASSES for code in each.codes}
-)
+_ADVICE: Mapping[str, str | None] = {
+    check.job_class.code: check.advice for check in CHECKS if check.job_class
+}
+CLASS_BY_CODE: Mapping[str, JobClass] = {code: each for each in JOB_CLASSES for code in each.codes}
 
 _VERDICTS = dict.fromkeys(("job_key", "code", "verdict"), pl.String())
 _OF_JOBS = (
@@ -230,18 +220,9 @@ def _gpu_form(
     of_minutes = any(each.of_minutes for each in job_classes)
     timed = jobs if of_minutes else jobs.with_columns(as_of="start")
     series = gpu_series(timed, timelines if of_minutes else timelines.clear(), gpus=gpus)
-    voting = _voting(settings, job_classes, host=False)
-    return ClassInput(
-        host=False,
-        rows=jobs.select(_OF_JOBS).to_dicts(),
-        series=series,
-        windows=spreads(series, voting, width=settings.window_minutes),
-        idle_times=idle_times(series),
-        nodes=node_units(series.job_keys, gpus),
-        gpus=gpu_units(series.job_keys, gpus),
-        limits=class_limits(settings),
-        levels=level_windows(series, width=settings.window_minutes),
-    )
+    units = node_units(series.job_keys, gpus), gpu_units(series.job_keys, gpus)
+    form = _form(jobs, series, units, settings, job_classes, host=False)
+    return dataclasses.replace(form, levels=level_windows(series, width=settings.window_minutes))
 
 
 def _host_form(
@@ -254,31 +235,35 @@ def _host_form(
 ) -> ClassInput:
     series = host_series(jobs, node_minutes, timelines)
     units = host_units(series.job_keys, node_minutes, gpus)
-    return ClassInput(
-        host=True,
-        rows=jobs.select(_OF_JOBS).to_dicts(),
-        series=series,
-        windows=spreads(
-            series, _voting(settings, job_classes, host=True), width=settings.window_minutes
-        ),
-        idle_times=idle_times(series),
-        nodes=units,
-        gpus=units,
-        limits=class_limits(settings, host=True),
-    )
+    return _form(jobs, series, (units, units), settings, job_classes, host=True)
 
 
-def _voting(
-    settings: ClassOptions, job_classes: Sequence[JobClass], *, host: bool
-) -> tuple[str, ...]:
-    """Return the characteristics whose windows are needed: those that vote on hung classes."""
+def _form(
+    jobs: pl.DataFrame,
+    series: Series,
+    units: tuple[Units, Units],
+    settings: ClassOptions,
+    job_classes: Sequence[JobClass],
+    *,
+    host: bool,
+) -> ClassInput:
+    """Return a form with the windows of the characteristics that vote on hung classes."""
     limits = class_limits(settings, host=host)
     voting: set[str] = set()
     for job_class in job_classes:
-        if job_class.where is None:
-            continue
-        if host:
-            voting.update(limits.names(job_class.codes[-1], job_class.host))
-        else:
-            voting.update(limits.names(job_class.code, job_class.gpu))
-    return tuple(name for name in limits.known if name in voting)
+        if job_class.where is not None:
+            code, built_in = job_class.code, job_class.gpu
+            if host:
+                code, built_in = job_class.codes[-1], job_class.host
+            voting.update(limits.names(code, built_in))
+    names = tuple(name for name in limits.known if name in voting)
+    return ClassInput(
+        host=host,
+        rows=jobs.select(_OF_JOBS).to_dicts(),
+        series=series,
+        windows=spreads(series, names, width=settings.window_minutes),
+        idle_times=idle_times(series),
+        nodes=units[0],
+        gpus=units[1],
+        limits=limits,
+    )

@@ -50,17 +50,7 @@ class JobJudge:
 
     def __call__(self, tables: JobTables) -> JobTables:
         """Return the tables with judged columns and with findings: one per (job_key, code)."""
-        judged = judge_jobs(
-            tables.jobs,
-            tables.gpus,
-            tables.timelines,
-            tables.node_minutes,
-            configuration=self.configuration,
-            ruleset=self._ruleset,
-        )
-        return JobTables(
-            judged.jobs, judged.gpus, tables.timelines, tables.node_minutes, judged.findings
-        )
+        return judge_jobs(tables, self.configuration, self._ruleset)
 
     @cached_property
     def _ruleset(self) -> RuleSet:

@@ -6,8 +6,8 @@ Tables in, tables out: no table is read or written here, and no file but those o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +17,7 @@ from tachograph.catalog.codes import known_codes
 from tachograph.catalog.config import Configuration, Thresholds
 from tachograph.judge import scores, waste
 from tachograph.judge.activity import UNIT
-from tachograph.judge.check import Check, CheckedJob, JobRows, SummaryColumns
+from tachograph.judge.check import Check, CheckedJob, JobRows
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.completions import (
     Completed,
@@ -28,10 +28,10 @@ from tachograph.judge.completions import (
     until_last_sample,
 )
 from tachograph.judge.families import settled, verdicts
-from tachograph.judge.finding import FINDING_SCHEMA, Finding, findings_frame
+from tachograph.judge.finding import FINDING_SCHEMA, Finding, JudgedRows, findings_frame
 from tachograph.judge.job_classes import class_verdicts, judge_classes
 from tachograph.judge.limiter import limiters, with_limiter, without_idle, without_uncertain
-from tachograph.judge.partitions import with_nodes
+from tachograph.judge.partitions import nodes_of_partitions, with_nodes
 from tachograph.judge.rules.ruleset import RuleSet, read_rules
 from tachograph.judge.rules.verdicts import judge_rules, rule_verdicts
 from tachograph.judge.workload.jobs import judge_workload
@@ -46,15 +46,6 @@ _OF_SUMMARIES = tuple(check for check in CHECKS if check.decide is not None)
 _OF_IMBALANCE = [check.code for check in CHECKS if "imbalance" in check.causes]
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedTables:
-    """Summaries and GPUs with their judged columns, and findings; each without `seq`."""
-
-    jobs: pl.DataFrame
-    gpus: pl.DataFrame
-    findings: pl.DataFrame
-
-
 def rules_in_use(configuration: Configuration) -> RuleSet:
     """Return the rules that jobs are judged by, those of the site's folder as they are now.
 
@@ -63,37 +54,21 @@ def rules_in_use(configuration: Configuration) -> RuleSet:
     return read_rules(configuration.rules, reserved=RESERVED)
 
 
-def judge_jobs(
-    jobs: pl.DataFrame,
-    gpus: pl.DataFrame,
-    timelines: pl.DataFrame,
-    node_minutes: pl.DataFrame,
-    *,
-    configuration: Configuration,
-    ruleset: RuleSet,
-) -> JudgedTables:
-    """Return the judged tables of some jobs, with one finding per (job_key, code).
+def judge_jobs(tables: JobTables, configuration: Configuration, ruleset: RuleSet) -> JobTables:
+    """Return tables with judged columns, and with one finding per (job_key, code).
 
-    `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per
-    (job_key, minute), in order, as `pipeline.timelines.together` returns. `node_minutes`:
-    HOST_CHARACTERISTICS, one row per (job_key, node, minute), in order; none where host counters
-    are not recorded. `ruleset`: `rules_in_use`.
+    `ruleset`: `rules_in_use`.
     """
+    judge = _Judge(configuration, ruleset)
     idle_util = configuration.thresholds.idle_util
-    timelines = carried(jobs, timelines)
-    tables = JobTables(jobs, gpus, timelines, node_minutes)
-    judged = _judged(tables, configuration, ruleset)
-    checks = (*CHECKS, *(entry.check for entry in ruleset.entries))
-    ended = until_last_sample(tables)
+    timelines = carried(tables.jobs, tables.timelines)
+    whole = replace(tables, timelines=timelines)
+    judged = judge.judged(whole)
+    ended = until_last_sample(whole)
     gaps = unmeasured(ended.jobs, timelines)
-    uncertain = refuted(
-        ended,
-        gaps,
-        pl.concat([verdicts(judged.findings, checks), limiters(judged.jobs)]),
-        partial(_judged_again, configuration=configuration, ruleset=ruleset, checks=checks),
-        idle_util=idle_util,
-    )
-    findings = settled(judged.findings, uncertain, checks, gaps)
+    own = pl.concat([verdicts(judged.findings, judge.checks), limiters(judged.jobs)])
+    uncertain = refuted(ended, gaps, own, judge.judged_again, idle_util=idle_util)
+    findings = settled(judged.findings, uncertain, judge.checks, gaps)
     jobs = waste.judge_waste(
         without_idle(without_uncertain(judged.jobs, uncertain), findings),
         judged.gpus,
@@ -103,60 +78,60 @@ def judge_jobs(
         idle_util=idle_util,
         idle_minutes=configuration.waste.idle_minutes,
     )
-    return JudgedTables(jobs, judged.gpus, waste.with_hours(findings, jobs, CHECKS))
+    return replace(
+        tables, jobs=jobs, gpus=judged.gpus, findings=waste.with_hours(findings, jobs, CHECKS)
+    )
 
 
-def _judged(tables: JobTables, configuration: Configuration, ruleset: RuleSet) -> JudgedTables:
-    """The tables as judged by all that decides: one finding per job and decider."""
-    scored = scores.judge_scores(tables.jobs, tables.gpus, configuration.scores)
-    classified = judge_workload(scored.jobs, scored.gpus)
-    jobs, gpus = with_limiter(classified.jobs, configuration.bound), classified.gpus
-    decided = [
-        judge_summaries(
-            with_nodes(jobs, configuration.slurm, cluster=configuration.site.cluster),
-            gpus,
-            tables.timelines,
-            configuration.thresholds,
-        ),
-        judge_rules(jobs, gpus, tables.node_minutes, ruleset),
-        judge_classes(jobs, gpus, tables.timelines, tables.node_minutes, configuration.classes),
-        scored.findings,
-        classified.findings,
-    ]
-    return JudgedTables(jobs, gpus, pl.concat(decided))
+class _Judge:
+    """All that decides, with its settings: for jobs as they were measured, and completed ones."""
 
+    def __init__(self, configuration: Configuration, ruleset: RuleSet) -> None:
+        self.configuration, self.ruleset = configuration, ruleset
+        self.checks = (*CHECKS, *(entry.check for entry in ruleset.entries))
+        self._nodes = nodes_of_partitions(configuration.slurm.partitions_file)
 
-def _judged_again(
-    whole: Completed,
-    questions: Questions,
-    *,
-    configuration: Configuration,
-    ruleset: RuleSet,
-    checks: Sequence[Check],
-) -> pl.DataFrame:
-    """The verdicts on completed jobs, at least those that are in question, and limiters."""
-    tables = whole.tables
-    scored = scores.judge_scores(tables.jobs, tables.gpus, configuration.scores)
-    jobs, gpus = with_limiter(scored.jobs, configuration.bound), scored.gpus
-    deciding = [check for check in checks if check.decide and check.code in questions]
-    decided = [
-        judge_summaries(
-            with_nodes(jobs, configuration.slurm, cluster=configuration.site.cluster),
-            gpus,
-            tables.timelines,
-            configuration.thresholds,
-            checks=deciding,
-            questions=questions,
-            same_minutes=whole.same_minutes,
-        ),
-        scored.findings,
-        rule_verdicts(jobs, gpus, tables.node_minutes, ruleset, questions),
-        class_verdicts(whole, configuration.classes, questions),
-    ]
-    if "health" in questions:
-        decided.append(judge_workload(jobs, gpus).findings)
-    slim = [frame.select("job_key", "code", "verdict") for frame in decided]
-    return pl.concat([verdicts(pl.concat(slim), checks), limiters(jobs)])
+    def judged(self, tables: JobTables) -> JudgedRows:
+        """Return judged rows, with one finding per job and decider."""
+        options = self.configuration
+        scored = scores.judge_scores(tables.jobs, tables.gpus, options.scores)
+        classified = judge_workload(scored.jobs, scored.gpus)
+        jobs, gpus = with_limiter(classified.jobs, options.bound), classified.gpus
+        decided = [
+            judge_summaries(self._with_nodes(jobs), gpus, tables.timelines, options.thresholds),
+            judge_rules(jobs, gpus, tables.node_minutes, self.ruleset),
+            judge_classes(jobs, gpus, tables.timelines, tables.node_minutes, options.classes),
+            scored.findings,
+            classified.findings,
+        ]
+        return JudgedRows(jobs, gpus, pl.concat(decided))
+
+    def judged_again(self, whole: Completed, questions: Questions) -> pl.DataFrame:
+        """Return the verdicts on completed jobs, at least those in question, and limiters."""
+        tables, options = whole.tables, self.configuration
+        scored = scores.judge_scores(tables.jobs, tables.gpus, options.scores)
+        jobs, gpus = with_limiter(scored.jobs, options.bound), scored.gpus
+        decided = [
+            judge_summaries(
+                self._with_nodes(jobs),
+                gpus,
+                tables.timelines,
+                options.thresholds,
+                checks=[check for check in self.checks if check.decide and check.code in questions],
+                questions=questions,
+                same_minutes=whole.same_minutes,
+            ),
+            scored.findings,
+            rule_verdicts(jobs, gpus, tables.node_minutes, self.ruleset, questions),
+            class_verdicts(whole, options.classes, questions),
+        ]
+        if "health" in questions:
+            decided.append(judge_workload(jobs, gpus).findings)
+        slim = [frame.select("job_key", "code", "verdict") for frame in decided]
+        return pl.concat([verdicts(pl.concat(slim), self.checks), limiters(jobs)])
+
+    def _with_nodes(self, jobs: pl.DataFrame) -> pl.DataFrame:
+        return with_nodes(jobs, self._nodes, cluster=self.configuration.site.cluster)
 
 
 def judge_summaries(
@@ -190,7 +165,7 @@ def _holding(
     questions: Questions | None,
 ) -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
     of_gpus = JobRows(gpus.sort("job_key", *UNIT, maintain_order=True))
-    for row in SummaryColumns(jobs.drop(_LISTS, strict=False)).rows():
+    for row in jobs.drop(_LISTS, strict=False).iter_rows(named=True):
         job_key = row["job_key"]
         job = CheckedJob(row, of_gpus.of(job_key), of_minutes.of(job_key), thresholds)
         needed = checks

@@ -27,30 +27,26 @@ WASTE_GROUPINGS = ("cause", "user", "account", "partition", "cluster", "gpu_mode
 ALL_CAUSES = "all"  # of jobs: those that lost hours to any cause
 # of an hour: held without work by a cause, in use, or not measured
 WASTE_BUCKETS = (*WASTE, *IN_USE, "unmeasured")
-WASTE_LABELS: Mapping[str, str] = MappingProxyType(
-    {
-        "never_used": "never used",
-        "hung": "hung",
-        "cold_start": "cold start",
-        "idle": "held, idle",
-        "imbalance": "imbalance",
-        "in_use": "in use",
-        "in_use_unknown": "in use, work not known",
-        "unmeasured": "not measured",
-        ALL_CAUSES: "all causes",
-    }
-)
+WASTE_LABELS: Mapping[str, str] = {
+    "never_used": "never used",
+    "hung": "hung",
+    "cold_start": "cold start",
+    "idle": "held, idle",
+    "imbalance": "imbalance",
+    "in_use": "in use",
+    "in_use_unknown": "in use, work not known",
+    "unmeasured": "not measured",
+    ALL_CAUSES: "all causes",
+}
 # why a job is not in the ledger, in the order of checking
-WASTE_LEFT_OUT: Mapping[str, str] = MappingProxyType(
-    {
-        "running": "still running",
-        "ambiguous": "not known which GPUs were their own",
-        "no_samples": "no samples",
-        "shares": "had shares of GPUs",
-        "not_judged": "analyzed by an earlier version: run `tachograph analyze --full`",
-        "no_activity": "no activity counter was measured",
-    }
-)
+WASTE_LEFT_OUT: Mapping[str, str] = {
+    "running": "still running",
+    "ambiguous": "not known which GPUs were their own",
+    "no_samples": "no samples",
+    "shares": "had shares of GPUs",
+    "not_judged": "analyzed by an earlier version: run `tachograph analyze --full`",
+    "no_activity": "no activity counter was measured",
+}
 _WHO = (
     "job_key",
     "job_id",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tachograph.judge.health import worst
+from tachograph.judge.usage import midnight
 
 _GPU = ["gpu", "mig"]
 _OF_JOB = (
@@ -31,14 +32,19 @@ NODE_GPU_COLUMNS = (
         "node",
         *_GPU,
         "samples",
+        "interval_s",
         "first_t",
         "last_t",
         "health",
         "gpu_util_mean",
         "throttle_reasons_mean",
     ),
-    *("gpu_temp_c_max", "xid_events", "xid_event_max", "pcie_replays_max"),
-    *("remapped_rows_uncorrectable_last", "row_remap_failure_max"),
+    "gpu_temp_c_max",
+    "xid_events",
+    "xid_event_max",
+    "pcie_replays_max",
+    "remapped_rows_uncorrectable_last",
+    "row_remap_failure_max",
 )
 
 
@@ -63,12 +69,17 @@ class NodeReport:
     @property
     def sick(self) -> pl.DataFrame:
         """The GPUs that are not OK, or had errors."""
-        errors = pl.any_horizontal(
-            pl.col("xid_events") > 0, pl.col("remapped_rows") > 0, pl.col("row_remap_failures") > 0
-        )
-        return self.gpus.filter(
-            (pl.col("health").is_in(["CRIT", "WARN", "HOT"]) | errors).fill_null(value=False)
-        )
+        return sick_rows(self.gpus)
+
+
+def sick_rows(gpus: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of `gpus` or `weeks` that are not OK, or had errors."""
+    errors = pl.any_horizontal(
+        pl.col("xid_events") > 0, pl.col("remapped_rows") > 0, pl.col("row_remap_failures") > 0
+    )
+    return gpus.filter(
+        (pl.col("health").is_in(["CRIT", "WARN", "HOT"]) | errors).fill_null(value=False)
+    )
 
 
 def build_node_report(
@@ -85,7 +96,7 @@ def build_node_report(
     `gpus`: NODE_GPU_COLUMNS of the rows of job_gpus of the node; `jobs`: NODE_JOB_COLUMNS of those
     that held them; `devices`: of the node, of one cluster.
     """
-    mine = gpus.select(NODE_GPU_COLUMNS)
+    mine = gpus.select(NODE_GPU_COLUMNS).rename({"interval_s": "gpu_interval_s"})
     held = mine.join(jobs.select(NODE_JOB_COLUMNS), on="job_key", how="inner").with_columns(
         week=pl.col("start").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date(),
         seconds=(pl.col("as_of") - pl.col("start")).dt.total_microseconds() / 1e6,
@@ -114,12 +125,13 @@ def _known_sum(column: str) -> pl.Expr:
 
 def _health(held: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """Sums and extremes over jobs: one row per group."""
-    expected = (pl.col("seconds") / pl.col("interval_s")).filter(pl.col("interval_s") > 0)
+    interval_s = pl.coalesce("gpu_interval_s", "interval_s")
+    expected = (pl.col("seconds") / interval_s).filter(interval_s > 0)
     found = held.group_by(by).agg(
         jobs=pl.col("job_key").n_unique(),
         hours=pl.col("seconds").sum() / 3600,
         coverage=pl.when(expected.sum() > 0).then(
-            (pl.col("samples").filter(pl.col("interval_s") > 0).sum() / expected.sum()).clip(0, 1)
+            (pl.col("samples").filter(interval_s > 0).sum() / expected.sum()).clip(0, 1)
         ),
         gpu_util_mean=_weighted("gpu_util_mean"),
         throttled=_weighted("throttle_reasons_mean"),
@@ -164,13 +176,9 @@ def _days(held: pl.DataFrame, zone_name: str) -> pl.DataFrame:
     days = local.with_columns(
         day=pl.date_ranges(pl.col("first").dt.date(), pl.col("last").dt.date(), "1d")
     ).explode("day")
-    midnight = (
-        pl.col("day")
-        .cast(pl.Datetime("us"))
-        .dt.replace_time_zone(zone_name, ambiguous="earliest", non_existent="null")
-    )
-    following = midnight.dt.offset_by("1d")
-    spent = pl.min_horizontal("last", following) - pl.max_horizontal("first", midnight)
+    begins = midnight(pl.col("day"), zone_name)
+    ends = midnight(pl.col("day") + pl.duration(days=1), zone_name)
+    spent = pl.min_horizontal("last", ends) - pl.max_horizontal("first", begins)
     timed = days.with_columns(hours=spent.dt.total_microseconds() / 3.6e9)
     known = pl.col("gpu_util_mean").is_not_null()
     weight = pl.col("hours").filter(known).sum()

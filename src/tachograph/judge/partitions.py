@@ -25,8 +25,20 @@ from tachograph.sources.slurm.partitions import (
 NODES = "slurm.partitions_file"  # whether Slurm's record describes a job's nodes
 # of job_summaries, which decide what a request gives and where else it fits
 REQUEST_COLUMNS = (
-    *("cluster", "user", "account", "partition", "qos", "exclusive", "nodes", "gpus", "cpus"),
-    *("cpu_efficiency", "gpu_model", "elapsed_s", "timelimit_s", "mem_requested_mib"),
+    "cluster",
+    "user",
+    "account",
+    "partition",
+    "qos",
+    "exclusive",
+    "nodes",
+    "gpus",
+    "cpus",
+    "cpu_efficiency",
+    "gpu_model",
+    "elapsed_s",
+    "timelimit_s",
+    "mem_requested_mib",
 )
 _CPU_MARGIN = 1.0  # of busy CPUs, on top of them: means over the run hide peaks
 
@@ -415,14 +427,13 @@ def _is_allowed(name: str | None, allowed: Collection[str] | None, denied: Colle
 NOT_RECORDED = SitePartitions()  # no partition of the site is known
 
 
-def with_nodes(jobs: pl.DataFrame, slurm: SlurmOptions, *, cluster: str = "") -> pl.DataFrame:
-    """Return job_summaries with what each node of a job has, and a mark where that is recorded.
+def nodes_of_partitions(file: str) -> pl.DataFrame:
+    """Return what each node of a partition has, and a mark: one row per partition of a file.
 
-    `cluster`: that the file of partitions describes; empty: the only one there is. Null where the
-    file does not describe the job's partition, or its nodes differ. Errors: InputError where the
-    file cannot be read.
+    Partitions whose nodes differ are left out; without a file there is no row. Errors: InputError
+    where the file cannot be read.
     """
-    recorded = read_partitions(slurm.partitions_file) if slurm.partitions_file else {}
+    recorded = read_partitions(file) if file else {}
     alike = {name: known.node for name, known in recorded.items() if len({*known.nodes}) == 1}
     schema = {"partition": pl.String, NODES: pl.Boolean}
     schema |= dict.fromkeys(("node_gpus", "node_cpus", "node_memory_mib"), pl.Float64)
@@ -431,13 +442,20 @@ def with_nodes(jobs: pl.DataFrame, slurm: SlurmOptions, *, cluster: str = "") ->
         for name, node in alike.items()
         if node is not None
     ]
-    frame = pl.DataFrame(rows, schema, orient="row")
-    joined = jobs.join(frame, on="partition", how="left", maintain_order="left")
+    return pl.DataFrame(rows, schema, orient="row")
+
+
+def with_nodes(jobs: pl.DataFrame, nodes: pl.DataFrame, *, cluster: str = "") -> pl.DataFrame:
+    """Return job_summaries with what each node of a job has; null where that is not recorded.
+
+    `nodes`: of `nodes_of_partitions`. `cluster`: that these are of; empty: the only one there is.
+    """
+    joined = jobs.join(nodes, on="partition", how="left", maintain_order="left")
     if not cluster:
         return joined
     # another cluster may have a partition of the same name
     described = pl.col("cluster").is_null() | (pl.col("cluster") == cluster)
-    return joined.with_columns(pl.when(described).then(pl.col(*frame.columns[1:])))
+    return joined.with_columns(pl.when(described).then(pl.col(*nodes.columns[1:])))
 
 
 def freed_share(job: Mapping[str, Any], site: SitePartitions) -> float:

@@ -7,8 +7,6 @@ performance using the TASC software suite", Num. Meth. Prog. 26(4), 2025, sectio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -16,10 +14,10 @@ import polars as pl
 from tachograph.catalog.config import ScoreOptions
 from tachograph.catalog.tables import SCORES
 from tachograph.catalog.units import text
-from tachograph.judge.finding import CheckedValue, Finding, findings_frame
+from tachograph.judge.finding import CheckedValue, Finding, JudgedRows, findings_frame
 
 IDLE_BELOW = 0.01  # SM and memory activity below it: a score of what hardly ran means little
-_TITLES = {"score_gpu": "GPU score", "score_gpumem": "GPU memory score"}
+SCORE_TITLES = {"score_gpu": "GPU score", "score_gpumem": "GPU memory score"}
 
 
 def score_findings(row: Mapping[str, Any], *, high: float) -> tuple[Finding, Finding]:
@@ -86,7 +84,7 @@ def _finding(
     return Finding(
         code,
         "fact",
-        _TITLES[code],
+        SCORE_TITLES[code],
         sentence,
         evidence={name: value for name, value in evidence.items() if value is not None},
         kind="score",
@@ -108,8 +106,8 @@ def _unknown(row: Mapping[str, Any], code: str, high: float, needed: tuple[str, 
     return Finding(
         code,
         "fact",
-        _TITLES[code],
-        f"{_TITLES[code]} not known: {why}.",
+        SCORE_TITLES[code],
+        f"{SCORE_TITLES[code]} not known: {why}.",
         kind="score",
         verdict="unknown",
         checks=(CheckedValue(code, None, ">=", high, "", None),),
@@ -123,14 +121,12 @@ _SM_CLOCK, _MEM_CLOCK = "sm_clock_mhz_mean", "mem_clock_mhz_mean"
 
 _CLOCKED = (pl.col(_SM_CLOCK) > 0) & (pl.col(_MEM_CLOCK) > 0)
 # What scores are made of, per GPU.
-_INPUTS: Mapping[str, pl.Expr] = MappingProxyType(
-    {
-        "sm": pl.col(_SM),
-        "sm_clock": pl.when(_CLOCKED).then(pl.col(_SM_CLOCK)).otherwise(1.0),
-        "mem_clock": pl.when(_CLOCKED).then(pl.col(_MEM_CLOCK)).otherwise(1.0),
-        "clocks": _CLOCKED.fill_null(value=False),
-    }
-)
+_INPUTS: Mapping[str, pl.Expr] = {
+    "sm": pl.col(_SM),
+    "sm_clock": pl.when(_CLOCKED).then(pl.col(_SM_CLOCK)).otherwise(1.0),
+    "mem_clock": pl.when(_CLOCKED).then(pl.col(_MEM_CLOCK)).otherwise(1.0),
+    "clocks": _CLOCKED.fill_null(value=False),
+}
 
 
 def with_scores(gpus: pl.DataFrame) -> pl.DataFrame:
@@ -191,17 +187,8 @@ def _limited(fraction: pl.Expr) -> pl.Expr:
     return (100 * fraction).clip(0.0, 100.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """Summaries and GPUs with their scores, and two findings for each job, without `seq`."""
-
-    jobs: pl.DataFrame
-    gpus: pl.DataFrame
-    findings: pl.DataFrame
-
-
-def judge_scores(jobs: pl.DataFrame, gpus: pl.DataFrame, settings: ScoreOptions) -> Scored:
-    """Return rows of job_summaries and of job_gpus with the columns SCORES, and their findings.
+def judge_scores(jobs: pl.DataFrame, gpus: pl.DataFrame, settings: ScoreOptions) -> JudgedRows:
+    """Return rows of job_summaries and of job_gpus with the columns SCORES, and two findings a job.
 
     A score of a job is that of its GPUs' mean inputs; null where a counter it needs was not
     measured.
@@ -215,4 +202,4 @@ def judge_scores(jobs: pl.DataFrame, gpus: pl.DataFrame, settings: ScoreOptions)
     findings = findings_frame(
         (row, score_findings(row, high=settings.high)) for row in scored.iter_rows(named=True)
     )
-    return Scored(jobs.with_columns(columns), with_scores(gpus), findings)
+    return JudgedRows(jobs.with_columns(columns), with_scores(gpus), findings)

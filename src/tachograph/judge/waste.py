@@ -396,7 +396,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
     "time, where others get them"), _OURS),
     Assumption(
         "hung", "watchdog_minutes", "min", "a watchdog ends a hang or a stall after {value}",
-        "T of the hung classes (Matveev et al. 2025)", most=float("inf"),
+        "shortest hang in Matveev et al. 2025", most=float("inf"),
     ),
     Assumption(
         "cold_start", "start_minutes", "min", ("setup longer than {value} before the first GPU "

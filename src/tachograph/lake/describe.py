@@ -23,6 +23,7 @@ from tachograph.lake.data_files import DataFile, row_count, span_of
 from tachograph.lake.delta import Lake
 from tachograph.lake.log_files import files_below
 from tachograph.lake.partitions import partitions, read_partition
+from tachograph.lake.places import in_accounting, read_same_clusters
 from tachograph.lake.retention import EXPIRING, kept_days
 from tachograph.lake.store import is_remote
 
@@ -248,7 +249,8 @@ def describe_clusters(lake: Lake) -> pl.DataFrame:
     """
     jobs = lake.latest(JOBS, ("cluster", "end")).group_by("cluster").agg(jobs=pl.len())
     gpus = pl.struct("node", "gpu").n_unique()
-    units = lake.latest(DEVICES).group_by("cluster").agg(nodes=pl.col("node").n_unique(), gpus=gpus)
+    devices = in_accounting(lake.latest(DEVICES), read_same_clusters(lake))
+    units = devices.group_by("cluster").agg(nodes=pl.col("node").n_unique(), gpus=gpus)
     rows = jobs.join(units, on="cluster", how="full", coalesce=True, nulls_equal=True)
     return rows.sort("cluster") if rows["cluster"].drop_nulls().len() > 1 else rows.clear()
 

@@ -387,14 +387,19 @@ def answers_to(findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
     )
 
 
-def sort_jobs(jobs: pl.DataFrame, sort: str, limit: int | None = None) -> pl.DataFrame:
+def sort_jobs(
+    jobs: pl.DataFrame, sort: str, limit: int | None = None, *, first_user: str = ""
+) -> pl.DataFrame:
     """Return jobs sorted by a column (`-` for descending), jobs without a value last.
 
-    `limit`: only the first of them, for which no copy of all rows is made.
+    `limit`: only the first of them, for which no copy of all rows is made. `first_user`: the jobs
+    of this user come before all others.
     """
     by = sort.removeprefix("-")
     key = pl.col(by).list.len() if isinstance(jobs.schema[by], pl.List) else pl.col(by)
-    ordered = jobs.lazy().sort(
-        key, "job_key", descending=[sort.startswith("-"), False], nulls_last=True
-    )
+    keys, descending = [key, pl.col("job_key")], [sort.startswith("-"), False]
+    if first_user:
+        keys.insert(0, pl.col("user").eq_missing(pl.lit(first_user)))
+        descending.insert(0, True)
+    ordered = jobs.lazy().sort(keys, descending=descending, nulls_last=True)
     return (ordered if limit is None else ordered.head(limit)).collect()

@@ -36,7 +36,8 @@ ATTEMPTS = 5  # at what another process rewrites at the same time
 # Columns whose words are not of users: words of Slurm and of this program, names of machines, and
 # numbers of jobs. A name that is also one of them stays there, and is reported.
 _VOCABULARY = """
-    cluster job_key job_id display_id array_job_id het_job_id step partition qos
+    cluster same_clusters telemetry_cluster
+    job_key job_id display_id array_job_id het_job_id step partition qos
     node node_list uuid pci history model gpu_model gpu_type hbm_request constraints
     state attribution ambiguous_because cut provenance numbering energy_source pipes
     bound bound_fp32 bound_fp16 bound_tensor main_pipe limiter workload health excluded

@@ -16,7 +16,8 @@ from tachograph.lake.conform import conform
 
 SAMPLES, DEVICES, ALLOCATIONS, JOBS = "gpu_samples", "devices", "allocations", "jobs"
 SLURM_LIVE = "slurm-live"
-HOLDING = ("node", "gpu", "mig", "job_id")
+GPU_OF_CLUSTER = (*GPU_KEY, "cluster")
+HOLDING = (*GPU_OF_CLUSTER, "job_id")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +66,7 @@ class NewestRows:
                 self.source = chunk.source
                 merged = merged.filter(pl.col("t") > oldest)
             elif table == DEVICES:
-                merged = merged.unique(GPU_KEY, keep="last", maintain_order=True)
+                merged = merged.unique(GPU_OF_CLUSTER, keep="last", maintain_order=True)
             elif table == ALLOCATIONS:
                 merged = merged.unique(HOLDING, keep="last", maintain_order=True).filter(
                     pl.col("end").is_null()
@@ -78,7 +79,9 @@ class NewestRows:
         samples = self._tables.get(SAMPLES)
         if samples is None:
             return NewestTables(self._tables, self.kept_s)
-        newest = samples.group_by(GPU_KEY, maintain_order=True).agg(pl.all().drop_nulls().last())
+        newest = samples.group_by(GPU_OF_CLUSTER, maintain_order=True).agg(
+            pl.all().drop_nulls().last()
+        )
         of_gpus = {
             table: self._tables[table].join(newest, on=GPU_KEY, how="semi", nulls_equal=True)
             for table in (DEVICES, ALLOCATIONS)

@@ -175,25 +175,25 @@ def _labelled_by_devices(parts: Sequence[ChunkPart]) -> list[ChunkPart]:
                 key = (row["node"], row["gpu"], row.get("mig"))
                 gpus.append(NumberedGpu(*key, row["uuid"], row.get("pci"), numbering))
     labels = tuple(dict.fromkeys(gpus))
-    labelled: list[ChunkPart] = []
-    for part in parts:
-        columns = set(part.frame.columns)
-        bare = not part.gpus and {"node", "gpu"} <= columns and _NUMBERING not in columns
-        labelled.append(replace(part, gpus=labels) if labels and bare else part)
-    return labelled
+    return [
+        replace(part, gpus=labels) if labels and _lacks_labels(part) else part for part in parts
+    ]
+
+
+def _lacks_labels(part: ChunkPart) -> bool:
+    """Whether nothing but indices names the GPUs of its rows."""
+    columns = set(part.frame.columns)
+    return not part.gpus and {"node", "gpu"} <= columns and _NUMBERING not in columns
 
 
 def _labelled(part: ChunkPart) -> ChunkPart:
     """The part with labels, derived from indices if it has none."""
-    frame = part.frame
-    if part.gpus or not {"node", "gpu"} <= set(frame.columns) or _NUMBERING in frame.columns:
+    if not _lacks_labels(part):
         return part
-    indices = (
-        frame.select("node", pl.col("gpu").cast(_SCHEMA["gpu"], strict=False)).drop_nulls().unique()
-    )
+    indices = part.frame.select("node", pl.col("gpu").cast(_SCHEMA["gpu"], strict=False))
     gpus = (
         NumberedGpu(node, gpu, None, None, None, "nvml_index")
-        for node, gpu in indices.sort("node", "gpu").rows()
+        for node, gpu in indices.drop_nulls().unique().sort("node", "gpu").rows()
     )
     return replace(part, gpus=tuple(gpus))
 

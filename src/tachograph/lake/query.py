@@ -47,7 +47,7 @@ from tachograph.lake.filters import (
     sort_jobs,
     with_reported,
 )
-from tachograph.lake.places import may_be_of
+from tachograph.lake.places import in_accounting, may_be_of, read_same_clusters
 from tachograph.lake.problems import lake_errors
 
 MANY_JOBS = 50_000  # whose findings are read a part at a time
@@ -300,7 +300,10 @@ def read_of_gpus(
     days = [day for day in lake.days(table) if begin.date() <= day <= end.date()]
     with lake_errors(lake.uri(table)):
         inside = lake.scan(table, days).filter(pl.col("t").is_between(begin, end)).collect()
-    rows = inside.join(wanted, on=GPU_KEY, nulls_equal=True).filter(may_be_of("of_job"))
+    rows = in_accounting(inside, read_same_clusters(lake)).join(
+        wanted, on=GPU_KEY, nulls_equal=True
+    )
+    rows = rows.filter(may_be_of("of_job"))
     return resolve(rows.drop("of_job"), table)[0]
 
 
@@ -470,6 +473,7 @@ class FirstJobs:
 
     sort: str
     limit: int
+    first_user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,7 +514,7 @@ def select_jobs(
             return SelectedJobs(
                 jobs if columns is None else jobs.select(columns), jobs.height, found
             )
-        sorted_by = () if first is None else _sorted_by(first.sort)
+        sorted_by = () if first is None else _sorted_by(first)
         names = read_summaries(
             lake, tuple(dict.fromkeys(("job_key", "seq", *sorted_by))), where=where
         )
@@ -545,12 +549,13 @@ def _answered(lake: Lake, jobs: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame
 _OF_FINDINGS = (FINDINGS_COLUMN, SEVERITY_COLUMN)
 
 
-def _sorted_by(sort: str) -> list[str]:
-    """Columns of job_summaries that a sort reads."""
-    by = sort.removeprefix("-")
+def _sorted_by(first: FirstJobs) -> list[str]:
+    """Columns of job_summaries that an order reads."""
+    by = first.sort.removeprefix("-")
+    users = ["user"] if first.first_user else []
     if by == LOST_COLUMN:
-        return sorted(set(lost_hours().meta.root_names()))
-    return [] if by in _OF_FINDINGS else [by]
+        return [*users, *sorted(set(lost_hours().meta.root_names()))]
+    return users if by in _OF_FINDINGS else [*users, by]
 
 
 def _first(lake: Lake, names: pl.DataFrame, first: FirstJobs) -> pl.DataFrame:
@@ -561,7 +566,8 @@ def _first(lake: Lake, names: pl.DataFrame, first: FirstJobs) -> pl.DataFrame:
         names = with_reported(names, reported)
     elif by == LOST_COLUMN:
         names = names.with_columns(lost_hours().alias(by))
-    return sort_jobs(names, first.sort, first.limit).select("job_key", "seq")
+    ordered = sort_jobs(names, first.sort, first.limit, first_user=first.first_user)
+    return ordered.select("job_key", "seq")
 
 
 def jobs_and_intervals(

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Literal, Protocol, cast
+from typing import IO, Any, Literal, TypeAlias, cast
 
 import polars as pl
 from deltalake import (
@@ -63,57 +63,6 @@ _PIECE = 8 << 20  # bytes handed over at a time
 _REMOTE_PROPERTIES = {"delta.checkpointInterval": "10"}
 
 
-class Store(Protocol):
-    """The files of one lake. Names are relative to a table."""
-
-    @property
-    def delta(self) -> dict[str, str] | None:
-        """Options for Delta."""
-
-    @property
-    def polars(self) -> dict[str, Any] | None:
-        """Options for Polars."""
-
-    def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
-        """Write a Parquet file; return its bytes. After an error nothing remains under its name."""
-        ...
-
-    def scratch(self, table: str) -> str | None:
-        """A folder of this machine in which to make files for `adopt`; None: the system's own."""
-        ...
-
-    def adopt(self, table: str, name: str, file: Path) -> int:
-        """Make a finished file of this machine one of the table's; return its bytes."""
-        ...
-
-    def delete(self, table: str, name: str) -> None:
-        """Delete a file; a missing one is no error."""
-
-    def create(self, location: str, table: LakeTable) -> None:
-        """Make a table without rows; another process may have. Errors: DeltaError, OSError."""
-
-    def commit(
-        self,
-        delta: DeltaTable,
-        location: str,
-        table: LakeTable,
-        actions: Sequence[AddAction | RemoveAction],
-        transactions: Sequence[Transaction],
-    ) -> bool:
-        """Commit `actions` durably as the next version of `delta`; False if another writer took it.
-
-        Errors: DeltaError, OSError; whether the commit stands is unknown.
-        """
-        ...
-
-    def vacuum(self, delta: DeltaTable, location: str, hours: int, *, unnamed: bool) -> int:
-        """Delete files replaced at least `hours` ago; return their number.
-
-        `unnamed`: also delete files that are in no log.
-        """
-        ...
-
-
 def store_of(location: str) -> Store:
     """Return the store that `location` names.
 
@@ -145,7 +94,7 @@ class Folder:
     polars: None = None
 
     def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
-        """Write a Parquet file; return its bytes."""
+        """Write a Parquet file; return its bytes. After an error nothing is left of it."""
         target = Path(table, name)
         make_folder(target.parent)
         with ExitStack() as undo:
@@ -155,7 +104,7 @@ class Folder:
         return target.stat().st_size
 
     def scratch(self, table: str) -> str:
-        """The table's own folder, on the disk of the final file."""
+        """A folder for files that `adopt` takes: the table's own, on the disk of the final file."""
         return table
 
     def adopt(self, table: str, name: str, file: Path) -> int:
@@ -166,11 +115,11 @@ class Folder:
         return target.stat().st_size
 
     def delete(self, table: str, name: str) -> None:
-        """Delete a file."""
+        """Delete a file; a missing one is no error."""
         Path(table, name).unlink(missing_ok=True)
 
     def create(self, location: str, table: LakeTable) -> None:
-        """Make a table without rows."""
+        """Make a table without rows; another process may have. Errors: DeltaError, OSError."""
         partition_by = [DAY] if table.by_day else None
         commits.create_table(
             Path(location), delta_schema(table), partition_by=partition_by, configuration=PROPERTIES
@@ -184,7 +133,11 @@ class Folder:
         actions: Sequence[AddAction | RemoveAction],
         transactions: Sequence[Transaction],
     ) -> bool:
-        """Make `actions` the next version, once their data files are on the disk."""
+        """Make `actions` the next version, once their data files are on the disk.
+
+        False if another writer took it. Errors: DeltaError, OSError; whether the commit stands is
+        unknown.
+        """
         commits.settle(
             Path(location), [action.path for action in actions if isinstance(action, AddAction)]
         )
@@ -192,7 +145,11 @@ class Folder:
         return commits.commit(Path(location), delta, entry)
 
     def vacuum(self, delta: DeltaTable, location: str, hours: int, *, unnamed: bool) -> int:
-        """Delete replaced files; Delta's own vacuum would write a log entry without syncing it."""
+        """Delete files replaced at least `hours` ago; return their number.
+
+        `unnamed`: also delete files that are in no log. Delta's own vacuum would write a log entry
+        without syncing it.
+        """
         names = delta.vacuum(
             retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=unnamed
         )
@@ -234,7 +191,7 @@ class ObjectStore:
         return counting.bytes
 
     def scratch(self, table: str) -> None:
-        """The system's own: `table` is elsewhere."""
+        """None, the system's own folder: `table` is elsewhere."""
 
     def adopt(self, table: str, name: str, file: Path) -> int:
         """Upload a finished file; return its bytes."""
@@ -293,6 +250,9 @@ class ObjectStore:
             retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=unnamed
         )
         return len(names)
+
+
+Store: TypeAlias = Folder | ObjectStore  # the files of one lake; names are relative to a table
 
 
 class _CountingWriter(io.RawIOBase):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.units import DAY_US
+from tachograph.pipeline.kernel import APART
 from tachograph.pipeline.statistics import (
     AREA,
     EVENTS,
@@ -23,8 +24,11 @@ from tachograph.pipeline.statistics import (
     GROWN,
     HIGHEST_NEW,
     INTEGRATED,
+    LABEL,
     LAST,
     LAST_TIME,
+    PER_LABELLED_SAMPLE,
+    PER_SAMPLE,
     SECONDS,
     Merge,
     merge_of,
@@ -34,6 +38,7 @@ from tachograph.pipeline.windows import (
     BORDER_WINDOWS,
     COMPLETE_WINDOWS,
     IMBALANCE,
+    UNITS,
     Windows,
     fold_windows,
 )
@@ -50,8 +55,9 @@ class Accumulators:
 
     segments: one row per (run, node, gpu, mig): counts, sums, maxima, borders of every counter
     present; samples in minutes of each label (`label_0`, ...) where there is a labeller.
-    intensities: one row per (run, pipe, bin): samples. windows: sums and maxima over GPUs per (run,
-    counter, window), for spatial imbalance; of complete runs only `settled`, one row per (run,
+    intensities: one row per (run, sampling interval, pipe, bin): samples.
+    windows: sums and maxima over GPUs per (run, counter, window), for spatial imbalance;
+    of complete runs only `settled`, one row per (run,
     counter). timeline: one row per (run, minute), its GPUs put together: of the whole minutes of a
     partition, or of all. minutes_file: the data file of the whole minutes of a partition, which no
     reader sees yet; None where it has none. cut_minutes: rows of its other minutes, whose other
@@ -75,12 +81,13 @@ class Accumulators:
     gpu_seconds_attributed: float = 0.0
 
 
-def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+def merge_segments(parts: Sequence[pl.DataFrame], *, time_weighted: bool = False) -> pl.DataFrame:
     """Return one row per (run, node, gpu, mig) from any number of frames of segments.
 
     Sums and counts add, maxima are compared; between neighbouring segments a cumulative counter's
     step, an integral's trapezoid and a code's change are added, so that cutting a job at midnight
-    changes nothing.
+    changes nothing. Where sampling intervals differ, a sample counts by the time it stands for.
+    `time_weighted`: labels of samples do so already.
     """
     frames = [part for part in parts if part.height]
     if not frames:
@@ -92,22 +99,56 @@ def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
         return together.drop(_UNIT)
     several = together.filter(repeated)
     several = several.with_columns(_joints(several.columns))
+    several = counted_by_time(_with_known_times(several), _UNIT, time_weighted=time_weighted)
     merged = several.group_by(_UNIT, maintain_order=True).agg(_additions(several.columns))
-    return (
-        pl.concat([together.filter(~repeated), merged.select(together.columns)])
-        .sort(_UNIT)
-        .drop(_UNIT)
-    )
+    # Weighted counts are no whole numbers.
+    frames = [together.filter(~repeated), merged.select(together.columns)]
+    return pl.concat(frames, how="vertical_relaxed").sort(_UNIT).drop(_UNIT)
+
+
+def _with_known_times(segments: pl.DataFrame) -> pl.DataFrame:
+    """Segments whose samples stand for the usual interval of their GPU where none is shown."""
+    steady = pl.col("steady_us")
+    usual = pl.coalesce(steady.median().over(_UNIT), "interval_us")
+    known = pl.when(steady.is_not_null()).then("sampled_us")
+    return segments.with_columns(sampled_us=known.otherwise(pl.col("samples") * usual))
+
+
+def counted_by_time(frame: pl.DataFrame, unit: str, *, time_weighted: bool) -> pl.DataFrame:
+    """Return sums in which each sample counts by the time it stands for.
+
+    The rows of a `unit` with one sampling interval are left as they are. The interval of the others
+    becomes the mean time of a sample, so the numbers of samples stay what they were on the whole.
+    `frame`: samples, sampled_us, steady_us, and columns of statistics. `time_weighted`: labels of
+    samples count by time already.
+    """
+    steady, sampled, samples = pl.col("steady_us"), pl.col("sampled_us"), pl.col("samples")
+    varied = (steady.max() > APART * steady.min()).over(unit)
+    marked = frame.with_columns(varied=varied.fill_null(value=False))
+    if not marked["varied"].any():
+        return frame
+    mean = sampled.sum().over(unit) / samples.filter(sampled.is_not_null()).sum().over(unit)
+    units = pl.when(pl.col("varied") & (samples > 0)).then(sampled / samples / mean)
+    weight = units.fill_null(1.0)
+    weighted = PER_SAMPLE if time_weighted else PER_SAMPLE | PER_LABELLED_SAMPLE
+    labels = [name for name in frame.columns if name.startswith(LABEL.of(""))]
+    return marked.with_columns(
+        *(pl.col(name) * weight for name in frame.columns if name in weighted),
+        *((pl.col(name) * weight).round().cast(pl.Int64) for name in labels),
+        steady_us=pl.when("varied").then(mean).otherwise("steady_us"),
+    ).drop("varied")
 
 
 def _joints(columns: Sequence[str]) -> list[pl.Expr]:
     """Changes between adjacent segments, added to the later one.
 
     Within a day two segments of one job and GPU are apart because another run held the GPU in
-    between: a cumulative counter's step there is not the job's.
+    between: a cumulative counter's step there is not the job's. Not so where the later one only
+    `continues` with another sampling interval.
     """
     expressions: list[pl.Expr] = []
     next_day = pl.col("t_first") // DAY_US != pl.col("t_last").shift(1).over(_UNIT) // DAY_US
+    goes_on = next_day | pl.col("continues")
     longest = pl.max_horizontal(pl.col("gap_us"), pl.col("gap_us").shift(1).over(_UNIT))
     for name in INTEGRATED:
         if AREA.of(name) in columns:
@@ -121,8 +162,8 @@ def _joints(columns: Sequence[str]) -> list[pl.Expr]:
         if GROWN.of(name) in columns:
             step = (pl.col(FIRST.of(name)) - _last_known(LAST.of(name))).clip(lower_bound=0)
             distance = pl.col(FIRST_TIME.of(name)) - _last_known(LAST_TIME.of(name))
-            expressions.append(_plus(GROWN.of(name), next_day, step))
-            expressions.append(_plus(SECONDS.of(name), next_day, distance * 1e-6))
+            expressions.append(_plus(GROWN.of(name), goes_on, step))
+            expressions.append(_plus(SECONDS.of(name), goes_on, distance * 1e-6))
         if EVENTS.of(name) in columns:
             first = pl.col(FIRST.of(name))
             # Within a day the kernel has seen it.
@@ -164,7 +205,12 @@ def _additions(columns: Sequence[str]) -> list[pl.Expr]:
     return [_MERGED[merge_of(name)](pl.col(name)) for name in columns if name != _UNIT]
 
 
-_INTENSITY_SCHEMA = {"run": pl.Int32(), "bin": pl.Int32(), "samples": pl.Int64()}
+INTENSITY_SCHEMA = {
+    "run": pl.Int32(),
+    "steady_us": pl.Float64(),
+    "bin": pl.Int32(),
+    "samples": pl.Int64(),
+}
 
 
 class OpenRuns:
@@ -219,12 +265,13 @@ class OpenRuns:
             for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
         )
         return Accumulators(
-            merge_segments(segments),
-            pl.concat([pl.DataFrame(schema=_INTENSITY_SCHEMA), *intensities]),
+            merge_segments(segments, time_weighted=self.analysis.time_weighted_bound),
+            pl.concat([pl.DataFrame(schema=INTENSITY_SCHEMA), *intensities]),
             Windows(
                 complete=pl.DataFrame(schema=COMPLETE_WINDOWS),
                 border=pl.DataFrame(schema=BORDER_WINDOWS),
                 settled=pl.concat([pl.DataFrame(schema=IMBALANCE), *imbalance]),
+                units=pl.DataFrame(schema=UNITS),
             ),
             merge_timelines(timelines),
         )

@@ -13,19 +13,18 @@ from typing import Any
 import polars as pl
 from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 
-from tachograph.catalog.chunks import GpuNumbering
+from tachograph.catalog.chunks import CLUSTER_MARK, GpuNumbering
 from tachograph.catalog.config import NodeOptions, SlurmOptions
 from tachograph.catalog.devices import Device, match_device, ridge
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.mig import mig_share
-from tachograph.catalog.tables import GPU_KEY, PIPES, SLURM_NUMBERING, TIME
+from tachograph.catalog.tables import BY_SAMPLES, GPU_KEY, PIPES, SLURM_NUMBERING, TIME
 from tachograph.lake.numbering import unsure_times
 from tachograph.lake.places import host_name, without_places
 
 NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
 RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
 _RECORD = ("cluster", "job_id", "node", "provenance", "start")  # names GPUs of a job on a node
-BY_SAMPLES = "samples"  # provenance of allocations that samples name themselves: explicit
 # A job's recorded end may be this much later than its successor's start.
 HANDOVER = timedelta(seconds=60)
 SECOND = timedelta(seconds=1)  # Slurm tells times in whole seconds
@@ -45,8 +44,9 @@ class Attribution:
     """Owners of GPUs over time.
 
     runs: one row per run that held or may have held GPUs, with `attribution`; `unplaced`: no record
-    names a node of it; `ambiguous_because`: why it is ambiguous, else null; `shares`: it has only
-    shares of GPUs, so the number of its `gpus` is null. intervals: one row per (node, gpu, mig) and
+    names a node of it; `ambiguous_because`: why it is ambiguous, else null; `telemetry_cluster`:
+    clusters that telemetry of its nodes names, none of them its own; `shares`: it has only shares
+    of GPUs, so the number of its `gpus` is null. intervals: one row per (node, gpu, mig) and
     stretch [start, end) owned by one run; they never overlap. contested: stretches that two runs
     claim with equal right; their samples belong to no run. handovers: seconds in which a GPU went
     from one run to another, `run`: the later; their samples belong to no run. unsure: (run, node,
@@ -75,9 +75,16 @@ def attribute(
     )
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node")).drop("shared")
     runs = runs.with_columns(shares=pl.col("run").is_in(sharing.implode()))
-    foreign = pl.concat(
-        [_beside_other_clusters(placed, runs), _sampled_elsewhere(best, inventory)]
-    ).unique()
+    elsewhere = _sampled_elsewhere(placed, inventory)
+    unnamed_there = best.filter(pl.col("gpu").is_null()).join(
+        elsewhere, on=["run", "node"], how="semi"
+    )
+    beside = _beside_other_clusters(placed, runs)
+    foreign = pl.concat([beside, unnamed_there.select("run", "node")]).unique()
+    of_telemetry = pl.col("telemetry").unique().sort().str.join(", ")
+    runs = runs.join(
+        elsewhere.group_by("run").agg(telemetry_cluster=of_telemetry), on="run", how="left"
+    )
     by_samples = best.filter(provenance=BY_SAMPLES)
     others = best.filter(pl.col("provenance") != BY_SAMPLES)
     best = pl.concat([others.join(foreign, on=["run", "node"], how="anti"), by_samples])
@@ -96,6 +103,7 @@ def attribute(
         separated, placed.filter(pl.col("provenance") == BY_SAMPLES)
     )
     unknown = {  # by reason, the first that holds
+        "other_names": unnamed_there.join(known, on=["run", "node"], how="anti"),
         "other_clusters": foreign.join(known, on=["run", "node"], how="anti"),
         "contradicted": _contradicted(claims, separated),
         "other_slices": overruled,
@@ -479,13 +487,12 @@ def _beside_other_clusters(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataF
     return pl.concat(found)
 
 
-def _sampled_elsewhere(best: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
-    """(run, node) without recorded GPUs on a node of which only other clusters have telemetry."""
-    of_clusters = inventory.select(node=host_name("node"), place="node")
-    others = of_clusters.filter(pl.col("node") != pl.col("place")).select("node")
-    untold = others.join(inventory, on="node", how="anti").unique()
-    unnamed = best.filter(pl.col("gpu").is_null())
-    return unnamed.join(untold, on="node", how="semi").select("run", "node")
+def _sampled_elsewhere(placed: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """(run, node, telemetry) of nodes of which only other clusters have telemetry, and these."""
+    names = pl.col("node").str.split_exact(CLUSTER_MARK, 1).struct
+    of_clusters = inventory.select(node=names.field("field_0"), telemetry=names.field("field_1"))
+    others = of_clusters.drop_nulls().join(inventory, on="node", how="anti").unique()
+    return placed.select("run", "node").unique().join(others, on="node")
 
 
 def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -323,7 +323,8 @@ class _HostSamples:
         today = np.flatnonzero(t >= self.midnight)
         own = np.searchsorted(node[today], np.arange(self.count + 1)).astype(np.int64)
         gaps = np.empty(self.count)
-        spacing(t[today], own, gaps)
+        regular, regular_us = np.empty(self.count, np.int64), np.empty(self.count, np.int64)
+        spacing(t[today], own, gaps, regular, regular_us)
         last = np.full(self.count, -1, np.int64)
         some = stripes[1:] > stripes[:-1]
         last[some] = rows[stripes[1:][some] - 1]

@@ -11,6 +11,7 @@ from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.tables import GPU_KEY, TIME
 from tachograph.lake.conform import later_record
 from tachograph.lake.filters import FINAL_STATES
+from tachograph.lake.places import may_be_of
 from tachograph.sources.slurm.partitions import gives_whole_nodes, read_partitions
 
 COARSE_S, QUARTER_S = 60.0, 900.0
@@ -215,6 +216,30 @@ def with_raw_ids(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
         return allocations
     joined = allocations.join(single, on="job_id", how="left", maintain_order="left")
     return joined.with_columns(job_id=pl.coalesce("raw", "job_id")).drop("raw")
+
+
+def under_raw_ids(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return `jobs` with records that have only a displayed id under the raw id of the same run.
+
+    `sacct -X` without JobIDRaw writes array tasks and het components as 3_0 and 11+1. They are
+    runs of other records only if these have the same displayed id and were submitted in the same
+    second: ids are used again after a restart of the accounting.
+    """
+    moment = pl.coalesce("submit", "start")
+    is_displayed = pl.col("job_id").str.contains(r"^\d+[_+]\d+$")
+    if not jobs.select(is_displayed.any()).item():
+        return jobs
+    raw = (
+        jobs.filter(~is_displayed & (pl.col("display_id") != pl.col("job_id")))
+        .select(job_id="display_id", moment=moment, raw="job_id", of_raw="cluster")
+        .unique()
+        .filter(pl.struct("job_id", "moment").is_unique())
+    )
+    joined = jobs.with_columns(moment=moment).join(
+        raw, on=["job_id", "moment"], how="left", maintain_order="left"
+    )
+    same = pl.when(may_be_of("of_raw")).then("raw")
+    return joined.with_columns(job_id=pl.coalesce(same, "job_id")).drop("raw", "of_raw", "moment")
 
 
 def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions, described: str) -> pl.Series:

@@ -16,15 +16,20 @@ from tachograph.catalog.compiled import compiled, reordered
 MINUTE_US = 60_000_000
 
 DISTANCE_BINS = 1 << 10
+STEADY = 10  # as many like distances, one after the other, show a sampling interval
+BACK = 3  # as many show the one that was there before
+CHANGED = 1.5  # times as long or as short is another sampling interval
+APART = 1.02  # times as long: intervals that many distances show differ, by more than jitter
 
 
 @compiled
-def spacing(t: Longs, stripes: Longs, intervals: Floats) -> None:
+def spacing(t: Longs, stripes: Longs, intervals: Floats, regular: Longs, regular_us: Longs) -> None:
     """Fill `intervals` with the sampling interval (us) of each stripe.
 
     Distances are counted in bins of about a quarter octave (the upper bits of a single-precision
     number); the mean is over the median's bin and its neighbours, so jitter does not move it and
-    gaps do not count. NaN for one sample.
+    gaps do not count. NaN for one sample. `regular`, `regular_us`: how many distances the mean is
+    of, and their sum.
     """
     counts = np.zeros(DISTANCE_BINS, np.int64)
     sums = np.zeros(DISTANCE_BINS, np.int64)
@@ -33,7 +38,7 @@ def spacing(t: Longs, stripes: Longs, intervals: Floats) -> None:
     for s in range(stripes.shape[0] - 1):
         a, b = stripes[s], stripes[s + 1]
         if b - a < 2:
-            intervals[s] = np.nan
+            intervals[s], regular[s], regular_us[s] = np.nan, 0, 0
             continue
         counts[:] = 0
         sums[:] = 0
@@ -51,7 +56,61 @@ def spacing(t: Longs, stripes: Longs, intervals: Floats) -> None:
         for k in range(max(middle - 1, 0), min(middle + 2, DISTANCE_BINS)):
             n += counts[k]
             total += sums[k]
-        intervals[s] = total / n
+        intervals[s], regular[s], regular_us[s] = total / n, n, np.int64(total)
+
+
+@compiled
+def steady_pieces(t: Longs, first: Longs, interval: Floats) -> int:
+    """Return how many pieces of constant sampling interval the times of a GPU have.
+
+    Fill the `first` row of each and its `interval` (us). Shorter runs of like distances, and gaps,
+    belong to the piece before them, unless they show the interval of the piece before that again.
+    """
+    pieces, begin = 0, 0
+    n, total = 0, np.int64(0)  # of the run of like distances
+    piece_n, piece_total = 0, np.int64(0)
+    for i in range(1, t.shape[0] + 1):
+        d = t[i] - t[i - 1] if i < t.shape[0] else np.int64(0)
+        if n > 0 and d * n <= total * CHANGED and total <= d * n * CHANGED:
+            n += 1
+            total += d
+            continue
+        mean = total / max(n, 1)
+        usual = interval[pieces - 2] if n >= BACK and pieces > 1 else np.nan
+        if n >= STEADY or (mean <= usual * CHANGED and usual <= mean * CHANGED):
+            of_piece = piece_total / max(piece_n, 1)
+            if pieces == 0 or mean > of_piece * CHANGED or of_piece > mean * CHANGED:
+                first[pieces] = begin
+                pieces += 1
+                piece_n, piece_total = 0, np.int64(0)
+            piece_n += n
+            piece_total += total
+            interval[pieces - 1] = piece_total / piece_n
+        n, total, begin = 1, d, i - 1
+    return pieces
+
+
+@compiled
+def times_of_samples(t: Longs, first: Longs, interval: Floats, until: Floats) -> None:
+    """Fill `until` with the time (us) that the samples of a GPU before each row stand for.
+
+    A sample stands for the sampling interval of its piece, as `steady_pieces` fills `first` and
+    `interval`: no more than the time to the next one where that is denser, or is of another piece.
+    A sample that came late makes the next distance short; the two stand for two intervals.
+    `until` has one element more than there are rows.
+    """
+    piece, late = 0, 0.0
+    until[0] = 0.0
+    rows = t.shape[0]
+    for i in range(rows):
+        if piece + 1 < first.shape[0] and i >= first[piece + 1]:
+            piece, late = piece + 1, 0.0
+        every = interval[piece]
+        d = np.float64(t[i + 1] - t[i]) if i + 1 < rows else every
+        is_last = piece + 1 < first.shape[0] and i + 1 == first[piece + 1]
+        is_shorter = is_last or d * CHANGED < every
+        until[i + 1] = until[i] + (min(every, d + late) if is_shorter else every)
+        late = min(max(d - every, 0.0), every)
 
 
 @compiled

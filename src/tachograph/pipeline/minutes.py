@@ -25,7 +25,7 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.places import without_places
 from tachograph.lake.query import read_gpus, read_minutes, read_node_minutes
 from tachograph.pipeline.accumulators import Accumulators
-from tachograph.pipeline.kernel import MINUTE_US
+from tachograph.pipeline.kernel import APART, MINUTE_US
 from tachograph.pipeline.timelines import (
     empty_timeline,
     timeline_of_minutes,
@@ -70,6 +70,7 @@ _VALUES = (*MINUTE_MEANS, *MINUTE_MAXIMA)
 _OWNER = ("job_key", "job_id", "cluster", *GPU_KEY)
 CUT_MINUTES: Mapping[str, pl.DataType] = {
     "run": pl.Int32(),
+    "interval_us": pl.Float64(),
     **{name: JOB_MINUTES.schema[name] for name in (*GPU_KEY, "minute", "t", "samples", *_VALUES)},
 }
 
@@ -78,8 +79,9 @@ CUT_MINUTES: Mapping[str, pl.DataType] = {
 class PartitionMinutes:
     """Minutes of a partition, in order of segment and time.
 
-    owner: one row per segment (run, node, gpu, mig). begin: first minute of each segment, and
-    behind the last their number. values: {counter: mean or maximum}, NaN where not measured.
+    owner: one row per segment (run, node, gpu, mig), and its sampling interval. begin: first minute
+    of each segment, and behind the last their number. values: {counter: mean or maximum}, NaN where
+    not measured.
     """
 
     owner: pl.DataFrame
@@ -148,10 +150,9 @@ def _cut(minutes: PartitionMinutes, t: Longs, day: date) -> NDArray[np.bool_]:
 def _order(minutes: PartitionMinutes, owner: pl.DataFrame) -> Longs:
     """Segments in the order of the table."""
     placed = owner.select("job_key", *GPU_KEY, minute=minutes.minute[minutes.begin[:-1]])
-    order: Longs = (
-        placed.select(pl.arg_sort_by(JOB_MINUTES.sort)).to_series().cast(pl.Int64).to_numpy()
-    )
-    return order
+    # Segments of a GPU that begin in the same minute keep the order of time.
+    order = placed.select(pl.arg_sort_by(JOB_MINUTES.sort, maintain_order=True)).to_series()
+    return order.cast(pl.Int64).to_numpy()
 
 
 def _shared(minutes: PartitionMinutes, owner: pl.DataFrame, order: Longs) -> NDArray[np.bool_]:
@@ -189,7 +190,7 @@ def _rows(
 ) -> pl.DataFrame:
     """Minutes as table rows, and their runs (`run`)."""
     place = pl.Series(segment)
-    columns = {name: owner[name].gather(place) for name in ("run", *_OWNER)}
+    columns = {name: owner[name].gather(place) for name in ("run", "interval_us", *_OWNER)}
     columns["t"] = pl.Series(t[slot]).cast(TIME)
     columns["minute"], columns["samples"] = (
         pl.Series(minutes.minute[slot]),
@@ -261,9 +262,12 @@ class MinuteWriter:
 def joined_minutes(rows: pl.DataFrame) -> pl.DataFrame:
     """Merge parts of a minute into one row, means weighted by samples.
 
+    A sample counts by the time it stands for where the sampling intervals of the parts differ.
     Grain: (run, node, gpu, mig, minute).
     """
-    weight = pl.col("samples")
+    interval = pl.col("interval_us").fill_nan(None)
+    varied = interval.max() > APART * interval.min()
+    weight = pl.col("samples") * pl.when(varied).then(interval / interval.max()).otherwise(1.0)
     means = [
         ((pl.col(name) * weight).sum() / weight.filter(pl.col(name).is_not_null()).sum())
         .fill_nan(None)
@@ -274,7 +278,7 @@ def joined_minutes(rows: pl.DataFrame) -> pl.DataFrame:
     maxima = [pl.col(name).max() for name in MINUTE_MAXIMA]
     repeated = rows.select(pl.struct(_MINUTE_KEY).is_duplicated()).to_series()
     merged = rows.filter(repeated).group_by(*_MINUTE_KEY, maintain_order=True)
-    one = merged.agg(*means, *maxima, pl.col("samples").sum(), pl.col("t").first())
+    one = merged.agg(*means, *maxima, pl.col("samples").sum(), pl.col("t", "interval_us").first())
     return pl.concat([rows.filter(~repeated), one.select(*rows.columns)])
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
-from tachograph.catalog.arrays import Bytes, Floats, Ints, Longs, Singles
+from tachograph.catalog.arrays import Bytes, Flags, Floats, Ints, Longs, Singles
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
 from tachograph.catalog.tables import GPU_KEY, MINUTE_MAXIMA, MINUTE_MEANS, PIPES
@@ -20,6 +20,7 @@ from tachograph.catalog.units import microseconds
 from tachograph.pipeline import kernel
 from tachograph.pipeline.accumulators import Accumulators
 from tachograph.pipeline.minutes import PartitionMinutes
+from tachograph.pipeline.sampling import Sampling
 from tachograph.pipeline.statistics import (
     AREA,
     BITS,
@@ -45,6 +46,7 @@ from tachograph.pipeline.statistics import (
 )
 from tachograph.pipeline.windows import MinuteSlots, windows_of
 
+INTERVAL_DIGITS = 3  # of intervals that are counted apart: jitter is below
 # Power cap, hardware slowdown, software and hardware thermal, brake.
 LOWERING_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 
@@ -68,9 +70,10 @@ class Labeller(Protocol):
 class _Layout:
     """Rows, stripes, segments and slots of a partition."""
 
-    t: Longs
-    stripes: Longs
-    interval_us: Floats  # per stripe
+    sampling: Sampling
+    seg_us: Floats  # sampling interval
+    steady_us: Floats  # likewise; NaN where few distances show it
+    continues: Flags  # after the segment before, with another sampling interval
     seg_a: Longs
     seg_b: Longs
     seg_stripe: Longs
@@ -131,11 +134,9 @@ def reduce_partition(
         if frame.height
         else frame.select(*GPU_KEY)
     )
-    t = _microseconds(frame["t"])
-    interval_us = np.empty(len(stripe_rows) - 1)
-    kernel.spacing(t, stripe_rows, interval_us)
+    sampling = Sampling.of(_microseconds(frame["t"]), stripe_rows)
     zero = np.array([microseconds(starts[run]) for run in intervals["run"]], np.int64)
-    layout = _lay_out(t, stripe_rows, interval_us, keys, intervals, zero)
+    layout = _lay_out(sampling, keys, intervals, zero)
     by_minute: dict[str, _SlotValues] = {}
     columns = _Columns(frame)
     minutely = frozenset((*MINUTE_MEANS, *MINUTE_MAXIMA, *(labeller.counters if labeller else ())))
@@ -150,10 +151,15 @@ def reduce_partition(
     run = segment_frame["run"].to_numpy()
     sums = {name: (slots.n, slots.total) for name, slots in by_minute.items()}
     slots = MinuteSlots(
-        run, layout.seg_stripe, layout.seg_slot, layout.slot_seg, layout.slot_minute, sums, keys
+        run,
+        layout.seg_stripe,
+        layout.seg_slot,
+        layout.slot_seg,
+        layout.slot_minute,
+        sums,
+        keys,
+        layout.steady_us,
     )
-    rows_per_stripe = np.diff(layout.stripes)
-    seconds = np.nan_to_num(layout.interval_us) * 1e-6
     attributed = layout.seg_b - layout.seg_a
     accumulators = Accumulators(
         segments=segment_frame,
@@ -163,10 +169,16 @@ def reduce_partition(
         samples=frame.height,
         attributed=int(attributed.sum()),
         handed_over=_samples_in(handovers, layout, keys),
-        gpu_seconds=float((rows_per_stripe * seconds).sum()),
-        gpu_seconds_attributed=float((attributed * seconds[layout.seg_stripe]).sum()),
+        gpu_seconds=_seconds(
+            sampling.sampled_us(np.arange(len(stripe_rows) - 1), stripe_rows[:-1], stripe_rows[1:])
+        ),
+        gpu_seconds_attributed=_seconds(segment_frame["sampled_us"].to_numpy()),
     )
     return accumulators, _minutes(layout, segment_frame, by_minute)
+
+
+def _seconds(sampled_us: Floats) -> float:
+    return float(np.nansum(sampled_us) * 1e-6)
 
 
 def _segments(
@@ -181,10 +193,10 @@ def _segments(
 ) -> dict[str, pl.Series]:
     """Identity, span and counters of the segments; fills `by_minute` with `minutely` counters."""
     segments = _identity(layout, keys, intervals)
-    gap = layout.interval_us[layout.seg_stripe] * analysis.max_gap_intervals
+    gap = layout.seg_us * analysis.max_gap_intervals
     segments.update(_spans(layout, gap))
-    distances = np.zeros(len(layout.t), np.int32)
-    kernel.spaces(layout.t, layout.seg_a, layout.seg_b, gap, distances)
+    distances = np.zeros(len(layout.sampling.t), np.int32)
+    kernel.spaces(layout.sampling.t, layout.seg_a, layout.seg_b, gap, distances)
     for counter in COUNTERS:
         if counter.name in columns:
             segments.update(_counter(counter, columns, layout, gap, distances, minutely, by_minute))
@@ -203,7 +215,7 @@ def _of_steps(
     if steps is None or steps.is_empty():
         return pl.DataFrame()
     zero = _microseconds(steps["start"])
-    of_steps = _lay_out(layout.t, layout.stripes, layout.interval_us, keys, steps, zero)
+    of_steps = _lay_out(layout.sampling, keys, steps, zero)
     return pl.DataFrame(
         _segments(columns, of_steps, keys, steps, frozenset(), {}, analysis=analysis)
     )
@@ -214,7 +226,7 @@ def _samples_in(stretches: pl.DataFrame | None, layout: _Layout, keys: pl.DataFr
     if stretches is None or stretches.is_empty():
         return 0
     zero = _microseconds(stretches["start"])
-    found = _lay_out(layout.t, layout.stripes, layout.interval_us, keys, stretches, zero)
+    found = _lay_out(layout.sampling, keys, stretches, zero)
     return int((found.seg_b - found.seg_a).sum())
 
 
@@ -248,12 +260,7 @@ def _microseconds(column: pl.Series) -> Longs:
 
 
 def _lay_out(
-    t: Longs,
-    stripes: Longs,
-    interval_us: Floats,
-    keys: pl.DataFrame,
-    intervals: pl.DataFrame,
-    zero: Longs,
+    sampling: Sampling, keys: pl.DataFrame, intervals: pl.DataFrame, zero: Longs
 ) -> _Layout:
     """Row ranges of the intervals. `zero`: origin of each interval's minutes."""
     first_of: dict[tuple[object, ...], tuple[int, int]] = {}
@@ -266,15 +273,21 @@ def _lay_out(
         _microseconds(intervals["start"]),
         _microseconds(intervals["end"]),
     )
-    times = (t, stripes, low, high, start, end, zero)
+    parent = np.arange(len(start))  # the interval that each is a part of
+    piece_us = np.full(len(start), np.nan)
+    if sampling.pieces:
+        low, high, start, end, parent, piece_us = _in_pieces(sampling, low, high, start, end)
+        zero = zero[parent]
+    times = (sampling.t, sampling.stripes, low, high, start, end, zero)
     nothing = np.empty(0, np.int64)
     segments, slots = kernel.place_segments(
         *times, nothing, nothing, nothing, nothing, nothing, nothing, nothing, np.empty(0, np.int32)
     )
     layout = _Layout(
-        t=t,
-        stripes=stripes,
-        interval_us=interval_us,
+        sampling=sampling,
+        seg_us=np.empty(0),
+        steady_us=np.empty(0),
+        continues=np.zeros(segments, np.bool_),
         seg_a=np.empty(segments, np.int64),
         seg_b=np.empty(segments, np.int64),
         seg_stripe=np.empty(segments, np.int64),
@@ -292,7 +305,52 @@ def _lay_out(
     )  # fmt: skip
     layout.slot_b[:-1] = layout.slot_a[1:]
     layout.slot_b[layout.seg_slot[1:] - 1] = layout.seg_b
+    of_piece = piece_us[layout.seg_interval]
+    by_stripe = (sampling.interval_us, sampling.steady_us)
+    layout.seg_us, layout.steady_us = (
+        np.where(np.isnan(of_piece), of_stripe[layout.seg_stripe], of_piece)
+        for of_stripe in by_stripe
+    )
+    layout.seg_interval = parent[layout.seg_interval]
+    layout.continues[1:] = layout.seg_interval[1:] == layout.seg_interval[:-1]
     return layout
+
+
+def _in_pieces(
+    sampling: Sampling, low: Longs, high: Longs, start: Longs, end: Longs
+) -> tuple[Longs, Longs, Longs, Longs, Longs, Floats]:
+    """Intervals cut where the sampling interval changes.
+
+    Columns: low, high, start, end, parent, sampling interval (us). `parent`: the interval that each
+    is a part of.
+    """
+    borders: list[Longs] = []
+    parents: list[int] = []
+    sampled_us = [np.empty(0)]
+    new_low, new_high = np.zeros_like(low), np.zeros_like(high)
+    for stripe in range(len(low)):
+        new_low[stripe] = len(parents)
+        first, interval = sampling.pieces.get(stripe, _ONE_PIECE)
+        for k in range(low[stripe], high[stripe]):
+            ends = np.append(sampling.t[first[1:]], end[k]).clip(start[k], end[k])
+            begins = np.append(start[k], ends[:-1])
+            left = np.flatnonzero(begins < ends)
+            borders.append(np.stack([begins[left], ends[left]]))
+            sampled_us.append(interval[left])
+            parents += [k] * len(left)
+        new_high[stripe] = len(parents)
+    starts, ends = np.concatenate([np.empty((2, 0), np.int64), *borders], axis=1)
+    return (
+        new_low,
+        new_high,
+        starts,
+        ends,
+        np.array(parents, np.int64),
+        np.concatenate(sampled_us),
+    )
+
+
+_ONE_PIECE = (np.zeros(1, np.int64), np.full(1, np.nan))
 
 
 def _identity(layout: _Layout, keys: pl.DataFrame, intervals: pl.DataFrame) -> dict[str, pl.Series]:
@@ -304,9 +362,14 @@ def _identity(layout: _Layout, keys: pl.DataFrame, intervals: pl.DataFrame) -> d
 def _spans(layout: _Layout, gap: Floats) -> dict[str, pl.Series]:
     return {
         "samples": pl.Series(layout.seg_b - layout.seg_a),
-        "t_first": pl.Series(layout.t[layout.seg_a]),
-        "t_last": pl.Series(layout.t[np.maximum(layout.seg_b - 1, 0)]),
-        "interval_us": pl.Series(layout.interval_us[layout.seg_stripe]),
+        "t_first": pl.Series(layout.sampling.t[layout.seg_a]),
+        "t_last": pl.Series(layout.sampling.t[np.maximum(layout.seg_b - 1, 0)]),
+        "interval_us": pl.Series(layout.seg_us),
+        "steady_us": pl.Series(layout.steady_us).fill_nan(None),
+        "sampled_us": pl.Series(
+            layout.sampling.sampled_us(layout.seg_stripe, layout.seg_a, layout.seg_b)
+        ),
+        "continues": pl.Series(layout.continues),
         "gap_us": pl.Series(gap).fill_nan(None),
     }
 
@@ -387,7 +450,7 @@ def _integrals(
     n, t_first, t_last = (np.zeros(layout.segments, np.int64) for _ in range(3))
     area, seconds, first, last = (np.empty(layout.segments) for _ in range(4))
     kernel.integrals(
-        layout.t,
+        layout.sampling.t,
         steps,
         column,
         layout.seg_a,
@@ -427,7 +490,16 @@ def _increases(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Se
     first, last, grown = (np.empty(size) for _ in range(3))
     column = columns.doubles(name)
     kernel.increases(
-        layout.t, column, layout.seg_a, layout.seg_b, n, first, last, grown, t_first, t_last
+        layout.sampling.t,
+        column,
+        layout.seg_a,
+        layout.seg_b,
+        n,
+        first,
+        last,
+        grown,
+        t_first,
+        t_last,
     )
     sums = {
         SAMPLES.of(name): pl.Series(n),
@@ -442,8 +514,8 @@ def _changes(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Seri
     n, events = np.empty(size, np.int64), np.empty(size, np.int64)
     most, newest, first, last = (np.empty(size) for _ in range(4))
     kernel.changes(
-        columns.doubles(name), layout.stripes, layout.seg_stripe, layout.seg_a, layout.seg_b,
-        n, events, most, newest, first, last,
+        columns.doubles(name), layout.sampling.stripes, layout.seg_stripe,
+        layout.seg_a, layout.seg_b, n, events, most, newest, first, last,
     )  # fmt: skip
     return {
         SAMPLES.of(name): pl.Series(n),
@@ -543,25 +615,26 @@ def _count_intensities(
 
 def _weights(layout: _Layout) -> Singles:
     """Return seconds per sample: until the GPU's next one; a gap counts as one interval."""
-    distance = np.empty(len(layout.t))
-    distance[:-1] = np.diff(layout.t)
-    typical = np.repeat(np.nan_to_num(layout.interval_us, nan=1e6), np.diff(layout.stripes))
-    ends = layout.stripes[1:] - 1
+    distance = np.empty(len(layout.sampling.t))
+    distance[:-1] = np.diff(layout.sampling.t)
+    typical = np.nan_to_num(layout.sampling.row_intervals_us(), nan=1e6)
+    ends = layout.sampling.stripes[1:] - 1
     distance[ends] = typical[ends]
     return (np.where(distance > 3 * typical, typical, distance) * 1e-6).astype(np.float32)
 
 
 def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:
-    """One row per non-empty (run, pipe, bin)."""
+    """One row per non-empty (run, sampling interval, pipe, bin)."""
     segment, pipe, place = np.nonzero(histogram)
     frame = pl.DataFrame(
         {
             "run": segments["run"].gather(segment),
+            "steady_us": segments["steady_us"].gather(segment).round_sig_figs(INTERVAL_DIGITS),
             "bin": pl.Series(pipe * 32 + place, dtype=pl.Int32),
             "samples": pl.Series(histogram[segment, pipe, place], dtype=pl.Int64),
         }
     )
-    return frame.group_by("run", "bin").agg(pl.col("samples").sum())
+    return frame.group_by("run", "steady_us", "bin").agg(pl.col("samples").sum())
 
 
 def _of_slots(column: Singles, layout: _Layout) -> _SlotValues:
@@ -599,5 +672,9 @@ def _minutes(
             values[name] = np.where(by_minute[name].n > 0, most, np.float32(np.nan))
     samples = (layout.slot_b - layout.slot_a).astype(np.int32)
     return PartitionMinutes(
-        segments.select("run", *GPU_KEY), layout.seg_slot, layout.slot_minute, samples, values
+        segments.select("run", *GPU_KEY, "interval_us"),
+        layout.seg_slot,
+        layout.slot_minute,
+        samples,
+        values,
     )

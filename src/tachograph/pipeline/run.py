@@ -6,18 +6,18 @@ number is that of its summary, so an analysis that was killed leaves nothing tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import Protocol
 
+import msgspec
 import polars as pl
 
 from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError, LakeError
 from tachograph.catalog.tables import (
-    ALLOCATIONS,
     ANALYSES,
     DEVICES,
     FINDINGS,
@@ -25,16 +25,13 @@ from tachograph.catalog.tables import (
     JOB_GPUS,
     JOB_SUMMARIES,
     JOBS,
-    NODE_SAMPLES,
     STEP_SUMMARIES,
     TIME,
     WINDOWED,
-    LakeTable,
 )
 from tachograph.catalog.units import midnight
 from tachograph.lake.delta import Lake
-from tachograph.lake.places import PAIR, NodePlaces, cluster_pairs
-from tachograph.lake.problems import lake_errors
+from tachograph.lake.places import NodePlaces, RecordedClusters, in_accounting, sampled_pairs
 from tachograph.lake.retention import SAMPLES, removed_before, sealed_summaries
 from tachograph.pipeline.accumulators import Accumulators, OpenRuns
 from tachograph.pipeline.attribution import (
@@ -49,6 +46,7 @@ from tachograph.pipeline.job_runs import (
     Misplaced,
     build_runs,
     misplaced,
+    under_raw_ids,
     with_clusters,
     with_raw_ids,
 )
@@ -122,6 +120,12 @@ class AnalysisReport:
     misplaced_by_s: float | None = None  # how much later than accounted, most of them
     # In the second in which a GPU went from one job to another: of neither.
     handover_samples: int = 0
+    # {name in telemetry: name in the accounting} of clusters with two names
+    same_clusters: Mapping[str, str] = field(default_factory=dict)
+    # (cluster of jobs, clusters that telemetry of their nodes names instead, number of jobs)
+    other_names: tuple[tuple[str | None, str, int], ...] = ()
+    # {name in telemetry: names in the accounting of clusters that may be meant}
+    possible_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def analyze(
@@ -159,7 +163,8 @@ class _Plan:
 
     `owned`: every run, and its GPUs over time. `runs`: those to analyze, one row each. `gone`: keys
     of summaries whose runs the accounting no longer has. `places`: what nodes are called in all
-    these tables. `horizon`: time before which samples were removed. `full`: all is analyzed again.
+    these tables. `possible_names`: of `RecordedClusters`. `horizon`: time before which samples were
+    removed. `full`: all is analyzed again.
     """
 
     owned: Attribution
@@ -167,6 +172,7 @@ class _Plan:
     steps: StepRows
     units: pl.DataFrame
     places: NodePlaces
+    possible_names: Mapping[str, tuple[str, ...]]
     seen: InputVersions
     gone: pl.DataFrame
     misplaced: Misplaced
@@ -187,7 +193,18 @@ def _plan(
     if news.nothing:
         return None
     known = read_accounting(lake, news, last, now=now)
-    devices, places = _placed_devices(lake, known.clusters)
+    devices, places, recorded = _placed_devices(lake, known.clusters)
+    same = {} if recorded is None else recorded.same
+    if last is not None and last.same_clusters != same:
+        # Of jobs of any time other samples are theirs now.
+        news = replace(news, everything=True)
+        known = read_accounting(lake, news, last, now=now)
+    known = replace(
+        known,
+        jobs=under_raw_ids(known.jobs),
+        allocations=in_accounting(known.allocations, same),
+        clusters=known.clusters.replace(same).unique(),
+    )
     units = inventory(devices, configuration.nodes)
     stored = with_clusters(with_raw_ids(known.allocations, known.jobs), known.jobs, known.clusters)
     jobs = with_clusters(known.jobs, stored, known.clusters)
@@ -215,7 +232,8 @@ def _plan(
         steps=steps,
         units=units,
         places=places,
-        seen=seen,
+        possible_names={} if recorded is None else recorded.possible_names,
+        seen=replace(seen, same_clusters=same),
         gone=known.summaries.join(owned.runs, on="job_key", how="anti").select("job_key"),
         misplaced=misplaced(runs, allocations),
         horizon=horizon,
@@ -223,26 +241,23 @@ def _plan(
     )
 
 
-def _placed_devices(lake: Lake, clusters: pl.Series) -> tuple[pl.DataFrame, NodePlaces]:
-    """Return the devices by the places of their nodes, and all places.
+def _placed_devices(
+    lake: Lake, clusters: pl.Series
+) -> tuple[pl.DataFrame, NodePlaces, RecordedClusters | None]:
+    """Return the devices by the places of their nodes, all places, and who has these nodes.
 
-    `clusters`: those of the accounting. Who has a node of a name, all rows of the lake decide.
+    `clusters`: those of the accounting. Who has a node of a name, all rows of the lake decide;
+    None where there are not several clusters.
     """
-    devices = lake.latest(DEVICES)
-    tables = [devices]
-    if any("cluster" not in file.empty for file in lake.files(NODE_SAMPLES)):
-        tables.append(_pairs_of(lake, NODE_SAMPLES))
-    pairs = cluster_pairs(tables)
-    if pl.concat([pairs["cluster"], clusters]).n_unique() < 2 or pairs.is_empty():
+    devices, sampled = lake.latest(DEVICES), sampled_pairs(lake)
+    if pl.concat([sampled["cluster"], clusters]).n_unique() < 2:
         places = NodePlaces()
-    else:
-        places = NodePlaces.of(pairs, cluster_pairs([_pairs_of(lake, ALLOCATIONS)]))
-    return places.devices(devices), places
-
-
-def _pairs_of(lake: Lake, table: LakeTable) -> pl.DataFrame:
-    with lake_errors(lake.uri(table)):
-        return lake.scan(table).select(PAIR).unique().collect(engine="streaming")
+        return places.devices(devices), places, None
+    recorded = RecordedClusters.of(lake, sampled)
+    same = recorded.same
+    of_jobs = pl.concat([recorded.held, in_accounting(recorded.labelled, same)]).unique()
+    places = NodePlaces.of(in_accounting(sampled, same), of_jobs)
+    return places.devices(in_accounting(devices, same)), places, recorded
 
 
 def _check(configuration: Configuration) -> None:
@@ -267,9 +282,11 @@ def _touched(
     if news.everything:
         return owned.runs.select("run")
     newly_recorded = pl.col("job_id").is_in(list(news.job_ids))
+    # A record may have only the displayed id of its run.
+    also_displayed = newly_recorded | pl.col("display_id").is_in(list(news.job_ids))
     places = allocations.select("job_id", "node").unique()
     stays = owned.runs.select("run", "job_id", "start", "until").join(places, on="job_id")
-    named = owned.runs.filter(newly_recorded).select("run")
+    named = owned.runs.filter(also_displayed).select("run")
     fresh = owned.runs.join(before, on="job_key", how="anti").select("run")
     spans = stays.join(news.spans, on="node", how="inner")
     sampled = spans.filter(
@@ -385,6 +402,11 @@ class _Analysis:
             self.minutes.discard()  # nothing, where all is committed
             self.hosts.discard()
         unaccounted = jobs.join(self.runs.filter(~pl.col("accounted")), on="job_key", how="semi")
+        other_names = (
+            self.runs.filter(pl.col("telemetry_cluster").is_not_null())
+            .group_by("cluster", "telemetry_cluster")
+            .len()
+        )
         report = AnalysisReport(
             unaccounted=unaccounted.height,
             unaccounted_samples=int(unaccounted["samples"].sum()),
@@ -402,6 +424,9 @@ class _Analysis:
             findings=self.reported,
             full=self.plan.full,
             rule_problems=self.judge.problems,
+            same_clusters=self.plan.seen.same_clusters,
+            possible_names=self.plan.possible_names,
+            other_names=tuple(other_names.sort("cluster", "telemetry_cluster").iter_rows()),
         )
         self._remember(report)
         return report
@@ -508,9 +533,11 @@ class _Analysis:
         return new
 
     def _remember(self, report: AnalysisReport) -> None:
+        same = self.plan.seen.same_clusters
         row = {
             **{f"{table}_version": version for table, version in self.plan.seen.versions.items()},
             "method": self.plan.seen.method,
+            "same_clusters": msgspec.json.encode(same).decode() if same else None,
             "as_of": self.now,
             "jobs": report.jobs,
             "samples": report.samples,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import msgspec
@@ -25,20 +25,22 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.lake.delta import Lake
+from tachograph.lake.places import read_same_clusters
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.hosts import HOST_COUNTERS_READ
 
-METHOD = "11"  # raised when the same input gives other numbers than before
+METHOD = "12"  # raised when the same input gives other numbers than before
 # Of nodes with other devices than before.
 EVER = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
 
 
 @dataclass(frozen=True, slots=True)
 class InputVersions:
-    """Versions of the inputs, and the digest of the options."""
+    """Versions of the inputs, the digest of the options, and the clusters that have two names."""
 
     versions: dict[str, int]
     method: str
+    same_clusters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ def seen_last(lake: Lake) -> InputVersions | None:
     return InputVersions(
         {name: -1 if version is None else version for name, version in versions.items()},
         row["method"],
+        read_same_clusters(lake),
     )
 
 

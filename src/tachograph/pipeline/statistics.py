@@ -41,6 +41,7 @@ class Statistic:
     stem: str
     merge: Merge
     is_count: bool = False  # a whole number
+    per_sample: bool = False  # each sample adds to it, however long it stands for
 
     def of(self, name: str) -> str:
         """Return its column.
@@ -51,11 +52,12 @@ class Statistic:
         return f"{self.stem}_{name}"
 
 
-SAMPLES = Statistic("n", Merge.SUM, is_count=True)  # those with a value
-TOTAL = Statistic("sum", Merge.SUM)
+SAMPLES = Statistic("n", Merge.SUM, is_count=True, per_sample=True)  # those with a value
+TOTAL = Statistic("sum", Merge.SUM, per_sample=True)
 HIGHEST = Statistic("max", Merge.MAXIMUM)
-SQUARE = Statistic("square", Merge.SUM)  # sum of squares
-ZEROS = Statistic("zeros", Merge.SUM, is_count=True)  # samples of exactly 0
+SQUARE = Statistic("square", Merge.SUM, per_sample=True)  # sum of squares
+# samples of exactly 0
+ZEROS = Statistic("zeros", Merge.SUM, is_count=True, per_sample=True)
 AREA = Statistic("area", Merge.SUM)  # integral over time by trapezoids, in the unit times seconds
 SECONDS = Statistic("seconds", Merge.SUM)  # time that AREA, or GROWN, covers
 FIRST = Statistic("first", Merge.FIRST)
@@ -65,11 +67,12 @@ LAST_TIME = Statistic("t_last", Merge.LAST)
 GROWN = Statistic("grown", Merge.SUM)  # sum of the steps upwards
 EVENTS = Statistic("events", Merge.SUM, is_count=True)  # changes to a code that is not 0
 HIGHEST_NEW = Statistic("max_new", Merge.MAXIMUM)  # of the codes that EVENTS counts
-LOWERED = Statistic("lowered", Merge.SUM, is_count=True)  # samples with a bit that lowers clocks
+# samples with a bit that lowers clocks
+LOWERED = Statistic("lowered", Merge.SUM, is_count=True, per_sample=True)
 BITS = Statistic("bits", Merge.BITS, is_count=True)
 # of pipes
-COMPUTE = Statistic("compute", Merge.SUM)
-MEMORY = Statistic("memory", Merge.SUM)
+COMPUTE = Statistic("compute", Merge.SUM, per_sample=True)
+MEMORY = Statistic("memory", Merge.SUM, per_sample=True)
 # of places of labels
 LABEL = Statistic("label", Merge.SUM)
 
@@ -101,6 +104,9 @@ _MERGES: Mapping[str, Merge] = MappingProxyType(
         **dict.fromkeys(("run", "node", "gpu", "mig", "t_first"), Merge.FIRST),
         "t_last": Merge.LAST,
         "interval_us": Merge.MEDIAN,
+        "steady_us": Merge.MEDIAN,
+        "sampled_us": Merge.SUM,
+        "continues": Merge.FIRST,
         "gap_us": Merge.MAXIMUM,
         **dict.fromkeys(("samples", "idle", "known"), Merge.SUM),
         **{
@@ -110,6 +116,19 @@ _MERGES: Mapping[str, Merge] = MappingProxyType(
         },
         **{kept.of(pipe): kept.merge for pipe in PIPES for kept in (COMPUTE, MEMORY)},
     }
+)
+
+
+# columns to which each sample adds, however long it stands for
+PER_SAMPLE = frozenset(
+    kept.of(counter.name)
+    for counter in COUNTERS
+    for kept in statistics_of(counter)
+    if kept.per_sample
+)
+# likewise, unless samples were weighted by time when they were labelled
+PER_LABELLED_SAMPLE = frozenset(
+    {"idle", "known", *(kept.of(pipe) for pipe in PIPES for kept in (COMPUTE, MEMORY))}
 )
 
 

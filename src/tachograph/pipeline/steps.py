@@ -278,4 +278,4 @@ class OpenSteps:
         gpus = summarize_gpus(
             merge_segments(out_of(self.segments, gone)), held, as_runs, facts, analysis=analysis
         )
-        return in_schema(step_rows(as_runs, gpus), STEP_SUMMARIES)
+        return in_schema(step_rows(as_runs, gpus, analysis=analysis), STEP_SUMMARIES)

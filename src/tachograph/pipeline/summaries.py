@@ -27,7 +27,8 @@ from tachograph.catalog.tables import (
 )
 from tachograph.lake.conform import in_schema
 from tachograph.lake.places import without_places
-from tachograph.pipeline.accumulators import SEGMENT_KEY, Accumulators
+from tachograph.pipeline.accumulators import SEGMENT_KEY, Accumulators, counted_by_time
+from tachograph.pipeline.kernel import APART
 from tachograph.pipeline.statistics import (
     AREA,
     BITS,
@@ -97,7 +98,7 @@ def summarize(
     timelines = complete.timeline.join(
         runs.select("run", "job_key"), on="run", maintain_order="left"
     )
-    return JobTables(jobs, without_places(gpu_columns(gpus)), timelines, node_minutes)
+    return JobTables(jobs, without_places(in_schema(gpus, JOB_GPUS)), timelines, node_minutes)
 
 
 def excluded(frame: pl.DataFrame, filters: StudyFilters) -> pl.Expr:
@@ -123,6 +124,8 @@ def excluded(frame: pl.DataFrame, filters: StudyFilters) -> pl.Expr:
 
 
 COARSE_S = 60.0
+# Of its interval; where the mean time of a sample is less, many came sooner.
+DENSER = 0.99
 
 
 def summarize_gpus(
@@ -148,8 +151,10 @@ def summarize_gpus(
     if segments.width > len(SEGMENT_KEY):
         joined = joined.join(segments, on=list(SEGMENT_KEY), how="left", nulls_equal=True)
     joined = _with_all_accumulators(joined)
+    joined = joined.with_columns(samples=pl.col("samples").fill_null(0), **_sampling())
     joined = joined.with_columns(
-        samples=pl.col("samples").fill_null(0),
+        interval_s=pl.when(pl.col("samples") > 0).then(pl.col("interval_us") * 1e-6),
+        sampled_us=pl.col("samples") * pl.col("interval_us"),
         span_s=_span(analysis),
     )
     joined = joined.with_columns(
@@ -173,9 +178,20 @@ def summarize_gpus(
     )
 
 
-def gpu_columns(gpus: pl.DataFrame) -> pl.DataFrame:
-    """Return the columns of JOB_GPUS, without `seq`."""
-    return in_schema(gpus, JOB_GPUS)
+def _sampling() -> dict[str, pl.Expr]:
+    """The sampling interval of each GPU of a run, shown by many of its distances.
+
+    Where these are of several lengths, it is the mean time of a sample. Of a GPU with fewer
+    distances it is the usual one of the run's others; without any, its own usual distance.
+    """
+    steady = pl.col("steady_us").fill_nan(None)
+    time_of_sample = pl.col("sampled_us") / pl.col("samples")
+    shown = pl.when(time_of_sample < DENSER * steady).then(time_of_sample).otherwise(steady)
+    own = pl.col("interval_us").fill_nan(None)
+    return {
+        "steady_us": shown,
+        "interval_us": pl.coalesce(shown, shown.median().over("run"), own),
+    }
 
 
 def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
@@ -185,7 +201,8 @@ def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
         "t_first": pl.Int64(),
         "t_last": pl.Int64(),
     }
-    wanted |= {"interval_us": pl.Float64(), "idle": pl.Float64(), "known": pl.Float64()}
+    intervals = ("interval_us", "steady_us", "sampled_us")
+    wanted |= dict.fromkeys((*intervals, "idle", "known"), pl.Float64())
     for counter in COUNTERS:
         for statistic in statistics_of(counter):
             if statistic not in BORDERS:
@@ -258,7 +275,7 @@ def _span(analysis: AnalysisOptions) -> pl.Expr:
     """
     coarse = (pl.col("time_precision_s") >= COARSE_S).fill_null(value=False)
     whole = pl.when(coarse).then(pl.coalesce("elapsed_s", "held_s")).otherwise("held_s")
-    ends_us = 2 * analysis.max_gap_intervals * pl.col("interval_us").fill_nan(None)
+    ends_us = 2 * analysis.max_gap_intervals * pl.col("interval_us")
     measured = (pl.col("t_last") - pl.col("t_first") + ends_us) / 1e6
     return pl.when("running").then(pl.min_horizontal(whole, measured)).otherwise(whole)
 
@@ -291,13 +308,16 @@ def _scaled(measured_s: pl.Expr) -> pl.Expr:
     return pl.max_horizontal(pl.lit(1.0), pl.col("span_s") / measured_s)
 
 
-def step_rows(steps: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
+def step_rows(
+    steps: pl.DataFrame, gpus: pl.DataFrame, *, analysis: AnalysisOptions
+) -> pl.DataFrame:
     """Return one row per step (its number is `run`): accounting, and sums over its GPUs.
 
     `gpus`: from `summarize_gpus`. An ambiguous step has null for everything that would need
     samples; so has one that held no GPU, except that it has 0 of them.
     """
-    summed = gpus.group_by("run").agg(_sums(gpus), measured_s=pl.col("held_s").sum())
+    gpus = counted_by_time(gpus, "run", time_weighted=analysis.time_weighted_bound)
+    summed = gpus.group_by("run").agg(_sums(), measured_s=pl.col("held_s").sum())
     ambiguous = pl.col("attribution") == "ambiguous"
     frame = (
         steps.drop("gpus")
@@ -315,11 +335,6 @@ def step_rows(steps: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
         ),
         power_w_mean=pl.col("power_w_sampled_mean"),
     )
-
-
-def volume_columns() -> dict[str, str]:
-    """{accumulator: summary column} of the integrals of rates."""
-    return {AREA.of(rate): volume for rate, volume in RATE_VOLUMES.items()}
 
 
 HISTOGRAM_BINS = 4 * 32
@@ -343,7 +358,8 @@ def summarize_jobs(
     samples. Hours of a MIG slice are its share of those of the GPU; of an unknown share all of
     them. Runs that have shares of GPUs have no GPU-hours.
     """
-    summed = gpus.group_by("run").agg(_sums(gpus))
+    gpus = counted_by_time(gpus, "run", time_weighted=analysis.time_weighted_bound)
+    summed = gpus.group_by("run").agg(_sums())
     frame = runs.drop("elapsed_s").join(summed, on="run", how="left")
     frame = frame.join(runs.select("run", accounted_s="elapsed_s"), on="run", how="left")
     frame = frame.join(_spatial(imbalance, gpus, analysis), on="run", how="left")
@@ -416,16 +432,19 @@ def used_pipes(
     )
 
 
-def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
+def _sums() -> list[pl.Expr]:
     """Sums over the GPUs of a run."""
-    intervals_us = pl.col("interval_us").fill_nan(None).filter(pl.col("samples") > 0)
+    sampled = (pl.col("samples") > 0) & pl.col("interval_us").is_not_null()
+    intervals_us = pl.col("interval_us").filter(sampled)
+    mean_us = pl.col("sampled_us").filter(sampled).sum() / pl.col("samples").filter(sampled).sum()
+    apart = intervals_us.max() > APART * intervals_us.min()
     expressions: list[pl.Expr] = [
         pl.len().cast(pl.Int64).alias("gpus_held"),
         pl.col("node").n_unique().cast(pl.Int64).alias("nodes_held"),
         pl.col("samples").sum(),
         (pl.col("samples") > 0).sum().cast(pl.Int64).alias("gpus_seen"),
         pl.col("mig_share").fill_null(1.0).mean(),
-        (intervals_us.median() * 1e-6).alias("interval_s"),
+        (pl.when(apart).then(mean_us).otherwise(intervals_us.median()) * 1e-6).alias("interval_s"),
         pl.col("gpu_model")
         .drop_nulls()
         .unique(maintain_order=True)
@@ -450,10 +469,7 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
         pl.col("xid_event_max").max(),
         pl.col("temporal_imbalance").max(),
         *(pl.col(f"temporal_imbalance_{name}").max() for name in OTHER_IMBALANCES),
-        *(
-            _sum_known(accumulator).alias(volume)
-            for accumulator, volume in volume_columns().items()
-        ),
+        *(_sum_known(AREA.of(rate)).alias(volume) for rate, volume in RATE_VOLUMES.items()),
         *(_sum_known(name) for name in ("known", "idle")),
     ]
     for pipe, activity in PIPES.items():
@@ -595,8 +611,18 @@ def _spatial(
 
 
 def _histograms(intensities: pl.DataFrame) -> pl.DataFrame:
-    """One row per run with data: its 4 x 32 bins as a list."""
-    added = intensities.group_by("run", "bin").agg(pl.col("samples").sum())
+    """One row per run with data: its 4 x 32 bins as a list.
+
+    Where the sampling intervals of a run differ, a sample counts by the time it stands for.
+    """
+    steady, samples = pl.col("steady_us"), pl.col("samples")
+    varied = (steady.max() > APART * steady.min()).over("run").fill_null(value=False)
+    interval = pl.coalesce(steady, steady.median().over("run"))
+    mean = (interval * samples).sum().over("run") / samples.sum().over("run")
+    by_time = intensities.with_columns(
+        pl.when(varied).then(samples * interval / mean).otherwise(samples)
+    )
+    added = by_time.group_by("run", "bin").agg(pl.col("samples").sum().round().cast(pl.Int64))
     found = added["run"].unique().sort()
     place = {run: row for row, run in enumerate(found)}
     dense = np.zeros((len(found), HISTOGRAM_BINS), np.int64)

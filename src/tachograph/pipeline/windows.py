@@ -2,7 +2,8 @@
 
 SI(j, w) = 1 - sum_g TC / (g_j * max_g TC), TC = sum of the counter over the window on one GPU;
 windows are anchored at the job's start (IPDPS 2026, section on load imbalance). A GPU without
-samples in a window counts 0.
+samples in a window counts 0. Where the sampling intervals of a run differ, sums are of samples
+times the time they stand for, in units of the run's shortest interval.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ COMPLETE_WINDOWS = {
     "total": pl.Float64(),
     "most": pl.Float64(),
 }
+UNITS = {"run": pl.Int32(), "unit_us": pl.Float64()}
 BORDER_WINDOWS = {
     "run": pl.Int32(),
     "node": pl.String(),
@@ -38,6 +40,7 @@ BORDER_WINDOWS = {
     "window": pl.Int32(),
     "n": pl.Int64(),
     "total": pl.Float64(),
+    "unit_us": pl.Float64(),
 }
 IMBALANCE = {
     "run": pl.Int32(),
@@ -55,12 +58,13 @@ class Windows:
     complete: one row per (run, counter, window) of this partition's GPUs. border: one row per (run,
     GPU, counter, window) for windows that cross midnight, which the next day completes. settled:
     one row per (run, counter) of runs with all GPUs in this partition; their complete windows are
-    only there.
+    only there. units: one row per run of the partition: what a sample in its sums stands for.
     """
 
     complete: pl.DataFrame
     border: pl.DataFrame
     settled: pl.DataFrame
+    units: pl.DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class MinuteSlots:
 
     run, stripe: of each segment; begin: first slot of each segment, and behind the last the number
     of slots; segment, minute: of each slot. sums: {counter: (values, sum)} per slot. units: node,
-    gpu, mig per stripe.
+    gpu, mig per stripe. steady_us: sampling interval of each segment; NaN: not known.
     """
 
     run: NDArray[np.int32]
@@ -79,6 +83,7 @@ class MinuteSlots:
     minute: Ints
     sums: Mapping[str, tuple[Ints, Floats]]
     units: pl.DataFrame
+    steady_us: Floats
 
 
 def windows_of(
@@ -99,7 +104,7 @@ def windows_of(
         if name in slots.sums
     ]
     if not counters or not len(slots.minute):
-        schemas = (COMPLETE_WINDOWS, BORDER_WINDOWS, IMBALANCE)
+        schemas = (COMPLETE_WINDOWS, BORDER_WINDOWS, IMBALANCE, UNITS)
         return Windows(*(pl.DataFrame(schema=schema) for schema in schemas))
     every = slots.minute if analysis.window_s == 60 else slots.minute // (analysis.window_s // 60)
     groups = _per_gpu(slots, every)
@@ -120,9 +125,15 @@ def windows_of(
     across_all = np.flatnonzero(crosses[place])
     place[across_all] = -1
     held = np.array([gpus.get(int(run), 0) for run in runs], np.int64)
+    steady_us = np.minimum(slots.steady_us, analysis.window_s * 1e6)
+    weight, unit_us = _weights(steady_us, of_segment)
     complete, border, settled = [], [], []
     for name in counters:
-        n, total = slots.sums[name] if groups is None else groups.add(*slots.sums[name])
+        n, total = slots.sums[name]
+        if weight is not None:
+            total = total * weight[slots.segment]
+        if groups is not None:
+            n, total = groups.add(n, total)
         counted, summed, most = (
             np.zeros(len(owner), np.int64),
             np.zeros(len(owner)),
@@ -144,8 +155,10 @@ def windows_of(
             )
         )
         across = across_all[n[across_all] > 0]
-        units = {key: slots.units[key].gather(slots.stripe[segment[across]]) for key in GPU_KEY}
-        run = runs[of_segment[segment[across]]]
+        of_gpu = segment[across]
+        parts = total[across] if weight is None else total[across] / weight[of_gpu]
+        units = {key: slots.units[key].gather(slots.stripe[of_gpu]) for key in GPU_KEY}
+        run = runs[of_segment[of_gpu]]
         border.append(
             _frame(
                 BORDER_WINDOWS,
@@ -153,11 +166,70 @@ def windows_of(
                 run=run,
                 window=window[across],
                 n=n[across],
-                total=total[across],
+                total=parts,
+                unit_us=pl.Series(steady_us[of_gpu]).fill_nan(None),
                 **units,
             )
         )
-    return Windows(pl.concat(complete), pl.concat(border), pl.concat(settled))
+    units_us = pl.DataFrame({"run": runs, "unit_us": unit_us}, schema=UNITS).fill_nan(None)
+    return Windows(pl.concat(complete), pl.concat(border), pl.concat(settled), units_us)
+
+
+def _weights(steady_us: Floats, of_segment: Longs) -> tuple[Floats | None, Floats]:
+    """How many units a sample of each segment counts, and the unit (us) of each run, NaN: unknown.
+
+    None where all count 1: runs have one sampling interval.
+    """
+    shortest = np.full(int(of_segment.max()) + 1, np.nan)
+    longest = shortest.copy()
+    np.fmin.at(shortest, of_segment, steady_us)
+    np.fmax.at(longest, of_segment, steady_us)
+    varied = longest > kernel.APART * shortest
+    if not varied.any():
+        return None, shortest
+    units = steady_us / shortest[of_segment]
+    return np.where(varied[of_segment] & ~np.isnan(units), units, 1.0), shortest
+
+
+def _varied(units: pl.DataFrame) -> pl.DataFrame:
+    """The runs of which `units` has several, and the `least` of each."""
+    unit = pl.col("unit_us")
+    spans = units.group_by("run").agg(least=unit.min(), longest=unit.max())
+    return spans.filter(pl.col("longest") > kernel.APART * pl.col("least")).drop("longest")
+
+
+def _in_unit(windows: pl.DataFrame, varied: pl.DataFrame) -> pl.DataFrame:
+    """Sums of windows in the least unit of their run, where its units differ."""
+    joined = windows.join(varied, on="run", how="left", maintain_order="left")
+    factor = (pl.col("unit_us") / pl.col("least")).fill_null(1.0)
+    sums = [name for name in ("total", "most") if name in windows.columns]
+    unit = pl.coalesce("least", "unit_us")
+    return joined.with_columns(*(pl.col(name) * factor for name in sums), unit_us=unit)
+
+
+def _complete(parts: Sequence[Windows]) -> list[pl.DataFrame]:
+    """Complete windows of partitions, in one unit per run."""
+    varied = _varied(pl.concat([pl.DataFrame(schema=UNITS), *(part.units for part in parts)]))
+    if varied.is_empty():
+        return [part.complete for part in parts]
+    with_units = (
+        part.complete.join(part.units, on="run", how="left", maintain_order="left")
+        for part in parts
+    )
+    return [_in_unit(windows, varied).select(*COMPLETE_WINDOWS) for windows in with_units]
+
+
+def _border(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Windows of GPUs that cross midnight, in one unit per run.
+
+    The unit of a part with few samples is that of the other part on the same GPU.
+    """
+    border = pl.concat(parts)
+    unit = pl.col("unit_us")
+    usual = unit.max().over("run", *GPU_KEY)
+    border = border.with_columns(unit_us=pl.coalesce(unit, usual))
+    varied = _varied(border)
+    return border if varied.is_empty() else _in_unit(border, varied).select(*BORDER_WINDOWS)
 
 
 def _settled(
@@ -271,11 +343,11 @@ def fold_windows(
     `starts`: run, start. `gpus`: one row per run with its number of GPUs. `last`: no day follows,
     so nothing is carried.
     """
-    border = pl.concat([carried, *(part.border for part in parts)])
+    border = _border([carried, *(part.border for part in parts)])
     unit = ["run", "node", "gpu", "mig", "counter", "window"]
     border = (
         border.group_by(unit, maintain_order=True)
-        .agg(pl.col("n", "total").sum())
+        .agg(pl.col("n", "total").sum(), pl.col("unit_us").first())
         .select(*BORDER_WINDOWS)
     )
     begun = starts.select("run", begun="start")
@@ -294,7 +366,7 @@ def fold_windows(
         if last
         else timed.filter(~pl.col("open")).select(*BORDER_WINDOWS)
     )
-    windows = pl.concat([*(part.complete for part in parts), _over_gpus(done)])
+    windows = pl.concat([*_complete(parts), _over_gpus(done)])
     windows = windows.group_by("run", "counter", "window", maintain_order=True).agg(
         pl.col("total").sum(), pl.col("most").max()
     )
@@ -323,17 +395,23 @@ _FOLDED = {
 
 
 def spatial_imbalance(
-    minutes: pl.LazyFrame, jobs: pl.DataFrame, *, window_s: int, count_zero_windows: bool = False
+    minutes: pl.LazyFrame,
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    *,
+    window_s: int,
+    count_zero_windows: bool = False,
 ) -> pl.DataFrame:
     """Return spatial imbalance per row of `jobs`, in order.
 
     Columns: job_key, spatial_imbalance, spatial_windows, spatial_zero_fraction.
 
     `minutes`: rows of job_minutes; those of other jobs or another analysis are passed over. `jobs`:
-    job_key, seq and `gpus`, the GPUs held (`with_gpus_held`). A GPU without samples in a window
-    counts 0; windows in which all is zero are left out, or count 0 with `count_zero_windows`.
-    Imbalance is null for a single GPU and where nothing was active; all is null where utilisation
-    was not measured.
+    job_key, seq and `gpus`, the GPUs held (`with_gpus_held`). `gpus`: WINDOW_GPU_COLUMNS of their
+    rows of job_gpus; samples count by their intervals where these differ within a job. A GPU
+    without samples in a window counts 0; windows in which all is zero are left out, or count 0 with
+    `count_zero_windows`. Imbalance is null for a single GPU and where nothing was active; all is
+    null where utilisation was not measured.
 
     Days are read one after the other, so that memory is that of one day. A minute's sum is its mean
     times its samples: exact up to the single precision of stored means where utilisation is in each
@@ -345,7 +423,9 @@ def spatial_imbalance(
             f"windows of {window_s} s are not whole minutes", do="use 60, 300, 900 or 1800"
         )
     numbered = jobs.select("job_key", "seq", "gpus").with_row_index("run")
-    rows = _parts_of_windows(minutes, numbered, window_s // MINUTE_S)
+    rows = _parts_of_windows(
+        minutes, numbered, _units_of_gpus(gpus, window_s), window_s // MINUTE_S
+    )
     still_open = pl.DataFrame(schema=rows.collect_schema()).drop("t")
     folded = [pl.DataFrame(schema=_FOLDED)]
     for day in _days(minutes):
@@ -373,10 +453,33 @@ def with_gpus_held(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
     return jobs.drop("gpus").join(held, on=["job_key", "seq"], how="left").select(*jobs.columns)
 
 
-def _parts_of_windows(minutes: pl.LazyFrame, numbered: pl.DataFrame, length: int) -> pl.LazyFrame:
-    """Per minute and GPU: run, window, end of the window, mean utilisation."""
+# what of job_gpus windows of stored minutes need
+WINDOW_GPU_COLUMNS = ("job_key", "seq", *GPU_KEY, "interval_s")
+
+
+def _units_of_gpus(gpus: pl.DataFrame, window_s: int) -> pl.DataFrame:
+    """How many `units` a sample of a GPU counts: WINDOW_GPU_COLUMNS of jobs whose intervals differ.
+
+    The unit is the job's shortest interval; a sample stands for a window at most.
+    """
+    interval_s = pl.col("interval_s").clip(upper_bound=window_s)
+    shortest = interval_s.min().over("job_key", "seq")
+    longest = interval_s.max().over("job_key", "seq")
+    varied = gpus.select(WINDOW_GPU_COLUMNS).filter(longest > kernel.APART * shortest)
+    return varied.with_columns(units=(interval_s / shortest).fill_null(1.0)).drop("interval_s")
+
+
+def _parts_of_windows(
+    minutes: pl.LazyFrame, numbered: pl.DataFrame, units: pl.DataFrame, length: int
+) -> pl.LazyFrame:
+    """Per minute and GPU: run, window, end of the window, sum of utilisation."""
     wanted = numbered.lazy().select("run", "job_key", "seq")
     measured = minutes.filter(pl.col("gpu_util").is_not_null())
+    total = pl.col("gpu_util").cast(pl.Float64) * pl.col("samples")
+    if units.height:
+        unit = ["job_key", "seq", *GPU_KEY]
+        measured = measured.join(units.lazy(), on=unit, how="left", nulls_equal=True)
+        total = total * pl.col("units").fill_null(1.0)
     window = pl.col("minute") // length
     left = ((window + 1) * length - pl.col("minute")).cast(pl.Int64)
     return measured.join(wanted, on=["job_key", "seq"], how="inner").select(
@@ -387,7 +490,7 @@ def _parts_of_windows(minutes: pl.LazyFrame, numbered: pl.DataFrame, length: int
         "mig",
         window=window,
         ends=pl.col("t") + pl.duration(minutes=left),
-        total=pl.col("gpu_util").cast(pl.Float64) * pl.col("samples"),
+        total=total,
     )
 
 

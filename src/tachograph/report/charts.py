@@ -78,6 +78,17 @@ class Box(msgspec.Struct, frozen=True):
     legend: bool = True
 
 
+class Bars(msgspec.Struct, frozen=True):
+    """Upright bars of one kind from `low` to `high`, a part of each place's stack."""
+
+    spans: Sequence[tuple[float, float]]
+    low: Sequence[float]
+    high: Sequence[float]
+    colour: Colour
+    label: str
+    opacity: float = 1.0
+
+
 class Dots(msgspec.Struct, frozen=True):
     """Points, and names beside the first ones."""
 
@@ -95,7 +106,7 @@ class Heat(msgspec.Struct, frozen=True):
     x_end: float
 
 
-Layer = Curve | FilledArea | Box | Dots | Heat
+Layer = Curve | FilledArea | Box | Bars | Dots | Heat
 
 
 class Chart(msgspec.Struct, frozen=True):

@@ -46,6 +46,7 @@ from tachograph.report.job_sentences import (
     limiter_sentence,
     means_sentence,
     memory_sentence,
+    sampled_power,
     shares_of_work,
     use_sentence,
 )
@@ -139,6 +140,14 @@ class JobReport:
         return self.summary.get("state") == "RUNNING"
 
     @property
+    def ran(self) -> str:
+        """Return from when to when the job ran; up to when that is known while it runs."""
+        start = self.local(self.summary.get("start"))
+        if self.running:
+            return f"{start} to {self.local(self.summary.get('as_of'))}, still running"
+        return f"{start} to {self.local(self.summary.get('end'))}"
+
+    @property
     def by_activity(self) -> tuple[GpuUse, ...]:
         """The measured GPUs, least busy first."""
         measured = [gpu for gpu in self.gpus if gpu.activity_mean is not None]
@@ -201,11 +210,10 @@ class JobReport:
         """Checks without the needed counters, in one line; None if there are none."""
         if not number(self.summary, "samples"):
             return None
-        waiting = 0
+        waiting = self.checks_without_counters
         names: Counter[str] = Counter()
         for finding in self.verdicts:
-            if finding.verdict == "unknown" and finding.needs:
-                waiting += 1
+            if _lacks_counters(finding):
                 names.update(filter(self._lacks, dict.fromkeys(finding.needs)))
         if not names:
             return None
@@ -214,6 +222,11 @@ class JobReport:
             listed += f" and {len(names) - SHOWN_COUNTERS} more"
         need = "needs" if waiting == 1 else "need"
         return f"{plural(waiting, 'check')} {need} what is not recorded: {listed}, see --checks."
+
+    @property
+    def checks_without_counters(self) -> int:
+        """Number of checks that are unknown because something they need was not recorded."""
+        return sum(_lacks_counters(finding) for finding in self.verdicts)
 
     def _lacks(self, counter: str) -> bool:
         """Whether a counter was not recorded of this job."""
@@ -312,6 +325,10 @@ def build_job_report(
     )
 
 
+def _lacks_counters(finding: Finding) -> bool:
+    return finding.verdict == "unknown" and bool(finding.needs)
+
+
 def _without_work(reported: Sequence[Finding]) -> bool:
     return any(finding.code in WITHOUT_WORK for finding in reported)
 
@@ -341,9 +358,8 @@ def _tiles(row: Mapping[str, Any]) -> tuple[Quantity, ...]:
         "energy_j": "Energy",
         "power_w_mean": "Power per GPU",
     }
-    return tuple(
-        Quantity(label, number(row, name), COLUMN_UNITS[name]) for name, label in names.items()
-    )
+    values = {name: number(row, name) for name in names} | {"power_w_mean": sampled_power(row)}
+    return tuple(Quantity(label, values[name], COLUMN_UNITS[name]) for name, label in names.items())
 
 
 def _pipe_use(row: Mapping[str, Any], pipe: str) -> PipeUse:

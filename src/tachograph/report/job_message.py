@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tachograph.catalog.units import printable, text
+from tachograph.catalog.units import capitalized, printable, text
 from tachograph.judge.activity import number
 from tachograph.report.findings import checks_text, severity_text
 from tachograph.report.job import JobReport
@@ -49,7 +49,9 @@ def job_mail(report: JobReport) -> tuple[str, str]:
         "",
     ]
     for finding in report.findings[:SHOWN]:
+        when = report.interval(finding)
         lines += [f"* {finding.sentence}"]
+        lines += [f"  {capitalized(when)}"] if when else []
         lines += [f"  What to do: {finding.advice}"] if finding.advice else []
     lines += [""] if report.findings else []
     if report.next_time and report.next_time.line:
@@ -64,10 +66,9 @@ def job_mail(report: JobReport) -> tuple[str, str]:
 
 def _facts(report: JobReport) -> Iterator[tuple[str, str]]:
     row = report.summary
-    until = "now" if report.running else report.local(row.get("end"))
     yield (
         "ran",
-        f"{report.local(row.get('start'))} to {until}, {text(number(row, 'elapsed_s'), 's')}",
+        f"{report.ran}, {text(number(row, 'elapsed_s'), 's')}",
     )
     yield "on", allocation_text(report)
     if report.next_time and not report.next_time.line:  # else its reasons have it

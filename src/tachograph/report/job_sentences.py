@@ -16,13 +16,13 @@ from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import ARITHMETIC, LINK_TRAFFIC, MEMORY, PIPES
 from tachograph.catalog.units import capitalized, plural, text
 from tachograph.judge.activity import ACTIVITY_NAMES, PIPE_NAMES, activity_counter, number
-from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS
+from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS, names_sentence
 from tachograph.judge.limiter import LINKS, MOST, NEITHER
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 
 NOT_ATTRIBUTABLE = (
-    "Not known: which GPUs of its nodes were its own is not certain, so no sample is counted as "
-    "its own."
+    "Unknown: which GPUs of its nodes were its own is uncertain, "
+    "so no sample is counted as its own."
 )
 HIGH = 0.9  # of GPU memory
 ENOUGH = 0.9  # of the expected samples; with fewer sentences name the share
@@ -33,8 +33,8 @@ MUCH_OF_PEAK, MUCH_TRAFFIC = 0.05, 5e9
 _ATTRIBUTION = {
     "explicit": "Its GPUs are known from a map of jobs to GPUs, or job labels of samples.",
     "live_index": "Its GPUs are known from the scheduler, recorded while the job ran.",
-    "whole_node": "Its GPUs are all GPUs of its nodes, which it had to itself.",
-    "ambiguous": "It is not known which GPUs of its shared nodes were its own.",
+    "whole_node": "It had all GPUs of its nodes to itself.",
+    "ambiguous": "Its GPUs on shared nodes are unknown.",
 }
 _EVIDENCE = {  # by attribution and what records where the run was
     ("explicit", "samples"): "Its GPUs are known from samples that name it.",
@@ -113,7 +113,8 @@ def means_sentence(row: Mapping[str, Any]) -> str | None:
     >>> means_sentence({"gpu_util_mean": 0.64, "sm_active_mean": 0.22, "power_w_mean": 250.0})
     'Utilisation 64 %, SMs active 22 %, power 250 W; not recorded: tensor, DRAM.'
     """
-    values = [(label, number(row, column), unit) for column, label, unit in _MEANS]
+    sampled = {**row, "power_w_mean": sampled_power(row)}
+    values = [(label, number(sampled, column), unit) for column, label, unit in _MEANS]
     known = [f"{label} {text(value, unit)}" for label, value, unit in values if value is not None]
     if not known:
         return None
@@ -122,6 +123,12 @@ def means_sentence(row: Mapping[str, Any]) -> str | None:
     if missing:
         message += f"; not recorded: {', '.join(missing)}"
     return f"{capitalized(message)}."
+
+
+def sampled_power(row: Mapping[str, Any]) -> float | None:
+    """Return the mean of power samples, as of each GPU; without samples the mean by the energy."""
+    sampled = number(row, "power_w_sampled_mean")
+    return number(row, "power_w_mean") if sampled is None else sampled
 
 
 def limiter_sentence(
@@ -158,8 +165,8 @@ def limiter_sentence(
         name for name in (*PIPES.values(), "dram_active") if number(row, f"{name}_mean") is None
     ]
     if missing:
-        return f"Not known: {', '.join(missing)} not recorded.{carried}"
-    return f"Not known: no arithmetic was measured on any pipe.{carried}"
+        return f"Unknown: {', '.join(missing)} not recorded.{carried}"
+    return f"Unknown: no arithmetic was measured on any pipe.{carried}"
 
 
 def _neither_sentences(row: Mapping[str, Any]) -> Iterator[str]:
@@ -184,7 +191,7 @@ def _neither_sentences(row: Mapping[str, Any]) -> Iterator[str]:
             counters += traffic.counters
     missing = [name for name in counters if number(row, f"{name}_mean") is None]
     advice = f"record {', '.join(missing)}" if missing else "profile a part of it (Nsight Systems)"
-    yield f"What set the speed is not known: {advice} to know more."
+    yield f"What set the speed is unknown: {advice} to know more."
 
 
 def _link_sentences(
@@ -253,7 +260,7 @@ def memory_sentence(row: Mapping[str, Any]) -> str:
     if row.get("attribution") == "ambiguous":
         return NOT_ATTRIBUTABLE
     if peak is None and used is None:
-        return "Not known: memory was not recorded."
+        return "Unknown: memory was not recorded."
     if peak is None:
         return (
             f"At the peak {text(used, 'MiB')} of the memory of a GPU was in use; its "
@@ -298,6 +305,8 @@ def energy_sentence(row: Mapping[str, Any], *, slices: bool = False) -> str:
     if number(row, "gpus") == 1:
         gpus, per_gpu = "The GPU", ""
     mean = "" if watts is None else f", {text(watts, 'W')} {per_gpu}on average"
+    if watts is not None and text(sampled_power(row), "W") != text(watts, "W"):
+        mean += ", by energy"
     used = f"{gpus} used {text(joules, 'J')}"
     if estimate is None or joules >= MEASURED * estimate:
         return f"{used}{mean}."
@@ -315,13 +324,13 @@ def _unknown_energy(row: Mapping[str, Any], *, slices: bool) -> str:
         watts = number(row, "power_w_max")
     counted = number(row, "energy_j_mean") is not None
     if watts is None and not counted:
-        return "Not known: neither energy nor power was recorded."
+        return "Unknown: neither energy nor power was recorded."
     recorded = "the energy counter" if watts is None else f"power ({text(watts, 'W')})"
-    known = f"Not known: {recorded} was recorded"
+    known = f"Unknown: {recorded} was recorded"
     if slices:
         return f"{known}, but of whole GPUs, and the job had slices of them."
     if (number(row, "samples") or 0.0) <= (number(row, "gpus_seen") or 0.0):
-        return f"{known}, but in one sample of a GPU; energy takes two."
+        return f"{known}, but in one sample of a GPU; energy needs two."
     missing = "" if counted else ", and the energy counter was not recorded"
     return f"{known}, but in samples too far apart to add up{missing}."
 
@@ -331,6 +340,8 @@ def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, .
     attribution = str(row.get("attribution"))
     recorded = attribution == "explicit" and str(row.get("job_id")).startswith(_OF_RECORDINGS)
     because, _ = AMBIGUOUS_REASONS.get(str(row.get("ambiguous_because")), ("", ""))
+    if because:
+        because = names_sentence(row) or because
     known = _EVIDENCE.get((attribution, evidence)) or because or _ATTRIBUTION.get(attribution, "")
     notes = ["Its GPUs are those that were recorded." if recorded else known]
     share = share_text(row)

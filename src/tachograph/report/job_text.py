@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tachograph.catalog.columns import share_text
@@ -20,6 +21,7 @@ from tachograph.report.job import FEW_GPUS, GpuUse, JobReport
 from tachograph.report.lines import STYLES, Line, bar, plain, sparkline, to_text, wrapped
 from tachograph.report.recording import finding_marks
 from tachograph.report.steps import steps_headline
+from tachograph.report.tables import cut
 
 _INDENT = " " * 4
 
@@ -72,6 +74,7 @@ _LABEL = 10  # columns of a label and what stands before it
 MOST_LINES = 30
 # Left out first where lines are few.
 _LEAST_FACTS = ("Unknown", "Energy", "Facts", "Memory", "Steps", "Balance", "Speed")
+_SHORT_WITHOUT = ("Kernels", "Data", "Host", "Use")  # next, on a low terminal
 
 
 def job_text(
@@ -83,12 +86,18 @@ def job_text(
 
 
 def job_lines(
-    report: JobReport, *, width: int = 80, ascii_only: bool = False, every_check: bool = False
+    report: JobReport,
+    *,
+    width: int = 80,
+    ascii_only: bool = False,
+    every_check: bool = False,
+    rows: int | None = None,
 ) -> list[Line]:
     """Return the report as styled lines (see lines.to_rich): verdict, fixes, findings, numbers.
 
     At 100 columns at most MOST_LINES; omitted parts are named. `every_check`: all findings, and all
-    checks with values and thresholds.
+    checks with values and thresholds. `rows`: where the report has more lines it is shortened to so
+    many, if it can be; its last line says how to see all of it.
     """
     width = max(MIN_WIDTH, min(MAX_WIDTH, width))
     head = [*_head(report, width), *([plain("")] if report.findings else [])]
@@ -97,44 +106,78 @@ def job_lines(
             *_gpus(report, width, ascii_only=ascii_only),
             *_pipes(report, ascii_only=ascii_only),
         ]
-        checks = list(_section("Checks", verdict_lines(report, width)))
+        checks = list(verdict_lines(report, width))
         return [
             *head,
             *_findings(report, report.findings, width),
             *table,
-            *_facts(report, width),
-            *checks,
+            *_facts(report, width, without=("Unknown",)),  # listed in full below
+            *([plain(""), plain("Checks", "bold"), *checks] if checks else []),
         ]
-    for most, details, shown, without in _layouts(len(report.findings)):
-        found = list(_findings(report, report.findings[:shown], width, details=details))
-        if rest := ", ".join(finding.title for finding in report.findings[shown:]):
-            found += wrapped(f"Also: {rest}", width, indent="    ", first="  ")
-        table = list(_gpus(report, width, ascii_only=ascii_only, most=most))
-        facts = [*_facts(report, width, without=without), plain(f"  {_more(report)}", "dim")]
-        lines = [*head, *found, *table, *facts]
+    findings = len(report.findings)
+    for layout in _layouts(findings):
+        lines = [*head, *_body(report, layout, width, ascii_only=ascii_only)]
         if len(lines) <= MOST_LINES:
+            break
+    if rows is None or len(lines) <= rows:
+        return lines
+    for layout in _short_layouts(findings):
+        lines = [*head, *_body(report, layout, width, ascii_only=ascii_only)]
+        if len(lines) <= rows:
             break
     return lines
 
 
-def _layouts(findings: int) -> Iterator[tuple[int, bool, int, Sequence[str]]]:
-    """Yield layouts from the fullest to the shortest: GPUs, values, findings, facts."""
-    yield FEW_GPUS, True, findings, ()
-    yield FEW_GPUS, False, findings, ()
-    yield 3, False, findings, ()
-    yield 3, False, findings, _LEAST_FACTS[:1]
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a report shows below its head.
+
+    gpus: rows of the table of GPUs, 0: no table. values: of findings, against thresholds. findings:
+    the first ones, the others by title. without: labels of facts. shortened: to fit a terminal.
+    """
+
+    gpus: int
+    values: bool
+    findings: int
+    without: Sequence[str]
+    shortened: bool = False
+
+
+def _layouts(findings: int) -> Iterator[Layout]:
+    """Yield layouts from the fullest to the shortest."""
+    yield Layout(FEW_GPUS, True, findings, ())
+    yield Layout(FEW_GPUS, False, findings, ())
+    yield Layout(3, False, findings, ())
+    yield Layout(3, False, findings, _LEAST_FACTS[:1])
     for shown in range(findings, 0, -1):
-        yield 3, False, shown, _LEAST_FACTS[:2]
+        yield Layout(3, False, shown, _LEAST_FACTS[:2])
     for place in range(len(_LEAST_FACTS) + 1):
-        yield 3, False, min(1, findings), _LEAST_FACTS[:place]
+        yield Layout(3, False, min(1, findings), _LEAST_FACTS[:place])
 
 
-def _section(title: str, lines: Iterator[Line] | Sequence[Line]) -> Iterator[Line]:
-    body = list(lines)
-    if body:
-        yield plain("")
-        yield plain(title, "bold")
-        yield from body
+def _short_layouts(findings: int) -> Iterator[Layout]:
+    """Yield layouts for a low terminal, from the fullest to the shortest.
+
+    Findings stay longer than means, these longer than the table of GPUs and other facts.
+    """
+    facts = (*_LEAST_FACTS, *_SHORT_WITHOUT)
+    for gpus, shown in ((3, findings), *((0, count) for count in range(findings, -1, -1))):
+        for place in range(len(facts) + 1):
+            yield Layout(gpus, False, shown, facts[:place], shortened=True)
+    yield Layout(0, False, 0, (*facts, "Means"), shortened=True)
+
+
+def _body(report: JobReport, layout: Layout, width: int, *, ascii_only: bool) -> Iterator[Line]:
+    """Yield findings, the table of GPUs, facts, and where to find more."""
+    shown = report.findings[: layout.findings]
+    yield from _findings(report, shown, width, details=layout.values)
+    if rest := ", ".join(finding.title for finding in report.findings[layout.findings :]):
+        yield from wrapped(f"Also: {rest}", width, indent="    ", first="  ")
+    if layout.gpus:
+        yield from _gpus(report, width, ascii_only=ascii_only, most=layout.gpus)
+    yield from _facts(report, width, without=layout.without)
+    more = _more(report, with_unknown="Unknown" in layout.without, shortened=layout.shortened)
+    yield from wrapped(more, width, indent=" " * _LABEL, first="  ", style="dim")
 
 
 def _head(report: JobReport, width: int) -> Iterator[Line]:
@@ -149,7 +192,7 @@ def _head(report: JobReport, width: int) -> Iterator[Line]:
     room = width - len(report.job) - len(state) - 8
     yield (
         (f"Job {report.job}", "bold"),
-        (_cut(name, max(12, room - len(whose))), ""),
+        (cut(name, max(12, room - len(whose))), ""),
         (state, ""),
         (f"  {whose}", "dim"),
     )
@@ -160,8 +203,7 @@ def _head(report: JobReport, width: int) -> Iterator[Line]:
         yield from wrapped(report.next_time.why, width, indent="  ", style="dim")
     elapsed = text(number(row, "elapsed_s"), "s")
     limit = "" if row.get("timelimit_s") is None else f" of {text(row['timelimit_s'], 's')}"
-    until = "now" if report.running else report.local(row.get("end"))
-    ran = f"{report.local(row.get('start'))} to {until}: {elapsed}{limit}"
+    ran = f"{report.ran}: {elapsed}{limit}"
     yield from wrapped(f"{ran}, {allocation_text(report)}", width, indent="  ")
     if report.other_runs:
         starts = ", ".join(report.local(other.get("start")) for other in report.other_runs)
@@ -207,10 +249,20 @@ def _kernels(report: JobReport) -> str | None:
     return sentence
 
 
-def _more(report: JobReport) -> str:
-    """Where to find more."""
+def _more(report: JobReport, *, with_unknown: bool, shortened: bool = False) -> str:
+    """Where to find more.
+
+    `with_unknown`: with the number of checks that lack counters, where no line names them.
+    `shortened`: the option for all of the report comes first.
+    """
+    lacking = report.checks_without_counters if with_unknown else 0
+    unknown = f" ({lacking} unknown)" if lacking else ""
     steps = ", --steps" if report.steps.steps else ""
-    return f"More: tachograph job {report.job} --checks{steps}, --html FILE, --ticket, --mail"
+    options = f"--checks{unknown}{steps}, --html FILE, --ticket, --mail"
+    command = f"tachograph job {report.job}"
+    if shortened:
+        return f"Shortened to fit the terminal; all of it: {command} --full; more: {options}"
+    return f"More: {command} {options}"
 
 
 def _counted_as(row: Mapping[str, Any]) -> str:
@@ -323,7 +375,7 @@ def _marks(report: JobReport, width: int, *, names: int) -> Iterator[Line]:
         )
         first = min(first, shown - 1)
         line = " " * first + "─" * max(1, last - first)
-        yield (f"  {_cut(mark.label, before - 4):>{before - 4}}  ", "dim"), (line, "yellow")
+        yield (f"  {cut(mark.label, before - 4):>{before - 4}}  ", "dim"), (line, "yellow")
 
 
 def _gpu_table(
@@ -342,7 +394,7 @@ def _gpu_table(
             f"{text(number(gpu.row, 'power_w_mean'), 'W'):>8}"
         )
         yield (
-            (f"  {_cut(gpu.label, names):<{names}}  ", ""),
+            (f"  {cut(gpu.label, names):<{names}}  ", ""),
             (bar(gpu.activity_mean, _BAR, ascii_only=ascii_only), "cyan"),
             (f"{numbers}  ", ""),
             (sparkline(gpu.series, spark, ascii_only=ascii_only), "cyan"),
@@ -369,7 +421,3 @@ def _pipes(report: JobReport, *, ascii_only: bool) -> Iterator[Line]:
                 "",
             ),
         )
-
-
-def _cut(line: str, length: int) -> str:
-    return line if len(line) <= length else line[: max(0, length - 1)] + "…"

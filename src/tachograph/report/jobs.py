@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import column_texts, printable, zone
 from tachograph.lake.filters import JobFilter, answers_to, sort_jobs, with_findings
 from tachograph.report.json_values import json_rows
-from tachograph.report.lines import Line, bar, plain, to_text, wrapped
+from tachograph.report.lines import Line, bar, plain, wrapped
 from tachograph.report.tables import TextColumn, cut, fit_table
 
 DEFAULT_COLUMNS = (
@@ -56,9 +56,9 @@ _EXPENDABLE = (
     "energy_j",
     "spatial_imbalance",
     "hbm_peak_fraction",
-    "state",
     "start",
     SEVERITY_COLUMN,
+    "state",
     "name",
     "user",
 )
@@ -66,6 +66,29 @@ _BAR_COLUMN, _BAR = "gpu_util_mean", 6
 _IDS = ("display_id", "job_id", "job_key")  # never cut
 _WIDEST = {"name": 20, "user": 12, "partition": 12, "state": 13, FINDINGS_COLUMN: 40}
 _NARROWEST_FINDINGS = 18
+# Characters to which texts may be cut on a narrow terminal: enough to recognize most of them.
+_NARROWEST = {"name": 8, "user": 7, FINDINGS_COLUMN: 12}
+# as in the column ST of `squeue`, for narrow terminals
+_STATE_CODES = {
+    "BOOT_FAIL": "BF",
+    "CANCELLED": "CA",
+    "COMPLETED": "CD",
+    "CONFIGURING": "CF",
+    "COMPLETING": "CG",
+    "DEADLINE": "DL",
+    "FAILED": "F",
+    "NODE_FAIL": "NF",
+    "OUT_OF_MEMORY": "OOM",
+    "PENDING": "PD",
+    "PREEMPTED": "PR",
+    "REQUEUED": "RQ",
+    "RESIZING": "RS",
+    "REVOKED": "RV",
+    "RUNNING": "R",
+    "STOPPED": "ST",
+    "SUSPENDED": "S",
+    "TIMEOUT": "TO",
+}
 _LEGEND = {
     "spatial_imbalance": "SI: imbalance across GPUs",
     "temporal_imbalance": "TI: imbalance over time",
@@ -78,7 +101,7 @@ class JobsTable:
 
     `frame` has the columns of job_summaries and those of `with_findings`; `columns` are those to
     show; `matching` is how many jobs matched before `limit` cut them; `answers`: {job_key: answers
-    for which the filter selected it}.
+    for which the filter selected it}; `first_user`: whose jobs come first, "" if nobody's do.
     """
 
     frame: pl.DataFrame
@@ -87,6 +110,7 @@ class JobsTable:
     zone_name: str = "UTC"
     chosen: bool = False  # explicitly chosen columns are never hidden
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    first_user: str = ""
 
 
 def build_jobs_table(
@@ -99,20 +123,31 @@ def build_jobs_table(
     matching: int | None = None,
     zone_name: str = "UTC",
     wanted: JobFilter | None = None,
+    first_user: str = "",
 ) -> JobsTable:
     """Return the table of jobs from filtered rows of job_summaries and their findings.
 
     `sort` is a column, `-` before it for descending; jobs without a value are last. Sorted by lost
     GPU-hours, the table has that column. `matching`: number of matching jobs, if `summaries` are
     only the first of them. `wanted`: the filter, whose findings are shown even if not reported.
-    Errors: NotFoundError for an unknown column, naming similar ones.
+    `first_user`: the jobs of this user come first. Errors: NotFoundError for an unknown column,
+    naming similar ones.
     """
     check_jobs_columns(columns, sort)
-    kept = sort_jobs(with_findings(summaries, findings), sort, limit)
+    kept = sort_jobs(with_findings(summaries, findings), sort, limit, first_user=first_user)
     shown = tuple(columns) or (WORST_COLUMNS if sort == WORST_SORT else DEFAULT_COLUMNS)
     answers = {} if wanted is None or not wanted.findings else _answers(kept, findings, wanted)
     count = summaries.height if matching is None else matching
-    return JobsTable(kept, shown, count, zone_name, chosen=bool(columns), answers=answers)
+    leads = bool(first_user) and kept["user"].head(1).to_list() == [first_user]
+    return JobsTable(
+        kept,
+        shown,
+        count,
+        zone_name,
+        chosen=bool(columns),
+        answers=answers,
+        first_user=first_user if leads else "",
+    )
 
 
 def check_jobs_columns(columns: Sequence[str], sort: str) -> None:
@@ -159,20 +194,22 @@ def _exported(table: JobsTable) -> pl.DataFrame:
     return table.frame.select(table.columns) if table.chosen else table.frame.select(KNOWN)
 
 
-def jobs_text(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -> str:
-    """Return the table as plain text, fitted to `width` characters as far as the columns allow."""
-    return to_text(jobs_lines(table, width=width, ascii_only=ascii_only), ascii_only=ascii_only)
+def jobs_lines(table: JobsTable, *, width: int, ascii_only: bool) -> list[Line]:
+    """Return the table as styled lines: titles, one line per job, hidden columns, a legend.
 
-
-def jobs_lines(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
-    """Return the table as styled lines: titles, one line per job, hidden columns, a legend."""
+    They fit into `width` characters as far as the columns allow.
+    """
     if table.frame.is_empty():
         return [plain("No job matches.")]
     columns = [_text_column(table, name, ascii_only=ascii_only) for name in table.columns]
+    fitted = fit_table(columns, width)
+    if not table.chosen and column_heading("state") in fitted.hidden:
+        fitted = fit_table([*map(_shortened, table.columns, columns)], width)
     notes: list[str] = []
     if table.matching > table.frame.height:
         notes.append(f"{table.frame.height:,} of {table.matching:,} jobs")
-    fitted = fit_table(columns, width)
+    if table.first_user:
+        notes.append(f"jobs of {table.first_user} first, newest first")
     legend = [
         meaning
         for name, meaning in _LEGEND.items()
@@ -196,6 +233,16 @@ def _text_column(table: JobsTable, name: str, *, ascii_only: bool) -> TextColumn
         least=_NARROWEST_FINDINGS if name == FINDINGS_COLUMN and not table.chosen else None,
         hide=_EXPENDABLE.index(name) if name in _EXPENDABLE and not table.chosen else None,
     )
+
+
+def _shortened(name: str, column: TextColumn) -> TextColumn:
+    """A column of a terminal on which the state would not fit: codes, no bars, names cut."""
+    if name == _BAR_COLUMN:
+        return replace(column, bare=[cell[_BAR + 1 :] for cell in column.cells])
+    if name == "state":
+        codes = [_STATE_CODES.get(cell, cell) for cell in column.cells]
+        return replace(column, short="ST", bare=codes)
+    return replace(column, least=_NARROWEST.get(name, column.least))
 
 
 def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> tuple[str, list[str]]:

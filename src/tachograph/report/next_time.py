@@ -70,7 +70,7 @@ def next_time(
     >>> made.line
     '#SBATCH --gpus=1 --time=15:00:00'
     >>> made.why
-    '1 of 8 GPUs worked, this frees 7 GPUs for others; it ran for 11 h 52 min, 25 % on top.'
+    '1 of 8 GPUs used: this request frees 7 GPUs for others; it ran for 11 h 52 min, 25 % on top.'
     >>> next_time(job, [], [42732.0, 48000.0]).why
     'The longest of 2 jobs of this name and size ran for 13 h 20 min, 25 % on top.'
     >>> next_time(job, [], [42732.0, 90000.0]) is None
@@ -109,7 +109,7 @@ def next_time(
     note = _without_gpus(row, used) or how_long or no_memory
     if note is None and used and change is None and site.whole_nodes(row) is None:
         note = (
-            f"{used} of {plural(row['gpus'], 'GPU')} worked: request fewer if the partition gives "
+            f"{used} of {plural(row['gpus'], 'GPU')} used: request fewer if the partition gives "
             "GPUs singly, which is not recorded"
         )
     # other reasons for no change: nodes of unlike numbers of GPUs, or shares that are not recorded
@@ -117,7 +117,7 @@ def next_time(
     divides = known is not None and known.node is not None and nodes and row["gpus"] % nodes == 0
     if note is None and used and change is None and divides and site.whole_nodes(row) is False:
         note = (
-            f"{used} of {plural(row['gpus'], 'GPU')} worked, but the CPUs or the memory that it "
+            f"{used} of {plural(row['gpus'], 'GPU')} used, but the CPUs or the memory that it "
             "requests leave no further one to others: request fewer of these, too"
         )
     if note is None and "low_memory" in found:
@@ -132,13 +132,13 @@ def _without_gpus(row: Mapping[str, Any], used: int | None) -> str | None:
     """Suggest no GPU if all were measured and none worked or held a loaded program."""
     if used != 0:
         return None
-    worked = "the GPU did not work" if row["gpus"] == 1 else f"no GPU of {row['gpus']} worked"
-    return f"{worked}: request none, if the program is not meant to use any"
+    unused = "the GPU was not used" if row["gpus"] == 1 else f"none of {row['gpus']} GPUs was used"
+    return f"{unused}: request none if the program needs none"
 
 
 def _gpus(row: Mapping[str, Any], used: int, change: Freed) -> list[tuple[str, str]]:
     """Suggest what frees GPUs for others, and say how many."""
-    reason = f"{used} of {plural(row['gpus'], 'GPU')} worked, this {change.gain}"
+    reason = f"{used} of {plural(row['gpus'], 'GPU')} used: this request {change.gain}"
     return [(" ".join(change.options), reason)]
 
 
@@ -194,7 +194,7 @@ def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, st
             f"the longest of {len(runs_s)} jobs of this name and size ran for {text(longest, 's')}"
         )
     if longest * (1 + TIME_MARGIN) < LEAST_S:
-        margin = f"{text(LEAST_S, 's')} at least"
+        margin = f"at least {text(LEAST_S, 's')}"
     elif wanted > time_bound_s([longest]):
         margin = f"{text(wanted / longest - 1, 'fraction')} on top: run times differ"
     else:
@@ -226,18 +226,17 @@ def _after_limit(
     longest = max(runs_s, default=0.0)
     if longest <= limit:
         return [], (
-            "how much more time it needs is not known, as no longer job of its name and size "
-            "completed: request more time, or write checkpoints and continue from them"
+            "no longer job of this name and size completed: request more time, or restart from "
+            "checkpoints"
         )
-    ran = f"a job of this name and size that completed ran for {text(longest, 's')}"
+    ran = f"a completed job of this name and size ran for {text(longest, 's')}"
     wanted = time_bound_s(runs_s)
     if wanted > most_s:
         return [], (
-            f"{ran}, and the partition allows at most {text(most_s, 's')}: write checkpoints and "
-            "continue from them"
+            f"{ran}, and the partition allows at most {text(most_s, 's')}: restart from checkpoints"
         )
     if wanted > _ALIKE * limit:
-        return [], f"{ran}: request more time, or write checkpoints and continue from them"
+        return [], f"{ran}: request more time, or restart from checkpoints"
     margin = text(wanted / longest - 1, "fraction")
     return [(f"--time={slurm_duration(wanted)}", f"{ran}, {margin} on top")], None
 
@@ -273,7 +272,7 @@ def _more_memory(
     most, largest = site.most_memory_mib(row), memory.most
     if wanted > most:
         return [], (
-            f"{reason}, and a node of the partition has {text(most, 'MiB')} at most: divide the "
+            f"{reason}, and a node of the partition has at most {text(most, 'MiB')}: divide the "
             "tasks over more nodes, or hold less"
         )
     if largest is not None and wanted > largest and math.isinf(most):

@@ -11,8 +11,6 @@ from tachograph.judge.health import OK, xid_meaning
 from tachograph.judge.node_history import NodeReport
 from tachograph.report.json_values import json_values
 
-LEVELS = 10  # of utilisation in a strip of days
-
 
 def node_headline(report: NodeReport) -> str:
     """Return how many jobs and GPUs, and whether something is wrong."""
@@ -49,15 +47,6 @@ def xid_text(row: dict[str, Any]) -> str:
     return text(row["xid_events"], "count") + (
         "" if code is None else f": {int(code)}, {xid_meaning(int(code))}"
     )
-
-
-def use_level(share: float | None) -> int | None:
-    """Return the level 0 to 9 of a share; None if unknown.
-
-    >>> use_level(0.0), use_level(0.55), use_level(1.0), use_level(None)
-    (0, 5, 9, None)
-    """
-    return None if share is None else min(LEVELS - 1, int(share * LEVELS))
 
 
 def node_json(report: NodeReport) -> dict[str, Any]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.units import capitalized, gpu_hours_text, printable_lines, text
 
 STATIC = ("tachograph.report", "static")  # styles and scripts of pages, served or in files
 _PERCENT = re.compile(r"(?<=\d) (?=%)")
+_CODE = re.compile("`([^`]+)`")
 
 
 def environment(package: str = "tachograph.report") -> Environment:
@@ -28,9 +30,23 @@ def environment(package: str = "tachograph.report") -> Environment:
         finalize=unbroken,
     )
     made.filters.update(
-        quantity=text, gpu_hours=gpu_hours_text, local_time=local_time, capitalize_first=capitalized
+        quantity=text,
+        gpu_hours=gpu_hours_text,
+        local_time=local_time,
+        capitalize_first=capitalized,
+        with_code=with_code,
     )
     return made
+
+
+def with_code(sentence: str) -> Markup:
+    """Return a sentence as HTML, in which what stands between backticks is code.
+
+    >>> with_code("run `tachograph jobs`, <b>")
+    Markup('run <code>tachograph jobs</code>, &lt;b&gt;')
+    """
+    escaped = str(escape(unbroken(sentence)))  # of Markup, sub would escape the tags
+    return Markup(_CODE.sub(r"<code>\1</code>", escaped))
 
 
 def unbroken(value: object) -> object:

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from tachograph.report.charts import (
     MOST_LETTERS,
+    Bars,
     Box,
     Chart,
     Curve,
@@ -134,7 +135,7 @@ def _rect(x: float, y: float, width: float, height: float, *, opacity: float = 1
 
 def _heading(chart: Chart, left: float, top: float) -> tuple[list[Markup], float]:
     """Return the title and the legend on one line, or on more if they need them; their height."""
-    entries: dict[str, Curve | FilledArea | Box | Dots] = {}
+    entries: dict[str, Curve | FilledArea | Box | Bars | Dots] = {}
     for layer in chart.layers:
         if isinstance(layer, Heat) or not layer.label:
             continue
@@ -158,7 +159,7 @@ def _heading(chart: Chart, left: float, top: float) -> tuple[list[Markup], float
     return parts, y - top + 8
 
 
-def _swatch(layer: Curve | FilledArea | Box | Dots, x: float, y: float) -> Markup:
+def _swatch(layer: Curve | FilledArea | Box | Bars | Dots, x: float, y: float) -> Markup:
     match layer:
         case Curve():
             return _line(layer, f"M{x:.1f},{y - 4:.1f}h16")
@@ -166,7 +167,7 @@ def _swatch(layer: Curve | FilledArea | Box | Dots, x: float, y: float) -> Marku
             return _dot(x + 8, y - 4)
         case FilledArea():
             return _rect(x, y - 8, 14, 8, opacity=0.25)
-        case Box():
+        case Box() | Bars():
             return _rect(x, y - 8, 14, 8, opacity=layer.opacity)
 
 
@@ -218,6 +219,8 @@ def _layer(layer: Layer, frame: _Frame) -> Markup:
             return _fill(layer, frame)
         case Box():
             return _box(layer, frame)
+        case Bars():
+            return _bars(layer, frame)
         case Dots():
             return _dots(layer, frame)
         case Heat():
@@ -276,6 +279,19 @@ def _box(layer: Box, frame: _Frame) -> Markup:
         return _group("box", layer.colour, box, layer.label)
     title = Markup("<title>{}</title>").format(shown_name(layer.label, most=200))
     return Markup('<g class="box" color="{}">{}{}</g>').format(heat_colour(layer.level), title, box)
+
+
+def _bars(layer: Bars, frame: _Frame) -> Markup:
+    """Return the bars as one path; those of no height are left out."""
+    steps: list[str] = []
+    for (left, right), low, high in zip(layer.spans, layer.low, layer.high, strict=True):
+        if high > low:
+            outline = f"M{frame.x(left):.2f},{frame.y(low):.2f}V{frame.y(high):.2f}"
+            steps.append(f"{outline}H{frame.x(right):.2f}V{frame.y(low):.2f}Z")
+    path = Markup('<path d="{}" fill="currentColor" fill-opacity="{:g}"/>').format(
+        "".join(steps), layer.opacity
+    )
+    return _group("bars", layer.colour, path, layer.label)
 
 
 def _dots(layer: Dots, frame: _Frame) -> Markup:

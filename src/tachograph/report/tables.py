@@ -78,6 +78,21 @@ def fit_table(
     (('user',), ['job', '17'])
     """
     room = sys.maxsize if width is None else width
+    kept, narrow = _fitting(columns, room, gap)
+    fixed = {one: one.needed for one in kept if one.column.hide is None}
+    steps = [(one, one.needed) for one in reversed(kept) if one not in fixed]
+    steps.sort(key=lambda step: -(step[0].column.hide or 0))
+    widths = fitted_widths(fixed, steps, room, gap=gap)
+    hidden = [one.column for one in kept if one not in widths]
+    if hidden:
+        # The room of the hidden columns may suffice for what gave way before them.
+        kept, narrow = _fitting([one for one in columns if one not in hidden], room, gap)
+    titles = tuple(column.title for column in hidden)
+    return TextTable(tuple(_aligned(kept, room, gap)), titles, narrow)
+
+
+def _fitting(columns: Sequence[TextColumn], room: int, gap: int) -> tuple[list[_Fitted], bool]:
+    """Return the columns at the first stage that fits, else at the last; whether it is narrow."""
     for bars, narrow, cut_names in _STAGES:
         kept = [
             _Fitted(column, narrow=narrow, cut_names=cut_names)
@@ -86,14 +101,7 @@ def fit_table(
         ]
         if _total(kept, gap) <= room:
             break
-    fixed = {one: one.needed for one in kept if one.column.hide is None}
-    steps = [(one, one.needed) for one in reversed(kept) if one not in fixed]
-    steps.sort(key=lambda step: -(step[0].column.hide or 0))
-    widths = fitted_widths(fixed, steps, room, gap=gap)
-    hidden = tuple(one.column.title for one in kept if one not in widths)
-    return TextTable(
-        tuple(_aligned([one for one in kept if one in widths], room, gap)), hidden, narrow
-    )
+    return kept, narrow
 
 
 def fitted_widths(

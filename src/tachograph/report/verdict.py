@@ -30,7 +30,7 @@ _RECOVERABLE_IMBALANCE = WasteOptions().imbalance_share
 _MOST_LOST = 0.1
 # causes that the ledger books without a finding
 _LOSSES = {
-    "never_used": "GPUs that were idle in every sample took {lost}",
+    "never_used": "GPUs idle in every sample held {lost}",
     "idle": "{lost} passed without work",
 }
 _FAULTY = ("CRIT", "WARN", "HOT")
@@ -106,9 +106,11 @@ def verdict_sentence(
     if row.get("attribution") == "ambiguous":
         unplaced = row.get("ambiguous_because") == "unplaced"
         why = "nothing records where it ran" if unplaced else "no sample can be attributed to it"
-        parts.append(f"What its GPUs did is not known: {why}")
+        parts.append(f"What its GPUs did is unknown: {why}")
     elif not number(row, "samples"):
-        parts.append("What its GPUs did is not known: there is no sample of them")
+        other_name = row.get("telemetry_cluster") is not None
+        why = "no sample can be attributed to it" if other_name else "there is no sample of them"
+        parts.append(f"What its GPUs did is unknown: {why}")
     elif main is not None:
         parts.append(_loss_of_no_finding(main, row) or capitalized(brief(main, row)))
     elif cause is None and is_healthy(row, findings):
@@ -189,7 +191,7 @@ def _use(row: Mapping[str, Any]) -> str:
     limiter = row.get("limiter")
     if limiter == NEITHER:
         return f"{sentence}; neither arithmetic nor memory was near its peak"
-    return f"{sentence}; {_NEAR_PEAK.get(str(limiter), 'what limited the speed is not known')}"
+    return f"{sentence}; {_NEAR_PEAK.get(str(limiter), 'what limited the speed is unknown')}"
 
 
 def _loss_of_no_finding(main: Finding, row: Mapping[str, Any]) -> str | None:

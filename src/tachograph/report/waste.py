@@ -21,9 +21,14 @@ OF_HEADINGS = ("users", "zone_name", "concerned_jobs", "since", "until")
 
 WASTE_HELD = "Only GPU time that jobs held is counted; time in which GPUs were free is in no line."
 WASTE_NO_PRICE = "No price is set: add waste.prices to tachograph.toml to show the cost."
-_SHORT = {"never_used": "unused", "idle": "idle"}  # in tables with many columns
-# In narrow ones.
-_SHORTEST = {**_SHORT, "cold_start": "cold", "imbalance": "uneven", ALL_CAUSES: "lost"}
+# Labels of narrow tables: a word of the full ones, or its beginning.
+_SHORT = {
+    "never_used": "never",
+    "cold_start": "cold",
+    "idle": "idle",
+    "imbalance": "imbal.",
+    ALL_CAUSES: "lost",
+}
 _NO_JOB = "No job in the ledger."
 _BAR = 8
 _WIDEST = 16  # characters of a name
@@ -159,10 +164,7 @@ def _group_columns(report: WasteReport, groups: pl.DataFrame) -> list[TextColumn
         _hours("GPU-hours", rows, "gpu_hours", short="GPU-h"),
         _hours("lost", rows, "lost"),
         _amounts("share", rows, "lost_share", "fraction", hide=1),
-        *(
-            _hours(_SHORT.get(cause, cause_label(cause)), rows, cause, short=_SHORTEST.get(cause))
-            for cause in WASTE
-        ),
+        *(_hours(cause_label(cause), rows, cause, short=_SHORT.get(cause)) for cause in WASTE),
         _hours("recoverable", rows, "recoverable", short="recov."),
     ]
     if report.priced:
@@ -190,7 +192,7 @@ def _job_columns(report: WasteReport, jobs: pl.DataFrame) -> list[TextColumn]:
         _amounts("GPUs", rows, "gpus", "count"),
         _amounts("elapsed", rows, "elapsed_s", "s", hide=1),
         _hours("GPU-h", rows, "gpu_hours"),
-        _hours(_SHORTEST.get(cause, cause_label(cause)), rows, report.concerned_hours),
+        _hours(_SHORT.get(cause, cause_label(cause)), rows, report.concerned_hours),
         _hours("recoverable", rows, "recoverable", short="recov."),
     ]
     if report.priced:
@@ -198,7 +200,7 @@ def _job_columns(report: WasteReport, jobs: pl.DataFrame) -> list[TextColumn]:
     if cause == ALL_CAUSES:
         causes = jobs["cause"].to_list()
         labels = [cause_label(name) for name in causes]
-        bare = [_SHORTEST.get(name, name) for name in causes]
+        bare = [_SHORT.get(name, name) for name in causes]
         columns.append(TextColumn("main cause", labels, right=True, bare=bare))
     return columns
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, next_watermark
 from tachograph.catalog.config import Configuration
@@ -38,10 +38,6 @@ from tachograph.sources.slurm.records import (
     SlurmRow,
     counted_rejects,
 )
-
-if TYPE_CHECKING:
-    from tachograph.catalog.config import Configuration
-
 
 NAME = "allocation-map"
 SUFFIXES = (".csv", ".log", ".txt", ".json")

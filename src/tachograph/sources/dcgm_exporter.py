@@ -324,7 +324,7 @@ def _content(path: Path) -> bytes:
     if content.lstrip()[:1] in (b"{", b"["):
         raise InputError(
             "this is JSON, not a page of an exporter",
-            where=str(path),
+            where=path,
             do="save the answer of /metrics",
         )
     return content
@@ -338,7 +338,7 @@ def _parts(
         what = "no metric of this page is known"
         raise InputError(
             what,
-            where=str(path),
+            where=path,
             do="see docs/counters.md; name your own ones under metrics in [[sources]]",
         )
     if not rows.known:

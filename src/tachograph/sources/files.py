@@ -34,13 +34,13 @@ def expand(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> Iterator[P
             )
             if not found:
                 raise InputError(
-                    f"no file ending in {', '.join(suffixes)}", where=str(path), do="name the files"
+                    f"no file ending in {', '.join(suffixes)}", where=path, do="name the files"
                 )
             yield from found
         elif path.exists():
             yield path
         else:
-            raise InputError("no such file", where=str(path), do="check the name")
+            raise InputError("no such file", where=path, do="check the name")
 
 
 def fingerprint(path: Path, *parts: str) -> str:
@@ -54,7 +54,7 @@ def fingerprint(path: Path, *parts: str) -> str:
             while block := file.read(1 << 20):
                 digest.update(block)
             if file.tell() == 0:
-                raise InputError("the file is empty", where=str(path), do="export it again")
+                raise InputError("the file is empty", where=path, do="export it again")
     except OSError as problem:
         raise unreadable(problem, path) from None
     return digest.hexdigest()[:32]
@@ -70,7 +70,7 @@ def read_bytes(path: Path) -> bytes:
     except OSError as problem:
         raise unreadable(problem, path) from None
     if not content:
-        raise InputError("the file is empty", where=str(path), do="export it again")
+        raise InputError("the file is empty", where=path, do="export it again")
     return content
 
 
@@ -121,13 +121,13 @@ def format_of(path: Path) -> FileFormat:
         except BROKEN_GZIP as problem:
             raise _damaged_gzip(path, problem) from None
     if not start:
-        raise InputError("the file is empty", where=str(path), do="export it again")
+        raise InputError("the file is empty", where=path, do="export it again")
     if start.startswith(b"PAR1"):
         return "parquet"
     if path.name.endswith(PARQUET_SUFFIXES):
         raise InputError(
             "this is not Parquet: it does not start with PAR1",
-            where=str(path),
+            where=path,
             do="export it again",
         )
     if path.name.endswith(JSON_SUFFIXES):
@@ -161,7 +161,7 @@ def read_unpacked(path: Path) -> bytes:
     except BROKEN_GZIP as problem:
         raise _damaged_gzip(path, problem) from None
     if not content.removeprefix(b"\xef\xbb\xbf").strip():
-        raise InputError("the file is empty", where=str(path), do="export it again")
+        raise InputError("the file is empty", where=path, do="export it again")
     return content
 
 
@@ -182,7 +182,7 @@ def parquet_columns(path: Path) -> pl.Schema:
     Errors: InputError when the file is damaged.
     """
     try:
-        return pl.scan_parquet(path).collect_schema()
+        return pl.scan_parquet(path, glob=False).collect_schema()
     except _BROKEN_PARQUET:
         raise _damaged(path) from None
 
@@ -192,7 +192,7 @@ def parquet_ends(path: Path, columns: Sequence[str]) -> pl.DataFrame:
 
     Errors: InputError when the file is damaged.
     """
-    lazy = pl.scan_parquet(path).select(columns)
+    lazy = pl.scan_parquet(path, glob=False).select(columns)
     try:
         return pl.concat([lazy.head(1).collect(), lazy.tail(1).collect()])
     except _BROKEN_PARQUET:
@@ -212,9 +212,9 @@ def read_parquet(
     Only the row groups concerned are decoded.
     Errors: InputError when the file is damaged.
     """
-    lazy = pl.scan_parquet(path).select(columns)
+    lazy = pl.scan_parquet(path, glob=False).select(columns)
     try:
-        total = int(pl.scan_parquet(path).select(pl.len()).collect().item())
+        total = int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
         step = rows or max(total, 1)
         first, left = 0, lazy.slice(0, 0).collect()
         while first < total or not first:
@@ -238,11 +238,11 @@ def _damaged(path: Path) -> InputError:
         file.seek(-4, io.SEEK_END)
         if file.read() != b"PAR1":
             what = "damaged Parquet, cut off: it does not end with PAR1"
-    return InputError(what, where=str(path), do="copy or export it again")
+    return InputError(what, where=path, do="copy or export it again")
 
 
 def _damaged_gzip(path: Path, problem: Exception) -> InputError:
-    return InputError(f"damaged gzip: {problem}", where=str(path), do="copy or export it again")
+    return InputError(f"damaged gzip: {problem}", where=path, do="copy or export it again")
 
 
 def read_csv(
@@ -270,7 +270,7 @@ def read_csv(
         )
         first += read
     if header is None:
-        raise InputError("the file holds no line", where=str(path), do="export it again")
+        raise InputError("the file holds no line", where=path, do="export it again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ def _blocks(path: Path, layout: TableLayout, block_bytes: int | None) -> Iterato
             raise _damaged_gzip(path, problem) from None
         except (UnicodeError, LookupError) as problem:
             raise InputError(
-                f"not text in {layout.encoding}: {problem}", where=str(path), do="name its encoding"
+                f"not text in {layout.encoding}: {problem}", where=path, do="name its encoding"
             ) from None
 
 
@@ -358,9 +358,7 @@ def _header(
             if not_text
             else "the file holds no line"
         )
-        raise InputError(
-            what, where=str(path), do="name a CSV, JSON or Parquet file, or its encoding"
-        )
+        raise InputError(what, where=path, do="name a CSV, JSON or Parquet file, or its encoding")
     first = str(lines[0])
     try:
         names = [
@@ -369,7 +367,7 @@ def _header(
         ]
     except csv.Error as problem:
         raise InputError(
-            f"no header line: {problem}", where=str(path), do="export it with its column names"
+            f"no header line: {problem}", where=path, do="export it with its column names"
         ) from None
     if names and names[-1] == "" and len(names) > 1:
         names[-1] = "(last)"
@@ -380,7 +378,7 @@ def _header(
     )
     if twice:
         raise InputError(
-            f"the header names {listed(twice)} twice", where=str(path), do="name each column once"
+            f"the header names {listed(twice)} twice", where=path, do="name each column once"
         )
     return _Header(first, tuple(names)), lines[1:]
 
@@ -442,7 +440,7 @@ def _cells(path: Path, lines: pl.Series, names: Sequence[str], delimiter: str) -
         )
     except pl.exceptions.PolarsError:
         what = f"not a table of {len(names)} columns"
-        raise InputError(what, where=str(path), do="check quotes and delimiter") from None
+        raise InputError(what, where=path, do="check quotes and delimiter") from None
 
 
 def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:
@@ -461,11 +459,11 @@ def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:
         return _loads(content), ()
     except RecursionError:
         raise InputError(
-            "JSON nested too deeply", where=str(path), do="export the rows as a list"
+            "JSON nested too deeply", where=path, do="export the rows as a list"
         ) from None
     except UnicodeDecodeError as problem:
         raise InputError(
-            f"not text: {problem}", where=str(path), do="export it again as UTF-8"
+            f"not text: {problem}", where=path, do="export it again as UTF-8"
         ) from None
     except json.JSONDecodeError as problem:
         lines = _json_lines(content)
@@ -473,13 +471,13 @@ def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:
             where = f"line {problem.lineno}, column {problem.colno}"
             raise InputError(
                 f"not valid JSON, perhaps cut off: {problem.msg} at {where}",
-                where=str(path),
+                where=path,
                 do="export it again",
             ) from None
         return lines
     except ValueError:
         raise InputError(
-            "the JSON holds a number too long", where=str(path), do="export it again"
+            "the JSON holds a number too long", where=path, do="export it again"
         ) from None
 
 

@@ -39,7 +39,7 @@ class RequestError(InputError):
         self,
         what: str,
         *,
-        where: str = "",
+        where: str | Path = "",
         do: str = "",
         status: int | None = None,
         refused: bool = True,
@@ -201,13 +201,13 @@ class Secret:
         except (OSError, UnicodeDecodeError) as problem:
             reason = problem.strerror if isinstance(problem, OSError) else "no text"
             raise RequestError(
-                f"{self.key} cannot be read: {reason}", where=str(self.file), do="fix the file"
+                f"{self.key} cannot be read: {reason}", where=self.file, do="fix the file"
             ) from None
         if not self._text or not (self._text.isascii() and self._text.isprintable()):
             message = "is empty" if not self._text else "holds more than one line of ASCII"
             raise RequestError(
                 f"{self.key} {message}",
-                where=str(self.file),
+                where=self.file,
                 do="write only the secret into the file",
             )
         remember_secrets(self._text, self._text.partition("=")[2])  # slurmrestd's is SLURM_JWT=...

@@ -65,7 +65,7 @@ _RECORD_COLUMNS = frozenset(
 class NotTelemetryError(InputError):
     """A readable file without samples, or not with these options; skipped in folders."""
 
-    def __init__(self, reason: str, what: str, *, where: str, do: str) -> None:
+    def __init__(self, reason: str, what: str, *, where: str | Path, do: str) -> None:
         super().__init__(what, where=where, do=do)
         self.reason = reason
 
@@ -424,7 +424,7 @@ def _read_json(path: Path, print_of: str, setting: LdmsOptions) -> Chunk:
             _refuse_job_records([str(key) for key in content], str(path))
             raise NotTelemetryError(
                 "no_rows", f"no list of samples; its keys are: {listed(map(str, content))}",
-                where=str(path), do="export the samples as a list of records",
+                where=path, do="export the samples as a list of records",
             )  # fmt: skip
     rows = records(content, origin=str(path))
     frame = FilePiece(rows, 0, rows.height + sum(reject.count for reject in rejects), rejects)
@@ -513,7 +513,7 @@ def _start_of(job_id: str, jobs: int, setting: LdmsOptions, path: Path) -> datet
         raise NotTelemetryError(
             "no_job_start",
             f"samples of job {job_id} count seconds from its start, which the file does not give",
-            where=str(path), do=f"add --job-start {job_id}=TIME",
+            where=path, do=f"add --job-start {job_id}=TIME",
         )  # fmt: skip
     return start
 

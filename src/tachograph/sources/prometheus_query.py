@@ -55,6 +55,11 @@ class PrometheusSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, 
     # {a metric of the site: its mapping}.
     metrics: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
+    @property
+    def begins_at(self) -> str:
+        """Time from which a lake without rows of the source is filled."""
+        return self.from_
+
 
 def matchers(selector: str, *, where: str = "") -> str:
     """Return the matchers of a selector without its braces; `where`: its location, for errors.

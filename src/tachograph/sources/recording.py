@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from tachograph.catalog.tables import (
     TIME,
     LakeTable,
 )
+from tachograph.catalog.units import EPOCH
 from tachograph.sources.score_sums import PmSums, joined, sums_of, warps_of
 
 NAME = "recording"
@@ -45,7 +46,6 @@ _OF_GPUS = frozenset(
 )
 _TABLES = (GPU_SAMPLES, NODE_SAMPLES, GPU_SCORES, GPU_BURSTS, DEVICES, ALLOCATIONS, JOBS)
 _REPORTED_BY_ACCOUNTING = (JOBS.name,)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ def _chunks(path: Path, cluster: str, target: str) -> Iterator[Chunk]:
     if not spools and not tables:
         raise InputError(
             "no recording in this folder",
-            where=str(path),
+            where=path,
             do="name a folder that `tachograph record` wrote",
         )
     for spool in spools:
@@ -100,15 +100,7 @@ def _without(chunk: Chunk, tables: Sequence[str]) -> Chunk:
     if not tables:
         return chunk
     parts = tuple(part for part in chunk.parts if part.table not in tables)
-    return Chunk(
-        f"{chunk.id}:without-jobs",
-        chunk.source,
-        chunk.origin,
-        parts,
-        chunk.rows_read,
-        chunk.watermark,
-        chunk.since,
-    )
+    return replace(chunk, id=f"{chunk.id}:without-jobs", parts=parts)
 
 
 def _table_chunks(folder: Path, table: LakeTable) -> Iterator[Chunk]:
@@ -117,14 +109,14 @@ def _table_chunks(folder: Path, table: LakeTable) -> Iterator[Chunk]:
         actions = pl.DataFrame(DeltaTable(str(folder)).get_add_actions(flatten=True))
     except (DeltaError, TableNotFoundError, OSError) as problem:
         raise InputError(
-            f"the table is damaged: {problem}", where=str(folder), do="copy it again"
+            f"the table is damaged: {problem}", where=folder, do="copy it again"
         ) from None
     for name in actions.sort("modification_time", "path")["path"]:
         try:
             rows = pl.read_parquet(folder / name, hive_partitioning=False)
         except (OSError, pl.exceptions.PolarsError) as problem:
             raise InputError(
-                f"unreadable: {problem}", where=str(folder / name), do="copy it again"
+                f"unreadable: {problem}", where=folder / name, do="copy it again"
             ) from None
         wanted = [column for column in table.schema if column in rows.columns and column != "seq"]
         part = ChunkPart(table.name, rows.select(wanted), overlaps=True)
@@ -232,7 +224,7 @@ def read_chunks(path: Path, *, cluster: str = "") -> Iterator[Chunk]:
     records = read_spool(path)
     head = next(records)
     if isinstance(head, SpoolRows) or head.get("kind") != "head":
-        raise InputError("the recording has no header", where=str(path), do="copy it again")
+        raise InputError("the recording has no header", where=path, do="copy it again")
     spooled = SpooledRecording(head)
     waiting: list[SpoolRows] = []
     last = int(head["start"] * 1e6)
@@ -337,4 +329,4 @@ def _frame(table: LakeTable, rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
 
 
 def _moment(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
+    return EPOCH + timedelta(microseconds=microseconds)

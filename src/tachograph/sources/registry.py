@@ -174,6 +174,11 @@ class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         return f"{self.source}:{self.name or self.source}"
 
     @property
+    def begins_at(self) -> str:
+        """Time from which a lake without rows of the source is filled; empty: all it has."""
+        return ""
+
+    @property
     def title(self) -> str:
         """Name in reports: `source:name`, if it is named."""
         return self.stream if self.name and self.name != self.source else self.source

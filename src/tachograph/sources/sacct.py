@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 import msgspec
 
@@ -40,10 +40,6 @@ from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster, Slurm
 from tachograph.sources.slurm.restd import Slurmrestd, SlurmrestdAccess
 from tachograph.sources.slurm.sacct_text import read_texts
 
-if TYPE_CHECKING:
-    from tachograph.catalog.config import Configuration
-
-
 SACCT = "sacct"
 RECHECK_EVERY = timedelta(hours=6)
 _WHOLE = 1 << 60  # records of one reading: a span is committed whole, or not at all
@@ -64,6 +60,11 @@ class SacctSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=True, k
     recheck_s: float = 86400.0
     step_s: float = 86400.0  # the longest span requested at a time
     steps: bool = True  # request the steps of jobs, too
+
+    @property
+    def begins_at(self) -> str:
+        """Time from which a lake without rows of the source is filled."""
+        return self.from_
 
 
 SETTINGS = SacctSettings

@@ -6,7 +6,7 @@ Prometheus answers, saved pages and polled exporters (`series_rows`) use it alik
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
@@ -227,18 +227,12 @@ def series_labels(written: bytes) -> dict[str, str] | None:
         return None
 
 
-def named_host(series: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
-    """Return the host that a node_exporter page names; None for none or several."""
-    hosts = {labels.get("nodename") for metric, labels in series if metric == NODE_INFO}
-    return hosts.pop() if len(hosts) == 1 else None
-
-
 def host_of_page(samples: PageSamples) -> str | None:
-    """Return the host that a page names; None for none or two."""
+    """Return the host that a page of node_exporter names; None for none or several."""
     if NODE_INFO not in samples.names:
         return None
-    blocks = {block for name, block, _, _ in samples if name == NODE_INFO}
-    return named_host((NODE_INFO, labels_of(block)) for block in blocks)
+    hosts = {labels_of(block).get("nodename") for name, block, _, _ in samples if name == NODE_INFO}
+    return hosts.pop() if len(hosts) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,11 +128,9 @@ class PointColumns:
         values = np.concatenate([values for _, _, values in points])
         if (found[1:] > found[:-1]).all():
             return found, values
-        order = np.argsort(found, kind="stable")
-        found, values = found[order], values[order]
-        first = np.flatnonzero(np.diff(found, prepend=found[0] - 1))
         if target.adds_up:
-            return found[first], np.add.reduceat(values, first)
+            return joined_parts(found, values, largest=False)
+        found, values, first = _by_key(found, values)
         kept = np.repeat(values[first], np.diff(first, append=found.size))
         differs = np.flatnonzero(kept != values)
         if differs.size:
@@ -198,6 +196,13 @@ def _first_of_readings(later: Longs, t: Longs, has: Mask, tolerance: float) -> L
     return np.array(first)
 
 
+def _by_key(found: Longs, values: Floats) -> tuple[Longs, Floats, Longs]:
+    """Points sorted by key, and the place of the first of each key."""
+    order = np.argsort(found, kind="stable")
+    found = found[order]
+    return found, values[order], np.flatnonzero(np.diff(found, prepend=found[0] - 1))
+
+
 def joined_parts(found: Longs, values: Floats, *, largest: bool) -> tuple[Longs, Floats]:
     """Return one value per key: the sum, or the largest.
 
@@ -205,9 +210,7 @@ def joined_parts(found: Longs, values: Floats, *, largest: bool) -> tuple[Longs,
     >>> keys.tolist(), values.tolist()
     ([1, 3], [5.0, 3.0])
     """
-    order = np.argsort(found, kind="stable")
-    found, values = found[order], values[order]
-    first = np.flatnonzero(np.diff(found, prepend=found[0] - 1))
+    found, values, first = _by_key(found, values)
     joined: Floats = (np.maximum if largest else np.add).reduceat(values, first)
     return found[first], joined
 

@@ -8,6 +8,7 @@ the others have ended. (`--dist loadgroup` would do, but xdist 3.8 does not grou
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from pathlib import PurePosixPath
 from typing import Any
@@ -37,9 +38,7 @@ def scheduler(config: pytest.Config, log: object) -> Any:
     if config.getvalue("dist") != "load":
         return None
     config.option.loadscopereorder = False
-    made = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
-    made._split_scope = group  # xdist's own way: a group by its name
-    return made
+    return _by_group()(config, log)
 
 
 def in_order(items: list[pytest.Item]) -> None:
@@ -63,6 +62,51 @@ def check_names(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(
                 f"{item.nodeid} uses the cluster: put it into a file with {SIGN!r} in its name"
             )
+
+
+@cache
+def _by_group() -> type[Any]:
+    """The scheduler. A class in a function: xdist is imported where tests are distributed."""
+    by_scope: Any = import_module("xdist.scheduler").LoadScopeScheduling
+
+    class ByGroup(by_scope):  # type: ignore[misc]
+        """Groups in their order, where a worker may crash: xdist 3.8 then waits for ever.
+
+        It gives the others what the crashed one had ended too, and one group at a time, though a
+        worker begins with a test only when it knows the next one or that there is none.
+        """
+
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+        def remove_node(self, node: Any) -> str | None:
+            """Return the test that `node` was at; what it has not begun is for the others."""
+            left = {
+                name: waiting
+                for name, tests in self.assigned_work.pop(node).items()
+                if (waiting := {test: False for test, ended in tests.items() if not ended})
+            }
+            if not left:
+                return None
+            begun = next(iter(left))
+            crashed: str = next(iter(left[begun]))
+            del left[begun][crashed]
+            for name, tests in reversed(left.items()):
+                if tests:
+                    self.workqueue[name] = tests
+                    self.workqueue.move_to_end(name, last=False)
+            for other in self.assigned_work:
+                self._reschedule(other)
+            return crashed
+
+        def _reschedule(self, node: Any) -> None:
+            if node not in self.registered_collections:
+                return  # it is still collecting, and is asked again when it has
+            super()._reschedule(node)
+            while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+                super()._reschedule(node)
+
+    return ByGroup
 
 
 def _file(nodeid: str) -> PurePosixPath:

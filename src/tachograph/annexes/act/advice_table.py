@@ -30,7 +30,9 @@ from typing import Literal
 
 import polars as pl
 
-from tachograph.catalog.config import AdviceOptions
+from tachograph.annexes.act.ledger import ActionLedger, ActionRecord
+from tachograph.api.advice import read_past_jobs, read_site
+from tachograph.catalog.config import AdviceOptions, Configuration
 from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import ExportError
 from tachograph.catalog.units import plural, printable
@@ -38,6 +40,7 @@ from tachograph.judge.advice.advise import AdviceLine, SiteFacts, advise
 from tachograph.judge.advice.past_jobs import History, PastJob
 from tachograph.judge.advice.request import JobRequest, name_pattern
 from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_summaries
 from tachograph.report.advice import advice_sentence
 
@@ -48,11 +51,11 @@ MOST_LINES = 3  # of a row
 # After so long the files of all users are written, not only those with new jobs.
 ALL_AGAIN = timedelta(days=7)
 STATE_FILE = ".analyzed"
+KIND = "advice"
 _OF_USER = 200  # names of jobs, the last ones
 _USERS = 200  # whose jobs are read at a time
 
 Quantity = Literal["gpus", "time", "mem", "any"]
-PastJobsOf = Callable[[Sequence[str]], Sequence[PastJob]]  # users -> their past jobs
 _QUANTITIES: Mapping[str, Quantity] = MappingProxyType(
     {"gpus": "gpus", "time": "time", "host_memory": "mem"}
 )
@@ -220,20 +223,49 @@ def _user_number(name: str) -> int | None:
 # ------------------------------------------------------------------------------------------------- rows, from past jobs
 
 
+def advise_users(
+    ledger: ActionLedger, lake: Lake, configuration: Configuration, *, now: datetime
+) -> list[ActionRecord]:
+    """Write the files, if enabled; return the ledger line: one a day, and one of each failure.
+
+    Errors: those of `refresh_advice`.
+    """
+    folder = configuration.act.advice_folder
+    if not folder:
+        return []
+    key = f"advice:{now.date().isoformat()}"
+    if configuration.act.dry_run:
+        return [ledger.once(key, KIND, str, target=folder, dry_run=True)]
+    return note_advice(ledger, key, folder, refresh_advice(lake, configuration, as_of=now, now=now))
+
+
+def note_advice(
+    ledger: ActionLedger, key: str, folder: str, written: WrittenAdvice
+) -> list[ActionRecord]:
+    """Note that the files were written; return the line, none if the day has one already."""
+    last = ledger.last(key)
+    changed = written.written or written.removed or written.refused
+    if last is not None and last.state == "done" and not changed:
+        return []
+    result = (
+        f"{written.written:,} written, {written.removed:,} removed, "
+        f"{len(written.refused):,} refused"
+    )
+    if not written.refused:
+        return [ledger.note(key, KIND, "done", folder, result=result)]
+    result += ": only root, or a process with CAP_CHOWN, can write files for other users"
+    return [ledger.note(key, KIND, "failed", folder, result=result)]
+
+
 def refresh_advice(
-    folder: Path,
-    lake: Lake,
-    past_jobs_of: PastJobsOf,
-    site: SiteFacts,
-    options: AdviceOptions,
-    *,
-    as_of: datetime,
-    now: datetime,
+    lake: Lake, configuration: Configuration, *, as_of: datetime, now: datetime
 ) -> WrittenAdvice:
     """Write the files of users with newly analyzed jobs; of all users once a week.
 
     as_of: up to when jobs count. Errors: those of write_advice, LakeError.
     """
+    folder, options = Path(configuration.act.advice_folder), configuration.advice
+    since = as_of - timedelta(days=options.days)
     jobs = read_summaries(lake, ("job_key", "seq", "user", "end")).drop_nulls(["user", "end"])
     last, complete = _read_state(folder)
     everybody = now.timestamp() - complete > ALL_AGAIN.total_seconds()
@@ -244,9 +276,11 @@ def refresh_advice(
         .sort()
         .to_list()
     )
+    site = read_site(lake, configuration)
     rows: list[AdviceRow] = []
-    for place in range(0, len(users), _USERS):
-        past = past_jobs_of(users[place : place + _USERS])
+    for first in range(0, len(users), _USERS):
+        wanted = JobFilter(users=tuple(users[first : first + _USERS]), since=since)
+        past = read_past_jobs(lake, configuration, wanted, site)
         rows += rows_of_past_jobs(past, site, options, as_of=as_of)
     written = write_advice(folder, rows, now=now, users=None if everybody else users)
     newest = max([last, *jobs.get_column("seq").to_list()])

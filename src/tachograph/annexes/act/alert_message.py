@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -11,6 +13,7 @@ import msgspec
 
 from tachograph.annexes.act.alert_conditions import ALERT_KINDS, Alert
 from tachograph.catalog.units import plural, printable
+from tachograph.report.tables import cut
 
 MOST_LISTED = 20  # alerts of a message that are written out
 MOST_SENTENCE = 500  # characters of each
@@ -58,14 +61,15 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def _sentence(incident: Incident) -> str:
-    sentence = printable(incident.alert.sentence)
-    sentence = sentence if len(sentence) <= MOST_SENTENCE else f"{sentence[: MOST_SENTENCE - 1]}…"
-    begun = incident.started.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    sentence = cut(printable(incident.alert.sentence), MOST_SENTENCE)
+    begun = _utc_text(incident.started)
     if incident.ended is None:
         return f"{sentence} (since {begun})"
-    return (
-        f"{sentence} ({begun} to {incident.ended.astimezone(UTC).strftime('%Y-%m-%d %H:%M UTC')})"
-    )
+    return f"{sentence} ({begun} to {_utc_text(incident.ended)})"
+
+
+def _utc_text(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M UTC}"
 
 
 def alert_json(message: AlertMessage, url: str = "") -> dict[str, Any]:
@@ -96,8 +100,7 @@ def alert_json(message: AlertMessage, url: str = "") -> dict[str, Any]:
 def alert_slack(message: AlertMessage, url: str = "") -> dict[str, Any]:
     """Return the webhook message for Slack, Mattermost or Rocket.Chat: mrkdwn, no mentions."""
     lines = [f"*{slack_escaped(message.title)}*"]
-    for sentence, incident in zip(message.sentences, (*message.incidents, None), strict=False):
-        link = _link(incident, url)
+    for sentence, link in _with_links(message, url):
         lines.append(
             f"• {slack_escaped(sentence)}{f' <{slack_escaped(link)}|page>' if link else ''}"
         )
@@ -122,8 +125,7 @@ def alert_matrix(message: AlertMessage, url: str = "") -> dict[str, Any]:
     """Return the content of an event m.room.message: a notice, as text and HTML."""
     todo = [f"What to do: {message.runbook}"] if message.runbook else []
     items = []
-    for sentence, incident in zip(message.sentences, (*message.incidents, None), strict=False):
-        link = _link(incident, url)
+    for sentence, link in _with_links(message, url):
         page = f' <a href="{html.escape(link)}">page</a>' if link else ""
         items.append(f"<li>{html.escape(sentence)}{page}</li>")
     paragraph = "".join(f"<p>{html.escape(line)}</p>" for line in todo)
@@ -167,8 +169,14 @@ def alert_manager(
     return posted
 
 
-def _link(incident: Incident | None, url: str) -> str:
+def _with_links(message: AlertMessage, url: str) -> Iterator[tuple[str, str]]:
+    """Sentences with the URLs of their pages; the one on further alerts has none."""
+    links = (_link(incident, url) for incident in message.incidents)
+    return zip(message.sentences, chain(links, [""]), strict=False)
+
+
+def _link(incident: Incident, url: str) -> str:
     """URL of the page, if pages are served."""
-    if incident is None or "://" not in url or not incident.alert.path:
+    if "://" not in url or not incident.alert.path:
         return ""
     return f"{url.rstrip('/')}{quote(incident.alert.path)}"

@@ -33,6 +33,7 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import ConfigError, ExportError, LakeError, TachographError
 from tachograph.lake.delta import Lake
+from tachograph.lake.places import in_accounting, read_same_clusters
 from tachograph.lake.query import SampleReader, read_summaries, read_verdicts
 
 KIND = "webhook"
@@ -73,11 +74,17 @@ class AlertBook(msgspec.Struct, frozen=True):
     incidents: tuple[Incident, ...] = ()
     outbox: tuple[Outgoing, ...] = ()
 
+    def without(self, *done: Outgoing) -> AlertBook:
+        """Return the book without some messages."""
+        left = tuple(outgoing for outgoing in self.outbox if outgoing not in done)
+        return msgspec.structs.replace(self, outbox=left)
+
 
 def alert_state(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertState:
-    """Return the current conditions. Errors: LakeError."""
+    """Return the current conditions, with the accounting's names of clusters. Errors: LakeError."""
     reader = SampleReader(lake)
-    samples = reader.read_columns(now - WINDOW, HEALTH_COUNTERS)
+    recorded = reader.read_columns(now - WINDOW, HEALTH_COUNTERS)
+    samples = in_accounting(recorded, read_same_clusters(lake))
     by_node = samples.group_by("node", "cluster").agg(pl.col("t").max())
     last = {(node, cluster): at for node, cluster, at in by_node.iter_rows()}
     newest = reader.span[1] if reader.span else None
@@ -103,7 +110,7 @@ def _hung(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertSt
 
 
 def send_alerts(
-    ledger: ActionLedger, lake: Lake, configuration: Configuration, *, folder: Path, now: datetime
+    ledger: ActionLedger, lake: Lake, configuration: Configuration, *, now: datetime
 ) -> list[ActionRecord]:
     """Send new, resolved and undelivered alerts; return the ledger lines.
 
@@ -117,7 +124,7 @@ def send_alerts(
     if not webhooks:
         raise ConfigError("act.alert: no receiver is configured", do="add [[webhook]]")
     dry_run = configuration.act.dry_run
-    file = folder / (DRY_BOOK_FILE if dry_run else BOOK_FILE)
+    file = ledger.folder / (DRY_BOOK_FILE if dry_run else BOOK_FILE)
     book, problem = _read_book(file), None
     try:
         book = updated(book, alert_state(lake, configuration, now=now), webhooks, now=now)
@@ -129,20 +136,14 @@ def send_alerts(
         book = _deliver(ledger, webhook, book, file, made, configuration, now)
     known = {webhook.options.name for webhook in webhooks}
     lost = [outgoing for outgoing in book.outbox if outgoing.receiver not in known]
+    result = "the receiver is no longer configured"
     for one in lost:
-        result = "the receiver is no longer configured"
+        title = one.message.title
         made.append(
-            ledger.note(
-                _key(one), KIND, "failed", one.receiver, one.message.title, result, MOST_ATTEMPTS
-            )
+            ledger.note(_key(one), KIND, "failed", one.receiver, title, result, MOST_ATTEMPTS)
         )
     if lost:
-        _write_book(
-            file,
-            msgspec.structs.replace(
-                book, outbox=tuple(outgoing for outgoing in book.outbox if outgoing not in lost)
-            ),
-        )
+        _write_book(file, book.without(*lost))
     if problem is not None:
         raise problem
     if not dry_run:
@@ -176,8 +177,8 @@ def updated(
             ended.append(msgspec.structs.replace(open_ones.pop(place), ended=now))
     outbox = list(book.outbox)
     for webhook in webhooks:
-        for status, incidents in (("firing", begun), ("resolved", ended)):
-            outbox += _messages(webhook, "firing" if status == "firing" else "resolved", incidents)
+        outbox += _messages(webhook, "firing", begun)
+        outbox += _messages(webhook, "resolved", ended)
     return AlertBook(tuple(open_ones.values()), tuple(outbox))
 
 
@@ -211,9 +212,7 @@ def _deliver(
         made.append(record)
         if record.state == "failed" and record.attempt < MOST_ATTEMPTS:
             break
-        book = msgspec.structs.replace(
-            book, outbox=tuple(other for other in book.outbox if other is not one)
-        )
+        book = book.without(one)
         _write_book(file, book)
     return book
 

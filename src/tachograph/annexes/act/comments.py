@@ -12,6 +12,8 @@ from typing import Any
 import polars as pl
 
 from tachograph.annexes.act.ledger import ActionLedger, ActionRecord
+from tachograph.api.job_report import read_job
+from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ExportError, InputError, RefusedError, TachographError
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
@@ -30,6 +32,7 @@ KIND = "comment"
 RECENT = timedelta(days=7)  # older jobs are commented when they are named
 LIMIT_S = 30.0  # of a command of Slurm
 MOST_FAILURES = 3  # one after the other: Slurm is down, and each takes LIMIT_S
+MOST_COMMENTS = 200  # a round: others follow in the next one
 _READ = (
     *("job_key", "seq", "job_id", "display_id", "cluster", "user", "submit", "start", "end"),
     "time_precision_s",
@@ -73,11 +76,10 @@ class AdminComments:
                 f"job {_name(row)} is not in the accounting", where="sacct", do="see `sacct -j`"
             )
         if len(runs) > 1 or not _is_run(runs[0], row):
-            do = "check `sacct --duplicates -j`"
             raise RefusedError(
                 f"job {_name(row)} is another run in the accounting, or several",
                 where="sacct",
-                do=do,
+                do="check `sacct --duplicates -j`",
             )
         return self._sacct(row, "--format=AdminComment").strip()
 
@@ -127,10 +129,8 @@ class AdminComments:
         self, row: Mapping[str, Any], comment: str, options: Sequence[str], *, answer: bytes
     ) -> list[str]:
         """Raw ids of the jobs that sacctmgr would change; without -i it lists them and prompts."""
-        words, values = (
-            [*options, "modify", "job", "where", "jobid={job}"],
-            {"job": _name(row), "comment": comment},
-        )
+        words = [*options, "modify", "job", "where", "jobid={job}"]
+        values = {"job": _name(row), "comment": comment}
         if row["cluster"]:
             words, values = [*words, "cluster={cluster}"], {**values, "cluster": row["cluster"]}
         program = self._program("sacctmgr", answer=answer)
@@ -181,6 +181,27 @@ def ended_jobs(lake: Lake, *, now: datetime, delay: timedelta) -> list[dict[str,
     )
 
 
+def comment_ended(
+    ledger: ActionLedger, lake: Lake, configuration: Configuration, *, now: datetime
+) -> list[ActionRecord]:
+    """Write the comments of jobs that ended recently, if enabled; return the ledger lines.
+
+    Errors: those of `comment_jobs`.
+    """
+    options = configuration.act
+    if not options.comment:
+        return []
+    return comment_jobs(
+        ledger,
+        ended_jobs(lake, now=now, delay=COMMENT_DELAY),
+        lambda job_key: read_job(lake, job_key, now=now, configuration=configuration),
+        AdminComments(options.slurm_before),
+        url=configuration.serve.url,
+        dry_run=options.dry_run,
+        most=MOST_COMMENTS,
+    )
+
+
 def comment_jobs(
     ledger: ActionLedger,
     jobs: Sequence[Mapping[str, Any]],
@@ -200,8 +221,7 @@ def comment_jobs(
     made: list[ActionRecord] = []
     for row in jobs:
         key = f"{KIND}:{row['job_key']}"
-        last = ledger.last(key)
-        if last is not None and last.state != "begun" and not ledger.is_due(key, dry_run=dry_run):
+        if not ledger.is_due(key, dry_run=dry_run):
             continue
         if not made and not dry_run:
             comments.check()

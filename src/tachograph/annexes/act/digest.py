@@ -18,6 +18,7 @@ from tachograph.judge.ledger import in_ledger
 from tachograph.judge.usage import weekly_use
 from tachograph.lake.filters import lost_hours
 from tachograph.report.pages import environment
+from tachograph.report.tables import cut
 
 WIDTH = 72  # of the text
 LEAST_GPU_HOURS = 1.0  # lost or recovered in the week: less is not worth a mail
@@ -202,6 +203,11 @@ class Digest(Protocol):
         """Monday of the week."""
         ...
 
+    @property
+    def subject(self) -> str:
+        """The subject of the mail."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DigestTemplates:
@@ -258,8 +264,7 @@ def _shown(value: object) -> object:
 
 def _short(name: str | None) -> str:
     """A job's name on one line."""
-    shown = printable(name or "")
-    return shown if len(shown) <= _MOST_NAME else f"{shown[: _MOST_NAME - 1]}…"
+    return cut(printable(name or ""), _MOST_NAME)
 
 
 def _filled(paragraph: str, indent: str = "") -> FilledParagraph:

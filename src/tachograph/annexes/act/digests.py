@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from functools import partial
-from pathlib import Path
 
 import polars as pl
 
 from tachograph.annexes.act.digest import (
+    Digest,
     DigestTemplates,
     UserDigest,
     digest_week,
@@ -20,12 +18,10 @@ from tachograph.annexes.act.digest import (
     week_name,
 )
 from tachograph.annexes.act.ledger import ActionLedger, ActionRecord
-from tachograph.annexes.act.mail import Mail, Mailer
-from tachograph.annexes.act.unsubscribe import PATH, Unsubscribing
+from tachograph.annexes.act.mail import Mail, MailConnection, Mailer
+from tachograph.annexes.act.unsubscribe import OPT_OUT_FILE, Unsubscribing, read_opt_out
 from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.durable import replace_file
-from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.units import to_utc, zone
 from tachograph.judge.usage import USAGE_COLUMNS
 from tachograph.lake.delta import Lake
@@ -33,7 +29,6 @@ from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_consistently, read_verdicts, select_jobs
 
 KIND = "mail"
-OPT_OUT_FILE = "digest-opt-out"  # in the folder of state: users who get no digest, one a line
 SENT_FROM = (0, 7)  # day of the week and hour, in the time zone of the site
 WEEKS = 8  # before the reported one, with which it is compared
 
@@ -44,25 +39,31 @@ def due_week(now: datetime, configuration: Configuration) -> date | None:
     return digest_week(local) if (local.weekday(), local.hour) >= SENT_FROM else None
 
 
+def jobs_of_weeks(
+    lake: Lake, week: date, zone_name: str, users: Collection[str] = ()
+) -> tuple[pl.DataFrame, pl.Expr]:
+    """Return the jobs (USAGE_COLUMNS) that ended in a week or the WEEKS before, and which in it."""
+    begin, monday, end = (
+        to_utc(datetime.combine(day, time()), zone_name)
+        for day in (week - timedelta(weeks=WEEKS), week, week + timedelta(weeks=1))
+    )
+    wanted = JobFilter(users=tuple(users), since=begin, until=end)
+    columns = tuple(dict.fromkeys((*USAGE_COLUMNS, "seq", "end")))
+    jobs = select_jobs(lake, wanted, columns).jobs
+    ended = jobs.filter(pl.col("end").is_between(begin, end, closed="left"))
+    return ended, pl.col("end") >= monday
+
+
 def user_digests(
     lake: Lake, configuration: Configuration, week: date, *, users: Collection[str] = ()
 ) -> Iterator[UserDigest]:
     """Yield digests of users (default: all) with jobs that ended in a week, by name."""
     zone_name = configuration.site.time_zone
-    begin, end = (
-        to_utc(datetime.combine(day, time()), zone_name)
-        for day in (week - timedelta(weeks=WEEKS), week + timedelta(weeks=1))
-    )
-    monday = to_utc(datetime.combine(week, time()), zone_name)
-    wanted = JobFilter(users=tuple(users), since=begin, until=end)
-    columns = tuple(dict.fromkeys((*USAGE_COLUMNS, "seq", "end")))
 
     def read() -> tuple[pl.DataFrame, pl.DataFrame]:
-        chosen = select_jobs(lake, wanted, columns).jobs
-        jobs = chosen.filter(
-            pl.col("end") >= begin, pl.col("end") < end, pl.col("user").is_not_null()
-        )
-        return jobs, read_verdicts(lake, jobs.filter(pl.col("end") >= monday), REPORTED)
+        ended, of_week = jobs_of_weeks(lake, week, zone_name, users)
+        jobs = ended.filter(pl.col("user").is_not_null())
+        return jobs, read_verdicts(lake, jobs.filter(of_week), REPORTED)
 
     jobs, findings = read_consistently(lake, read)
     parts = jobs.partition_by("user", as_dict=True)
@@ -74,153 +75,88 @@ def user_digests(
 
 
 @dataclass(frozen=True, slots=True)
-class DigestMails:
-    """Sends digests as mails."""
+class DueDigest:
+    """A digest to be sent. key: of the action. target: a user, or an address `of_staff`."""
 
-    mailer: Mailer
-    templates: DigestTemplates
-    url: str = ""
-    unsubscribing: Unsubscribing | None = None
-
-    @classmethod
-    def of(cls, configuration: Configuration) -> DigestMails:
-        """Return the configured service. Errors: ConfigError."""
-        templates = DigestTemplates.of()
-        mailer, unsubscribing = Mailer.of(configuration.mail), Unsubscribing.of(configuration)
-        return cls(mailer, templates, configuration.serve.url, unsubscribing)
-
-    def mail(self, digest: UserDigest) -> Mail:
-        """Return the mail. Errors: ExportError without an address; ConfigError for a template."""
-        link = self.unsubscribing.link(digest.user) if self.unsubscribing else ""
-        text = self.templates.text(digest, url=self.url, unsubscribe=link)
-        html = self.templates.html(digest, url=self.url, unsubscribe=link)
-        return Mail(self.mailer.address(digest.user), digest.subject, text, html, link)
+    key: str
+    digest: Digest
+    target: str
+    why: str
+    of_staff: bool = False
 
 
 def send_digests(
-    ledger: ActionLedger, lake: Lake, configuration: Configuration, *, folder: Path, now: datetime
+    ledger: ActionLedger, lake: Lake, configuration: Configuration, *, now: datetime
 ) -> list[ActionRecord]:
-    """Send the due digests, or record a dry run; return the ledger lines.
+    """Send the due digests of users, or record a dry run; return the ledger lines.
 
-    Killed in between, a mail whose result is unknown is not sent again. Errors: ConfigError;
-    ExportError where the mail server cannot be reached, which is tried again in the next round.
+    Errors: those of `send_due`.
     """
     week = due_week(now, configuration) if "users" in configuration.act.digest else None
     if week is None:
         return []
-    dry_run, left_out = configuration.act.dry_run, read_opt_out(folder / OPT_OUT_FILE)
-    due, made = [], []
+    left_out = read_opt_out(ledger.folder / OPT_OUT_FILE)
+    due = []
     for digest in user_digests(lake, configuration, week):
-        last = ledger.last(digest_key(digest))
-        if digest.user in left_out or not digest.is_worth_sending:
-            continue
-        if (
-            last is None
-            or last.state == "begun"
-            or ledger.is_due(digest_key(digest), dry_run=dry_run)
-        ):
-            due.append(digest)
+        if digest.is_worth_sending and digest.user not in left_out:
+            change = "" if digest.change is None else f": {digest.change.title}"
+            key = f"digest:{week_name(week)}:{digest.user}"
+            due.append(DueDigest(key, digest, digest.user, f"{digest.subject}{change}"))
+    return send_due(ledger, configuration, due)
+
+
+def send_due(
+    ledger: ActionLedger, configuration: Configuration, digests: Iterable[DueDigest]
+) -> list[ActionRecord]:
+    """Send the digests that are due, each once, or record a dry run; return the ledger lines.
+
+    Killed in between, a mail whose result is unknown is not sent again. Errors: ConfigError;
+    ExportError where the mail server cannot be reached, which is tried again in the next round.
+    """
+    dry_run = configuration.act.dry_run
+    due = [one for one in digests if ledger.is_due(one.key, dry_run=dry_run)]
     if not due:
         return []
     if dry_run:
-        return [_once(ledger, digest, lambda: "", dry_run=True) for digest in due]
-    mails = DigestMails.of(configuration)
+        return [
+            ledger.once(one.key, KIND, str, target=one.target, why=one.why, dry_run=True)
+            for one in due
+        ]
+    mails, made = DigestMails.of(configuration, ledger), []
     with mails.mailer.connected() as connection:
-        for digest in due:
-            made.append(
-                _once(ledger, digest, partial(_send, mails, connection.send, digest), dry_run=False)
-            )
+        for one in due:
+            send = partial(mails.send, connection, one)
+            made.append(ledger.once(one.key, KIND, send, target=one.target, why=one.why))
             if connection.lost:
                 break
     return made
 
 
-def _send(mails: DigestMails, send: Callable[[Mail, str], str], digest: UserDigest) -> str:
-    return send(mails.mail(digest), digest_key(digest))
-
-
-def _once(
-    ledger: ActionLedger, digest: UserDigest, act: Callable[[], str], *, dry_run: bool
-) -> ActionRecord:
-    why = digest.subject if digest.change is None else f"{digest.subject}: {digest.change.title}"
-    return ledger.once(digest_key(digest), KIND, act, target=digest.user, why=why, dry_run=dry_run)
-
-
-def digest_key(digest: UserDigest) -> str:
-    """Return the key of the action: one a week and user."""
-    return f"digest:{week_name(digest.week)}:{digest.user}"
-
-
-# ---------------------------------------------------------------------------------------------- who gets no digest
-
-
-def read_opt_out(file: Path) -> frozenset[str]:
-    """Return the users in a file, one per line; none without a file.
-
-    Errors: ConfigError, and nothing is sent.
-    """
-    try:
-        return frozenset(
-            line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()
-        )
-    except FileNotFoundError:
-        return frozenset()
-    except (OSError, ValueError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else "it is not a text file"
-        raise ConfigError(
-            f"the list of users without digests cannot be read: {reason}", where=str(file)
-        ) from None
-
-
-def change_opt_out(file: Path, user: str, *, out: bool) -> None:
-    """Add or remove a user in the file, under a lock. Errors: ConfigError."""
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(
-            file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-    except OSError as problem:
-        raise ConfigError(
-            f"the list of users without digests cannot be written: {problem.strerror}",
-            where=str(file),
-        ) from None
-    with os.fdopen(descriptor):
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        users = read_opt_out(file)
-        if (user in users) != out:
-            write_opt_out(file, users | {user} if out else users - {user})
-
-
-def write_opt_out(file: Path, users: Collection[str]) -> None:
-    """Write the users; readers see the old file or the new one. Errors: ConfigError."""
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(file, "".join(f"{user}\n" for user in sorted(users)).encode(), mode=0o644)
-    except OSError as problem:
-        raise ConfigError(
-            f"the list of users without digests cannot be written: {problem.strerror}",
-            where=str(file),
-        ) from None
-
-
 @dataclass(frozen=True, slots=True)
-class OptOutLinks:
-    """Opt-out links: their tokens, and the list of opted-out users. path: route of the pages."""
+class DigestMails:
+    """Makes mails of digests."""
 
-    signed: Unsubscribing
-    file: Path
-    path: str = PATH
+    mailer: Mailer
+    templates: DigestTemplates
+    url: str
+    unsubscribing: Unsubscribing | None
 
-    def user(self, token: str) -> str | None:
-        """Return the user of a token; None for an invalid token."""
-        return self.signed.user(token)
+    @classmethod
+    def of(cls, configuration: Configuration, ledger: ActionLedger) -> DigestMails:
+        """Return the configured service. Errors: ConfigError."""
+        unsubscribing = Unsubscribing.of(configuration, ledger.folder)
+        mailer, templates = Mailer.of(configuration.mail), DigestTemplates.of()
+        return cls(mailer, templates, configuration.serve.url, unsubscribing)
 
-    def opt_out(self, user: str) -> None:
-        """Record that a user opts out. Errors: those of `change_opt_out`."""
-        change_opt_out(self.file, user, out=True)
+    def send(self, connection: MailConnection, due: DueDigest) -> str:
+        """Send a digest to staff at an address, to a user at theirs with a link to opt out.
 
-
-def opt_out_links(configuration: Configuration, folder: Path) -> OptOutLinks | None:
-    """Return the links; None without a key. `folder`: state. Errors: ConfigError for a bad key."""
-    signed = Unsubscribing.of(configuration)
-    return None if signed is None else OptOutLinks(signed, folder / OPT_OUT_FILE)
+        Errors: ExportError without an address, or if the mail is refused.
+        """
+        link, address = "", due.target
+        if not due.of_staff:
+            address = self.mailer.address(due.target)
+            link = self.unsubscribing.link(due.target) if self.unsubscribing else ""
+        text = self.templates.text(due.digest, url=self.url, unsubscribe=link)
+        html = self.templates.html(due.digest, url=self.url, unsubscribe=link)
+        return connection.send(Mail(address, due.digest.subject, text, html, link), due.key)

@@ -69,6 +69,14 @@ class LedgerIndex:
     last: dict[str, ActionRecord] = field(default_factory=dict)
     archived: datetime | None = None
 
+    def start_over(self, inode: int) -> None:
+        """Forget the lines: the file of this inode is another one."""
+        self.inode = inode
+        self.end = self.lines = 0
+        self.line = b""
+        self.begin = None
+        self.last.clear()
+
     def add(self, record: ActionRecord, line: bytes) -> None:
         """Add the next line."""
         self.begin = self.begin or record.t
@@ -121,14 +129,22 @@ class ActionLedger:
     ) -> None:
         os.close(self._descriptor)
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the ledger and of other state."""
+        return self.path.parent
+
     def last(self, key: str) -> ActionRecord | None:
         """Return the last line about a key."""
         return self._index.last.get(key)
 
     def is_due(self, key: str, *, dry_run: bool = False) -> bool:
-        """Return whether an action is due: not done, and not failed recently."""
+        """Return whether an action is due: not done, and not failed recently.
+
+        One that was interrupted is due, too: its result has to be noted, or it is repeated.
+        """
         last = self._index.last.get(key)
-        if last is None or (last.state == "would" and not dry_run):
+        if last is None or last.state == "begun" or (last.state == "would" and not dry_run):
             return True
         if last.state != "failed":
             return False
@@ -155,10 +171,9 @@ class ActionLedger:
         is unknown.
         """
         last, attempt = self._index.last.get(key), 1
-        interrupted = last is not None and last.state == "begun"
-        if last is not None and interrupted and not repeatable:
+        if last is not None and last.state == "begun" and not repeatable:
             return self.note(key, kind, "unknown", target, why, "interrupted", last.attempt)
-        if last is not None and not interrupted and not self.is_due(key, dry_run=dry_run):
+        if last is not None and not self.is_due(key, dry_run=dry_run):
             return last
         if last is not None and last.state in ("begun", "failed"):
             attempt = last.attempt + 1
@@ -214,10 +229,9 @@ class ActionLedger:
             return 0
         moving = self.path.with_name(f".{target.name}.{index.inode}")
         fresh = self.path.with_name(f".{LEDGER_FILE}.new")
-        count, descriptor = (
-            0,
-            os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600),
-        )
+        count = 0
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(fresh, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # whoever opens it by its name finds it locked
             with _file_of_owner(moving) as old, os.fdopen(os.dup(descriptor), "ab") as kept:
@@ -229,7 +243,7 @@ class ActionLedger:
                     stream.flush()
                     os.fsync(stream.fileno())
             if count:
-                sync_folder(self.path.parent)
+                sync_folder(self.folder)
                 fresh.replace(self.path)
         except OSError:
             os.close(descriptor)
@@ -242,7 +256,7 @@ class ActionLedger:
             return 0
         os.close(self._descriptor)
         self._descriptor = descriptor
-        sync_folder(self.path.parent)
+        sync_folder(self.folder)
         self._finish_archive()
         self._read()
         return count
@@ -258,26 +272,19 @@ class ActionLedger:
     def _finish_archive(self) -> None:
         """Finish an interrupted rotation: lines are archived once the ledger is a new file."""
         inode = os.fstat(self._descriptor).st_ino
-        for moving in self.path.parent.glob(f".{_ARCHIVE}*.jsonl.*"):
+        for moving in self.folder.glob(f".{_ARCHIVE}*.jsonl.*"):
             if moving.suffix == f".{inode}":
                 moving.unlink()
             else:
                 moving.replace(moving.with_name(moving.stem.removeprefix(".")))
-                sync_folder(self.path.parent)
+                sync_folder(self.folder)
 
     def _read(self) -> None:
         """Read the lines that are not in the index, and remove one that was cut off."""
         status, index = os.fstat(self._descriptor), self._index
         before = os.pread(self._descriptor, len(index.line), max(0, index.end - len(index.line)))
         if index.inode != status.st_ino or status.st_size < index.end or before != index.line:
-            index.inode, index.end, index.lines, index.line, index.begin = (
-                status.st_ino,
-                0,
-                0,
-                b"",
-                None,
-            )
-            index.last.clear()
+            index.start_over(status.st_ino)
         for record, line in _lines(self.path, begin=index.end, number=index.lines):
             index.add(record, line)
         if index.end < status.st_size:
@@ -345,11 +352,11 @@ def _lines(path: Path, *, begin: int = 0, number: int = 0) -> Iterator[tuple[Act
             with suppress(msgspec.DecodeError):
                 yield _DECODER.decode(line), line
                 continue
-            what, do = (
+            raise LakeError(
                 f"line {line_number} is not an action",
-                "move the file away, or repair the line",
+                where=str(path),
+                do="move the file away, or repair the line",
             )
-            raise LakeError(what, where=str(path), do=do)
 
 
 _DECODER = msgspec.json.Decoder(ActionRecord)

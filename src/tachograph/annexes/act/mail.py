@@ -74,11 +74,7 @@ class Mailer:
                 raise ConfigError(
                     "mail.user: no password is sent without TLS", do='write tls = "starttls"'
                 )
-            password = (
-                read_secret(options.password_file, "mail.password_file")
-                .decode("utf-8", "replace")
-                .strip()
-            )
+            password = read_secret_text(options.password_file, "mail.password_file")
         addresses = _read_addresses(Path(options.addresses)) if options.addresses else {}
         return cls(options, host, port, addresses, password)
 
@@ -86,8 +82,11 @@ class Mailer:
         """Return a user's address. Errors: ExportError without one."""
         address = self.addresses.get(user) or self.options.address.replace("{user}", user)
         if not is_address(address):
-            do = "check mail.address and mail.addresses"
-            raise ExportError("no address of this user is known", where=printable(user), do=do)
+            raise ExportError(
+                "no address of this user is known",
+                where=printable(user),
+                do="check mail.address and mail.addresses",
+            )
         return address
 
     def message(self, mail: Mail, key: str) -> EmailMessage:
@@ -173,6 +172,11 @@ class MailConnection:
                 f"the connection was lost: {_reason(problem)}", where=mail.to
             ) from None
         return str(message["Message-ID"])
+
+
+def read_secret_text(file: str, key: str) -> str:
+    """Return the text of a file of a secret, without the line end. Errors: ConfigError."""
+    return read_secret(file, key).decode("utf-8", "replace").strip()
 
 
 def _host_port(options: MailOptions) -> tuple[str, int]:

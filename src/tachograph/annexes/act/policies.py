@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -43,6 +43,7 @@ from tachograph.catalog.policies import ON_JOBS, PolicyOptions, matches
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.judge.culprit import find_culprit
 from tachograph.lake.delta import Lake
+from tachograph.lake.places import in_accounting, read_same_clusters
 from tachograph.lake.query import (
     SampleReader,
     read_gpus,
@@ -116,11 +117,10 @@ def policy_cases(
     ):
         holding.setdefault(key, set()).add(code)
     faults = any(policy.check == "failing_gpu" for policy in configuration.policy)
-    samples = (
-        SampleReader(lake).read_columns(now - WINDOW, HEALTH_COUNTERS)
-        if faults and jobs.height
-        else None
-    )
+    samples = None
+    if faults and jobs.height:
+        recorded = SampleReader(lake).read_columns(now - WINDOW, HEALTH_COUNTERS)
+        samples = in_accounting(recorded, read_same_clusters(lake))
     for summary in jobs.sort("start", "job_key").partition_by("job_key", maintain_order=True):
         job = summary.row(0, named=True)
         codes_of_job = holding.get(job["job_key"], set())
@@ -130,26 +130,20 @@ def policy_cases(
             yield _case(policy, job, exempt, codes_of_job, tables, samples, now)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class _Tables:
     """GPUs and minutes of a job, read when a policy first needs them."""
 
     lake: Lake
     job: pl.DataFrame
-    _gpus: pl.DataFrame | None = field(default=None, init=False)
-    _minutes: pl.DataFrame | None = field(default=None, init=False)
 
-    @property
+    @cached_property
     def gpus(self) -> pl.DataFrame:
-        if self._gpus is None:
-            self._gpus = read_gpus(self.lake, self.job)
-        return self._gpus
+        return read_gpus(self.lake, self.job)
 
-    @property
+    @cached_property
     def minutes(self) -> pl.DataFrame:
-        if self._minutes is None:
-            self._minutes = read_minutes(self.lake, self.job)
-        return self._minutes
+        return read_minutes(self.lake, self.job)
 
 
 def _case(
@@ -276,12 +270,7 @@ class _Acting:
         dry_run: bool,
     ) -> list[ActionRecord]:
         """Run one action, if it is due and the job is neither gone nor exempt."""
-        last = self.ledger.last(key)
-        if (
-            last is not None
-            and last.state != "begun"
-            and not self.ledger.is_due(key, dry_run=dry_run)
-        ):
+        if not self.ledger.is_due(key, dry_run=dry_run):
             return []
         why = case.why
         try:
@@ -301,11 +290,14 @@ class _Acting:
         ]
 
     def _answer(self, case: PolicyCase) -> str | None:
-        """Return why not to act on the job, or None if Slurm does not answer in this round."""
+        """Return why not to act on the job, or "".
+
+        None if Slurm does not answer in this round. Errors: RefusedError.
+        """
         if self.silent:
             return None
         try:
-            return self._left_alone(case)
+            job = self._run_of(case)
         except RefusedError:
             raise
         except InputError as problem:
@@ -313,10 +305,6 @@ class _Acting:
             if not _is_dry(case.policy, self.configuration):
                 self.problem = problem
             return None
-
-    def _left_alone(self, case: PolicyCase) -> str:
-        """Reason in Slurm's answer not to act, or "". Errors: InputError without an answer."""
-        job = self._run_of(case)
         return job if isinstance(job, str) else ""
 
     def _run_of(self, case: PolicyCase) -> SlurmJob | str:

@@ -6,143 +6,55 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from tachograph.annexes.act.advice_table import WrittenAdvice
+from tachograph.annexes.act.advice_table import advise_users
 from tachograph.annexes.act.alerts import send_alerts
-from tachograph.annexes.act.comments import (
-    COMMENT_DELAY,
-    AdminComments,
-    ReportOf,
-    comment_jobs,
-    ended_jobs,
-)
+from tachograph.annexes.act.comments import comment_ended
 from tachograph.annexes.act.digests import send_digests
-from tachograph.annexes.act.group_digests import Managers, VisibleTo, send_group_digests
-from tachograph.annexes.act.ledger import ActionLedger, ActionRecord, ActionState, LedgerIndex
+from tachograph.annexes.act.group_digests import send_group_digests
+from tachograph.annexes.act.ledger import ActionLedger, ActionRecord, LedgerIndex
 from tachograph.annexes.act.policies import apply_policies
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import LakeError, TachographError
-from tachograph.catalog.units import plural
+from tachograph.catalog.units import plural, text
 from tachograph.collect.systemd import NO_NOTIFIER, SystemdNotifier
 from tachograph.lake.delta import Lake
-from tachograph.report.job import JobReport
 
 STATUS_FILE = "act-status.json"
 
 
-@dataclass(frozen=True, slots=True)
-class ActApi:
-    """Functions from higher layers. report_of: a job's report; write_advice: all users' files.
+class Step(Protocol):
+    """Interface of a step."""
 
-    managers: who coordinates which accounts; visible: which jobs a manager may see.
-    """
-
-    report_of: Callable[[Lake, str], JobReport]
-    write_advice: Callable[[Lake], WrittenAdvice]
-    managers: Managers
-    visible: VisibleTo
+    def __call__(
+        self, ledger: ActionLedger, lake: Lake, configuration: Configuration, *, now: datetime
+    ) -> list[ActionRecord]:
+        """Do what is due; return the ledger lines. Errors: TachographError, OSError."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class ActRound:
-    """Input of a round. folder: ledger and state; api: functions of higher layers."""
-
-    lake: Lake
-    configuration: Configuration
-    folder: Path
-    now: datetime
-    api: ActApi
-
-
-Step = Callable[[ActionLedger, ActRound], list[ActionRecord]]
-
-
-def _digests(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
-    return send_digests(ledger, this.lake, this.configuration, folder=this.folder, now=this.now)
-
-
-def _alerts(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
-    return send_alerts(ledger, this.lake, this.configuration, folder=this.folder, now=this.now)
-
-
-def _policies(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
-    return apply_policies(ledger, this.lake, this.configuration, now=this.now)
-
-
-def _comments(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
-    options = this.configuration.act
-    if not options.comment:
-        return []
-    jobs = ended_jobs(this.lake, now=this.now, delay=COMMENT_DELAY)
-    report_of: ReportOf = partial(this.api.report_of, this.lake)
-    comments, url = AdminComments(options.slurm_before), this.configuration.serve.url
-    return comment_jobs(
-        ledger, jobs, report_of, comments, url=url, dry_run=options.dry_run, most=MOST_COMMENTS
-    )
-
-
-def _advice(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
-    """Write the advice files for sbatch; logged once a day, and after each failure."""
-    options = this.configuration.act
-    if not options.advice_folder:
-        return []
-    day = this.now.date().isoformat()
-    if options.dry_run:
-        return [
-            ledger.once(f"advice:{day}", "advice", str, target=options.advice_folder, dry_run=True)
-        ]
-    written = this.api.write_advice(this.lake)
-    last = ledger.last(f"advice:{day}")
-    if (
-        last is not None
-        and last.state == "done"
-        and not (written.written or written.removed or written.refused)
-    ):
-        return []
-    result = (
-        f"{written.written:,} written, {written.removed:,} removed, "
-        f"{len(written.refused):,} refused"
-    )
-    if written.refused:
-        result += ": only root, or a process with CAP_CHOWN, can write files for other users"
-    state: ActionState = "failed" if written.refused else "done"
-    return [ledger.note(f"advice:{day}", "advice", state, options.advice_folder, result=result)]
-
-
-def _group_digests(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
-    return send_group_digests(
-        ledger,
-        this.lake,
-        this.configuration,
-        folder=this.folder,
-        now=this.now,
-        managers=this.api.managers,
-        visible=this.api.visible,
-    )
-
-
-def _archive(ledger: ActionLedger, this: ActRound) -> list[ActionRecord]:
+def _archive(
+    ledger: ActionLedger, lake: Lake, configuration: Configuration, *, now: datetime
+) -> list[ActionRecord]:
     ledger.archive()
     return []
 
 
 STEPS: tuple[tuple[str, Step], ...] = (
-    ("alert", _alerts),
-    ("policy", _policies),
-    ("comment", _comments),
-    ("advice", _advice),
-    ("digest", _digests),
-    ("group digest", _group_digests),
+    ("alert", send_alerts),
+    ("policy", apply_policies),
+    ("comment", comment_ended),
+    ("advice", advise_users),
+    ("digest", send_digests),
+    ("group digest", send_group_digests),
     ("ledger", _archive),
 )
-MOST_COMMENTS = 200  # a round: others follow in the next one
 
 
 class StepResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -172,28 +84,32 @@ class RoundResult(msgspec.Struct, frozen=True):
 
 
 def act_once(
-    this: ActRound,
+    lake: Lake,
+    configuration: Configuration,
+    folder: Path,
+    *,
     clock: Callable[[], datetime],
     stopping: threading.Event | None = None,
     index: LedgerIndex | None = None,
 ) -> RoundResult:
     """Run every step once; a failing step does not stop the others.
 
-    index: what earlier rounds read of the ledger.
+    folder: ledger and state. index: what earlier rounds read of the ledger.
     """
-    results, index = [], LedgerIndex() if index is None else index
+    now, results = clock(), []
+    index = LedgerIndex() if index is None else index
     for name, step in STEPS:
         if stopping is not None and stopping.is_set():
             break
         try:
             # opened for a step alone: other commands act too, on the same ledger
-            with ActionLedger(this.folder, clock=clock, index=index) as ledger:
-                made = step(ledger, this)
+            with ActionLedger(folder, clock=clock, index=index) as ledger:
+                made = step(ledger, lake, configuration, now=now)
             results.append(StepResult(name, dict(Counter(record.state for record in made))))
         except (TachographError, OSError) as problem:
             results.append(StepResult(name, problem=str(problem)))
-    result = RoundResult(this.now, this.configuration.act.dry_run, tuple(results))
-    _write_status(this.folder, result)
+    result = RoundResult(now, configuration.act.dry_run, tuple(results))
+    _write_status(folder, result)
     return result
 
 
@@ -201,7 +117,6 @@ def act(
     open_lake: Callable[[], Lake],
     configuration: Configuration,
     folder: Path,
-    api: ActApi,
     *,
     clock: Callable[[], datetime],
     stopping: threading.Event,
@@ -215,22 +130,23 @@ def act(
     rounds, lake, index = 0, None, LedgerIndex()
     notifier.notify("READY=1")
     while not stopping.is_set():
-        now = clock()
         try:
             lake = lake or open_lake()
             result = act_once(
-                ActRound(lake, configuration, folder, now, api), clock, stopping, index
+                lake, configuration, folder, clock=clock, stopping=stopping, index=index
             )
         except LakeError as problem:
-            result = RoundResult(
-                now, configuration.act.dry_run, (StepResult("lake", problem=str(problem)),)
-            )
+            missing = StepResult("lake", problem=str(problem))
+            result = RoundResult(clock(), configuration.act.dry_run, (missing,))
             _write_status(folder, result)
         if any(step.problem for step in result.steps):
             lake = None
         rounds += 1
         notifier.notify("WATCHDOG=1", f"STATUS={result.line}")
-        if rounds == 1 or any(step.states or step.problem for step in result.steps):
+        if rounds == 1:
+            # Later rounds without actions are not reported: the first says that this is normal.
+            say(f"{result.line}; a round every {text(configuration.act.interval_s, 's')}")
+        elif any(step.states or step.problem for step in result.steps):
             say(result.line)
         _wait(stopping, configuration.act.interval_s, notifier)
     notifier.notify("STOPPING=1")

@@ -25,7 +25,8 @@ from tachograph.annexes.act.alert_message import (
     alert_matrix,
     alert_slack,
 )
-from tachograph.catalog.config import WebhookOptions, read_secret
+from tachograph.annexes.act.mail import read_secret_text
+from tachograph.catalog.config import WebhookOptions
 from tachograph.catalog.errors import ConfigError, ExportError, UnreachableError
 from tachograph.catalog.secrets import redacted, remember_secrets
 from tachograph.catalog.units import printable
@@ -56,9 +57,7 @@ class Webhook:
             raise ConfigError(f"{key}: not one of url and url_file", do="write one of them")
         url = options.url
         if options.url_file:
-            url = (
-                read_secret(options.url_file, f"{key}: url_file").decode("utf-8", "replace").strip()
-            )
+            url = read_secret_text(options.url_file, f"{key}: url_file")
         _remember_address(url)
         _check_url(url, key)
         if options.format == "matrix" and not (options.room.startswith("!") and options.token_file):
@@ -77,11 +76,7 @@ class Webhook:
             )
         token = ""
         if options.token_file:
-            token = (
-                read_secret(options.token_file, f"{key}: token_file")
-                .decode("utf-8", "replace")
-                .strip()
-            )
+            token = read_secret_text(options.token_file, f"{key}: token_file")
             if not token.isascii() or not token.isprintable():
                 raise ConfigError(
                     f"{key}: token_file has no token",

@@ -126,7 +126,7 @@ COUNTER_SETS: Mapping[str, tuple[str, ...] | None] = MappingProxyType(
 # what hosts count varies more than what GPUs do; no ground truth is planted for whether it is
 # steady
 WITHOUT_TRUTH = ("stable_host",)
-_CODE_OF = {"yes": YES, "no": NO, "unknown": UNDECIDED}
+ANSWERS = {"yes": YES, "no": NO, "unknown": UNDECIDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def accuracies(truth: pl.DataFrame, verdicts: pl.DataFrame) -> tuple[ClassAccura
         if called.is_empty():
             continue
         answers = (
-            called.get_column("verdict").replace_strict(_CODE_OF, return_dtype=pl.Int8).to_numpy()
+            called.get_column("verdict").replace_strict(ANSWERS, return_dtype=pl.Int8).to_numpy()
         )
         of_class = np.asarray(called.get_column("truth").to_numpy(), np.bool_)
         found.append(

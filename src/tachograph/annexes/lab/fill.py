@@ -13,7 +13,7 @@ from tachograph.catalog import config
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.sources import ldms
-from tachograph.sources.registry import SOURCES, load_source
+from tachograph.sources.registry import find_source, load_source
 
 
 def fill(
@@ -51,8 +51,7 @@ def fill(
 
 def _ingest(lake: Lake, cluster: SimulatedCluster, source: str, file: Path, *more: str) -> None:
     """Ingest like `tachograph ingest SOURCE FILE` with the configuration of the cluster."""
-    entry = next(entry for entry in SOURCES if entry.name == source)
-    module = load_source(entry)
+    module = load_source(find_source(source))
     parser = argparse.ArgumentParser()
     module.add_options(parser)
     options = parser.parse_args([str(file), *more])

@@ -11,7 +11,6 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from tachograph.annexes.lab.figures.dataset import (
-    FILTER_REASONS,
     Dataset,
     JobSet,
     RecordedSamples,
@@ -39,7 +38,6 @@ from tachograph.annexes.lab.study_files import WrittenStudy, write_study
 from tachograph.api.choices import JobChoice, Names, check_names, described, several
 from tachograph.api.open_lake import OpenLake
 from tachograph.api.representation import preformatted
-from tachograph.catalog.columns import must_exist
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import GPU_SAMPLES, JOB_GPUS, JOB_MINUTES, PIPES
@@ -50,7 +48,7 @@ from tachograph.lake.describe import describe_tables
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.state import is_stale
-from tachograph.pipeline.windows import spatial_imbalance, with_gpus_held
+from tachograph.pipeline.windows import WINDOW_GPU_COLUMNS, spatial_imbalance, with_gpus_held
 from tachograph.report.lines import to_text
 
 WINDOWS_MIN = (1, 5, 15, 30)
@@ -88,8 +86,6 @@ def settings_of(
             raise UsageError(
                 f"no {what} {given!r}", do=f"use {', '.join(str(one) for one in known if one)}"
             )
-    no_filter = several(options.get("no_filter"))
-    must_exist(no_filter, tuple(FILTER_REASONS), what="filter", error=UsageError)
     return StudySettings(
         StudyOptions(
             pipe=pipe,
@@ -100,7 +96,7 @@ def settings_of(
         analysis,
         configuration.filters,
         described(wanted, configuration.site.time_zone),
-        no_filter,
+        several(options.get("no_filter")),
     )
 
 
@@ -276,10 +272,11 @@ class LakeStudy:
         if window_s == analysis.window_s:
             return None
         with lake_errors(self.lake.location):
-            held = self._held(jobs).select("job_key", "seq").collect()
+            held = self._held(jobs).select(WINDOW_GPU_COLUMNS).collect()
             return spatial_imbalance(
                 query.scan_rows(self.lake, JOB_MINUTES, jobs),
                 with_gpus_held(jobs, held),
+                held,
                 window_s=window_s,
                 count_zero_windows=analysis.count_zero_windows,
             )

@@ -14,10 +14,9 @@ from tachograph.annexes.lab.figures.numbers import FigureNumbers
 from tachograph.annexes.lab.figures.registry import FORMATS
 from tachograph.annexes.lab.figures.study import Progress
 from tachograph.annexes.lab.study import json_text
-from tachograph.annexes.lab.study_files import check_formats, csv_of, writable
-from tachograph.catalog.units import text
+from tachograph.annexes.lab.study_files import check_formats, move, writable
+from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.version import __version__
-from tachograph.judge.workload.classes import AXES, AXIS_NAMES
 from tachograph.report.json_values import json_values
 
 
@@ -59,19 +58,6 @@ def radar_json(report: RadarReport, files: Sequence[str] = ()) -> dict[str, Any]
     )
 
 
-def radar_rows(
-    report: RadarReport, *, at_most: int
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the profiles as a table of text: headings and rows; a dash: not measured."""
-    profiles = report.profiles.tables["profiles"].head(at_most)
-    rows = []
-    for row in profiles.iter_rows(named=True):
-        fractions = [text(row[axis], "fraction") for axis in AXES]
-        rows.append((str(row["name"]), f"{row['jobs']:,}", *fractions))
-    headings = (str(report.profiles.facts["by"]), "jobs", *(AXIS_NAMES[axis] for axis in AXES))
-    return headings, rows
-
-
 def write_radar(
     report: RadarReport,
     folder: Path,
@@ -94,9 +80,8 @@ def write_radar(
             style.save(radar.draw(numbers), aside, f"{stem}_grid", formats)
             drawn += 1
             for part, table in numbers.tables.items():
-                (aside / f"{stem}.{part}.csv").write_text(csv_of(table), encoding="utf-8")
+                (aside / f"{stem}.{part}.csv").write_text(table_csv(table), encoding="utf-8")
         files = sorted({*(file.name for file in aside.iterdir()), "radar.json"})
         (aside / "radar.json").write_text(json_text(radar_json(report, files)), encoding="utf-8")
-        for name in files:
-            (aside / name).replace(folder / name)
+        move(aside, folder, files)
     return tuple(files)

@@ -90,10 +90,22 @@ def choice_sentence(report: StudyReport) -> str:
 
 def caption(figure: MadeFigure) -> str:
     """Return what stands under a figure."""
-    missing = "".join(f" Not drawn: {counter}." for counter in figure.missing)
-    shown, jobs = figure.shown_jobs, figure.numbers.jobs
-    of = f"{shown:,} of the {count_jobs(jobs)}" if shown < jobs else f"all {count_jobs(jobs)}"
-    return f"Figure {figure.entry.number}. {figure.entry.title}. From {of} of the study.{missing}"
+    entry, numbers = figure.entry, figure.numbers
+    shown, jobs = figure.shown_jobs, numbers.jobs
+    sentences = [f"Figure {entry.number}. {entry.title}."]
+    if not shown:
+        sentences.append(f"From none of the {count_jobs(jobs)} of the study.")
+    elif shown == jobs:
+        sentences.append(f"From all {count_jobs(jobs)} of the study.")
+    else:
+        sentences.append(f"From {shown:,} of the {count_jobs(jobs)} of the study.")
+        if entry.left_out:
+            sentences.append(f"Left out: {count_jobs(jobs - shown)} {entry.left_out}.")
+    fewest, most = numbers.number("least_jobs"), numbers.number("most_jobs")
+    if fewest is not None and most is not None and fewest < most:
+        sentences.append(f"Each pair of counters: from the jobs with both, {fewest:,.0f} or more.")
+    sentences += [f"Not drawn: {part}." for part in figure.missing]
+    return " ".join(sentences)
 
 
 def methods(settings: StudySettings) -> tuple[tuple[str, str], ...]:

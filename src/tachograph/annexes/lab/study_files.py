@@ -5,27 +5,22 @@ Each file appears whole, or nothing does.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
-import polars as pl
-from jinja2 import Environment
 from markupsafe import Markup
 
 from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.inline_svg import inlined
 from tachograph.annexes.lab.figures.registry import FORMATS, QUESTIONS
 from tachograph.annexes.lab.figures.study import MadeFigure, Progress, StudyReport
-from tachograph.annexes.lab.figures.style import PAGE_IN
 from tachograph.annexes.lab.study import (
     NOT_ANSWERED,
     caption,
@@ -48,17 +43,15 @@ from tachograph.report.pages import environment
 _WIDTH = re.compile(rb'<svg [^>]*?width="([\d.]+)pt"')
 
 
-Picture = tuple[str, bytes]  # svg or png, and the file
-
-
-def study_html(report: StudyReport, pictures: Mapping[str, Picture]) -> str:
-    """Return the page. `pictures`: the drawn figures."""
+def study_html(report: StudyReport, pictures: Mapping[str, bytes]) -> str:
+    """Return the page. `pictures`: the drawn figures as SVG."""
 
     def picture(figure: MadeFigure) -> Markup:
-        name = figure.entry.name
-        return _picture(report, name, *pictures[name]) if name in pictures else Markup("")
+        content = pictures.get(figure.entry.name)
+        return Markup("") if content is None else _picture(figure, content)
 
-    return _study_environment().get_template("study.html.j2").render(study_values(report, picture))
+    values = study_values(report, picture)
+    return environment(__package__).get_template("study.html.j2").render(values)
 
 
 def study_values(report: StudyReport, picture: Callable[[MadeFigure], Markup]) -> dict[str, Any]:
@@ -85,47 +78,37 @@ def study_values(report: StudyReport, picture: Callable[[MadeFigure], Markup]) -
     }
 
 
-def draw_study(report: StudyReport, progress: Progress | None = None) -> dict[str, Picture]:
-    """Return the drawn figures of a study: SVG, or PNG where SVG would be large."""
+def draw_study(report: StudyReport, progress: Progress | None = None) -> dict[str, bytes]:
+    """Return the drawn figures of a study as SVG."""
     drawn = [figure for figure in report.figures if figure.drawn]
+    pictures = {}
     with TemporaryDirectory(prefix="tachograph-") as folder:
         for place, figure in enumerate(drawn):
             if progress:
                 progress(f"draw {figure.entry.name}", place, len(drawn))
-            style.save(figure.draw(), Path(folder), figure.entry.stem, ["svg"])
-        return _pictures(report, Path(folder), ["svg"])
+            (file,) = style.save(figure.draw(), Path(folder), figure.entry.stem, ["svg"])
+            pictures[figure.entry.name] = file.read_bytes()
+    return pictures
 
 
-def _picture(report: StudyReport, name: str, suffix: str, content: bytes) -> Markup:
+def _picture(figure: MadeFigure, content: bytes) -> Markup:
     """A figure as a page element at its usual width."""
-    (title,) = (figure.entry.title for figure in report.figures if figure.entry.name == name)
-    if suffix == "svg":
-        drawn = Markup(
-            inlined(content.decode(), name=name, label=title, colours=style.PAGE_COLOURS)
-        )
-    else:
-        source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-        drawn = Markup('<img src="{}" alt="{}">').format(source, title)
-    width = picture_width(suffix, content)
+    name, title = figure.entry.name, figure.entry.title
+    svg = inlined(content.decode(), name=name, label=title, colours=style.PAGE_COLOURS)
+    width = picture_width(content)
     return Markup('<div class="picture" style="width: {}%; --share: {}">{}</div>').format(
-        width, width / 100, drawn
+        width, width / 100, Markup(svg)
     )
 
 
-def picture_width(suffix: str, content: bytes) -> int:
-    """Return a picture's width in percent of the page; 100 for two columns of a paper."""
-    found = _WIDTH.search(content[:2000]) if suffix == "svg" else None
-    share = float(found[1]) / (72 * PAGE_IN) if found else 1.0
+def picture_width(content: bytes) -> int:
+    """Return the width of an SVG in percent of the page; 100 for two columns of a paper."""
+    found = _WIDTH.search(content[:2000])
+    share = float(found[1]) / (72 * style.PAGE_IN) if found else 1.0
     return round(100 * min(1.0, share))
 
 
-@cache
-def _study_environment() -> Environment:
-    return environment(__package__)
-
-
 PAGES = ("study.md", "study.html", "study.json")
-LARGEST_SVG = 400_000  # bytes; a larger one is shown in the page as PNG
 _OF_A_FIGURE = re.compile(r"\d\d_\w+(\.\w+)?\.(pdf|svg|png|json|csv)")
 
 
@@ -154,12 +137,14 @@ def write_study(
     format; ExportError if writing fails.
     """
     formats = check_formats(formats)
+    pictures = {}
     with writable(folder) as aside:
         for place, figure in enumerate(report.figures):
             if progress:
                 progress(f"draw {figure.entry.name}", place, len(report.figures))
-            _write_figure(figure, aside, formats)
-        pictures = _pictures(report, aside, formats)
+            _write_numbers(figure, aside)
+            if figure.drawn:
+                pictures[figure.entry.name] = _draw_files(figure, aside, formats)
         (aside / "study.md").write_text(study_markdown(report, formats), encoding="utf-8")
         (aside / "study.html").write_text(study_html(report, pictures), encoding="utf-8")
         files = sorted({*(file.name for file in aside.iterdir()), *PAGES})
@@ -201,7 +186,7 @@ def writable(folder: Path) -> Iterator[Path]:
     """
     check_folder(folder)
     made = not folder.exists()
-    with _export_errors(folder):
+    try:
         folder.mkdir(parents=True, exist_ok=True)
         aside = Path(mkdtemp(prefix=".study-", dir=folder))
         try:
@@ -210,18 +195,6 @@ def writable(folder: Path) -> Iterator[Path]:
             shutil.rmtree(aside, ignore_errors=True)
             if made and not any(folder.iterdir()):
                 folder.rmdir()
-
-
-def move(aside: Path, folder: Path, names: Iterable[str]) -> None:
-    """Move complete files from a folder of `writable` to their destination."""
-    for name in names:
-        (aside / name).replace(folder / name)
-
-
-@contextmanager
-def _export_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
     except OSError as problem:
         raise ExportError(
             f"cannot be written: {problem.strerror or problem}",
@@ -230,50 +203,26 @@ def _export_errors(folder: Path) -> Iterator[None]:
         ) from problem
 
 
-def _write_figure(figure: MadeFigure, folder: Path, formats: Sequence[str]) -> None:
+def move(aside: Path, folder: Path, names: Iterable[str]) -> None:
+    """Move complete files from a folder of `writable` to their destination."""
+    for name in names:
+        (aside / name).replace(folder / name)
+
+
+def _write_numbers(figure: MadeFigure, folder: Path) -> None:
     stem = figure.entry.stem
     (folder / f"{stem}.json").write_text(json_text(figure_json(figure)), encoding="utf-8")
     for part, table in figure.numbers.tables.items():
-        (folder / f"{stem}.{part}.csv").write_text(csv_of(table), encoding="utf-8")
-    if figure.drawn:
-        style.save(figure.draw(), folder, stem, sorted({*formats, "svg"}))
+        (folder / f"{stem}.{part}.csv").write_text(table_csv(table), encoding="utf-8")
 
 
-def csv_of(table: pl.DataFrame) -> str:
-    """Return CSV: null is empty, lists are joined with `+`, text is safe in spreadsheets.
-
-    >>> csv_of(pl.DataFrame({"pipes": [["fp64", "tensor"], []], "jobs": [3, None]}))
-    'pipes,jobs\\nfp64+tensor,3\\n"",\\n'
-    """
-    return table_csv(table)
-
-
-def _pictures(
-    report: StudyReport, folder: Path, formats: Sequence[str]
-) -> dict[str, tuple[str, bytes]]:
-    """{figure: (suffix, content)} for the page; removes SVG drawn only for it."""
-    pictures = {}
-    for figure in report.figures:
-        if not figure.drawn:
-            continue
-        drawing = folder / f"{figure.entry.stem}.svg"
-        content = drawing.read_bytes()
-        if "svg" not in formats:
-            drawing.unlink()
-        pictures[figure.entry.name] = ("svg", content)
-        if len(content) > LARGEST_SVG:
-            pictures[figure.entry.name] = ("png", _png(figure, folder, formats))
-    return pictures
-
-
-def _png(figure: MadeFigure, folder: Path, formats: Sequence[str]) -> bytes:
-    """A figure as PNG, which is written unless it is there."""
-    file = folder / f"{figure.entry.stem}.png"
-    if not file.exists():
-        style.save(figure.draw(), folder, figure.entry.stem, ["png"])
-    content = file.read_bytes()
-    if "png" not in formats:
-        file.unlink()
+def _draw_files(figure: MadeFigure, folder: Path, formats: Sequence[str]) -> bytes:
+    """Write the drawing in each format; return the SVG, which stays only if it is one of them."""
+    style.save(figure.draw(), folder, figure.entry.stem, sorted({*formats, "svg"}))
+    drawing = folder / f"{figure.entry.stem}.svg"
+    content = drawing.read_bytes()
+    if "svg" not in formats:
+        drawing.unlink()
     return content
 
 

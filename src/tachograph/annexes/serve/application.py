@@ -12,7 +12,7 @@ from functools import partial
 from http import HTTPStatus
 from itertools import groupby
 from typing import Self
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -43,7 +43,7 @@ from tachograph.annexes.serve.snapshot import RETRY_S, NotReadyError, ServedLake
 from tachograph.annexes.serve.sums import PARAMETERS as SUMS_PARAMETERS
 from tachograph.annexes.serve.unsubscribe import unsubscribe_routes
 from tachograph.api.pages import Document, PageEntry
-from tachograph.api.parameters import JobParameters, read_parameters
+from tachograph.api.parameters import read_parameters
 from tachograph.api.viewer import NOBODY, Role, Viewer
 from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import (
@@ -58,7 +58,6 @@ from tachograph.catalog.units import printable
 from tachograph.report.pages import STATIC
 
 Handler = Callable[[Request], Awaitable[Response]]
-_AGAIN_S = "2"  # a page in progress is reloaded
 _AGAIN_FAILED_S = 20  # so is one of a failure
 # {error: status of its answer}, the most specific first
 STATUS: Mapping[type[TachographError], int] = {
@@ -162,7 +161,6 @@ def create_application(service: WebService) -> ASGIApp:
                 Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.name)
                 for entry in (*all_pages(), *DOCUMENTS)
             ),
-            Route("/job", _job_by_id),
             Mount(
                 "/static",
                 StaticFiles(packages=[("tachograph.annexes.serve", "static"), STATIC]),
@@ -230,14 +228,13 @@ def _page(service: WebService, entry: PageEntry) -> Handler:
                 "zone_name": view.zone_name,
             }
             content = module.content(view, parameters)
+            if isinstance(content, Document) and content.status != HTTPStatus.OK:
+                return Response(status_code=content.status, headers=content.headers)
             if isinstance(content, Document):
                 return _tagged(request, content.content, content.media_type, content.headers)
             values = {**about, **content}
             page = templates.render(entry.name, request, viewer, entry.title, values)
-            answer = _tagged(request, page.encode(), "text/html")
-            if values.get("pending") is not None:
-                answer.headers["refresh"] = _AGAIN_S
-            return answer
+            return _tagged(request, page.encode(), "text/html")
 
         return await service.lanes.run(sender, make)
 
@@ -284,16 +281,6 @@ def _endpoint(service: WebService, entry: Endpoint) -> Handler:
         )
 
     return handle
-
-
-async def _job_by_id(request: Request) -> Response:
-    """Redirect the search field to a job page. Errors: UsageError without an id."""
-    key = read_parameters(JobParameters, {}, request.query_params.multi_items()).key.strip()
-    if not key:
-        raise UsageError("no job is named", do="give the id of a job")
-    return RedirectResponse(
-        f"{request.scope.get('root_path', '')}/job/{quote(key, safe='')}", status_code=303
-    )
 
 
 def _tagged(
@@ -391,6 +378,8 @@ def _answer_problem(
         "status": status,
         "candidates": candidates,
         "row": error.row if isinstance(error, NotAnalyzedError) else None,
+        # What was asked for, to be corrected.
+        "asked": request.query_params.multi_items() if isinstance(error, UsageError) else (),
     }
     page = templates.render("problem", request, _viewer(request), title, values)
     return Response(page, status, headers, media_type="text/html")

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
 
 from tachograph.annexes.serve.cursors import CursorValue, decode_cursor, encode_cursor, no_cursor
+from tachograph.api.parameters import JobChoiceParameters, Word, says
 from tachograph.catalog.columns import FINDINGS_COLUMN, SEVERITY_COLUMN
-from tachograph.catalog.tables import JOB_SUMMARIES
-from tachograph.lake.filters import JOB_NAMES, JobFilter, answers_to, lost_hours
+from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JOB_NAMES, JobCondition, JobFilter, answers_to, lost_hours
 from tachograph.lake.resident import REPORTED_COUNT, WORST, CodedVerdict, ResidentJobs
 from tachograph.report.jobs import DEFAULT_SORT, JobsTable, build_jobs_table, check_jobs_columns
 
@@ -20,6 +22,27 @@ _KEY, _ROW, _VALUE = "job_key", "row", "value"
 # Read whichever columns are shown.
 _OF_EACH = frozenset((*JOB_NAMES, "seq", "as_of", *lost_hours().meta.root_names()))
 _ANSWERS_ROWS = 5_000  # whose findings are looked up at a time
+
+
+class JobListParameters(JobChoiceParameters, frozen=True, kw_only=True):
+    """Which jobs a list has, and their order."""
+
+    name: Annotated[Word, says("Part of the job's name, without regard to case.")] | None = None
+    node: Annotated[Word, says("A node on which it held a GPU.")] | None = None
+    gpu_model: Annotated[Word, says("Part of the model of its GPUs, such as A100.")] | None = None
+    gpus: Annotated[int, says("Number of its GPUs.")] | None = None
+    exit_code: Annotated[int, says("Exit code of its batch script.")] | None = None
+    sort: Annotated[Word, says("A column; `-` before it: descending.")] = DEFAULT_SORT
+
+    def job_filter(self, *, now: datetime, zone_name: str) -> JobFilter:
+        """Return the filter, without the node. Errors: UsageError for an invalid one."""
+        chosen = super().job_filter(now=now, zone_name=zone_name)
+        conditions = [
+            JobCondition(column, "~" if isinstance(value, str) else "=", value)
+            for column in ("name", "gpu_model", "gpus", "exit_code")
+            if (value := getattr(self, column)) is not None
+        ]
+        return replace(chosen, where=(*chosen.where, *conditions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +108,15 @@ class VisibleJobs:
         if self._newest is None and len(self):
             self._newest = self.rows(["as_of"]).select(pl.col("as_of").max()).item()
         return self._newest
+
+    def on_node(self, node: str | None, lake: Lake) -> VisibleJobs:
+        """Return those that held a GPU of a node, by job_gpus of the lake; None: all."""
+        if node is None:
+            return self
+        held = lake.scan(JOB_GPUS).filter(pl.col("node") == node).select(_KEY).unique()
+        rows = self._places(held.collect().to_series())
+        places = pl.int_range(self._resident.frame.height, dtype=pl.UInt32, eager=True)
+        return VisibleJobs(self._resident, places.is_in(rows.implode()))
 
     def count(self, wanted: JobFilter) -> int:
         """Return how many jobs a filter selects. Errors: as filter_jobs."""

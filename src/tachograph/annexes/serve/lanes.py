@@ -88,7 +88,8 @@ class Lanes:
                 answer = await asyncio.shield(future)
         except TimeoutError:
             what = f"the answer took longer than {self.request_s:g} s"
-            raise HTTPException(503, f"{what}: choose fewer jobs", {"Retry-After": "10"}) from None
+            what += ": try again when the machine is less busy, or choose fewer jobs"
+            raise HTTPException(503, what, {"Retry-After": "10"}) from None
         finally:
             lane.asked -= 1
         if isinstance(answer, Response) and len(answer.body) > self.answer_bytes:

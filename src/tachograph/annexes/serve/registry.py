@@ -37,6 +37,7 @@ PAGES: tuple[PageEntry, ...] = (
         module="tachograph.annexes.share.pages.job_kernels",
     ),
     PageEntry("/job/{key}/scores", "job_scores", "GPU scores of a job", Role.USER),
+    PageEntry("/search", "search", "Search", Role.USER),
     PageEntry("/compare", "compare", "Compare jobs", Role.USER),
     PageEntry("/findings", "findings", "Findings", Role.USER, "Findings", writes=Role.ADMIN),
     PageEntry("/user/{name}", "user", "User", Role.USER),
@@ -57,6 +58,7 @@ PAGES: tuple[PageEntry, ...] = (
     PageEntry("/rules", "rules", "Rules", Role.USER, "Rules"),
     PageEntry("/status", "status", "Status", Role.SUPPORT, "Status"),
     PageEntry("/node/{name}", "node", "Node", Role.USER),
+    PageEntry("/help", "help", "What the columns mean", Role.ANONYMOUS),
     PageEntry("/api/docs", "api_docs", "REST API", Role.USER, "API"),
 )
 # pages that are files, such as pictures: what their modules return is a Document

@@ -99,6 +99,11 @@ OF_FINDINGS = (
 )
 
 
+PAGE = TableColumn(
+    "page", pl.String(), "", "Address of its page, relative to that of the service.", None
+)
+
+
 def columns_schema(columns: tuple[TableColumn, ...]) -> Schema:
     """Return {column: its schema}, with unit and meaning, and the meaning of null.
 

@@ -64,7 +64,7 @@ T = TypeVar("T")
 A = ParamSpec("A")
 C = TypeVar("C", bound=JobChoiceParameters)
 _MOST_SCOPES = 64
-_MOST_REPORTS = 128  # of jobs, kept for the other tabs of their pages: 100 users, one each
+_MOST_REPORTS = 256  # kept for other tabs and visits: 100 users, a job and a sum each
 _MOST_FILE_MIB = 700  # of pages of files that stay resident
 _ALL = Viewer("", Role.SUPPORT)
 RECENT = timedelta(days=30)
@@ -117,7 +117,7 @@ class LakeMoment(Lake):
         self._versions = {table.name: lake.version(table) for table in (JOB_SUMMARIES, ANALYSES)}
         self.served = served
         self.jobs = jobs
-        self.reports: dict[tuple[Hashable, ...], JobReport] = {}  # of jobs shown lately
+        self.reports: dict[Hashable, Any] = {}  # of jobs and sums shown lately
         self._scopes: dict[str, VisibleJobs] = {}
         # Version of `jobs`, rows not analyzed.
         self._waiting: tuple[int, pl.DataFrame] | None = None
@@ -158,9 +158,9 @@ class View:
 
     clock: when the request came, UTC. opened: the lake as in notebooks, restricted to visible jobs;
     jobs: lists and sums of visible jobs. not_analyzed: accounting rows of visible jobs without
-    results yet. reports: of recently shown jobs. image_problem: why no image of the jobs can be
-    written, so that they are held in memory, or "". background: runs slow work by `made_by`, the
-    method `written` of the served lake.
+    results yet. reports: of recently shown jobs and sums. image_problem: why no image of the jobs
+    can be written, so that they are held in memory, or "". background: runs slow work by `made_by`,
+    the method `written` of the served lake.
     simulated: number of simulated GPUs shown live instead of real ones.
     """
 
@@ -170,7 +170,7 @@ class View:
     opened: OpenLake
     jobs: VisibleJobs
     not_analyzed: Callable[[], pl.DataFrame]
-    reports: dict[tuple[Hashable, ...], JobReport]
+    reports: dict[Hashable, Any]
     background: Background
     made_by: Callable[..., bytes]
     shared_objects: SharedObjects
@@ -198,14 +198,23 @@ class View:
 
     def job(self, job: str, *, cluster: str | None = None, run: int | None = None) -> JobPage:
         """Return the report of a visible job, cached per version. Errors: those of OpenLake."""
-        key = (self.viewer.scope, job, cluster, run)
-        report = self.reports.get(key)
+
+        def read() -> JobReport:
+            return self.opened.job(job, cluster=cluster, run=run).report
+
+        report = self.once((job, cluster, run), read)
+        return JobPage(dataclasses.replace(report, now=self.now))
+
+    def once(self, about: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` returns, kept for other requests of viewers of the same jobs."""
+        key = (self.viewer.scope, about)
+        report: T | None = self.reports.get(key)
         if report is None:
-            report = self.opened.job(job, cluster=cluster, run=run).report
+            report = make()
             while len(self.reports) >= _MOST_REPORTS:
                 self.reports.pop(next(iter(self.reports)), None)
             self.reports[key] = report
-        return JobPage(dataclasses.replace(report, now=self.now))
+        return report
 
     def made(
         self,
@@ -260,27 +269,49 @@ class View:
     ) -> T | Pending:
         """Return sums over the jobs of `which`: at once for thousands, else by `made`.
 
+        Either is computed once per version; times such as 7d are counted back from the hour.
+
         Errors: those of `made` and `job_filter`.
         """
         wanted = job_filter(which, now=self._hour, zone_name=self.zone_name)
         if not self.viewer.sums_only and self.jobs.count(wanted) <= MANY_JOBS:
-            return function(self, silent, *arguments, **named)
+            about = (function.__qualname__, repr((arguments, named)), repr(wanted))
+            return self.once(about, partial(function, self, silent, *arguments, **named))
         return self.made(function, *arguments, **named)
 
 
-def running_jobs(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return running jobs under each name of live sources: name, user, account, partition.
+def running_jobs(jobs: pl.DataFrame, everyone: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Return running jobs under each name of live sources: cluster, name, user, account, partition.
 
-    `jobs`: visible rows of job_summaries.
+    `jobs`: visible rows of job_summaries; `everyone`: those of all users, which decide in `several`
+    whether another cluster has a job of the name.
     """
+    named = _named_jobs(jobs, "user", "account", "partition")
+    others = named if everyone is None else _named_jobs(everyone)
+    clusters = others.group_by("name").agg(pl.col("cluster").n_unique().alias("clusters"))
+    several = clusters.filter(pl.col("clusters") > 1)["name"]
+    return named.with_columns(several=pl.col("name").is_in(several.implode()))
+
+
+def _named_jobs(jobs: pl.DataFrame, *columns: str) -> pl.DataFrame:
     mine = jobs.filter(pl.col("end").is_null())
-    columns = [pl.col(name) for name in ("user", "account", "partition")]
-    named = [mine.select(pl.col(name).alias("name"), *columns) for name in ("job_id", "display_id")]
-    return pl.concat(named).drop_nulls("name").unique("name", keep="first", maintain_order=True)
+    named = [
+        mine.select(pl.col(name).alias("name"), "cluster", *columns)
+        for name in ("job_id", "display_id")
+    ]
+    return (
+        pl.concat(named)
+        .drop_nulls("name")
+        .unique(["cluster", "name"], keep="first", maintain_order=True)
+    )
 
 
 def _running_jobs(view: View, _: Progress) -> pl.DataFrame:
-    return running_jobs(view.opened.jobs())
+    columns = ("job_id", "display_id", "cluster", "end")
+    everyone = view.opened.lake.of_all_jobs.latest(
+        JOB_SUMMARIES, columns, where=pl.col("end").is_null()
+    )
+    return running_jobs(view.opened.jobs(), everyone)
 
 
 def _of_view(

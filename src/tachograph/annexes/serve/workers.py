@@ -23,6 +23,9 @@ from tachograph.catalog.processes import python_command
 T = TypeVar("T")
 Progress: TypeAlias = Callable[[str, int, int], None]
 WAIT_S = 5.0  # for a worker, where all are at work
+# Of a report that no request waits for: its page shows how far it is, and completes itself.
+REPORT_S = 300.0
+_TRY_AGAIN = "try again when the machine is less busy, or choose fewer jobs"
 # Requests for a worker, each in a thread of the server: a further one is refused at once.
 _WAITING = 8
 
@@ -93,9 +96,7 @@ class Worker:
             self.connection.send(task)
             while True:
                 if not self.connection.poll(max(0.0, until - monotonic())):
-                    raise WorkerError(
-                        f"the answer took longer than {limit_s:g} s", do="choose fewer jobs"
-                    )
+                    raise WorkerError(f"the answer took longer than {limit_s:g} s", do=_TRY_AGAIN)
                 kind, value = self.connection.recv()
                 if kind == "progress":
                     progress(*value)
@@ -139,6 +140,8 @@ class Workers:
 
         Errors: those of the task; WorkerError where no worker is free, or a limit is reached.
         """
+        request_s = self.configuration.serve.request_s
+        limit_s = max(REPORT_S, request_s) if ending is None else request_s
         if not self._queue.acquire(blocking=ending is None):
             raise _busy()
         if not self._places.acquire(timeout=None if ending is None else self.wait_s):
@@ -148,7 +151,7 @@ class Workers:
             worker, answered, ending = self._take(), False, ending or Ending()
             try:
                 ending.attach(worker)
-                content = worker.answer(task, progress, self.configuration.serve.request_s)
+                content = worker.answer(task, progress, limit_s)
                 answered = True
             except TachographError as problem:
                 answered = not isinstance(problem, WorkerError)

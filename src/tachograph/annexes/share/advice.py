@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -28,6 +28,7 @@ from tachograph.annexes.share.partitions import (
     if_wide,
     on_share,
     on_slice,
+    over_members,
     shares_for,
     smallest_together,
 )
@@ -167,30 +168,45 @@ class SharingAdvice:
     safe: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class SharingCase:
     """Input of one piece of advice.
 
-    estimate: from measured demands. conservative: from `assumed`, the demands with unmeasured issue
-    slots assumed; equal if all were measured. members: kernels of each, with shares of its time,
-    where known; else `assumed` is its one member. others: for each member the share of time in
-    which another is busy. shared: the estimate under MPS with these shares of the SMs, None
-    unknown. missing: sentences on missing measurements. by_worst: the worst slowdowns decide, as
-    kernels of one were profiled, unless all kernels of all were and every pair is safe.
+    estimate: from measured demands, without any isolation. conservative: the same with
+    `settings.assumed_issue` in place of unmeasured issue slots; a sharing mode is advised only
+    where this is safe, too. members: kernels of each, with shares of its time, conservative. busy:
+    share 0..1 of its time in which each does anything at all; they are assumed to be independent: a
+    member is slowed for the share of its time in which another is busy. shared: the estimate under
+    MPS with these shares of the SMs. by_worst: the worst slowdowns decide, as kernels of one were
+    profiled, unless all kernels of all were and every pair is safe.
     """
 
     estimate: Estimate
     conservative: Estimate
     demands: tuple[Demand, ...]
-    assumed: tuple[Demand, ...]
     members: tuple[MixMembers, ...]
     gpu: GpuCapacity
     settings: InterferenceOptions
     calibration: Calibration
-    others: tuple[float, ...]
-    shared: Callable[[tuple[float, ...]], Estimate] | None = None
-    missing: tuple[str, ...] = ()
-    by_worst: bool = False
+    busy: tuple[float, ...]
+    same_user: bool
+    by_worst: bool
+    shared: Callable[[tuple[float, ...]], Estimate]
+
+    @cached_property
+    def assumed(self) -> tuple[Demand, ...]:
+        """The demands with unmeasured issue slots assumed."""
+        return tuple(issuing(demand, self.settings.assumed_issue) for demand in self.demands)
+
+    @cached_property
+    def others(self) -> tuple[float, ...]:
+        """For each member the share of time in which another is busy."""
+        return tuple(min(1.0, math.fsum(self.busy) - share) for share in self.busy)
+
+    @cached_property
+    def missing(self) -> tuple[str, ...]:
+        """Sentences on missing measurements."""
+        return tuple(dict.fromkeys((*self.estimate.unknown, *_unknown(self))))
 
     @property
     def unmeasured(self) -> list[str]:
@@ -222,7 +238,7 @@ class SharingCase:
                 and worst is not None
                 and member.worst_pair is not None
             ):
-                worst = max(worst, member.worst_pair)
+                worst = max(worst, member.worst_pair[0])
             known.append(worst)
         if self.unmeasured:
             return tuple(max(worst or 1.0, count) for worst in known)
@@ -307,12 +323,11 @@ def by_shares(case: SharingCase) -> SharingAdvice | str:
     if not conflicts or None in case.slowdowns or NOT_KEPT_APART & set(conflicts):
         return ""
     shares = shares_for(case.assumed)
-    estimate = None if case.shared is None else case.shared(shares)
-    outcomes = None if estimate is None else estimate.members
-    lost = _on_shares(case, shares, outcomes)
+    estimate = case.shared(shares)
+    lost = _on_shares(case, shares, estimate.members)
     wide = tuple(if_wide(demand, share) for demand, share in zip(case.demands, shares, strict=True))
-    unsure = estimate is not None and case.unsure(estimate)
-    assumed_lost = _unsure(case, lost, outcomes) if unsure and outcomes else lost
+    unsure = case.unsure(estimate)
+    assumed_lost = _unsure(case, lost, estimate.members) if unsure else lost
     conservative = _conservative(case.members, assumed_lost, wide)
     sentence = (
         f"MPS with parts of the SMs, {percents(shares)}, in proportion to what they need, so "
@@ -321,10 +336,9 @@ def by_shares(case: SharingCase) -> SharingAdvice | str:
     )
     if not case.acceptable(lost) or not case.acceptable(conservative):
         return sentence
-    worst = [outcome.worst for outcome in outcomes] if outcomes else conservative
     most = tuple(
-        worst if launches_known(members) else wide
-        for members, worst, wide in zip(case.members, worst, wide, strict=True)
+        outcome.worst if launches_known(members) else if_all_wide
+        for members, outcome, if_all_wide in zip(case.members, estimate.members, wide, strict=True)
     )
     return SharingAdvice(
         "mps_share", shares, (sentence,), case.missing, lost, conservative, most, conflicts[0]
@@ -332,14 +346,14 @@ def by_shares(case: SharingCase) -> SharingAdvice | str:
 
 
 def _on_shares(
-    case: SharingCase, shares: tuple[float, ...], outcomes: Sequence[CorunOutcome] | None
+    case: SharingCase, shares: tuple[float, ...], outcomes: Sequence[CorunOutcome]
 ) -> Slowdowns:
     """Return the loss of each on its SM share, at all times: a share is fixed."""
     own = [
-        _of_members(members, partial(on_share, share=share, gpu=case.gpu))
+        over_members(members, partial(on_share, share=share, gpu=case.gpu))
         for members, share in zip(case.members, shares, strict=True)
     ]
-    return tuple(own) if outcomes is None else tuple(map(_on_its_own, case.members, outcomes, own))
+    return tuple(map(_on_its_own, case.members, outcomes, own))
 
 
 def _unsure(case: SharingCase, lost: Slowdowns, outcomes: Sequence[CorunOutcome]) -> Slowdowns:
@@ -350,18 +364,6 @@ def _unsure(case: SharingCase, lost: Slowdowns, outcomes: Sequence[CorunOutcome]
             slowdown += share * ((outcome.worst or 1.0) - (outcome.slowdown or 1.0))
         slowdowns.append(slowdown)
     return tuple(slowdowns)
-
-
-def _of_members(members: MixMembers, lost: Callable[[Demand], float | None]) -> float | None:
-    """Return the mean slowdown over a member's kernels by time; None if one is unknown."""
-    found = [
-        (share, slowdown) for share, demand in members if (slowdown := lost(demand)) is not None
-    ]
-    return (
-        math.fsum(share * slowdown for share, slowdown in found)
-        if len(found) == len(members)
-        else None
-    )
 
 
 def _on_its_own(members: MixMembers, outcome: CorunOutcome, own: float | None) -> float | None:
@@ -425,7 +427,7 @@ def _fits(case: SharingCase, demand: Demand, members: MixMembers, profile: MigPr
 
 
 def _on_slice(case: SharingCase, members: MixMembers, profile: MigProfile) -> float | None:
-    return _of_members(
+    return over_members(
         members, partial(on_slice, profile=profile, gpu=case.gpu, calibration=case.calibration)
     )
 
@@ -507,56 +509,8 @@ def _by_width(case: SharingCase, lost: Slowdowns, conservative: Slowdowns) -> st
     )
 
 
-def advise(
-    estimate: Estimate,
-    demands: Sequence[Demand],
-    *,
-    gpu: GpuCapacity,
-    settings: InterferenceOptions,
-    conservative: Estimate | None = None,
-    calibration: Calibration | None = None,
-    members: Sequence[MixMembers] | None = None,
-    busy: Sequence[float] | None = None,
-    same_user: bool = True,
-    by_worst: bool = False,
-    shared: Callable[[tuple[float, ...]], Estimate] | None = None,
-) -> SharingAdvice:
-    """Return how `demands` should share `gpu`, `estimate` is that without any isolation.
-
-    `conservative`: the same with `settings.assumed_issue` in place of unmeasured issue slots; a
-    sharing mode is advised only where this is safe, too. By default nothing is assumed. `members`:
-    kernels of each, with shares of its time, conservative; by default each is one. `busy`: share
-    0..1 of its time in which each does anything at all (1: always); they are assumed to be
-    independent: a member is slowed for the share of its time in which another is busy. `by_worst`:
-    expected values are from profiled kernels of one at least, so that where `estimate` is not safe,
-    or issue slots are assumed, the worst slowdown of each decides. `shared`: the estimate under MPS
-    with these shares of the SMs; without it every kernel is assumed to spread evenly over fewer
-    SMs.
-
-    >>> from tachograph.annexes.share.demand import CorunOutcome
-    >>> two = [Demand(name=name, cycles={"issue": 0.2}, dram=0.1, hbm_bytes=4e9) for name in "ab"]
-    >>> alone = Estimate(tuple(CorunOutcome(name, 1.0, 1.0, None) for name in "ab"), {"issue": 0.4}, 2.0, 1.0, True, ())
-    >>> advise(alone, two, gpu=GpuCapacity(name="A100 SXM 40GB", hbm_bytes=40e9), settings=InterferenceOptions()).mode
-    'mps'
-    """
-    shares = tuple(busy) if busy is not None else (1.0,) * len(demands)
-    assumed = tuple(issuing(demand, settings.assumed_issue) for demand in demands)
-    if members is None:
-        members = [((1.0, demand),) for demand in assumed]
-    case = SharingCase(
-        estimate=estimate,
-        conservative=conservative or estimate,
-        demands=tuple(demands),
-        assumed=assumed,
-        members=tuple(members),
-        gpu=gpu,
-        settings=settings,
-        calibration=calibration or Calibration(),
-        others=tuple(min(1.0, math.fsum(shares) - share) for share in shares),
-        shared=shared,
-        missing=tuple(dict.fromkeys((*estimate.unknown, *_unknown(demands, gpu, settings)))),
-        by_worst=by_worst,
-    )
+def advise(case: SharingCase) -> SharingAdvice:
+    """Return how the members of a case should share a GPU."""
     room, fits = _memory(case)
     if not fits:
         return SharingAdvice("no", None, (room,), case.missing, binding="hbm")
@@ -564,22 +518,22 @@ def advise(
     for way in (by_mps, by_shares, by_slices, in_turn):
         advice = way(case)
         if isinstance(advice, SharingAdvice):
-            needs_one_user = advice.mode in ("mps", "mps_share") and not same_user
+            needs_one_user = advice.mode in ("mps", "mps_share") and not case.same_user
             cautions = (MPS_OF_ONE_USER,) if needs_one_user else ()
             return replace(advice, why=(*passed, *advice.why), cautions=cautions)
         if advice:
             passed.append(advice)
-    last = f"No sharing mode is expected to keep all of them below {times(settings.max_slowdown)}."
+    limit = times(case.settings.max_slowdown)
+    last = f"No sharing mode is expected to keep all of them below {limit}."
     slowdowns, most = case.slowdowns, case.decisive
     return SharingAdvice(
         "no", None, (*passed, last), case.missing, slowdowns, most, case.worst, case.binding
     )
 
 
-def _unknown(
-    demands: Sequence[Demand], gpu: GpuCapacity, settings: InterferenceOptions
-) -> list[str]:
+def _unknown(case: SharingCase) -> list[str]:
     """Decisive values that were not measured, a sentence each."""
+    demands = case.demands
     sentences = []
     unmeasured = [demand for demand in demands if "issue" not in demand.cycles]
     if unmeasured:
@@ -589,13 +543,13 @@ def _unknown(
         least = percents([issued_at_least(demand) for demand in unmeasured])
         sentences.append(
             f"Issue slots{whose} were not measured: pipes need at least {least}, and may need "
-            f"more; {text(settings.assumed_issue, 'fraction')} are assumed for "
+            f"more; {text(case.settings.assumed_issue, 'fraction')} are assumed for "
             f"{'each' if len(unmeasured) > 1 else 'it'}. "
             f"{PROFILE_THEM}"
         )
     if any(demand.dram is None for demand in demands):
         sentences.append("Memory bandwidth was not measured.")
-    if any(demand.hbm_bytes is None for demand in demands) or gpu.hbm_bytes is None:
+    if any(demand.hbm_bytes is None for demand in demands) or case.gpu.hbm_bytes is None:
         sentences.append("How much memory they need together, or what the GPU has, is not known.")
     return sentences
 

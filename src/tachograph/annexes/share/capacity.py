@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, inf, isfinite, nan, prod
 from types import MappingProxyType
+from typing import Any
 
 from tachograph.annexes.share.demand import Footprint, GpuCapacity
 from tachograph.annexes.share.kernel_metrics import SECTOR
@@ -40,22 +40,21 @@ _WIDTHS = ("global_memory_bus_width", "fb_bus_width")  # bit
 _CLOCKS = ("max_mem_frequency_khz", "memory_clock_rate")  # kHz
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """SM limits of a compute capability, from the CUDA C++ Programming Guide."""
+def _limits(threads: int, blocks: int, shared_kib: float, l1_kib: float) -> Mapping[str, float]:
+    """SM limits of a compute capability, from the CUDA C++ Programming Guide.
 
-    threads_per_sm: int
-    blocks_per_sm: int
-    shared_bytes_per_sm: float
-    l1_bytes: float  # together with shared memory
-    registers_per_sm: int = 65536
+    `l1_kib`: together with shared memory.
+    """
+    return {
+        "threads_per_sm": threads,
+        "blocks_per_sm": blocks,
+        "registers_per_sm": 65536,
+        "shared_bytes_per_sm": shared_kib * _KIB,
+        "l1_bytes": l1_kib * _KIB,
+    }
 
 
-def _limits(threads: int, blocks: int, shared_kib: float, l1_kib: float) -> _Limits:
-    return _Limits(threads, blocks, shared_kib * _KIB, l1_kib * _KIB)
-
-
-_CAPABILITIES: Mapping[str, _Limits] = MappingProxyType(
+_CAPABILITIES: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "7.0": _limits(2048, 32, 96, 128),
         "7.5": _limits(1024, 16, 64, 96),
@@ -114,23 +113,10 @@ def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacit
 
 
 def _gpu(name: str, known: Mapping[str, float], sources: Mapping[str, str]) -> GpuCapacity:
-    def count(field: str) -> int | None:
-        return None if field not in known else int(known[field])
-
-    return GpuCapacity(
-        name=name,
-        sms=count("sms"),
-        schedulers=count("schedulers") or GpuCapacity(name=name).schedulers,
-        threads_per_sm=count("threads_per_sm"),
-        blocks_per_sm=count("blocks_per_sm"),
-        registers_per_sm=count("registers_per_sm"),
-        shared_bytes_per_sm=known.get("shared_bytes_per_sm"),
-        l1_bytes=known.get("l1_bytes"),
-        l2_bytes=known.get("l2_bytes"),
-        dram_bytes_per_s=known.get("dram_bytes_per_s"),
-        hbm_bytes=known.get("hbm_bytes"),
-        sources=MappingProxyType(dict(sources)),
-    )
+    values: dict[str, Any] = {
+        field: int(value) if field in _COUNTS else value for field, value in known.items()
+    }
+    return GpuCapacity(name=name, sources=MappingProxyType(dict(sources)), **values)
 
 
 def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
@@ -177,17 +163,8 @@ def _peak_by_clock(attributes: Mapping[str, float]) -> float | None:
     return None if width is None or clock_khz is None else _EDGES * clock_khz * 1e3 * width / _BITS
 
 
-def _of_capability(capability: str | None) -> dict[str, float]:
-    limits = _CAPABILITIES.get(capability or "")
-    if limits is None:
-        return {}
-    return {
-        "threads_per_sm": limits.threads_per_sm,
-        "blocks_per_sm": limits.blocks_per_sm,
-        "registers_per_sm": limits.registers_per_sm,
-        "shared_bytes_per_sm": limits.shared_bytes_per_sm,
-        "l1_bytes": limits.l1_bytes,
-    }
+def _of_capability(capability: str | None) -> Mapping[str, float]:
+    return _CAPABILITIES.get(capability or "", {})
 
 
 def device_of(chip: Chip) -> devices.Device | None:
@@ -208,7 +185,7 @@ def gpu_of_device(device: devices.Device) -> GpuCapacity:
     capability = capability_of_device(device)
     limits, values = _of_capability(capability), _catalogued(device)
     published = dict.fromkeys(limits, f"compute capability {capability} as published")
-    return _gpu(device.name, limits | values, published | dict.fromkeys(values, CATALOGUE))
+    return _gpu(device.name, {**limits, **values}, published | dict.fromkeys(values, CATALOGUE))
 
 
 def device_called(name: str) -> devices.Device:

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby
+from itertools import combinations_with_replacement, groupby
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from tachograph.annexes.share.capacity import gpu_of_device
@@ -27,12 +26,12 @@ from tachograph.annexes.share.job_groups import (
     profiled,
 )
 from tachograph.annexes.share.proposals import (
-    EstimatorOf,
     GroupMatrix,
     PairJudge,
     SharingProposal,
     group_matrix,
     overlap_h,
+    same_user,
 )
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.config import InterferenceOptions, Thresholds
@@ -91,30 +90,20 @@ def matched_pairs(kinds: Sequence[JobGroup], judge: PairJudge, *, every: bool) -
     return done
 
 
-def _in_order(kinds: Sequence[JobGroup], slowdown: Floats) -> Iterator[tuple[int, int]]:
+def _in_order(kinds: Sequence[JobGroup], slowdown: Floats) -> list[tuple[int, int]]:
     """Return all pairs sorted: same user first, then by savings, then by name."""
-    ones, others = np.triu_indices(len(kinds))
-    again = np.array([kind.runs > 1 for kind in kinds], dtype=bool)
-    there = (ones != others) | again[ones]
-    ones, others = ones[there], others[there]
-    hours = np.array([kind.gpu_hours for kind in kinds])
-    overlap = np.where(ones == others, hours[ones] / 2, np.minimum(hours[ones], hours[others]))
-    slowest = np.maximum(slowdown[ones, others], slowdown[others, ones])
-    saved = np.where(np.isnan(slowest), 0.0, overlap * (2 - np.minimum(slowest, 2.0)))
-    user, label = (
-        _ranks([kind.user or "" for kind in kinds]),
-        _ranks([kind.label for kind in kinds]),
-    )
-    own = (user[ones] == user[others]) & np.array(
-        [kind.user is not None for kind in kinds], dtype=bool
-    )[ones]
-    order = np.lexsort((label[others], label[ones], -saved, ~own))
-    yield from zip(ones[order].tolist(), others[order].tolist(), strict=True)
+    slowest = np.maximum(slowdown, slowdown.T).tolist()
+    labels = [kind.label for kind in kinds]
 
+    def key(pair: tuple[int, int]) -> tuple[bool, float, str, str]:
+        i, j = pair
+        saved = 0.0
+        if not math.isnan(slowest[i][j]):
+            saved = overlap_h(kinds[i], kinds[j]) * (2 - min(slowest[i][j], 2.0))
+        return not same_user(kinds[i], kinds[j]), -saved, labels[i], labels[j]
 
-def _ranks(names: Sequence[str]) -> npt.NDArray[np.int64]:
-    places = {name: place for place, name in enumerate(sorted(set(names)))}
-    return np.array([places[name] for name in names], dtype=np.int64)
+    pairs = combinations_with_replacement(range(len(kinds)), 2)
+    return sorted(((i, j) for i, j in pairs if i != j or kinds[i].runs > 1), key=key)
 
 
 def first_judged(pairs: Sequence[GroupPair], top: int | None) -> list[SharingProposal]:
@@ -233,7 +222,6 @@ def build_colocate_report(
     settings: InterferenceOptions,
     thresholds: Thresholds,
     calibration: Calibration,
-    estimator_of: EstimatorOf,
     least_runs: int = LEAST_RUNS,
     every: bool = False,
     top: int | None = None,
@@ -242,15 +230,17 @@ def build_colocate_report(
     profiles: Sequence[GivenProfile] = (),
     read: LaunchReader = lambda report: (),
     zone_name: str = "UTC",
+    judge: type[PairJudge] = PairJudge,
 ) -> ColocateReport:
     """Return the report on (already filtered) rows of job_summaries.
 
     `verdicts`: rows of findings with job_key, code, verdict, those of the class `stable` among
     them. `every`: pairs that are not proposed, too, at most `top` of them. `pair`: two kinds
     (user/name) or jobs (ids) that shall be explained. `matrix`: all kinds beside all in place of
-    proposals. `profiles`: reports of Nsight Compute of kinds, which `read` reads. Errors:
-    NotFoundError for a kind of the pair that there is not; UsageError for one that cannot be
-    compared; that of the first profile where none named at the command can be used.
+    proposals. `profiles`: reports of Nsight Compute of kinds, which `read` reads. `judge`:
+    evaluates pairs. Errors: NotFoundError for a kind of the pair that there is not; UsageError for
+    one that cannot be compared; that of the first profile where none named at the command can be
+    used.
     """
     if least_runs < 1:
         raise UsageError(f"invalid --runs {least_runs}", do="give 1 or more")
@@ -263,14 +253,12 @@ def build_colocate_report(
         achievable=achievable,
         least_runs=1 if pair else least_runs,
     )
-    by_profile = profiled(found, profiles, read)
-    found = replace(found, kinds=by_profile.kinds)
+    found, refused_profiles = profiled(found, profiles, read)
 
     def judge_of(kind: JobGroup) -> PairJudge:
         model = kind.device.name
         here = replace(calibration, achievable_share=achievable[model])
-        gpu = gpu_of_device(kind.device)
-        return PairJudge(gpu, here, settings, estimator_of(gpu, here))
+        return judge(gpu_of_device(kind.device), here, settings)
 
     comparable = [] if pair else list(_comparable(found.kinds))
     compared = [kinds[:MOST_GROUPS] for kinds in comparable]
@@ -308,7 +296,7 @@ def build_colocate_report(
         cut=cut,
         zone_name=zone_name,
         profiled=tuple(kind for kind in found.kinds if kind.profile),
-        refused_profiles=by_profile.refused,
+        refused_profiles=refused_profiles,
         matrices=matrices,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import TypeAlias
 
 import numpy as np
 
@@ -130,30 +131,30 @@ def miss_latency(hit: float, left: float, cost: float, exposed: float) -> float:
     return 1.0 + exposed * max(longer - 1.0, 0.0)
 
 
-# Numbers of each kernel in a row of all: share used, share of its time that waits, latency alone.
-PARTS = 3
+# of a kernel: share of DRAM used, share of its time that waits for it, latency alone
+DramUse: TypeAlias = tuple[float, float, float]
 _STEPS = 60  # of Newton's method, at most: a handful is enough
 _NONE = 1e-9  # smaller curvatures or steps count as 0
 
 
 @either
-def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> float:
-    """Return DRAM latency under `count` kernels; `of_all`: `PARTS` numbers of each.
+def dram_latency(one: DramUse, other: DramUse, curvature: float) -> float:
+    """Return DRAM latency under two kernels.
 
     Newton's method from below: demand falls with latency and is convex, the load rises and is
     concave.
 
-    >>> copy = [0.6918, 1.0, 1.0 + 0.571 * 0.6918**2]
-    >>> round(dram_latency(copy + copy, 2, 0.571) / copy[2], 3)
+    >>> copy = (0.6918, 1.0, 1.0 + 0.571 * 0.6918**2)
+    >>> round(dram_latency(copy, copy, 0.571) / copy[2], 3)
     1.384
     """
-    requested, _ = _load_at(of_all, count, 1.0 + curvature)  # the least, unless DRAM is full
+    requested, _ = _load_at(one, other, 1.0 + curvature)  # the least, unless DRAM is full
     full = requested >= 1.0
     if requested <= 0.0 or (curvature < _NONE and not full):
         return 1.0
     above = curvature if full else curvature * requested * requested
     for _ in range(_STEPS):
-        requested, slope = _load_at(of_all, count, 1.0 + above)
+        requested, slope = _load_at(one, other, 1.0 + above)
         used = 1.0 if full else sqrt(above / curvature)
         step = (requested - used) / ((0.0 if full else 0.5 * used / above) - slope)
         above += max(step, 0.0)
@@ -163,15 +164,10 @@ def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> 
 
 
 @either
-def _load_at(of_all: Floats | list[float], count: int, at: float) -> tuple[float, float]:
-    """Return the share of DRAM that all use at a latency, and how that grows with it."""
+def _load_at(one: DramUse, other: DramUse, at: float) -> tuple[float, float]:
+    """Return the share of DRAM that both use at a latency, and how that grows with it."""
     requested, slope = 0.0, 0.0
-    for place in range(count):
-        used, waits, alone = (
-            of_all[PARTS * place],
-            of_all[PARTS * place + 1],
-            of_all[PARTS * place + 2],
-        )
+    for used, waits, alone in (one, other):
         going = dram_rate(waits, alone, at)
         requested += used * going
         slope -= used * going * going * waits / alone

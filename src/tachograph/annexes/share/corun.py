@@ -1,20 +1,23 @@
-"""State of two co-running kernels, one row each, and their rates."""
+"""Two co-running kernels, one row of numbers each, and their rates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from tachograph.annexes.share import contention, vectors
+from tachograph.annexes.share.contention import DramUse
 from tachograph.annexes.share.demand import CYCLES, NOTHING, Calibration, Demand, GpuCapacity
 from tachograph.annexes.share.vectors import Vectors, demand_vectors, occupied, of_a_block
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.compiled import either
+from tachograph.catalog.config import InterferenceOptions
 
-RESOURCES = (*CYCLES, "dram", "l2_bandwidth", "l2", "l1", "blocks", "sms")
+LIMITED = (*CYCLES, "dram", "l2_bandwidth", "l2", "l1")  # resources that both divide
+RESOURCES = (*LIMITED, "blocks", "sms")
 _DRAM, _L2_BANDWIDTH, _L2, _L1, _BLOCKS, _SMS = range(len(CYCLES), len(RESOURCES))
 # Times as long: how rarely a scheduler selects a warp that waits behind others was never published.
 STARVED = 100.0
@@ -22,30 +25,21 @@ _FELT = 0.995  # a rate above this has no binding resource
 _REGULAR = 0.1  # irregular waiting, 0..1, up to which a kernel waits for arithmetic only
 _LEAST = 1e-9  # smaller shares count as 0
 
-# places in a row OWN: demand; waits elsewhere and in queues, see contention; use of an SM, needs of
-# a block
+# places in a row of a kernel: the demand for each of LIMITED; waits elsewhere and in queues, see
+# contention; what else it is; its use of an SM, the needs of a block
 _KINDS = len(CYCLES)
-_WAITS, _STANDS = _KINDS, 2 * _KINDS
-(_WARPS, _IRREGULAR, _EXPOSED, _BUSIEST, _USED, _ALONE, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, _L2_BUSY, _L2_TRAFFIC,
- SECONDS, LONGER) = range(3 * _KINDS, 3 * _KINDS + 14)  # fmt: skip
+_WAITS = len(LIMITED)
+_STANDS = _WAITS + _KINDS
+(_WARPS, _IRREGULAR, _EXPOSED, _BUSIEST, _ALONE, _L2_HIT, _L1_HIT, _L2_TRAFFIC, SECONDS,
+ LONGER) = range(_STANDS + _KINDS, _STANDS + _KINDS + 10)  # fmt: skip
 _ROOM = 4  # blocks, threads, registers, shared bytes
 _TAKES = LONGER + 1
 _NEEDS = _TAKES + _ROOM
-OWN = _NEEDS + _ROOM
-# places in a row BESIDE: what the other one takes, and the latency of DRAM while both run
-_DOMINANT, _PEERS, _ALL, _STANDING = 0, _KINDS, 2 * _KINDS, 3 * _KINDS
-(LATENCY, _STRETCHED, _OTHER_L2_BUSY, _OTHER_L2, _OTHER_L1, _TURNS) = range(
-    4 * _KINDS, 4 * _KINDS + 6
-)
-_TAKEN = _TURNS + 1
-BESIDE = _TAKEN + _ROOM
-# places in a row OUT, results of each: rate 0..1 of alone on all SMs, slowdown, what binds, whether
-# room lacks
-RATE, SLOWDOWN, WORST, BINDING, SHUT_OUT, _CYCLES, _MEMORY, _TURN, _LONGER = range(9)
-OUT = 9
-# places in a row of GPU and calibration
-(_CURVATURE, _L2_COST, _L1_COST, _L2_KNEE, _L2_CLIFF, _L1_KNEE, _L1_CLIFF, _DOMINANCE, _LASTING,
- _HAS) = range(10)  # fmt: skip
+# places in a row of GPU, calibration and limits
+(_CURVATURE, _L2_COST, _L1_COST, _L2_KNEE, _L2_CLIFF, _L1_KNEE, _L1_CLIFF, _LASTING,
+ _MOST_SLOWED) = range(9)  # fmt: skip
+_HAS = _MOST_SLOWED + 1
+_LIMIT = _HAS + _ROOM
 # what was not measured and might decide: nothing; of memory, whose queues starve none; of an SM
 SURE, UNSURE_OF_MEMORY, UNSURE_OF_SM = 0, 1, 2
 
@@ -53,23 +47,52 @@ Row: TypeAlias = Floats | list[float]
 Two: TypeAlias = tuple[float, float]
 
 
+class Pace(NamedTuple):
+    """Rates 0..1 of alone by cycles and room, and by memory, and what binds.
+
+    turn: slowdown where both take turns. waits: none of its blocks finds room beside the other.
+    """
+
+    cycles: float
+    memory: float
+    binding: int
+    turn: float
+    waits: bool
+
+
+class CorunRates(NamedTuple):
+    """Outcome of one kernel: rate 0..1 of alone on all SMs, slowdown, the worst, what binds.
+
+    waits: as in Pace.
+    """
+
+    rate: float
+    slowdown: float
+    worst: float
+    binding: int
+    waits: bool
+
+
 def machine(
     gpu: GpuCapacity,
     calibration: Calibration,
+    settings: InterferenceOptions,
     *,
-    dominance: float = contention.DOMINANCE,
     lasting: bool = False,
 ) -> Floats:
-    """Return GPU and calibration as a row, with the flag for back-to-back launches."""
+    """Return GPU, calibration and limits as a row, with the flag for back-to-back launches."""
     known = (
-        calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, calibration.l2_knee,
-        calibration.l2_cliff, calibration.l1_knee, calibration.l1_cliff, dominance, float(lasting),
+        calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost,
+        calibration.l2_knee, calibration.l2_cliff, calibration.l1_knee, calibration.l1_cliff,
+        float(lasting), settings.max_slowdown,
     )  # fmt: skip
-    return np.array([*known, *vectors.room(gpu)])
+    limits = [settings.safe_cycles] * _KINDS
+    limits += [settings.safe_dram, settings.safe_cycles, 1.0, 1.0]
+    return np.array([*known, *vectors.room(gpu), *limits])
 
 
 def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibration) -> Floats:
-    """Return a row OWN per demand; unknown is 0. `longer`: factor on its share of the SMs."""
+    """Return a row per demand; unknown is 0. `longer`: factor on its share of the SMs."""
     requested = np.nan_to_num(vectors.cycles)
     warps = vectors.warps[:, None]
     some = np.where(requested > 0, requested, 1.0)
@@ -80,15 +103,14 @@ def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibr
     all_sms = used * longer
     columns: list[Floats] = [
         vectors.warps, vectors.irregular, vectors.exposed, requested.max(axis=1, initial=0.0),
-        used, 1.0 + calibration.dram_curvature * all_sms * all_sms,
-        np.nan_to_num(vectors.l2), _hits(vectors.l2, vectors.l2_hit),
-        np.nan_to_num(vectors.l1), _hits(vectors.l1, vectors.l1_hit),
-        np.nan_to_num(vectors.l2_bandwidth), np.nan_to_num(vectors.l2_traffic),
-        np.nan_to_num(vectors.seconds), longer,
+        1.0 + calibration.dram_curvature * all_sms * all_sms,
+        _hits(vectors.l2, vectors.l2_hit), _hits(vectors.l1, vectors.l1_hit),
+        np.nan_to_num(vectors.l2_traffic), np.nan_to_num(vectors.seconds), longer,
     ]  # fmt: skip
     takes = np.nan_to_num(occupied(vectors.launches, gpu))
     needs = np.nan_to_num(of_a_block(vectors.launches))
-    return np.column_stack([requested, waits, stands, *columns, takes, needs])
+    demands = np.nan_to_num(vectors.measured)
+    return np.column_stack([demands, waits, stands, *columns, takes, needs])
 
 
 def _hits(filled: Floats, hit: Floats) -> Floats:
@@ -97,224 +119,217 @@ def _hits(filled: Floats, hit: Floats) -> Floats:
 
 
 @either
-def _served_first(one: Row, requested: float, other: Row, mine: float, dominance: float) -> bool:
-    """Return whether a kernel that needs `requested` is scheduled before one that needs `mine`.
+def total_demand(one: Row, other: Row, meet: bool, place: int) -> float:
+    """Return the demand of both for one of LIMITED; in an SM where they do not meet, the higher."""
+    if meet or (place >= _KINDS and place != _L1):
+        return one[place] + other[place]
+    return max(one[place], other[place])
+
+
+@either
+def at_limit(one: Row, other: Row, machine: Row, meet: bool, place: int) -> bool:
+    """Return whether the demand of both for one of LIMITED reaches its limit."""
+    return total_demand(one, other, meet, place) >= machine[_LIMIT + place]
+
+
+@either
+def is_safe(
+    one: Row, other: Row, machine: Row, meet: bool, first: CorunRates, second: CorunRates
+) -> bool:
+    """Return whether no resource reaches its limit, and at the worst neither is slowed too much."""
+    safe = max(first.worst, second.worst) <= machine[_MOST_SLOWED]
+    safe = safe and not (first.waits or second.waits)
+    safe = safe and one[LONGER] <= 1.0 and other[LONGER] <= 1.0
+    for place in range(len(LIMITED)):
+        safe = safe and not at_limit(one, other, machine, meet, place)
+    return safe
+
+
+@either
+def _served_first(one: Row, other: Row, kind: int) -> bool:
+    """Return whether a kernel is scheduled before another that needs cycles of the same kind.
 
     It is if it needs much more; or if it waits for arithmetic only and the other does not: a
     scheduler continues with the ready warp. Published for a copy beside arithmetic that needs every
     slot, which gets none (Table 3, IPC 4); measured for a matrix product beside multiplications.
     """
-    if requested > dominance * mine:
+    requested, mine = one[kind], other[kind]
+    if requested > contention.DOMINANCE * mine:
         return True
     return requested >= mine and one[_IRREGULAR] <= _REGULAR < other[_IRREGULAR]
 
 
 @either
-def add(beside: Row, own: Row, other: Row, machine: Row) -> None:
-    """Add the load of `other` to what is beside `own`."""
-    dominance = machine[_DOMINANCE]
-    for kind in range(_KINDS):
-        mine, requested = own[kind], other[kind]
-        if _served_first(other, requested, own, mine, dominance):
-            beside[_DOMINANT + kind] = beside[_STANDING + kind] = requested
-        else:
-            beside[_STANDING + kind] = other[_STANDS + kind]
-            if not _served_first(own, mine, other, requested, dominance):
-                beside[_PEERS + kind] = requested
-        beside[_ALL + kind] = requested
-    beside[_OTHER_L2_BUSY] = other[_L2_BUSY]
-    beside[_OTHER_L2] = other[_L2_FILLS]
-    beside[_OTHER_L1] = other[_L1_FILLS]
-    both_known = own[SECONDS] > 0.0 and other[SECONDS] > 0.0
-    beside[_TURNS] = other[SECONDS] / own[SECONDS] if both_known else 1.0
-    for place in range(_ROOM):
-        beside[_TAKEN + place] = other[_TAKES + place]
+def _cycles_rate(own: Row, other: Row, kind: int) -> float:
+    """Return the rate by cycles of one kind, which both need."""
+    requested = other[kind]
+    dominant, peers, standing = 0.0, 0.0, other[_STANDS + kind]
+    if _served_first(other, own, kind):
+        dominant, standing = requested, requested
+    elif not _served_first(own, other, kind):
+        peers = requested
+    return contention.cycles_rate(
+        own[kind], dominant, peers, standing, own[_WAITS + kind], own[_WARPS], own[_IRREGULAR]
+    )
 
 
 @either
-def _put_dram(of_all: Row, place: int, own: Row, beside: Row, machine: Row) -> None:
-    """Write one kernel's input to `dram` in a row of all, including traffic that L2 loses.
+def _dram_use(own: Row, other: Row, machine: Row) -> tuple[DramUse, float]:
+    """Return the use of DRAM, including traffic that L2 loses beside `other`.
 
-    How many times longer it takes by the latency of these misses is left in `beside`.
+    Also how many times longer it takes by the latency of these misses.
     """
-    used, longer = own[_USED], 1.0
-    if own[_L2_HIT] > 0.0 and beside[_OTHER_L2] > 0.0:
+    used, longer = own[_DRAM], 1.0
+    if own[_L2_HIT] > 0.0 and other[_L2] > 0.0:
         left = contention.hits_left(
-            own[_L2_HIT], own[_L2_FILLS], beside[_OTHER_L2], machine[_L2_KNEE], machine[_L2_CLIFF]
+            own[_L2_HIT], own[_L2], other[_L2], machine[_L2_KNEE], machine[_L2_CLIFF]
         )
         longer = contention.miss_latency(own[_L2_HIT], left, machine[_L2_COST], own[_EXPOSED])
         used = (used + own[_L2_TRAFFIC] * (own[_L2_HIT] - left)) / longer
     used = used if used > _LEAST else 0.0
-    beside[_STRETCHED] = longer
-    of_all[contention.PARTS * place] = used
-    of_all[contention.PARTS * place + 1] = used / own[_BUSIEST] if own[_BUSIEST] > used else 1.0
-    of_all[contention.PARTS * place + 2] = own[_ALONE]
+    waits = used / own[_BUSIEST] if own[_BUSIEST] > used else 1.0
+    return (used, waits, own[_ALONE]), longer
 
 
 @either
-def pace(
-    own: Row, beside: Row, machine: Row, meet: bool, used: float, waits: float
-) -> tuple[float, float, int]:
-    """Return the rate by cycles and room, the rate by memory (0..1 of alone), and the bottleneck.
+def _pace(
+    own: Row, other: Row, machine: Row, meet: bool, dram: DramUse, longer: float, latency: float
+) -> Pace:
+    """Return the rates of `own` beside `other`, and the bottleneck.
 
-    `meet`: whether it meets the others in SMs. `used`, `waits`: its share of DRAM, and of the time
-    that it waits there.
+    `meet`: whether they meet in SMs. `dram`, `longer`: see `_dram_use`. `latency`: of DRAM while
+    both run.
     """
     cycles, memory, binding = 1.0, 1.0, NOTHING
     if meet:
         for kind in range(_KINDS):
-            if own[kind] > 0.0 and beside[_ALL + kind] > 0.0:
-                rate = contention.cycles_rate(
-                    own[kind], beside[_DOMINANT + kind], beside[_PEERS + kind], beside[_STANDING + kind],
-                    own[_WAITS + kind], own[_WARPS], own[_IRREGULAR],
-                )  # fmt: skip
+            if own[kind] > 0.0 and other[kind] > 0.0:
+                rate = _cycles_rate(own, other, kind)
                 if rate < cycles:
                     cycles, binding = rate, kind
+    used, waits, alone = dram
     if used > 0.0:
-        memory = contention.dram_rate(waits, own[_ALONE], beside[LATENCY])
+        memory = contention.dram_rate(waits, alone, latency)
         binding = _DRAM if memory < cycles else binding
-    if beside[_STRETCHED] > 1.0:
-        memory /= beside[_STRETCHED]
+    if longer > 1.0:
+        memory /= longer
         binding = _L2 if memory < cycles else binding
-    busy = own[_L2_BUSY] + beside[_OTHER_L2_BUSY]
-    if own[_L2_BUSY] > 0.0 and busy * memory > 1.0:
+    busy = own[_L2_BANDWIDTH] + other[_L2_BANDWIDTH]
+    if own[_L2_BANDWIDTH] > 0.0 and busy * memory > 1.0:
         memory = 1.0 / busy
         binding = _L2_BANDWIDTH if memory < cycles else binding
-    if meet and own[_L1_HIT] > 0.0 and beside[_OTHER_L1] > 0.0:
+    if meet and own[_L1_HIT] > 0.0 and other[_L1] > 0.0:
         left = contention.hits_left(
-            own[_L1_HIT], own[_L1_FILLS], beside[_OTHER_L1], machine[_L1_KNEE], machine[_L1_CLIFF]
+            own[_L1_HIT], own[_L1], other[_L1], machine[_L1_KNEE], machine[_L1_CLIFF]
         )
         rate = 1.0 / contention.miss_latency(own[_L1_HIT], left, machine[_L1_COST], own[_EXPOSED])
         binding = _L1 if rate < min(cycles, memory) else binding
         memory = min(memory, rate)
-    if meet and shut_out(own, beside, machine):
+    shut_out = meet and _shut_out(own, other, machine)
+    if shut_out:
         cycles, binding = 0.0, _BLOCKS
-    return cycles, memory, binding if min(cycles, memory) < _FELT else NOTHING
+    binding = binding if min(cycles, memory) < _FELT else NOTHING
+    return Pace(cycles, memory, binding, _in_turn(own, other, machine, shut_out), shut_out)
 
 
 @either
-def shut_out(own: Row, beside: Row, machine: Row) -> bool:
-    """Return whether no block fits on an SM beside the others; unknown counts as fitting."""
-    if beside[_TAKEN] <= 0.0:
+def _shut_out(own: Row, other: Row, machine: Row) -> bool:
+    """Return whether no block fits on an SM beside the other; unknown counts as fitting."""
+    if other[_TAKES] <= 0.0:
         return False
     full = False
     for place in range(_ROOM):
-        full |= own[_NEEDS + place] + beside[_TAKEN + place] > machine[_HAS + place]  # NaN: unknown
+        full |= own[_NEEDS + place] + other[_TAKES + place] > machine[_HAS + place]  # NaN: unknown
     return full
 
 
 @either
-def in_turn(turns: float, machine: Row, waits: bool) -> float:
+def _in_turn(own: Row, other: Row, machine: Row, waits: bool) -> float:
     """Return the slowdown if both take turns; `waits`: it is shut out.
 
-    `turns`: time of the other over its own. Launches that follow each other without end take turns
-    only for room, and share cycles equally.
+    Launches that follow each other without end take turns only for room, and share cycles equally.
     """
-    return 1.0 + (turns if waits or machine[_LASTING] == 0.0 else 1.0)
+    both_known = own[SECONDS] > 0.0 and other[SECONDS] > 0.0
+    if both_known and (waits or machine[_LASTING] == 0.0):
+        return 1.0 + other[SECONDS] / own[SECONDS]
+    return 2.0
 
 
 @either
-def longest(turns: float, machine: Row, waits: bool, take_turns: bool) -> float:
+def _longest(pace: Pace, machine: Row, take_turns: bool) -> float:
     """Return the upper bound of slowdown by waiting for cycles and room.
 
-    `take_turns`: all wait for each other.
+    `take_turns`: both wait for each other.
     """
-    return turns if waits or take_turns or machine[_LASTING] == 0.0 else STARVED
+    return pace.turn if pace.waits or take_turns or machine[_LASTING] == 0.0 else STARVED
 
 
 @either
-def times_longer(rate: float, most: float) -> float:
-    """Return the slowdown at a rate 0..1 of alone; `most`: see `longest`."""
+def _times_longer(rate: float, most: float) -> float:
+    """Return the slowdown at a rate 0..1 of alone; `most`: see `_longest`."""
     return most if rate * most <= 1.0 else 1.0 / rate
 
 
 @either
-def bound_by(binding: int, cycles: float, memory: float, longer: float) -> int:
-    """Return the index of the binding resource, including the share of SMs."""
-    return _SMS if longer * max(min(cycles, memory), 1e-9) > 1.0 else binding
-
-
-@either
-def least_rate(own: Row, beside: Row, meet: bool, used: float, others_use: float) -> float:
+def _least_rate(own: Row, other: Row, meet: bool, used: float, other_uses: float) -> float:
     """Return the rate 0..1 of alone if served last, with all stalls irregular.
 
-    `used`, `others_use`: shares of DRAM.
+    `used`, `other_uses`: shares of DRAM.
     """
     least = 1.0
     if meet:
         for kind in range(_KINDS):
-            others = beside[_ALL + kind]
-            if own[kind] > 0.0 and others > 0.0:
-                left = max(1.0 - others, 0.0)
-                least = min(
-                    least, contention.through(own[kind], own[_WAITS + kind], own[_WARPS], left)
-                )
+            if own[kind] > 0.0 and other[kind] > 0.0:
+                left = max(1.0 - other[kind], 0.0)
+                rate = contention.through(own[kind], own[_WAITS + kind], own[_WARPS], left)
+                least = min(least, rate)
     if used > 0.0:
-        least = min(least, max(1.0 - others_use, 0.0) / used)
+        least = min(least, max(1.0 - other_uses, 0.0) / used)
     return least
 
 
 @either
-def run_pair(
-    one: Row,
-    other: Row,
-    machine: Row,
-    meet: bool,
-    unsure: int,
-    beside: Sequence[Row] | Floats,
-    of_all: Row,
-    out: Row,
-) -> None:
-    """Fill in the results of two kernels, rows OWN, while both run.
+def _outcome(
+    own: Row, machine: Row, unsure: int, pace: Pace, take_turns: bool, least: float
+) -> CorunRates:
+    """Return the outcome at a pace; `least`: see `_least_rate`."""
+    cycles, memory, binding, turn, waits = pace
+    longer = own[LONGER]
+    rate = min(1.0 / turn if take_turns else cycles, memory) / longer
+    slowest = _times_longer(cycles, _longest(pace, machine, take_turns))
+    slowdown = max(slowest, 1.0 / memory) * longer
+    if longer * max(min(cycles, memory), 1e-9) > 1.0:
+        binding = _SMS
+    most = _longest(pace, machine, False)
+    worst = max(slowdown, _times_longer(0.0 if waits else least, most) * longer)
+    if unsure == UNSURE_OF_SM:
+        worst = max(worst, most)
+    elif unsure == UNSURE_OF_MEMORY:
+        worst = max(worst, turn)
+    return CorunRates(rate, slowdown, worst, binding, waits)
 
-    `machine`: row of GPU and calibration. `meet`: whether they meet in SMs. `unsure`: what was not
-    measured and might decide; the worst is then that of being served last, or in turn. `beside`: a
-    row BESIDE of zeros for each. `of_all`: a row for the DRAM of both. `out`: rows OUT of both, one
-    behind the other.
+
+@either
+def run_pair(
+    one: Row, other: Row, machine: Row, meet: bool, unsure: int
+) -> tuple[CorunRates, CorunRates]:
+    """Return the outcome of each of two kernels while both run.
+
+    `meet`: whether they meet in SMs. `unsure`: what was not measured and might decide; the worst is
+    then that of being served last, or in turn.
     """
-    own = (one, other)
-    for place in range(2):
-        add(beside[place], own[place], own[1 - place], machine)
-        _put_dram(of_all, place, own[place], beside[place], machine)
-    loaded = contention.dram_latency(of_all, 2, machine[_CURVATURE])
-    take_turns = True
-    for place in range(2):
-        mine, sums, at = own[place], beside[place], OUT * place
-        sums[LATENCY] = loaded
-        part = contention.PARTS * place
-        cycles, memory, binding = pace(mine, sums, machine, meet, of_all[part], of_all[part + 1])
-        waits = binding == _BLOCKS
-        turn = in_turn(sums[_TURNS], machine, waits)
-        take_turns = take_turns and cycles * turn <= 1.0
-        out[at + _CYCLES], out[at + _MEMORY], out[at + _TURN] = cycles, memory, turn
-        out[at + BINDING], out[at + SHUT_OUT], out[at + _LONGER] = binding, waits, mine[LONGER]
-    for place in range(2):
-        mine, sums, at = own[place], beside[place], OUT * place
-        cycles, memory, turn, longer = (
-            out[at + _CYCLES],
-            out[at + _MEMORY],
-            out[at + _TURN],
-            out[at + _LONGER],
-        )
-        waits = out[at + SHUT_OUT] > 0.0
-        most = longest(turn, machine, waits, take_turns)
-        out[at + RATE] = min(1.0 / turn if take_turns else cycles, memory) / longer
-        out[at + SLOWDOWN] = max(times_longer(cycles, most), 1.0 / memory) * longer
-        out[at + BINDING] = bound_by(int(out[at + BINDING]), cycles, memory, longer)
-        least = 0.0
-        if not waits:
-            used, others_use = (
-                of_all[contention.PARTS * place],
-                of_all[contention.PARTS * (1 - place)],
-            )
-            least = least_rate(mine, sums, meet, used, others_use)
-        most = longest(turn, machine, waits, False)
-        worst = max(out[at + SLOWDOWN], times_longer(least, most) * longer)
-        if unsure == UNSURE_OF_SM:
-            worst = max(worst, most)
-        elif unsure == UNSURE_OF_MEMORY:
-            worst = max(worst, turn)
-        out[at + WORST] = worst
+    dram, longer = _dram_use(one, other, machine)
+    other_dram, other_longer = _dram_use(other, one, machine)
+    latency = contention.dram_latency(dram, other_dram, machine[_CURVATURE])
+    first = _pace(one, other, machine, meet, dram, longer, latency)
+    second = _pace(other, one, machine, meet, other_dram, other_longer, latency)
+    take_turns = first.cycles * first.turn <= 1.0 and second.cycles * second.turn <= 1.0
+    least = _least_rate(one, other, meet, dram[0], other_dram[0])
+    other_least = _least_rate(other, one, meet, other_dram[0], dram[0])
+    return (
+        _outcome(one, machine, unsure, first, take_turns, least),
+        _outcome(other, machine, unsure, second, take_turns, other_least),
+    )
 
 
 @either

@@ -184,11 +184,14 @@ class CorunOutcome:
     binding: str | None
 
 
+WorstPair = tuple[float, str, str]  # slowdown, the one slowed down, the one beside it
+
+
 @dataclass(frozen=True, slots=True)
 class MixCorunOutcome(CorunOutcome):
-    """Mean result for a mix of kernels. worst_pair: slowdown of the most slowed kernel."""
+    """Mean result for a mix of kernels. worst_pair: of its most slowed kernel; None: unknown."""
 
-    worst_pair: float | None = None
+    worst_pair: WorstPair | None = None
 
 
 @dataclass(frozen=True, slots=True)

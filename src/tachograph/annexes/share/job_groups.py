@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal
@@ -394,39 +395,40 @@ class GivenProfile:
 _SOURCES = ("command", "configuration", "job")
 
 
-@dataclass(frozen=True, slots=True)
-class ProfiledGroups:
-    """Job groups, some with profiles; one line with the reason per unused profile."""
-
-    kinds: tuple[JobGroup, ...]
-    refused: tuple[str, ...]
-
-
 def profiled(
     found: GroupCandidates, given: Sequence[GivenProfile], read: LaunchReader
-) -> ProfiledGroups:
-    """Return the job groups with their profiles; several reports of a group add up.
+) -> tuple[GroupCandidates, tuple[str, ...]]:
+    """Return the job groups with their profiles, and a line with the reason per unused profile.
 
-    Errors: that of the first profile on the command line, if none of those is usable.
+    Several reports of a group add up. Errors: that of the first profile on the command line, if
+    none of those is usable.
     """
     problems = [*_of_nothing(found, given)]
-    launches = _Launches(read, problems)
+
+    @cache
+    def launches_of(report: str) -> Sequence[Launch]:
+        try:
+            return read(report)
+        except InputError as problem:
+            problems.append(problem)
+            return ()
+
     kinds = []
     for kind in found.kinds:
         profiles = _first_source([profile for profile in given if _is_of(kind, profile)])
         reports = dict.fromkeys(profile.report for profile in profiles)
-        usable = [report for report in reports if launches.of(report)]
+        usable = [report for report in reports if launches_of(report)]
         group = kind
         try:
             if usable:
-                group = replace(kind, profile=profile_of(kind, usable, launches.of))
+                group = replace(kind, profile=profile_of(kind, usable, launches_of))
         except TachographError as problem:
             problems.append(problem)
         kinds.append(group)
     by_command = any(profile.source == "command" for profile in given)
     if by_command and problems and not any(kind.profile for kind in kinds):
         raise problems[0]
-    return ProfiledGroups(tuple(kinds), tuple(dict.fromkeys(map(str, problems))))
+    return replace(found, kinds=tuple(kinds)), tuple(dict.fromkeys(map(str, problems)))
 
 
 def _first_source(given: Sequence[GivenProfile]) -> list[GivenProfile]:
@@ -439,11 +441,13 @@ def _first_source(given: Sequence[GivenProfile]) -> list[GivenProfile]:
 
 
 def _is_of(kind: JobGroup, given: GivenProfile) -> bool:
-    return is_called(kind, given.kind) or any(
-        fnmatchcase(name, _pattern(given.kind))
-        for name in (kind.label, kind.name_of_all)
-        if name is not None
-    )
+    return _is_meant(given.kind, (kind.label, kind.name_of_all), kind.jobs)
+
+
+def _is_meant(written: str, labels: Iterable[str | None], jobs: Collection[str]) -> bool:
+    """Whether a job group of these labels and job ids is written, or a pattern that fits it."""
+    pattern = written.replace("[", "[[]")  # of an array, no set of letters
+    return written in jobs or any(label and fnmatchcase(label, pattern) for label in labels)
 
 
 def reports_given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[str, ...]:
@@ -454,18 +458,10 @@ def reports_given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[
     ('qmc.ncu-rep', 'seven.ncu-rep')
     """
     user, name = row["user"], row["name"]
-    labels = {_label(user, name, None), _label(user, name, row["array_job_id"])}
-    ids = {row["display_id"], row["job_id"]}
-    reports: dict[str, None] = {}
-    for kind, report in profiles.items():
-        pattern = _pattern(kind)
-        if kind in ids or any(label and fnmatchcase(label, pattern) for label in labels):
-            reports[report] = None
-    return tuple(reports)
-
-
-def _pattern(kind: str) -> str:
-    return kind.replace("[", "[[]")  # of an array, no set of letters
+    labels = (_label(user, name, None), _label(user, name, row["array_job_id"]))
+    jobs = (row["display_id"], row["job_id"])
+    reports = [report for kind, report in profiles.items() if _is_meant(kind, labels, jobs)]
+    return tuple(dict.fromkeys(reports))
 
 
 def _of_nothing(found: GroupCandidates, given: Sequence[GivenProfile]) -> Iterator[TachographError]:
@@ -477,24 +473,6 @@ def _of_nothing(found: GroupCandidates, given: Sequence[GivenProfile]) -> Iterat
             named(found, one.kind)
         except TachographError as problem:
             yield type(problem)(problem.what, where=f"--profile {one.kind}", do=problem.do)
-
-
-@dataclass(slots=True)
-class _Launches:
-    """Launches of reports, each read once, on request."""
-
-    read: LaunchReader
-    problems: list[TachographError]
-    known: dict[str, Sequence[Launch]] = field(default_factory=dict)
-
-    def of(self, report: str) -> Sequence[Launch]:
-        if report not in self.known:
-            try:
-                self.known[report] = self.read(report)
-            except InputError as problem:
-                self.known[report] = ()
-                self.problems.append(problem)
-        return self.known[report]
 
 
 def profile_of(kind: JobGroup, reports: Sequence[str], launches_of: LaunchReader) -> GroupProfile:

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from tachograph.annexes.share.calibration import calibration_of
 from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
-from tachograph.annexes.share.corun import least_on_sms
-from tachograph.annexes.share.demand import (
-    Calibration,
-    Demand,
-    Estimate,
-    GpuCapacity,
-    Matrix,
-    Sharing,
-)
-from tachograph.annexes.share.estimate import estimate, matrix
 from tachograph.annexes.share.job_groups import LEAST_RUNS, GivenProfile
 from tachograph.annexes.share.kernel_facts import KernelsReport, KernelsRequest
 from tachograph.annexes.share.kernel_report import build_kernels_report
 from tachograph.annexes.share.nsight.launches import Launch, NcuReport
 from tachograph.annexes.share.nsight.reports import read_reports
 from tachograph.annexes.share.profiles import read_attached, read_profiles
-from tachograph.annexes.share.proposals import Estimator, EstimatorOf
-from tachograph.catalog.arrays import Floats
-from tachograph.catalog.config import Configuration, InterferenceOptions
+from tachograph.catalog.config import Configuration
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import jobs_and_intervals
@@ -58,26 +46,32 @@ def read_sharing(
     """
     settings = configuration.interference
     jobs, verdicts = jobs_and_intervals(lake, wanted, ("stable",))
-    kept = [
-        GivenProfile(group, report, "configuration") for group, report in settings.profiles.items()
-    ]
-    attached = _AttachedReports.of(lake, jobs)
+    given = list(profiles)
+    for group, report in settings.profiles.items():
+        given.append(GivenProfile(group, report, "configuration"))
+    runs = {
+        f"reports of job {job}": (job, keys) for job, keys in _attached_runs(lake, jobs).items()
+    }
+    given += [GivenProfile(job, name, "job") for name, (job, _) in runs.items()]
+
+    def read(report: str) -> list[Launch]:
+        if report in runs:
+            return _attached_launches(lake, runs[report][1])
+        return _launches(report, remark)
+
     return build_colocate_report(
         jobs,
         verdicts,
         settings=settings,
         thresholds=configuration.thresholds,
         calibration=calibration_of(configuration),
-        estimator_of=estimators(settings),
         least_runs=least_runs,
         every=every,
         top=top,
         pair=pair,
         matrix=matrix,
-        profiles=[*profiles, *kept, *attached.given],
-        read=lambda report: (
-            attached.launches(report) if report in attached.keys else _launches(report, remark)
-        ),
+        profiles=given,
+        read=read,
         zone_name=configuration.site.time_zone,
     )
 
@@ -111,36 +105,23 @@ def _shown(found: Sequence[NcuReport], configuration: Configuration) -> KernelsR
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _AttachedReports:
-    """Reports attached to jobs. given: one name per job id; keys: {name: job_keys}."""
+def _attached_runs(lake: Lake, jobs: pl.DataFrame) -> dict[str, list[str]]:
+    """{job: keys of its runs} of those jobs that reports are attached to."""
+    attached = read_profiles(lake).select("job_key").unique()
+    rows = jobs.select(pl.coalesce("display_id", "job_id").alias("job"), "job_key")
+    runs: dict[str, list[str]] = {}
+    for job, key in rows.join(attached, on="job_key", how="semi").sort("job", "job_key").rows():
+        runs.setdefault(job, []).append(key)
+    return runs
 
-    lake: Lake
-    given: tuple[GivenProfile, ...]
-    keys: Mapping[str, list[str]]
 
-    @classmethod
-    def of(cls, lake: Lake, jobs: pl.DataFrame) -> _AttachedReports:
-        attached = read_profiles(lake).select("job_key").unique()
-        rows = jobs.select(pl.coalesce("display_id", "job_id").alias("job"), "job_key")
-        of_job = (
-            rows.join(attached, on="job_key", how="semi").sort("job", "job_key").rows_by_key("job")
-        )
-        keys: dict[str, list[str]] = {}
-        profiles = []
-        for job, runs in of_job.items():
-            name = f"reports of job {job}"
-            keys[name] = [key for (key,) in runs]
-            profiles.append(GivenProfile(job, name, "job"))
-        return cls(lake, tuple(profiles), keys)
-
-    def launches(self, name: str) -> list[Launch]:
-        """Return the launches of all reports that `name` refers to."""
-        launches: list[Launch] = []
-        for key in self.keys[name]:
-            for profile in read_attached(self.lake, key):
-                launches += profile.report.launches
-        return launches
+def _attached_launches(lake: Lake, job_keys: Sequence[str]) -> list[Launch]:
+    """The launches of all reports that are attached to runs of a job."""
+    launches: list[Launch] = []
+    for key in job_keys:
+        for profile in read_attached(lake, key):
+            launches += profile.report.launches
+    return launches
 
 
 def _launches(report: str, remark: Callable[[str], None]) -> list[Launch]:
@@ -154,26 +135,3 @@ def _launches(report: str, remark: Callable[[str], None]) -> list[Launch]:
             remark(f"{part.file}: {problem}")
         launches += part.launches
     return launches
-
-
-def estimators(settings: InterferenceOptions) -> EstimatorOf:
-    """Return the estimator of the project."""
-
-    def of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:
-        def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
-            others = None if columns is rows else columns
-            return matrix(
-                rows, others, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings
-            )
-
-        def together(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
-            return estimate(
-                demands, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings
-            )
-
-        def alone(demands: Sequence[Demand]) -> Floats:
-            return least_on_sms(demands, gpu, calibration)
-
-        return Estimator(pairs, together, alone)
-
-    return of

@@ -52,33 +52,32 @@ class KernelFact:
 
 def facts_of(kernel: Kernel) -> dict[str, KernelFact]:
     """Return {name: number} of a kernel's resource use, in reading order."""
-    metrics, gpu = kernel.metrics, kernel.gpu
-    pipes, issued = kernel_metrics.pipes(metrics), kernel_metrics.issue(metrics, gpu)
-    traffic = kernel_metrics.traffic(metrics)
+    metrics, readings = kernel.metrics, kernel.readings
+    issued, traffic = readings.get("issue"), readings.get("dram_bytes_per_s")
     possible = kernel_metrics.POSSIBLE if kernel_metrics.POSSIBLE in metrics else _LIMITS
     threads = kernel_metrics.first(metrics, {kernel_metrics.THREADS: 1 / kernel_metrics.WARP})
     found = [
         _share("gpu_util", "nvidia-smi", 1.0, "", "while it runs, whatever it does"),
         *_launched(kernel),
-        _read("sm_share", "SMs busy", kernel_metrics.sm_share(metrics),
+        _read("sm_share", "SMs busy", readings.get("sm_share"),
               f"{kernel_metrics.SM_ACTIVE} / {kernel_metrics.ELAPSED[0]}", "mean over SMs and time"),
         *_distributed(distribution(kernel)),
-        _read("occupancy", "occupancy", kernel_metrics.occupancy(metrics, gpu), kernel_metrics.OCCUPANCY),
+        _read("occupancy", "occupancy", readings.get("occupancy"), kernel_metrics.OCCUPANCY),
         _share("occupancy_possible", "occupancy possible", _possible_occupancy(kernel), possible,
                "with blocks like these"),
         KernelFact(
-            "ipc", "IPC", _ipc(kernel), f"of {gpu.schedulers}",
+            "ipc", "IPC", _ipc(kernel), f"of {kernel.gpu.schedulers}",
             kernel_metrics.ISSUED if issued is None else issued.metric, None if issued is None else issued.value,
         ),
-        *(_read(f"pipe_{pipe}", f"pipe {PIPE_NAMES[pipe]}", pipes.get(pipe), kernel_metrics.pipe_metric(pipe))
+        *(_read(f"pipe_{pipe}", f"pipe {PIPE_NAMES[pipe]}", readings.get(pipe), kernel_metrics.pipe_metric(pipe))
           for pipe in PIPES),
         _read("threads", "threads per warp", threads, kernel_metrics.THREADS, "of 32"),
-        _read("dram", "DRAM", kernel_metrics.dram(metrics, gpu), kernel_metrics.DRAM, "of the peak"),
+        _read("dram", "DRAM", readings.get("dram"), kernel_metrics.DRAM, "of the peak"),
         KernelFact("dram_bytes_per_s", "DRAM traffic", None if traffic is None else traffic.value, "B/s",
                    kernel_metrics.DRAM_BYTES if traffic is None else traffic.metric),
         _read("l2_hit", "L2 hits", kernel_metrics.share(metrics, kernel_metrics.L2_HIT), kernel_metrics.L2_HIT),
-        _read("l2_reuse", "L2 reuse", kernel_metrics.l2_reuse(metrics), kernel_metrics.L2_READ_HIT, "at most"),
-        _read("l1_hit", "L1 hits", kernel_metrics.share(metrics, kernel_metrics.L1_HIT), kernel_metrics.L1_HIT),
+        _read("l2_reuse", "L2 reuse", readings.get("l2_hit"), kernel_metrics.L2_READ_HIT, "at most"),
+        _read("l1_hit", "L1 hits", readings.get("l1_hit"), kernel_metrics.L1_HIT),
     ]  # fmt: skip
     return {fact.name: fact for fact in found}
 
@@ -111,11 +110,11 @@ def _ipc(kernel: Kernel) -> float | None:
 
 def busiest_pipe(kernel: Kernel) -> tuple[str, float] | None:
     """Return the busiest pipeline and its use; None if none was measured."""
-    pipes = kernel_metrics.pipes(kernel.metrics)
+    pipes = {pipe: kernel.readings[pipe].value for pipe in PIPES if pipe in kernel.readings}
     if not pipes:
         return None
-    name = max(pipes, key=lambda pipe: pipes[pipe].value)
-    return name, pipes[name].value
+    name = max(pipes, key=lambda pipe: pipes[pipe])
+    return name, pipes[name]
 
 
 def scores_of(kernel: Kernel) -> dict[str, KernelFact]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tachograph.annexes.share import kernel_metrics
-from tachograph.annexes.share.demand import Calibration
-from tachograph.annexes.share.kernel_metrics import MetricValue
+from tachograph.annexes.share.demand import CYCLES, Calibration
 from tachograph.annexes.share.kernels import Kernel
 
 NEAR = 0.6  # of a resource: below it on all of them, Nsight Compute itself reports latency
@@ -65,14 +64,14 @@ class KernelLimits:
 def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelLimits:
     """Return a kernel's use of each resource and its limit; ties by order of resources."""
     calibration = calibration or Calibration()
-    loads = _loads(kernel, calibration)
-    measured_on = {}
-    if calibration.measured_on == kernel.gpu.name:
-        measured_on["dram"] = kernel.gpu.name
-    unordered = [
-        Limit(name, load.value, 1 - load.value, load.metric, measured_on.get(name))
-        for name, load in loads.items()
-    ]
+    unordered = []
+    for name, reading in kernel.readings.items():
+        if name == "dram":
+            here = kernel.gpu.name if calibration.measured_on == kernel.gpu.name else None
+            share = achievable(reading.value, calibration)
+            unordered.append(Limit(name, share, 1 - share, reading.metric, here))
+        elif name in CYCLES or name == "l2_bandwidth":
+            unordered.append(Limit(name, reading.value, 1 - reading.value, reading.metric))
     resources = tuple(sorted(unordered, key=lambda limit: -limit.demand))
     stall, small_grid = _worst_stall(kernel.metrics), _small_grid(kernel)
     if resources and resources[0].demand >= NEAR:
@@ -80,7 +79,7 @@ def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelL
     bound: LimitKind | None = None
     if small_grid:
         bound = "small_grid"
-    elif {"issue", "dram"} <= loads.keys():
+    elif {"issue", "dram"} <= kernel.readings.keys():
         bound = "latency"
     return KernelLimits(bound, resources, None, stall, small_grid)
 
@@ -99,24 +98,6 @@ def achievable(share: float, calibration: Calibration) -> float:
     0.5
     """
     return min(1.0, share / calibration.achievable_share)
-
-
-def _loads(kernel: Kernel, calibration: Calibration) -> dict[str, MetricValue]:
-    metrics = kernel.metrics
-    issue, dram = (
-        kernel_metrics.issue(metrics, kernel.gpu),
-        kernel_metrics.dram(metrics, kernel.gpu),
-    )
-    loads: dict[str, MetricValue | None] = {
-        "issue": issue,
-        **kernel_metrics.pipes(metrics),
-        "dram": None
-        if dram is None
-        else MetricValue(achievable(dram.value, calibration), dram.metric),
-        "l2_bandwidth": kernel_metrics.share(metrics, kernel_metrics.L2_BUSY),
-        "l1_bandwidth": kernel_metrics.l1_bandwidth(metrics),
-    }
-    return {name: load for name, load in loads.items() if load is not None}
 
 
 def _worst_stall(metrics: Mapping[str, float]) -> Stall | None:

@@ -99,6 +99,32 @@ class MetricValue:
     metric: str
 
 
+def readings(metrics: Mapping[str, float], gpu: GpuCapacity) -> dict[str, MetricValue]:
+    """Return {quantity: value and its metric} of a kernel, as far as is measured.
+
+    The quantities are those of `demand.CYCLES`, `dram`, `l2_bandwidth`, hits in caches, bytes per
+    second, resident warps, and the share of the SMs' time.
+
+    >>> list(readings({ISSUED: 3.0, DRAM: 42.0}, GpuCapacity(name="H100")))
+    ['issue', 'dram']
+    """
+    known = {
+        "issue": issue(metrics, gpu),
+        **pipes(metrics),
+        "dram": dram(metrics, gpu),
+        "l2_bandwidth": share(metrics, L2_BUSY),
+        "l1_bandwidth": l1_bandwidth(metrics),
+        "l2_hit": l2_reuse(metrics),
+        "l1_hit": share(metrics, L1_HIT),
+        "l2_bytes_per_s": l2_traffic(metrics),
+        "dram_bytes_per_s": traffic(metrics),
+        "warps": warps(metrics, gpu),
+        "occupancy": occupancy(metrics, gpu),
+        "sm_share": sm_share(metrics),
+    }
+    return {name: reading for name, reading in known.items() if reading is not None}
+
+
 def pipe_metric(pipe: str) -> str:
     """Return the metric of a pipeline: instructions executed there, of the maximum.
 
@@ -414,7 +440,6 @@ class MergedLaunches:
     """Measured values of several launches as one; see Kernel for the fields."""
 
     metrics: dict[str, float]
-    coverage: dict[str, float]
     seconds: float | None
     longest: Launch
     problems: tuple[str, ...]
@@ -442,22 +467,19 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
     weighted = timed or [(launch, 1.0) for launch in launches]
     longest = min(weighted, key=lambda pair: (-pair[1], pair[0].report, pair[0].number))[0]
     seconds = fsum(seconds for _, seconds in timed) if timed else None
-    of_longest = {name: value for name, value in longest.metrics.items() if is_measured(value)}
-    if len(weighted) == 1:
-        metrics = dict(sorted(of_longest.items()))
-        return MergedLaunches(metrics, {}, seconds, longest, _problems(durations, {}))
     of_launches = [launch.metrics for launch, _ in weighted]
     means = _Means(of_launches, [weight for _, weight in weighted])
-    metrics, coverage = {}, {}
+    metrics: dict[str, float] = {}
     for metric in sorted(set[str]().union(*of_launches)):
+        value: float | None
         if metric.startswith(_OF_THE_LONGEST):
-            if metric in of_longest:
-                metrics[metric] = of_longest[metric]
-        elif (mean := means.of(metric)) is not None:
-            metrics[metric], covered = mean
-            if covered is not None:
-                coverage[metric] = covered
-    return MergedLaunches(metrics, coverage, seconds, longest, _problems(durations, coverage))
+            value = longest.metrics.get(metric, _NAN)
+            value = value if is_measured(value) else None
+        else:
+            value = means.of(metric)
+        if value is not None:
+            metrics[metric] = value
+    return MergedLaunches(metrics, seconds, longest, _problems(durations, means.partial))
 
 
 def is_measured(value: float) -> bool:
@@ -486,26 +508,28 @@ def duration_s(launch: Launch) -> float | None:
 
 @dataclass(slots=True)
 class _Means:
-    """Weighted means of launch metrics; totals of shares are cached."""
+    """Weighted means of launch metrics; totals of shares are cached.
+
+    partial: how many metrics only some of the launches have.
+    """
 
     launches: Sequence[Mapping[str, float]]
     weights: list[float]
+    partial: int = 0
     _shares: dict[str, list[float]] = field(default_factory=dict)
 
-    def of(self, metric: str) -> tuple[float, float | None] | None:
-        """Return the metric over launches that have it, and their share of the weight, None: all.
-
-        None: no launch has it.
-        """
+    def of(self, metric: str) -> float | None:
+        """Return the metric over launches that have it; None: no launch has it."""
         values = self._values(metric)
         if _all_measured(values):
-            return self._combined(metric, values, None), None
+            return self._combined(metric, values, None)
         holders = [place for place, value in enumerate(values) if is_measured(value)]
         if not holders:
             return None
+        self.partial += 1
         covered = fsum(_at(self.weights, holders)) / fsum(self.weights)
         found = self._combined(metric, _at(values, holders), holders)
-        return found / covered if metric.endswith(_COUNTS) and covered > 0 else found, covered
+        return found / covered if metric.endswith(_COUNTS) and covered > 0 else found
 
     def _values(self, metric: str) -> list[float]:
         return [metrics.get(metric, _NAN) for metrics in self.launches]
@@ -555,7 +579,7 @@ def _whole(metric: str) -> str:
     return next((name for suffix, name in _WHOLES_BY_SUFFIX.items() if metric.endswith(suffix)), "")
 
 
-def _problems(durations: Sequence[float | None], coverage: Mapping[str, float]) -> tuple[str, ...]:
+def _problems(durations: Sequence[float | None], partial: int) -> tuple[str, ...]:
     """Lines for people: launches, or metrics of them, that could not be used."""
     total, unknown, zero = (
         len(durations),
@@ -574,6 +598,6 @@ def _problems(durations: Sequence[float | None], coverage: Mapping[str, float]) 
         )
     if timed and zero:
         lines.append(f"{zero} of {total} launches took no time: counted, their metrics left out")
-    if coverage:
-        lines.append(f"{len(coverage)} metrics were collected in some of the launches only")
+    if partial:
+        lines.append(f"{partial} metrics were collected in some of the launches only")
     return tuple(lines)

@@ -56,7 +56,9 @@ def matching_kernels(
         )
     if not patterns:
         return of_device
-    fitting = [kernel for kernel in of_device if _fits_any(patterns, kernel)]
+    fitting = [
+        kernel for kernel in of_device if any(_fits(pattern, kernel) for pattern in patterns)
+    ]
     if not fitting:
         raise _no_kernel(" or ".join(patterns), [kernel.short for kernel in of_device])
     return fitting
@@ -89,12 +91,10 @@ def labels(kernels: Sequence[Kernel]) -> list[str]:
     """Return kernel labels: short name, with template arguments, block or grid if ambiguous."""
     names = [printable(kernel.short) for kernel in kernels]
     names = _distinct(names, [printable(_with_arguments(kernel)) for kernel in kernels])
-    with_block = [
-        f"{name} x{_threads(kernel)}" for name, kernel in zip(names, kernels, strict=True)
-    ]
+    shapes = [_shape(kernel) for kernel in kernels]
+    with_block = [f"{name} x{threads}" for name, (_, threads) in zip(names, shapes, strict=True)]
     with_grid = [
-        f"{name} {_blocks(kernel)}x{_threads(kernel)}"
-        for name, kernel in zip(names, kernels, strict=True)
+        f"{name} {blocks}x{threads}" for name, (blocks, threads) in zip(names, shapes, strict=True)
     ]
     names = _distinct(_distinct(names, with_block), with_grid)
     places: dict[str, dict[str, int]] = {}  # names may differ in a space only
@@ -125,18 +125,10 @@ def _with_arguments(kernel: Kernel) -> str:
     return kernel.short + tail
 
 
-def _threads(kernel: Kernel) -> str:
+def _shape(kernel: Kernel) -> tuple[str, str]:
+    """Blocks, and threads of a block."""
     footprint = kernel.demand.footprint
-    return "?" if footprint is None else str(footprint.threads)
-
-
-def _blocks(kernel: Kernel) -> str:
-    footprint = kernel.demand.footprint
-    return "?" if footprint is None else str(footprint.blocks)
-
-
-def _fits_any(patterns: Sequence[str], kernel: Kernel) -> bool:
-    return any(_fits(pattern, kernel) for pattern in patterns)
+    return ("?", "?") if footprint is None else (str(footprint.blocks), str(footprint.threads))
 
 
 def _fits(pattern: str, kernel: Kernel) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from types import MappingProxyType
+from typing import Any
 
 from tachograph.annexes.share import kernel_metrics
 from tachograph.annexes.share.capacity import footprint_of, gpu_of, l2_most
-from tachograph.annexes.share.demand import Demand, Footprint, GpuCapacity
-from tachograph.annexes.share.kernel_metrics import is_measured, merge_launches
+from tachograph.annexes.share.demand import CYCLES, Demand, Footprint, GpuCapacity
+from tachograph.annexes.share.kernel_metrics import MetricValue, is_measured, merge_launches
 from tachograph.annexes.share.nsight.launches import DEVICE_ATTRIBUTE, Chip, Launch
 from tachograph.annexes.share.nsight_scores import full_set_metric
 
@@ -57,12 +58,30 @@ _RAW_PAGE = "--page raw"
 _EVERYWHERE = ("alu", "fma", "fp64", "lsu", "tensor")
 
 
-def missing_of(
-    metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand
-) -> tuple[Missing, ...]:
-    """Return a kernel's missing metrics and how to collect them; `demand`: from `metrics`.
+# quantity of kernel_metrics.readings, its metric, meaning
+_QUANTITIES: tuple[tuple[str, str, str], ...] = (
+    (
+        "issue",
+        kernel_metrics.ISSUED,
+        "the load of the schedulers, on which most interference depends",
+    ),
+    ("dram", kernel_metrics.DRAM, "the load of DRAM"),
+    ("l2_hit", kernel_metrics.L2_HIT, "whether others in L2 slow it down"),
+    ("l1_hit", kernel_metrics.L1_HIT, "whether others in L1 slow it down"),
+    ("occupancy", kernel_metrics.OCCUPANCY, "how many warps are resident"),
+)
 
-    >>> [lack.metric for lack in missing_of({}, GpuCapacity(name="?"), Demand(name="?"))][:2]
+
+def missing_of(
+    metrics: Mapping[str, float],
+    readings: Mapping[str, MetricValue],
+    *,
+    sms: int | None,
+    footprint: Footprint | None,
+) -> tuple[Missing, ...]:
+    """Return a kernel's missing metrics and how to collect them; `readings`: from `metrics`.
+
+    >>> [lack.metric for lack in missing_of({}, {}, sms=None, footprint=None)][:2]
     ['gpu__time_duration.sum', 'launch__registers_per_thread']
     """
     lacks = [
@@ -70,43 +89,21 @@ def missing_of(
         for metric, meaning, others in _NEEDS
         if not metrics.keys() & {metric, *others}
     ]
-    lacks += _unread(metrics, gpu, demand)
-    lacks += [(kernel_metrics.pipe_metric(pipe), f"the load of the {pipe} pipeline")
-              for pipe in _EVERYWHERE if pipe not in demand.cycles]  # fmt: skip
-    if demand.footprint is None:
+    lacks += [(metric, meaning) for name, metric, meaning in _QUANTITIES if name not in readings]
+    if kernel_metrics.stalls(metrics) is None:
+        lacks.append((full_set_metric("long_scoreboard"), "what its warps wait for"))
+    lacks += [
+        (kernel_metrics.pipe_metric(pipe), f"the load of the {pipe} pipeline")
+        for pipe in _EVERYWHERE
+        if pipe not in readings
+    ]
+    if footprint is None:
         lacks.append(("launch__grid_size", "how many blocks it has, how many SMs it needs"))
-    elif demand.footprint.blocks_per_sm is None:
+    elif footprint.blocks_per_sm is None:
         lacks.append(("launch__occupancy_limit_registers", "how many of its blocks fit into an SM"))
-    if gpu.sms is None:
+    if sms is None:
         lacks.append((f"{DEVICE_ATTRIBUTE}multiprocessor_count", "what the GPU has"))
     return tuple(Missing(metric, reports, options(metric)) for metric, reports in lacks)
-
-
-def _unread(
-    metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand
-) -> list[tuple[str, str]]:
-    """Quantities without any of their metrics."""
-    requested = (
-        (
-            demand.cycles.get("issue"),
-            kernel_metrics.ISSUED,
-            "the load of the schedulers, on which most interference depends",
-        ),
-        (demand.dram, kernel_metrics.DRAM, "the load of DRAM"),
-        (demand.l2_hit, kernel_metrics.L2_HIT, "whether others in L2 slow it down"),
-        (demand.l1_hit, kernel_metrics.L1_HIT, "whether others in L1 slow it down"),
-        (
-            kernel_metrics.occupancy(metrics, gpu),
-            kernel_metrics.OCCUPANCY,
-            "how many warps are resident",
-        ),
-        (
-            kernel_metrics.stalls(metrics),
-            full_set_metric("long_scoreboard"),
-            "what its warps wait for",
-        ),
-    )
-    return [(metric, reports) for value, metric, reports in requested if value is None]
 
 
 def options(metric: str) -> str:
@@ -129,7 +126,8 @@ class Kernel:
     short: the name without result type, template arguments and parameters. seconds: of all launches
     together, None where no launch has one. variants: how many different shapes of grids and blocks
     were launched. metrics: as in Launch: rates and percentages weighted by time, counts (`.sum`,
-    `.avg`, `.min`, `.max`) added up, `launch__*` of the longest launch. missing: metrics that no
+    `.avg`, `.min`, `.max`) added up, `launch__*` of the longest launch. readings: see
+    kernel_metrics. missing: metrics that no
     launch has. problems: lines about launches that could not be used.
     """
 
@@ -144,6 +142,7 @@ class Kernel:
     grid: tuple[int, int, int] | None = None  # of the longest launch
     variants: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)
+    readings: Mapping[str, MetricValue] = field(default_factory=dict)
     missing: tuple[Missing, ...] = ()
     problems: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
@@ -187,38 +186,23 @@ def short_name(name: str) -> str:
     return words[-1] if words and depth >= 0 and "operator" not in text else name
 
 
-def demand_of(metrics: Mapping[str, float], gpu: GpuCapacity, *, name: str, seconds: float | None = None,
-              footprint: Footprint | None = None) -> Demand:  # fmt: skip
-    """Return a kernel's demand by resource from its metrics; None: not collected.
+_OF_DEMAND = ("dram", "l2_hit", "l1_hit", "l2_bandwidth", "l2_bytes_per_s", "warps", "sm_share")
 
-    Footprints in caches are not measured by a profiler, nor is the memory of the GPU that a process
-    holds: None.
 
-    >>> gpu = GpuCapacity(name="H100")
-    >>> demand = demand_of({kernel_metrics.ISSUED: 3.0, kernel_metrics.pipe_metric("fma"): 60.0}, gpu, name="mm")
+def demand_of(readings: Mapping[str, MetricValue], *, name: str, **known: Any) -> Demand:
+    """Return a kernel's demand by resource from its readings; None: not collected.
+
+    `known`: what else is known of it. Footprints in caches are not measured by a profiler, nor is
+    the memory of the GPU that a process holds: None.
+
+    >>> metrics = {kernel_metrics.ISSUED: 3.0, kernel_metrics.pipe_metric("fma"): 60.0}
+    >>> demand = demand_of(kernel_metrics.readings(metrics, GpuCapacity(name="H100")), name="mm")
     >>> dict(demand.cycles), demand.dram
     ({'issue': 0.75, 'fma': 0.6}, None)
     """
-    issued = kernel_metrics.issue(metrics, gpu)
-    cycles = {} if issued is None else {"issue": issued.value}
-    cycles |= {pipe: reading.value for pipe, reading in kernel_metrics.pipes(metrics).items()}
-    delivered = kernel_metrics.l1_bandwidth(metrics)
-    cycles |= {} if delivered is None else {"l1_bandwidth": delivered.value}
-    return Demand(
-        name=name,
-        cycles=MappingProxyType(cycles),
-        dram=_value(kernel_metrics.dram(metrics, gpu)),
-        dram_of="peak",
-        l2_hit=_value(kernel_metrics.l2_reuse(metrics)),
-        l1_hit=_value(kernel_metrics.share(metrics, kernel_metrics.L1_HIT)),
-        l2_bandwidth=_value(kernel_metrics.share(metrics, kernel_metrics.L2_BUSY)),
-        l2_bytes_per_s=_value(kernel_metrics.l2_traffic(metrics)),
-        warps=_value(kernel_metrics.warps(metrics, gpu)),
-        irregular=kernel_metrics.irregular(metrics, gpu),
-        sm_share=_value(kernel_metrics.sm_share(metrics)),
-        seconds=seconds,
-        footprint=footprint,
-    )
+    cycles = {what: reading.value for what, reading in readings.items() if what in CYCLES}
+    known |= {what: reading.value for what, reading in readings.items() if what in _OF_DEMAND}
+    return Demand(name=name, cycles=MappingProxyType(cycles), **known)
 
 
 def _kernel(launches: Sequence[Launch]) -> Kernel:
@@ -227,7 +211,7 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
     gpu = gpu_of(longest.chip, whole.metrics)
     short = short_name(longest.kernel)
     footprint = footprint_of(longest, gpu)
-    demand = demand_of(whole.metrics, gpu, name=short, seconds=whole.seconds, footprint=footprint)
+    readings = kernel_metrics.readings(whole.metrics, gpu)
     return Kernel(
         name=longest.kernel,
         short=short,
@@ -235,12 +219,20 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
         seconds=whole.seconds,
         chip=longest.chip,
         gpu=gpu,
-        demand=replace(demand, l2_most=l2_most(launches)),
+        demand=demand_of(
+            readings,
+            name=short,
+            irregular=kernel_metrics.irregular(whole.metrics, gpu),
+            seconds=whole.seconds,
+            footprint=footprint,
+            l2_most=l2_most(launches),
+        ),
         block=longest.block,
         grid=longest.grid,
         variants=len({_shape(launch) for launch in launches}),
         metrics=MappingProxyType(whole.metrics),
-        missing=missing_of(whole.metrics, gpu, demand),
+        readings=MappingProxyType(readings),
+        missing=missing_of(whole.metrics, readings, sms=gpu.sms, footprint=footprint),
         problems=whole.problems,
         reports=tuple(sorted({launch.report for launch in launches})),
         ranges=longest.ranges,
@@ -288,7 +280,3 @@ def _rest(kernel: Kernel) -> tuple[str, ...]:
         str(kernel.gpu.sms),
         *kernel.reports,
     )
-
-
-def _value(reading: kernel_metrics.MetricValue | None) -> float | None:
-    return None if reading is None else reading.value

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import polars as pl
 
 from tachograph.annexes.share.kernel_facts import (
     GpuPart,
@@ -18,7 +18,7 @@ from tachograph.annexes.share.kernel_facts import (
 )
 from tachograph.annexes.share.kernels_sentences import limits_sentence
 from tachograph.annexes.share.utilization import SensitivityLevel
-from tachograph.catalog.units import harmless_cell
+from tachograph.catalog.spreadsheets import table_csv
 from tachograph.report.json_values import json_values
 
 
@@ -143,19 +143,4 @@ def _resources_of(view: KernelView, level: SensitivityLevel) -> str:
 
 
 def _csv(rows: Sequence[Mapping[str, Any]], *, raw: bool) -> str:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _cell(value, raw=raw) for name, value in row.items()} for row in rows)
-    return buffer.getvalue()
-
-
-def _cell(value: object, *, raw: bool) -> object:
-    """Cell text as in polars: lower-case true and false."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return (
-        value
-        if raw or value is None or isinstance(value, (int, float))
-        else harmless_cell(str(value))
-    )
+    return table_csv(pl.DataFrame(rows, infer_schema_length=None), raw=raw)

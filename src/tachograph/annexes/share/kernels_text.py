@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from tachograph.annexes.share import kernels_sentences as sentences
 from tachograph.annexes.share.advice import times
-from tachograph.annexes.share.demand import PIPES, CorunOutcome
+from tachograph.annexes.share.demand import PIPES, CorunOutcome, Matrix, unless_nan
 from tachograph.annexes.share.kernel_facts import (
     GpuPart,
     KernelFact,
@@ -20,7 +21,7 @@ from tachograph.annexes.share.kernel_facts import (
     pairs_of,
 )
 from tachograph.annexes.share.kernel_names import shortened, shortened_apart
-from tachograph.annexes.share.utilization import Sensitivity
+from tachograph.annexes.share.utilization import Sensitivity, SensitivityLevel
 from tachograph.catalog.units import plural, printable, text
 from tachograph.report.lines import Line, bar, plain, wrapped
 from tachograph.report.tables import TextColumn, fit_table
@@ -29,13 +30,13 @@ MOST_COLUMNS = 16  # of a matrix that is printed
 _LISTED = 5  # pairs of a list
 
 
-def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
+def pair_lines(report: KernelsReport, part: GpuPart, pairs: Matrix, width: int) -> Iterator[Line]:
     """Yield the slowdown of each kernel while the other one runs."""
     shares = "" if report.sharing.shares is None else ", MPS with shares of the SMs"
     yield from wrapped(
         f"Slowdown of a row while a column runs beside it{shares}", width, style="bold"
     )
-    table = list(_matrix(part, width)) if len(part.kernels) <= MOST_COLUMNS else []
+    table = list(_matrix(part, pairs, width)) if len(part.kernels) <= MOST_COLUMNS else []
     if table and max(len(words) for ((words, _),) in table) <= width:
         yield from table
     else:
@@ -48,9 +49,12 @@ def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Lin
     yield from wrapped(sentences.calibration_sentence(part), width, style="dim")
 
 
-def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
+def _matrix(part: GpuPart, pairs: Matrix, width: int) -> Iterator[Line]:
     heads = [str(view.number) for view in part.kernels]
-    cells = [_slowdown_cells(pairs) for pairs in _rows(part)]
+    cells = [
+        [sentences.factor(unless_nan(slowdown)) for slowdown in row]
+        for row in pairs.slowdown.tolist()
+    ]
     wide = max(map(len, chain(heads, *cells)))
     room = max(8, width - (wide + 2) * len(heads) - 4)
     names = shortened_apart([view.label for view in part.kernels], min(36, room))
@@ -60,18 +64,8 @@ def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
         yield plain(f"{view.number:>3} {name:<{longest}}" + _aligned(row, wide))
 
 
-def _slowdown_cells(pairs: Sequence[KernelPair]) -> list[str]:
-    return [sentences.factor(pair.slowdown) for pair in pairs]
-
-
 def _aligned(cells: Sequence[str], width: int) -> str:
     return "".join(f"  {cell:>{width}}" for cell in cells)
-
-
-def _rows(part: GpuPart) -> Iterator[list[KernelPair]]:
-    pairs, columns = pairs_of(part), len(part.kernels)
-    for begin in range(0, len(pairs), columns):
-        yield pairs[begin : begin + columns]
 
 
 def _best(part: GpuPart, width: int) -> Iterator[Line]:
@@ -234,26 +228,14 @@ def sensitive_to(view: KernelView) -> str:
     """Return the resources to which a kernel is very sensitive, else somewhat; `?` behind those
     not measured.
     """
-    # that of SMs qualifies the others
-    judged = [sensitivity for sensitivity in view.sensitivities if sensitivity.resource != "sms"]
-    named = [
-        sentences.resource_name(sensitivity.resource)
-        for sensitivity in judged
-        if sensitivity.level == "high"
-    ]
-    unknown = [
-        f"{sentences.resource_name(sensitivity.resource)}?"
-        for sensitivity in judged
-        if sensitivity.level == "unknown"
-    ]
-    some = [
-        sentences.resource_name(sensitivity.resource)
-        for sensitivity in judged
-        if sensitivity.level == "some"
-    ]
-    if some and not named:
-        named = [f"some: {', '.join(some)}"]
-    return ", ".join(named + unknown) or "little"
+    named: dict[SensitivityLevel, list[str]] = defaultdict(list)
+    for sensitivity in view.sensitivities:
+        if sensitivity.resource != "sms":  # that qualifies the others
+            named[sensitivity.level].append(sentences.resource_name(sensitivity.resource))
+    most = named["high"]
+    if named["some"] and not most:
+        most = [f"some: {', '.join(named['some'])}"]
+    return ", ".join([*most, *(f"{name}?" for name in named["unknown"])]) or "little"
 
 
 def score_text(view: KernelView, name: str) -> str:
@@ -338,7 +320,7 @@ def _part(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
     yield from _table(part.kernels, width)
     yield plain("")
     if part.pairs is not None:
-        yield from pair_lines(report, part, width)
+        yield from pair_lines(report, part, part.pairs, width)
         yield plain("")
     yield from _pitfalls(part, width)
     yield from lacking_lines(part.lacking, part.command, len(part.kernels), width)

@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from tachograph.annexes.share.demand import CYCLES, NOTHING, Demand, Matrix, unless_nan
+from tachograph.annexes.share.demand import (
+    CYCLES,
+    NOTHING,
+    Demand,
+    Matrix,
+    MixCorunOutcome,
+    WorstPair,
+    unless_nan,
+)
 from tachograph.catalog.arrays import Bytes, Floats
 from tachograph.catalog.devices import Device
 from tachograph.catalog.units import MI
@@ -43,6 +51,11 @@ class Mix:
     mean: Demand
     highest: Demand
     members: MixMembers
+
+    @property
+    def demands(self) -> list[Demand]:
+        """Demands of its members."""
+        return [demand for _, demand in self.members]
 
 
 def launches_known(members: MixMembers) -> bool:
@@ -214,7 +227,7 @@ def issuing(demand: Demand, share: float = 0.0) -> Demand:
 
 def mix_issuing(whole: Mix, share: float = 0.0) -> Mix:
     """Return the mix of the same members, each with issue slots; see `issuing`."""
-    demands = [issuing(demand, share) for _, demand in whole.members]
+    demands = [issuing(demand, share) for demand in whole.demands]
     if len(demands) == 1:
         return mix_of_one(demands[0])
     return mix(demands, [part for part, _ in whole.members], name=whole.mean.name)
@@ -234,63 +247,48 @@ def _over(share: float | None, busy: float | None) -> float | None:
     return None if share is None or not busy else _share(share, busy)
 
 
-PairsFunction = Callable[[Sequence[Demand], Sequence[Demand]], Matrix]
-WorstPair = tuple[float, str, str]  # slowdown, the one slowed down, the one beside it
-
-
 @dataclass(frozen=True, slots=True)
 class MixOutcome:
-    """Two mixes side by side, of each: its slowdown, its binding resource, its most slowed member.
+    """Two mixes side by side. safe: all pairs of their members are."""
 
-    None: unknown for a pair of their members; of `bindings`: nothing binds it. safe: all pairs of
-    members are. worsts: the worst slowdowns, see CorunOutcome.
-    """
-
-    slowdowns: tuple[float | None, float | None]
-    worsts: tuple[float | None, float | None]
-    bindings: tuple[str | None, str | None]
-    worst_of: tuple[WorstPair | None, WorstPair | None]
+    members: tuple[MixCorunOutcome, MixCorunOutcome]
     safe: bool
 
     @property
-    def slowdown(self) -> float | None:
-        """Slowdown of the first."""
-        return self.slowdowns[0]
-
-    @property
-    def other_slowdown(self) -> float | None:
-        """Slowdown of the second."""
-        return self.slowdowns[1]
+    def slowdowns(self) -> tuple[float | None, float | None]:
+        """Slowdown of each; None: unknown for a pair of their members."""
+        return self.members[0].slowdown, self.members[1].slowdown
 
     @property
     def worst(self) -> WorstPair | None:
         """The pair with the largest slowdown, over all known pairs."""
-        return max((found for found in self.worst_of if found), default=None)
+        pairs = (member.worst_pair for member in self.members if member.worst_pair)
+        return max(pairs, default=None)
 
 
-def corun_of_mixes(
-    one: Mix, other: Mix, *, pairs: PairsFunction, turned: PairsFunction | None = None
-) -> MixOutcome:
+def corun_of_mixes(one: Mix, other: Mix, *, here: Matrix, there: Matrix) -> MixOutcome:
     """Return the expected outcome of two mixes that run side by side, independent of each other.
 
     A member of one then overlaps a member of the other for the product of their shares: slowdowns
-    are weighted by it. `pairs`: the matrix of rows beside columns, such as `interference.matrix`
-    with its settings; `turned`: the same for members of `other` beside those of `one`, where it is
-    not.
+    are weighted by it. `here`: members of `one` beside those of `other`; `there`: the reverse.
     """
-    mine, theirs = [demand for _, demand in one.members], [demand for _, demand in other.members]
-    here, there = pairs(mine, theirs), (turned or pairs)(theirs, mine)
     of_one, of_other = shares_of([one]), shares_of([other])
-    slowdowns = folded(here, of_one, of_other), folded(there, of_other, of_one)
     return MixOutcome(
-        slowdowns=(
-            unless_nan(slowdowns[0].slowdown[0, 0]),
-            unless_nan(slowdowns[1].slowdown[0, 0]),
+        members=(
+            _outcome(one, here, folded(here, of_one, of_other)),
+            _outcome(other, there, folded(there, of_other, of_one)),
         ),
-        worsts=(unless_nan(slowdowns[0].worst[0, 0]), unless_nan(slowdowns[1].worst[0, 0])),
-        bindings=(slowdowns[0].bound_by(0, 0), slowdowns[1].bound_by(0, 0)),
-        worst_of=(_worst(here), _worst(there)),
-        safe=all(bool(found.safe.all()) for found in (here, there)),
+        safe=bool(here.safe.all() and there.safe.all()),
+    )
+
+
+def _outcome(whole: Mix, found: Matrix, of_mix: Matrix) -> MixCorunOutcome:
+    return MixCorunOutcome(
+        whole.mean.name,
+        unless_nan(of_mix.slowdown[0, 0]),
+        unless_nan(of_mix.worst[0, 0]),
+        of_mix.bound_by(0, 0),
+        _worst(found),
     )
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from itertools import product
 
 import numpy as np
 
 from tachograph.annexes.share.demand import Calibration, Demand, GpuCapacity
-from tachograph.annexes.share.mixes import Mix, issuing, launches_known
+from tachograph.annexes.share.mixes import (
+    Mix,
+    MixMembers,
+    issuing,
+    launches_known,
+    mix_issuing,
+)
 from tachograph.catalog.arrays import Flags, Floats
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.mig import MigProfile, profiles_of
@@ -49,6 +55,13 @@ def shares_for(demands: Sequence[Demand]) -> tuple[float, ...]:
         return tuple(1 / len(needs) for _ in needs)
     total = math.fsum(needs)
     return tuple(need / total for need in needs)
+
+
+def over_members(members: MixMembers, lost: Callable[[Demand], float | None]) -> float | None:
+    """Return the mean slowdown over the kernels of a mix by time; None if one is unknown."""
+    slowdowns = [(share, lost(demand)) for share, demand in members]
+    known = [share * slowdown for share, slowdown in slowdowns if slowdown is not None]
+    return math.fsum(known) if len(known) == len(slowdowns) else None
 
 
 def on_share(demand: Demand, share: float, *, gpu: GpuCapacity) -> float | None:
@@ -163,7 +176,7 @@ def by_kernels_ruled_out(
     *,
     by_memory: Flags,
     narrow: Floats,
-    profiled: Sequence[bool],
+    profiled: Flags,
     busy: Sequence[float],
     gpu: GpuCapacity,
     calibration: Calibration,
@@ -179,11 +192,10 @@ def by_kernels_ruled_out(
     most = settings.max_slowdown + SLACK
     slowed: Flags = slowdown > most
     meeting = 1 + np.array(busy) > most
-    kernels = np.array(profiled, dtype=bool)
     found: Flags = (
         (slowed | slowed.T)
         & (meeting[:, None] | meeting[None, :])
-        & (kernels[:, None] | kernels[None, :])
+        & (profiled[:, None] | profiled[None, :])
     )
     requested = np.array([_bandwidth(mix.mean, calibration) for mix in mixes])
     total = requested[:, None] + requested[None, :]
@@ -230,16 +242,16 @@ def _slices(
     one: Mix, gpu: GpuCapacity, calibration: Calibration, settings: InterferenceOptions
 ) -> tuple[MigProfile, ...]:
     """Slices that may fit it."""
-    members = [(share, issuing(demand, settings.assumed_issue)) for share, demand in one.members]
+    members = mix_issuing(one, settings.assumed_issue).members
 
     def fits(profile: MigProfile) -> bool:
-        lost = [
-            (share, on_slice(demand, profile, gpu=gpu, calibration=calibration))
-            for share, demand in members
-        ]
-        known = [share * slowdown for share, slowdown in lost if slowdown is not None]
-        least = max(math.fsum(known), _if_wide(one, float(min(profile.sms, profile.memory))))
-        return len(known) == len(lost) and least <= settings.max_slowdown + SLACK
+        lost = over_members(
+            members, partial(on_slice, profile=profile, gpu=gpu, calibration=calibration)
+        )
+        if lost is None:
+            return False
+        least = max(lost, _if_wide(one, float(min(profile.sms, profile.memory))))
+        return least <= settings.max_slowdown + SLACK
 
     return tuple(filter(fits, profiles_of(gpu.name, gpu.hbm_bytes)))
 

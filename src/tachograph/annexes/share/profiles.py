@@ -80,16 +80,10 @@ def detach_profiles(
                 f"no report {missing[0]!r} is attached to this job", do=f"attached: {attached}"
             )
         chosen = there if not names else there.filter(pl.col("report").is_in(list(names)))
-        kept = {name: chosen[name].to_list() for name in ("job_key", "job_id", "digest", "report")}
-        no_names: list[list[str]] = [[]] * chosen.height
-        gone = (
-            kept
-            | dict.fromkeys(("kernels", "ranges", "problems"), no_names)
-            | {"at": [at] * chosen.height}
-        )
-        return pl.DataFrame(
-            {name: gone.get(name, [None] * chosen.height) for name in _SCHEMA}, schema=_SCHEMA
-        )
+        no_names: list[str] = []
+        empty = dict.fromkeys(("kernels", "ranges", "problems"), no_names)
+        rows = chosen.select("job_key", "job_id", "digest", "report").to_dicts()
+        return pl.DataFrame([{**row, **empty, "at": at} for row in rows], schema=_SCHEMA)
 
     return tuple(_append(lake, job_key, detached)["report"])
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain
 
 import numpy as np
 
-from tachograph.annexes.share.advice import CONTEXT_BYTES, NOT_KEPT_APART, SharingAdvice, advise
+from tachograph.annexes.share.advice import (
+    CONTEXT_BYTES,
+    NOT_KEPT_APART,
+    SharingAdvice,
+    SharingCase,
+    advise,
+)
+from tachograph.annexes.share.corun import least_on_sms
 from tachograph.annexes.share.demand import (
     NOTHING,
     Calibration,
@@ -17,14 +24,13 @@ from tachograph.annexes.share.demand import (
     Estimate,
     GpuCapacity,
     Matrix,
-    MixCorunOutcome,
     Sharing,
 )
+from tachograph.annexes.share.estimate import estimate, matrix
 from tachograph.annexes.share.job_groups import JobGroup
 from tachograph.annexes.share.mixes import (
     Mix,
     MixOutcome,
-    PairsFunction,
     corun_of_mixes,
     folded,
     mix_issuing,
@@ -35,21 +41,6 @@ from tachograph.catalog.arrays import Bytes, Flags, Floats
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.units import MI
 
-
-@dataclass(frozen=True, slots=True)
-class Estimator:
-    """Estimates of demands on one GPU: rows beside columns, or a pair, by sharing mode.
-
-    alone: least slowdown of each alone on 0, 1, 2 .. SMs, (demands, SMs); None: not supported.
-    """
-
-    pairs: Callable[[Sequence[Demand], Sequence[Demand], Sharing], Matrix]
-    estimate: Callable[[Sequence[Demand], Sharing], Estimate]
-    alone: Callable[[Sequence[Demand]], Floats] | None = None
-
-
-# the estimator of one GPU, calibrated
-EstimatorOf = Callable[[GpuCapacity, Calibration], Estimator]
 _BESIDE = Sharing("mps", lasting=True)  # jobs launch repeatedly
 # Of a pair that memory does not hold.
 _NOT_ESTIMATED = Estimate((), {}, None, None, safe=False, unknown=())
@@ -82,7 +73,7 @@ class SharingProposal:
     @property
     def same_user(self) -> bool:
         """Whether both are of one user, who needs no other user's consent."""
-        return self.one.user is not None and self.one.user == self.other.user
+        return same_user(self.one, self.other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,32 +103,59 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class PairJudge:
-    """Evaluates job groups on as many GPUs of one model, with the estimator of that GPU."""
+    """Evaluates job groups on as many GPUs of one model."""
 
     gpu: GpuCapacity
     calibration: Calibration
     settings: InterferenceOptions
-    estimator: Estimator
+
+    def pairs(
+        self, rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing = _BESIDE
+    ) -> Matrix:
+        """Return each of `rows` beside each of `columns`."""
+        return matrix(
+            rows,
+            None if columns is rows else columns,
+            gpu=self.gpu,
+            calibration=self.calibration,
+            sharing=sharing,
+            settings=self.settings,
+        )
+
+    def estimate(self, demands: Sequence[Demand], sharing: Sharing = _BESIDE) -> Estimate:
+        """Return the estimate of two demands."""
+        return estimate(
+            demands,
+            gpu=self.gpu,
+            calibration=self.calibration,
+            sharing=sharing,
+            settings=self.settings,
+        )
+
+    def alone(self, demands: Sequence[Demand]) -> Floats:
+        """Return the least slowdown of each alone on 0, 1, 2 .. SMs: (demands, SMs)."""
+        return least_on_sms(demands, self.gpu, self.calibration)
 
     def outlook(self, kinds: Sequence[JobGroup]) -> Outlook:
         """Outlook on all pairs of job groups, from the runs of highest demand, conservative."""
         found = self.matrix(kinds, self.settings.assumed_issue)
         most, busy = [kind.demand.mean for kind in kinds], [kind.busy for kind in kinds]
         gone = ruled_out(found.slowdown, most, busy=busy, gpu=self.gpu, settings=self.settings)
-        by_kernels = np.array([kind.profile is not None for kind in kinds], dtype=bool)
+        profiled = _profiled(kinds)
         # Kernels may fit on parts of the SMs where means do not.
-        gone &= ~(by_kernels[:, None] | by_kernels[None, :])
-        slowdown = met(decisive(found, kinds), kinds)
-        if any(by_kernels) and self.estimator.alone is not None:
+        gone &= ~(profiled[:, None] | profiled[None, :])
+        slowdown = over_all_time(decisive(found, kinds), kinds)
+        if profiled.any():
             demands = [kind.demand for kind in kinds]
+            mixes = self._conservative(demands)
+            members = list(chain.from_iterable(mix.demands for mix in mixes))
+            kept_together = [found.resources.index(name) for name in NOT_KEPT_APART]
             gone |= by_kernels_ruled_out(
                 slowdown,
                 demands,
-                by_memory=np.isin(
-                    found.binding, [found.resources.index(name) for name in NOT_KEPT_APART]
-                ),
-                narrow=self._narrow(demands, self.estimator.alone),
-                profiled=by_kernels.tolist(),
+                by_memory=np.isin(found.binding, kept_together),
+                narrow=shares_of(mixes) @ self.alone(members),
+                profiled=profiled,
                 busy=busy,
                 gpu=self.gpu,
                 calibration=self.calibration,
@@ -145,21 +163,11 @@ class PairJudge:
             )
         return Outlook(slowdown, gone, found)
 
-    def _narrow(
-        self, demands: Sequence[Mix], alone: Callable[[Sequence[Demand]], Floats]
-    ) -> Floats:
-        """Return the least loss of each alone on 0, 1, 2 .. SMs: (mixes, SMs)."""
-        mixes = self._conservative(demands)
-        lost: Floats = shares_of(mixes) @ alone(
-            [demand for mix in mixes for _, demand in mix.members]
-        )
-        return lost
-
     def matrix(self, kinds: Sequence[JobGroup], assumed: float = 0.0) -> Matrix:
         """Each job group beside each while busy, under MPS; unmeasured issue slots: `assumed`."""
         mixes = [mix_issuing(kind.demand, assumed) for kind in kinds]
-        members = [demand for _, demand in chain.from_iterable(mix.members for mix in mixes)]
-        found = self.estimator.pairs(members, members, _BESIDE)
+        members = list(chain.from_iterable(mix.demands for mix in mixes))
+        found = self.pairs(members, members)
         if len(members) == len(kinds):
             return found
         shares = shares_of(mixes)
@@ -171,51 +179,37 @@ class PairJudge:
 
     def proposal(self, one: JobGroup, other: JobGroup) -> SharingProposal:
         """Decisive result of a pair: limits and slowdowns of the most demanding runs."""
-        full = self.full(one, other)  # then nothing else is examined
         demands, profiled = (one.demand, other.demand), bool(one.profile or other.profile)
-        advice = self._advice(
-            demands,
-            (one.busy, other.busy),
-            same_user=one.user is not None and one.user == other.user,
-            by_kernels=profiled,
-            by_worst=profiled,
-            full=full,
+        least, most = [mix_issuing(mix) for mix in demands], self._conservative(demands)
+
+        def estimated(mixes: Sequence[Mix], sharing: Sharing = _BESIDE) -> Estimate:
+            if profiled:
+                return self._of_kernels(mixes, sharing)
+            return self.estimate([mix.mean for mix in mixes], sharing)
+
+        expected = conservative = _NOT_ESTIMATED
+        if not self.full(one, other):  # else nothing more is examined
+            expected = conservative = estimated(least)
+            members = chain.from_iterable(mix.demands for mix in demands)
+            if any("issue" not in demand.cycles for demand in members):
+                conservative = estimated(most)
+        advice = advise(
+            SharingCase(
+                estimate=expected,
+                conservative=conservative,
+                demands=tuple(mix.mean for mix in demands),
+                members=tuple(mix.members for mix in most),
+                gpu=self.gpu,
+                settings=self.settings,
+                calibration=self.calibration,
+                busy=(one.busy, other.busy),
+                same_user=same_user(one, other),
+                by_worst=profiled,
+                shared=lambda shares: estimated(most, replace(_BESIDE, shares=shares)),
+            )
         )
         overlap = overlap_h(one, other)
         return SharingProposal(one, other, advice, overlap, _saved_h(advice, overlap))
-
-    def _advice(
-        self,
-        demands: Sequence[Mix],
-        busy: Sequence[float],
-        *,
-        same_user: bool,
-        by_kernels: bool = False,
-        by_worst: bool = False,
-        full: bool = False,
-    ) -> SharingAdvice:
-        least, most = [mix_issuing(mix) for mix in demands], self._conservative(demands)
-        members = chain.from_iterable(mix.members for mix in demands)
-        unmeasured = any("issue" not in demand.cycles for _, demand in members)
-
-        def estimated(mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
-            if by_kernels:
-                return self._of_kernels(mixes, sharing)
-            return self.estimator.estimate([mix.mean for mix in mixes], sharing)
-
-        return advise(
-            _NOT_ESTIMATED if full else estimated(least, _BESIDE),
-            [mix.mean for mix in demands],
-            conservative=estimated(most, _BESIDE) if unmeasured and not full else None,
-            members=[mix.members for mix in most],
-            gpu=self.gpu,
-            settings=self.settings,
-            calibration=self.calibration,
-            busy=busy,
-            same_user=same_user,
-            by_worst=by_worst,
-            shared=lambda shares: estimated(most, replace(_BESIDE, shares=shares)),
-        )
 
     def _of_kernels(self, mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
         """Return an estimate kernel by kernel if one of two groups was profiled.
@@ -223,53 +217,52 @@ class PairJudge:
         Sums are those of the means: the effect of phases is in the slowdowns.
         """
         found = self._member_by_member(mixes, sharing)
-        sums = self.estimator.estimate([mix.mean for mix in mixes], _BESIDE).sums
+        sums = self.estimate([mix.mean for mix in mixes]).sums
         unknown: dict[str, None] = {}
         for one in _unlike(mixes[0]):
             for other in _unlike(mixes[1]):
-                unknown |= dict.fromkeys(self.estimator.estimate((one, other), _BESIDE).unknown)
-        outcomes = [
-            MixCorunOutcome(whole.mean.name, slowdown, worst, binding, pair[0] if pair else None)
-            for whole, slowdown, worst, binding, pair in zip(
-                mixes, found.slowdowns, found.worsts, found.bindings, found.worst_of, strict=True
-            )
-        ]
-        return Estimate(tuple(outcomes), sums, None, None, safe=found.safe, unknown=tuple(unknown))
+                unknown |= dict.fromkeys(self.estimate((one, other)).unknown)
+        return Estimate(found.members, sums, None, None, safe=found.safe, unknown=tuple(unknown))
 
-    def _member_by_member(self, mixes: Sequence[Mix], sharing: Sharing) -> MixOutcome:
+    def _member_by_member(self, mixes: Sequence[Mix], sharing: Sharing = _BESIDE) -> MixOutcome:
         one, other = mixes
         turned = (
             sharing if sharing.shares is None else replace(sharing, shares=sharing.shares[::-1])
         )
-        return corun_of_mixes(one, other, pairs=self._beside(sharing), turned=self._beside(turned))
-
-    def _beside(self, sharing: Sharing) -> PairsFunction:
-        return lambda rows, columns: self.estimator.pairs(rows, columns, sharing)
+        here = self.pairs(one.demands, other.demands, sharing)
+        there = self.pairs(other.demands, one.demands, turned)
+        return corun_of_mixes(one, other, here=here, there=there)
 
     def over_kernels(self, proposal: SharingProposal) -> SharingProposal:
         """Expected result over all kernel pairs, if one was profiled: shown, not decisive."""
         one, other = proposal.one, proposal.other
         if not (one.profile or other.profile):
             return proposal
-        return replace(
-            proposal,
-            kernels=self._member_by_member(self._conservative((one.demand, other.demand)), _BESIDE),
-        )
+        found = self._member_by_member(self._conservative((one.demand, other.demand)))
+        return replace(proposal, kernels=found)
 
     def over_runs(self, proposal: SharingProposal) -> SharingProposal:
         """Expected result over all pairs of runs, if kernels are unknown."""
         one, other = proposal.one, proposal.other
         if one.profile or other.profile:
             return proposal
-        return replace(
-            proposal, runs=self._member_by_member(self._conservative((one.mix, other.mix)), _BESIDE)
-        )
+        found = self._member_by_member(self._conservative((one.mix, other.mix)))
+        return replace(proposal, runs=found)
 
     def _conservative(self, demands: Sequence[Mix]) -> list[Mix]:
         return [mix_issuing(one, self.settings.assumed_issue) for one in demands]
 
 
-def met(slowdown: Floats, kinds: Sequence[JobGroup]) -> Floats:
+def same_user(one: JobGroup, other: JobGroup) -> bool:
+    """Return whether both are of one user, who needs no other user's consent."""
+    return one.user is not None and one.user == other.user
+
+
+def _profiled(kinds: Sequence[JobGroup]) -> Flags:
+    return np.array([kind.profile is not None for kind in kinds], dtype=bool)
+
+
+def over_all_time(slowdown: Floats, kinds: Sequence[JobGroup]) -> Floats:
     """Return slowdowns over all time from those while both are busy."""
     over_all: Floats = 1 + np.array([kind.busy for kind in kinds])[None, :] * (slowdown - 1)
     return over_all
@@ -281,7 +274,7 @@ def decisive(found: Matrix, kinds: Sequence[JobGroup]) -> Floats:
     Where one was profiled the worst ones, unless both were and all pairs of their kernels are safe;
     else as expected.
     """
-    profiled = np.array([kind.profile is not None for kind in kinds], dtype=bool)
+    profiled = _profiled(kinds)
     measured = np.array([kind.issue == "profile" for kind in kinds], dtype=bool)
     safe = (found.safe & found.safe.T > 0) & measured[:, None] & measured[None, :]
     return np.where((profiled[:, None] | profiled[None, :]) & ~safe, found.worst, found.slowdown)
@@ -290,7 +283,7 @@ def decisive(found: Matrix, kinds: Sequence[JobGroup]) -> Floats:
 def _unlike(whole: Mix) -> list[Demand]:
     """Return one member per set of measured values, to report what was not measured."""
     found: dict[object, Demand] = {}
-    for _, demand in whole.members:
+    for demand in whole.demands:
         lacks = [field.name for field in fields(demand) if getattr(demand, field.name) is None]
         found.setdefault((frozenset(demand.cycles), *lacks), demand.named(whole.mean.name))
     return list(found.values())
@@ -344,8 +337,8 @@ def group_matrix(kinds: Sequence[JobGroup], judge: PairJudge) -> GroupMatrix:
     least, most = judge.matrix(kinds), judge.matrix(kinds, judge.settings.assumed_issue)
     return GroupMatrix(
         kinds=tuple(kinds),
-        slowdown=met(least.slowdown, kinds),
-        conservative=met(decisive(most, kinds), kinds),
+        slowdown=over_all_time(least.slowdown, kinds),
+        conservative=over_all_time(decisive(most, kinds), kinds),
         binding=most.binding,
         resources=most.resources,
         full=np.array([[judge.full(one, other) for other in kinds] for one in kinds], dtype=bool),

@@ -9,49 +9,53 @@ from typing import Any
 import polars as pl
 
 from tachograph.annexes.share.colocation import ColocateReport
-from tachograph.annexes.share.demand import Demand
+from tachograph.annexes.share.demand import Demand, MixCorunOutcome
 from tachograph.annexes.share.job_groups import LEFT_OUT, GroupProfile, JobGroup
 from tachograph.annexes.share.mixes import MixOutcome
 from tachograph.annexes.share.proposals import GroupMatrix, SharingProposal
 from tachograph.catalog.spreadsheets import table_csv
 from tachograph.report.json_values import json_values
 
-_COLUMNS = {
-    "one": pl.String,
-    "other": pl.String,
-    "gpu_model": pl.String,
-    "gpus": pl.Int64,
-    "mode": pl.String,
-    "safe": pl.Boolean,
-    "taken": pl.Boolean,
-    "slowdown": pl.Float64,
-    "other_slowdown": pl.Float64,
-    "conservative": pl.Float64,
-    "other_conservative": pl.Float64,
-    "worst": pl.Float64,
-    "other_worst": pl.Float64,
-    "binding": pl.String,
-    "overlap_h": pl.Float64,
-    "saved_h": pl.Float64,
-    "runs": pl.Int64,
-    "other_runs": pl.Int64,
-    "same_user": pl.Boolean,
-    "why": pl.String,
-    "unknown": pl.String,
-    "issue": pl.String,
-    "other_issue": pl.String,
-    "worst_kernels": pl.String,
-    "profile": pl.String,
-    "other_profile": pl.String,
-}
-_OF_MATRIX = {
-    **{
-        name: _COLUMNS[name]
-        for name in ("one", "other", "gpu_model", "gpus", "slowdown", "conservative", "binding")
-    },
-    "memory_holds": pl.Boolean,
-    **{name: _COLUMNS[name] for name in ("issue", "other_issue")},
-}
+_COLUMNS = (
+    "one",
+    "other",
+    "gpu_model",
+    "gpus",
+    "mode",
+    "safe",
+    "taken",
+    "slowdown",
+    "other_slowdown",
+    "conservative",
+    "other_conservative",
+    "worst",
+    "other_worst",
+    "binding",
+    "overlap_h",
+    "saved_h",
+    "runs",
+    "other_runs",
+    "same_user",
+    "why",
+    "unknown",
+    "issue",
+    "other_issue",
+    "worst_kernels",
+    "profile",
+    "other_profile",
+)
+_OF_MATRIX = (
+    "one",
+    "other",
+    "gpu_model",
+    "gpus",
+    "slowdown",
+    "conservative",
+    "binding",
+    "memory_holds",
+    "issue",
+    "other_issue",
+)
 
 
 def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str, Any]:
@@ -93,23 +97,6 @@ def _fields(value: object, *names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-_OF_ADVICE = (
-    *(
-        "mode",
-        "safe",
-        "shares",
-        "profiles",
-        "slowdowns",
-        "conservative",
-        "worst",
-        "binding",
-        "why",
-        "unknown",
-        "cautions",
-    ),
-)
-
-
 def _proposal(proposal: SharingProposal) -> dict[str, Any]:
     """A pair: both job groups, the sharing mode, slowdowns of both, in their order.
 
@@ -120,7 +107,7 @@ def _proposal(proposal: SharingProposal) -> dict[str, Any]:
         "one": _group(proposal.one),
         "other": _group(proposal.other),
         **_fields(proposal, "same_user", "taken", "overlap_h", "saved_h"),
-        **_fields(proposal.advice, *_OF_ADVICE),
+        **json_values(proposal.advice),
         "over_runs": None if proposal.runs is None else _over_runs(proposal.runs),
         "over_kernels": None if proposal.kernels is None else _over_kernels(proposal.kernels),
     }
@@ -141,7 +128,7 @@ def _group(kind: JobGroup) -> dict[str, Any]:
 
 def _profile(profile: GroupProfile) -> dict[str, Any]:
     return {
-        **_fields(profile, "reports", "kernels", "launches", "seconds", "apart"),
+        **json_values(profile, without=("mix",)),
         "mean": _demand(profile.mix.mean),
         "members": [
             {"share": share, "kernel": one.name, **_demand(one)}
@@ -160,22 +147,28 @@ def _demand(demand: Demand) -> dict[str, Any]:
 
 def _over_kernels(found: MixOutcome) -> dict[str, Any]:
     """Slowdowns while both are busy, and on each side the worst kernel and its partner."""
-    worst, other_worst = (
-        None if one is None else dict(zip(("slowdown", "kernel", "beside"), one, strict=True))
-        for one in found.worst_of
-    )
-    bound, other_bound = found.worsts
+    one, other = found.members
     return {
-        **_fields(found, "slowdown", "other_slowdown"),
-        "worst_on_average": bound,
-        "other_worst_on_average": other_bound,
-        "worst": worst,
-        "other_worst": other_worst,
+        **_slowdowns(found),
+        "worst_on_average": one.worst,
+        "other_worst_on_average": other.worst,
+        "worst": _worst_pair(one),
+        "other_worst": _worst_pair(other),
     }
 
 
+def _slowdowns(found: MixOutcome) -> dict[str, float | None]:
+    return dict(zip(("slowdown", "other_slowdown"), found.slowdowns, strict=True))
+
+
+def _worst_pair(member: MixCorunOutcome) -> dict[str, Any] | None:
+    if member.worst_pair is None:
+        return None
+    return dict(zip(("slowdown", "kernel", "beside"), member.worst_pair, strict=True))
+
+
 def _over_runs(found: MixOutcome) -> dict[str, Any]:
-    return {**_fields(found, "slowdown", "other_slowdown"), "worst": found.worst and found.worst[0]}
+    return {**_slowdowns(found), "worst": found.worst and found.worst[0]}
 
 
 def _matrix(of_all: GroupMatrix) -> dict[str, Any]:
@@ -197,43 +190,46 @@ def colocate_csv(report: ColocateReport, *, top: int | None = None, raw: bool = 
 
     Texts are harmless to spreadsheets and terminals unless `raw`.
     """
+    columns: Sequence[str] = _COLUMNS
     if report.matrices is not None:
-        cells = list(chain.from_iterable(map(_cells, report.matrices)))
-        matrices = pl.DataFrame(cells, schema=_OF_MATRIX, orient="row").fill_nan(None)
-        return table_csv(matrices, raw=raw)
-    pairs = (*report.proposals[:top], *report.chosen, *report.refused[:top])
-    rows = [_row(pair) for pair in pairs]
-    return table_csv(pl.DataFrame(rows, schema=_COLUMNS, orient="row"), raw=raw)
+        columns, rows = _OF_MATRIX, list(chain.from_iterable(map(_cells, report.matrices)))
+    else:
+        pairs = (*report.proposals[:top], *report.chosen, *report.refused[:top])
+        rows = list(map(_row, pairs))
+    table = pl.DataFrame(rows, schema=columns, orient="row", infer_schema_length=None)
+    return table_csv(table.fill_nan(None), raw=raw)
 
 
 def _row(proposal: SharingProposal) -> tuple[Any, ...]:
     advice, one, other = proposal.advice, proposal.one, proposal.other
-    slowdown, other_slowdown = _two(advice.slowdowns)
-    conservative, other_conservative = _two(advice.conservative)
-    worst, other_worst = _two(advice.worst)
     return (
-        *(
-            one.label,
-            other.label,
-            one.device.name,
-            one.gpus,
-            advice.mode,
-            advice.safe,
-            proposal.taken,
-        ),
-        *(
-            slowdown,
-            other_slowdown,
-            conservative,
-            other_conservative,
-            worst,
-            other_worst,
-            advice.binding,
-        ),
-        *(proposal.overlap_h, proposal.saved_h),
-        *(one.runs, other.runs, proposal.same_user, " ".join(advice.why), " ".join(advice.unknown)),
-        *(one.issue, other.issue, _worst_kernels(proposal.kernels), _reports(one), _reports(other)),
+        one.label,
+        other.label,
+        one.device.name,
+        one.gpus,
+        advice.mode,
+        advice.safe,
+        proposal.taken,
+        *(advice.slowdowns or _NOT_ESTIMATED),
+        *(advice.conservative or _NOT_ESTIMATED),
+        *(advice.worst or _NOT_ESTIMATED),
+        advice.binding,
+        proposal.overlap_h,
+        proposal.saved_h,
+        one.runs,
+        other.runs,
+        proposal.same_user,
+        " ".join(advice.why),
+        " ".join(advice.unknown),
+        one.issue,
+        other.issue,
+        _worst_kernels(proposal.kernels),
+        _reports(one),
+        _reports(other),
     )
+
+
+_NOT_ESTIMATED = (None, None)  # slowdowns of a pair that memory does not hold
 
 
 def _worst_kernels(found: MixOutcome | None) -> str | None:
@@ -262,7 +258,3 @@ def _cells(of_all: GroupMatrix) -> Iterator[tuple[Any, ...]]:
 def _binding(of_all: GroupMatrix, i: int, j: int) -> str | None:
     place = int(of_all.binding[i, j])
     return of_all.resources[place] if place < len(of_all.resources) else None
-
-
-def _two(numbers: Sequence[float | None]) -> tuple[float | None, float | None]:
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else (None, None)

@@ -118,7 +118,7 @@ def explained_lines(
             _by_kernels(proposal.kernels, assumed=not measured), width, first="  ", indent="    "
         )
     if proposal.runs is not None and proposal.runs.worst is not None:
-        mean = both_of((proposal.runs.slowdown, proposal.runs.other_slowdown))
+        mean = both_of(proposal.runs.slowdowns)
         message = (
             f"Over all pairs of their runs, while both are busy, conservative: {mean} on average, "
         )
@@ -161,9 +161,10 @@ def _demand_sentence(kind: JobGroup) -> str:
 
 def _by_kernels(found: MixOutcome, *, assumed: bool) -> str:
     """Expected results by kernel, and the worst kernel of each side."""
+    worst_pairs = (member.worst_pair for member in found.members)
     worst = [
         f"{printable(name)} {times(slowdown)} beside {printable(beside)}"
-        for slowdown, name, beside in dict.fromkeys(filter(None, found.worst_of))
+        for slowdown, name, beside in dict.fromkeys(filter(None, worst_pairs))
     ]
     assumption = ", issue slots assumed" if assumed else ""
     return (
@@ -375,9 +376,9 @@ def _table(proposals: Sequence[SharingProposal], width: int) -> list[Line]:
 def reason_lines(proposals: Sequence[SharingProposal], width: int) -> Iterator[Line]:
     """Yield why each pair is proposed."""
     for number, proposal in enumerate(proposals, 1):
-        own = "one user's own; " if proposal.same_user else ""
+        own = "both of one user; " if proposal.same_user else ""
         message = f"{own}{_runs(proposal)}. {proposal.advice.why[-1]}"
-        yield from wrapped(message, width, first=f"{number:>2} ", indent="   ")
+        yield from wrapped(message, width, first=f"Pair {number}: ", indent="  ")
 
 
 def _runs(proposal: SharingProposal) -> str:

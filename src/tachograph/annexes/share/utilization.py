@@ -10,7 +10,7 @@ from typing import Literal
 
 from tachograph.annexes.share import kernel_metrics
 from tachograph.annexes.share.capacity import resident_per_sm
-from tachograph.annexes.share.demand import Calibration, Footprint, GpuCapacity
+from tachograph.annexes.share.demand import PIPES, Calibration, Footprint, GpuCapacity
 from tachograph.annexes.share.kernel_limits import achievable
 from tachograph.annexes.share.kernels import Kernel, options
 
@@ -201,9 +201,9 @@ def sensitivities(
     kernel: Kernel, *, calibration: Calibration | None = None
 ) -> tuple[Sensitivity, ...]:
     """Return a kernel's sensitivity to each resource, GPU-wide ones first."""
-    metrics, gpu = kernel.metrics, kernel.gpu
+    readings, gpu = kernel.readings, kernel.gpu
     slots = launched(kernel.demand.footprint, gpu).slots_taken
-    issue = kernel_metrics.issue(metrics, gpu)
+    issue = readings.get("issue")
     spread = distribution(kernel)
     return (
         _BLOCKS.judge(
@@ -212,12 +212,12 @@ def sensitivities(
             ("launch__grid_size", *_LIMITS),
             lacks=_LIMITS[0] if gpu.sms else "device__attribute_multiprocessor_count",
         ),
-        _cache(kernel, "l2", kernel_metrics.l2_reuse(metrics), kernel_metrics.L2_BUSY),
+        _cache(kernel, "l2", readings.get("l2_hit"), kernel_metrics.L2_BUSY),
         _dram(kernel, calibration or Calibration()),
         _cache(
             kernel,
             "l1",
-            kernel_metrics.share(metrics, kernel_metrics.L1_HIT),
+            readings.get("l1_hit"),
             kernel_metrics.L1_BUSY,
         ),
         _ISSUE.judge(
@@ -234,7 +234,7 @@ def sensitivities(
 
 
 def _dram(kernel: Kernel, calibration: Calibration) -> Sensitivity:
-    reading = kernel_metrics.dram(kernel.metrics, kernel.gpu)
+    reading = kernel.readings.get("dram")
     metrics = _metrics_of(reading, kernel_metrics.DRAM)
     if reading is None:
         return _DRAM.judge("dram", None, metrics, lacks=kernel_metrics.DRAM)
@@ -285,7 +285,7 @@ def _cache(
 
 
 def _pipes(kernel: Kernel) -> Iterator[Sensitivity]:
-    readings = kernel_metrics.pipes(kernel.metrics)
+    readings = {pipe: kernel.readings[pipe] for pipe in PIPES if pipe in kernel.readings}
     for pipe, reading in readings.items():
         name = kernel_metrics.PIPE_NAMES[pipe]
         meanings: dict[SensitivityLevel, str] = {
@@ -352,7 +352,7 @@ def _roofline_class(kernel: Kernel) -> Pitfall | None:
 
 
 def _occupancy(kernel: Kernel) -> Pitfall | None:
-    occupied = kernel_metrics.occupancy(kernel.metrics, kernel.gpu)
+    occupied = kernel.readings.get("occupancy")
     loads = kernel.demand.cycles
     if occupied is None or occupied.value >= HALF or not loads:
         return None

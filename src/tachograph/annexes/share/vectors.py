@@ -10,13 +10,6 @@ import numpy as np
 from tachograph.annexes.share.demand import CYCLES, Calibration, Demand, Footprint, GpuCapacity
 from tachograph.catalog.arrays import Flags, Floats
 
-LIMITED = (
-    *CYCLES,
-    "dram",
-    "l2_bandwidth",
-    "l2",
-    "l1",
-)  # resources whose total is divided among all kernels
 _UNIT = 256.0  # registers are allocated to a warp in this unit
 _WARP = 32.0
 _LEAST = 1e-9  # smaller shares count as 0 and are not divided by
@@ -58,10 +51,6 @@ class CacheUse:
     finds: Flags
     unknown_reuse: Flags
     most: Floats
-
-    def only(self, part: slice | list[int]) -> CacheUse:
-        """Return some of them."""
-        return CacheUse(*(getattr(self, name)[part] for name in CacheUse.__slots__))
 
 
 def contended(one: CacheUse, other: CacheUse, held: float) -> Flags:
@@ -107,39 +96,8 @@ class Vectors:
 
     @property
     def measured(self) -> Floats:
-        """Demands on (rows, LIMITED), NaN where unknown."""
+        """Demands on (rows, corun.LIMITED), NaN where unknown."""
         return np.column_stack([self.cycles, self.dram, self.l2_bandwidth, self.l2, self.l1])
-
-    @property
-    def demanded(self) -> Floats:
-        """The same, 0 where unknown."""
-        measured = self.measured
-        return np.where(np.isfinite(measured), measured, 0.0)
-
-    @property
-    def known(self) -> Flags:
-        """Whether something is known of (rows, CYCLES, dram and l2_bandwidth)."""
-        return np.isfinite(np.column_stack([self.cycles, self.dram, self.l2_bandwidth]))
-
-    def only(self, part: slice | list[int]) -> Vectors:
-        """Return some of them."""
-        chosen = range(len(self.names))[part] if isinstance(part, slice) else part
-        launches = LaunchVectors(
-            *(getattr(self.launches, name)[part] for name in LaunchVectors.__slots__)
-        )
-        columns = {name: getattr(self, name)[part] for name in _PLAIN}
-        return Vectors(
-            names=tuple(self.names[place] for place in chosen),
-            in_l2=self.in_l2.only(part),
-            in_l1=self.in_l1.only(part),
-            launches=launches,
-            **columns,
-        )
-
-
-_PLAIN = tuple(
-    name for name in Vectors.__slots__ if name not in ("names", "in_l2", "in_l1", "launches")
-)
 
 
 def demand_vectors(
@@ -356,14 +314,6 @@ def l2_measured(gpu: GpuCapacity, calibration: Calibration) -> bool:
     return (calibration.l2_bytes_per_s or gpu.l2_bytes_per_s) is not None
 
 
-def meet_nowhere(blocks: float, shares: float, gpu: GpuCapacity) -> bool:
-    """Return whether launches on such SM shares never share an SM.
-
-    This holds where each has SMs of its own, or there is an SM for each block. NaN: unknown.
-    """
-    return shares <= 1.0 or (gpu.sms is not None and blocks <= gpu.sms)
-
-
 def confined(launches: LaunchVectors, busiest: Floats, share: float, gpu: GpuCapacity) -> Floats:
     """Return the slowdown on a `share` of the SMs: waves of blocks, each of least time.
 
@@ -413,12 +363,10 @@ def unknown(
 
 def _of_members(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
     names = (*CYCLES, "dram")
-    known = vectors.known[:, : len(names)]
-    requested = (
-        np.nan_to_num(np.column_stack([vectors.cycles, vectors.dram])).max(axis=0, initial=0.0) > 0
-    )
+    measured = np.column_stack([vectors.cycles, vectors.dram])
+    requested = np.nan_to_num(measured).max(axis=0, initial=0.0) > 0
     wanted = requested | np.array([name in ("issue", "dram") for name in names])
-    for demand, has in zip(demands, known, strict=True):
+    for demand, has in zip(demands, np.isfinite(measured), strict=True):
         missing = [
             _LABELS.get(name, name)
             for name, one, need in zip(names, has, wanted, strict=True)
@@ -446,7 +394,7 @@ def _of_caches(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
     ):
         lacks = cached.unknown_reuse | (cached.uses & np.isnan(hits))
         missing = dict.fromkeys(one.name for one, lack in zip(demands, lacks, strict=True) if lack)
-        if missing and contended(cached.only([0]), cached.only([1]), 1.0).any():
+        if missing and contended(cached, cached, 1.0)[0, 1]:
             verbs = "reuses there" if len(missing) == 1 else "reuse there"
             yield f"{label}: what {' and '.join(missing)} {verbs} is not known; left out"
     busy = vectors.in_l2.uses & ~(vectors.l2_bandwidth <= 0)

@@ -11,8 +11,8 @@ import contextlib
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import product
-from math import inf
 from time import monotonic
 from typing import Any
 
@@ -37,9 +37,12 @@ from tachograph.api.pages import PageView
 from tachograph.api.viewer import Viewer
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import BREAK, NotFoundError, TachographError
+from tachograph.catalog.tables import ANALYSES
 from tachograph.catalog.units import plural
 from tachograph.judge.finding import Finding
 from tachograph.judge.workload.settings import settings_of
+from tachograph.lake.delta import Lake
+from tachograph.lake.places import ClusterNames
 
 LEAST_INTERVAL_S = 2.0  # between two polls
 LAKE_INTERVAL_S = 60.0  # between two looks at the newest minutes of a lake
@@ -49,6 +52,7 @@ RETRY_S = 15.0  # after a source was not found
 _MOST_PAGES = 64  # kept: of viewers and choices
 
 Opener = Callable[[SourceRequest], SelectedSource]
+CollectedOpener = Callable[[ClusterNames], SelectedSource | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,11 @@ class LiveState:
 
 
 class FleetWatch:
-    """The monitor of a server. wanted: requested source, None: as `watch --all`."""
+    """The monitor of a server. wanted: requested source, None: as `watch --all`.
+
+    names: of clusters, as the lake knows them now: GPUs are called by those of the accounting, so
+    that they are found among its jobs.
+    """
 
     def __init__(
         self,
@@ -75,7 +83,8 @@ class FleetWatch:
         wanted: SourceRequest | None = None,
         *,
         opener: Opener | None = None,
-        collected: Callable[[], SelectedSource | None] | None = None,
+        collected: CollectedOpener | None = None,
+        names: Callable[[], ClusterNames] = ClusterNames,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         interval_s = max(LEAST_INTERVAL_S, configuration.watch.interval_s)
@@ -84,7 +93,8 @@ class FleetWatch:
         self._requested = wanted is not None
         self._configuration, self._lake, self._clock = configuration, lake, clock
         self._opener = opener or (lambda request: choose_source(configuration, request))
-        self._collected = collected or (lambda: open_collected(configuration, lake))
+        self._collected = collected or (lambda known: open_collected(configuration, lake, known))
+        self._read_names, self._names = names, ClusterNames()
         self._of_fleet = wanted is None and configuration.watch.source in ("", *OPENERS.beyond)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -165,11 +175,12 @@ class FleetWatch:
 
     def _open(self) -> tuple[SelectedSource, bool, SourceProblem | None]:
         """The source, whether it is the lake, why it is."""
-        collected = self._collected() if self._of_fleet else None
+        self._names = self._read_names()
+        collected = self._collected(self._names) if self._of_fleet else None
         if collected is not None:
             return collected, False, None
         try:
-            return self._opener(self.wanted), False, None
+            return self._opener(replace(self.wanted, names=self._names)), False, None
         except NotFoundError as nothing:
             if self._requested:
                 raise
@@ -180,6 +191,7 @@ class FleetWatch:
         """Deliver views of a source until nobody looks, or it ended.
 
         Of the lake: until it may be older than the lake is. Where no collector ran: until one does.
+        Always until the lake knows other names of clusters.
         """
         settings = settings_of(self._configuration.workload)
         classes = LiveJobClasses(self._configuration)
@@ -189,8 +201,8 @@ class FleetWatch:
             interval_s=self.interval_s,
             deliver=lambda _: None,
         )
-        due, opened = self._clock(), self._clock()
-        checked = opened if self._of_fleet and source.about.name != COLLECT else inf
+        due = opened = checked = self._clock()
+        may_collect = self._of_fleet and source.about.name != COLLECT
         while not self._is_unused():
             came = feed.once()
             if isinstance(came, FeedFailure):
@@ -206,10 +218,19 @@ class FleetWatch:
                 return
             if self._clock() - checked > RETRY_S:
                 checked = self._clock()
-                if self._collected() is not None:
+                if self._has_new_names():
+                    return
+                if may_collect and self._collected(self._names) is not None:
                     return
             due = max(due + self.interval_s, self._clock())
             self._wake.wait(due - self._clock())
+
+    def _has_new_names(self) -> bool:
+        """Whether the lake knows other names of clusters than those in use."""
+        try:
+            return self._read_names() != self._names
+        except TachographError:  # a lake that cannot be read now: what was known counts
+            return False
 
     def _deliver(self, state: LiveState) -> None:
         with self._changed:
@@ -229,16 +250,17 @@ def visible_allocations(
     `running`: as PageView has it. Of a GPU that several users share, others are not
     named. A job without a user is visible only as one of `running`.
     """
-    users: dict[str, str | None] = dict(running.select("name", "user").iter_rows())
-    accounts: dict[str, str | None] = dict(running.select("name", "account").iter_rows())
-    different = list(dict.fromkeys(allocations.values()))
+    users = of_running(running, "user")
+    accounts = of_running(running, "account")
+    different = list(dict.fromkeys((gpu.cluster, held) for gpu, held in allocations.items()))
     holders: list[tuple[int, str | None, str | None, str | None]] = []
-    for index, allocation in enumerate(different):
+    for index, (cluster, allocation) in enumerate(different):
         names: Sequence[str | None] = allocation.user.split(",") if allocation.user else [None]
         for user, job in product(names, allocation.jobs or (None,)):
             # without a user the job's own counts; an account only of a job that is this user's
-            job_user = users.get(job or "")
-            account = accounts.get(job or "") if user in (None, job_user) else None
+            name = cluster, job or ""
+            job_user = users.get(name)
+            account = accounts.get(name) if user in (None, job_user) else None
             holders.append((index, user or job_user, job, account))
     frame = pl.DataFrame(
         holders,
@@ -250,20 +272,38 @@ def visible_allocations(
         },
         orient="row",
     )
-    visible: dict[GpuAllocation, GpuAllocation] = {}
+    visible: dict[tuple[str | None, GpuAllocation], GpuAllocation] = {}
     visible_rows = frame.filter(viewer.visible())
     by_index = visible_rows.partition_by("index", as_dict=True, maintain_order=True)
     for (index,), rows in by_index.items():
-        allocation = different[index]
+        cluster, allocation = different[index]
         alone = len(allocation.jobs) <= 1 and "," not in (allocation.user or "")
-        jobs = [job for job in allocation.jobs if alone or job in users]
+        jobs = [job for job in allocation.jobs if alone or (cluster, job) in users]
         visible_users = ",".join(rows["user"].drop_nulls().unique(maintain_order=True))
-        visible[allocation] = GpuAllocation(
+        visible[cluster, allocation] = GpuAllocation(
             ",".join(jobs) or None, visible_users or None, allocation.since if alone else None
         )
     return {
-        gpu: visible[allocation] for gpu, allocation in allocations.items() if allocation in visible
+        gpu: visible[gpu.cluster, held]
+        for gpu, held in allocations.items()
+        if (gpu.cluster, held) in visible
     }
+
+
+def of_running(running: pl.DataFrame, column: str) -> dict[tuple[str | None, str], Any]:
+    """Return {(cluster, name): value} of running jobs.
+
+    A GPU names no cluster where the source knows one: where several clusters have a job of its
+    name, it may be of any.
+    """
+    values: dict[tuple[str | None, str], Any] = {}
+    columns = running.select("cluster", "name", column, "several")
+    for cluster, name, value, several in columns.iter_rows():
+        if cluster is not None:
+            values[cluster, name] = value
+        if not several:
+            values[None, name] = value
+    return values
 
 
 def visible_view(state: LiveState, viewer: Viewer, running: pl.DataFrame) -> FleetView | None:
@@ -278,12 +318,25 @@ def visible_view(state: LiveState, viewer: Viewer, running: pl.DataFrame) -> Fle
     )
 
 
+@lru_cache(maxsize=1)
+def _analyzed_names(location: str, analyses: int) -> ClusterNames:
+    """Return the names of clusters in a lake; `analyses`: version of that table, read once each."""
+    return ClusterNames.of(Lake.open(location))
+
+
 def fleet_of(view: PageView) -> FleetWatch:
     """Return the monitor of the server, which all its viewers share."""
     simulated = view.simulated
     wanted = None if simulated is None else SourceRequest(simulate=simulated, everything=True)
     location = view.opened.lake.location
-    return view.shared("fleet", lambda: FleetWatch(view.configuration, location, wanted))
+
+    def names() -> ClusterNames:
+        return _analyzed_names(location, Lake.open(location).version(ANALYSES))
+
+    def watch() -> FleetWatch:
+        return FleetWatch(view.configuration, location, wanted, names=names)
+
+    return view.shared("fleet", watch)
 
 
 def live_rows(view: PageView) -> list[dict[str, Any]]:
@@ -301,7 +354,11 @@ def fleet_report(
     if part is None:
         return None
     whole = None if viewer.sees_all else state.view
-    partitions = dict(running.select("name", "partition").drop_nulls().iter_rows())
+    partitions = {
+        job if cluster is None else f"{cluster}/{job}": partition
+        for (cluster, job), partition in of_running(running, "partition").items()
+        if partition is not None
+    }
     report = build_fleet_report(
         part, choice, whole=whole, partitions=partitions, findings=state.findings
     )

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from tachograph.catalog.config import AdviceOptions
 from tachograph.catalog.mig import profiles_of
@@ -34,9 +34,7 @@ Confidence: TypeAlias = Literal["high", "medium", "low", "none"]
 Topic: TypeAlias = Literal[
     "gpus", "gpu_memory", "sharing", "time", "host_memory", "cores", "expected", "problems"
 ]
-TOPICS: tuple[Topic, ...] = (
-    *("gpus", "gpu_memory", "sharing", "time", "host_memory", "cores", "expected", "problems"),
-)
+TOPICS: tuple[Topic, ...] = get_args(Topic)
 # What --sbatch prints, and the backtest follows.
 FOLLOWED: frozenset[Confidence] = frozenset({"high", "medium"})
 MANY_RUNS = 10
@@ -175,7 +173,7 @@ class _Given:
     def freed(self, used: int, run: PastJob) -> tuple[Freed | None, str | None]:
         """Return the change that frees GPUs for others if `used` work, and its options."""
         request, (_, memory) = self.request, _host_memory_runs(self)
-        nodes = request.nodes or max((job.nodes or 1 for job in self.alike), default=1)
+        nodes = self.nodes
         ended_s = [job.elapsed_s for job in self.alike if job.state in ("COMPLETED", "TIMEOUT")]
         runs_s = [elapsed_s for elapsed_s in ended_s if elapsed_s is not None]
         row = asdict(request) | {
@@ -204,6 +202,11 @@ class _Given:
         return change, " ".join(options)
 
     @property
+    def nodes(self) -> int:
+        """Nodes of the request, else the most that a run had."""
+        return self.request.nodes or max((job.nodes or 1 for job in self.alike), default=1)
+
+    @property
     def memory_sufficed(self) -> bool:
         """Whether a run completed with the requested host memory of a node, or less."""
         requested_mib = self.request.mem_mib or 0.0
@@ -225,6 +228,32 @@ class _Given:
         return (
             "whether the partition gives nodes whole is not known: name it in [slurm] shared "
             "or exclusive"
+        )
+
+    def advice(
+        self,
+        topic: Topic,
+        value: float,
+        asked: float | None,
+        runs: Sequence[PastJob],
+        *,
+        option: str | None = None,
+        confidence: Confidence | None = None,
+        margin: float | None = None,
+        evidence: Mapping[str, float | str | None],
+    ) -> AdviceLine:
+        """Return the advice that rests on some runs; `confidence` None: by their number."""
+        return AdviceLine(
+            topic,
+            value,
+            asked,
+            option,
+            confidence=confidence or self.confidence(runs),
+            margin=margin,
+            runs=len(runs),
+            of=len(self.group.jobs),
+            jobs=_labels(runs),
+            evidence=evidence,
         )
 
     def no_advice(
@@ -287,17 +316,19 @@ def _gpus(given: _Given) -> AdviceLine:
         return given.no_advice("gpus", "all requested GPUs were used", shown, asked)
     change, option = given.freed(used, shown[0])
     if change is None:
-        return given.no_advice("gpus", given.nobody_gains, shown, asked)
-    return AdviceLine(
+        reason = given.nobody_gains
+        if asked % given.nodes:
+            reason = (
+                f"how many of the {asked} GPUs each of the {given.nodes} nodes gives is not known"
+            )
+        return given.no_advice("gpus", reason, shown, asked)
+    return given.advice(
         "gpus",
         float(change.gpus),
         asked,
-        option,
-        confidence=given.confidence(shown),
+        shown,
+        option=option,
         margin=0.0,
-        runs=len(shown),
-        of=len(given.group.jobs),
-        jobs=_labels(shown),
         evidence={
             "gpus_used_max": used,
             "gpus_used_min": min(job.gpus_used or 0 for job in shown),
@@ -375,16 +406,13 @@ def _tier(
 ) -> AdviceLine:
     tier = next((one for one in given.options.memory_options if _is_tier(one, size)), None)
     asked = given.request.hbm_request
-    return AdviceLine(
+    return given.advice(
         "gpu_memory",
         size,
         held,
-        None if tier is None else given.options.memory_options[tier],
-        confidence=given.confidence(runs),
+        runs,
+        option=None if tier is None else given.options.memory_options[tier],
         margin=margin,
-        runs=len(runs),
-        of=len(given.group.jobs),
-        jobs=_labels(runs),
         evidence={**evidence, "requested": asked},
     )
 
@@ -445,15 +473,13 @@ def _sharing(given: _Given) -> AdviceLine:
     wanted = max(active) * (1 + _ACTIVITY_MARGIN)
     for profile in slices:
         if wanted <= float(profile.sms) and size and need <= _USABLE * float(profile.memory) * size:
-            return AdviceLine(
+            return given.advice(
                 topic,
                 float(profile.sms),
                 1.0,
+                shown,
                 confidence="low",  # a mean over the run hides phases that need more
                 margin=_ACTIVITY_MARGIN,
-                runs=len(shown),
-                of=len(given.group.jobs),
-                jobs=_labels(shown),
                 evidence={
                     "profile": profile.name,
                     "sm_active_max": max(active),
@@ -502,16 +528,13 @@ def _time(given: _Given) -> AdviceLine:
         return given.no_advice(topic, "the partition allows no such limit", ended, asked)
     if asked is not None and wanted > WORTH * asked:
         return given.no_advice(topic, "the limit is not much longer than needed", ended, asked)
-    return AdviceLine(
+    return given.advice(
         topic,
         wanted,
         asked,
-        f"--time={slurm_duration(wanted)}",
-        confidence=given.confidence(ended),
+        ended,
+        option=f"--time={slurm_duration(wanted)}",
         margin=wanted / longest - 1 if longest else given.options.time_margin,
-        runs=len(ended),
-        of=len(given.group.jobs),
-        jobs=_labels(ended),
         evidence=evidence,
     )
 
@@ -538,16 +561,13 @@ def _host_memory(given: _Given) -> AdviceLine:
         return given.no_advice(topic, "peaks of host memory differ too much", shown, asked)
     if asked is not None and wanted > WORTH * asked and not (killed and wanted > asked):
         return given.no_advice(topic, "the request is not much more than needed", shown, asked)
-    return AdviceLine(
+    return given.advice(
         topic,
         wanted,
         asked,
-        memory_option(asdict(request), wanted, request.gpus or 0),
-        confidence=given.confidence(shown),
+        shown,
+        option=memory_option(asdict(request), wanted, request.gpus or 0),
         margin=margin,
-        runs=len(shown),
-        of=len(given.group.jobs),
-        jobs=_labels(shown),
         evidence={"mem_peak_mib_max": max(peaks), "killed": len(killed)},
     )
 
@@ -586,15 +606,13 @@ def _cores(given: _Given) -> AdviceLine:
         return given.no_advice(topic, "the CPUs were used", alike, asked)
     if given.whole_nodes is not False:
         return given.no_advice(topic, given.nobody_gains, alike, asked)
-    return AdviceLine(
+    return given.advice(
         topic,
         float(wanted),
         float(held),
+        alike,
         confidence="low",
         margin=_CPU_MARGIN,
-        runs=len(alike),
-        of=len(given.group.jobs),
-        jobs=_labels(alike),
         evidence={"cpus_busy_max": busy},
     )
 
@@ -616,15 +634,8 @@ def _expected(given: _Given) -> AdviceLine:
     ):
         for end, fraction in (("p05", 0.05), ("median", 0.5), ("p95", 0.95)):
             evidence[f"{name}_{end}"] = percentile(values, fraction) if values else None
-    return AdviceLine(
-        "expected",
-        float(evidence["gpu_hours_median"] or 0.0),
-        confidence=given.confidence(done),
-        runs=len(done),
-        of=len(given.group.jobs),
-        jobs=_labels(done),
-        evidence=evidence,
-    )
+    hours = float(evidence["gpu_hours_median"] or 0.0)
+    return given.advice("expected", hours, None, done, evidence=evidence)
 
 
 def _problems(given: _Given) -> AdviceLine:

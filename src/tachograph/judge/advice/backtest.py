@@ -6,7 +6,6 @@ import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from tachograph.catalog.config import AdviceOptions
 from tachograph.catalog.tables import WASTE
@@ -23,17 +22,15 @@ from tachograph.judge.advice.advise import (
 from tachograph.judge.advice.past_jobs import HANGS, History, PastJob
 
 # findings by which a cause of waste is named beforehand
-NAMES_OF_CAUSE: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "never_used": frozenset(
-            {"one_gpu_of_many", "gpus_never_used", "idle_job", "idle_nodes", "load_imbalance_waste"}
-        ),
-        "hung": HANGS,
-        "cold_start": frozenset({"cold_start"}),
-        "idle": frozenset({"idle_job", "bursty", "low_utilisation", *HANGS, "cold_start"}),
-        "imbalance": frozenset({"imbalanced_gpus", "load_imbalance_waste", "idle_nodes"}),
-    }
-)
+NAMES_OF_CAUSE: Mapping[str, frozenset[str]] = {
+    "never_used": frozenset(
+        {"one_gpu_of_many", "gpus_never_used", "idle_job", "idle_nodes", "load_imbalance_waste"}
+    ),
+    "hung": HANGS,
+    "cold_start": frozenset({"cold_start"}),
+    "idle": frozenset({"idle_job", "bursty", "low_utilisation", *HANGS, "cold_start"}),
+    "imbalance": frozenset({"imbalanced_gpus", "load_imbalance_waste", "idle_nodes"}),
+}
 FAILURES = ("gpus", "gpu_memory", "time", "host_memory")
 
 

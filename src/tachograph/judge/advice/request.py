@@ -6,44 +6,43 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
+from tachograph.catalog.units import slurm_duration_s
 from tachograph.sources.slurm.fields import BadRowError
 from tachograph.sources.slurm.gres import gpus, gres_counts
 from tachograph.sources.slurm.records import hbm_tier, read_options
 
 _LONGEST_SCRIPT = 4_000_000  # characters: sbatch refuses larger scripts
-_SHORT: Mapping[str, str] = MappingProxyType(
-    {
-        "J": "job-name",
-        "p": "partition",
-        "t": "time",
-        "N": "nodes",
-        "n": "ntasks",
-        "c": "cpus-per-task",
-        "C": "constraint",
-        "G": "gpus",
-        "a": "array",
-        "A": "account",
-        "q": "qos",
-    }
-)
+_SHORT: Mapping[str, str] = {
+    "J": "job-name",
+    "p": "partition",
+    "t": "time",
+    "N": "nodes",
+    "n": "ntasks",
+    "c": "cpus-per-task",
+    "C": "constraint",
+    "G": "gpus",
+    "a": "array",
+    "A": "account",
+    "q": "qos",
+}
 _READ = frozenset(
     {
         *_SHORT.values(),
-        *(
-            "gres",
-            "gpus-per-node",
-            "gpus-per-task",
-            "ntasks-per-node",
-            "mem",
-            "mem-per-cpu",
-            "mem-per-gpu",
-        ),
-        *("cpus-per-gpu", "time-min", "tres-per-task", "exclusive"),
+        "gres",
+        "gpus-per-node",
+        "gpus-per-task",
+        "ntasks-per-node",
+        "mem",
+        "mem-per-cpu",
+        "mem-per-gpu",
+        "cpus-per-gpu",
+        "time-min",
+        "tres-per-task",
+        "exclusive",
     }
 )
-_LIMIT = re.compile(r"(?:(\d{1,7})-)?(\d{1,9})(?::(\d{1,7}))?(?::(\d{1,7}))?", re.ASCII)
+_LIMIT = re.compile(r"(?:\d{1,7}-)?\d{1,9}(?::\d{1,7}){0,2}", re.ASCII)
 _MEMORY = re.compile(r"(\d{1,12})([KMGT]?)B?", re.ASCII | re.IGNORECASE)
 _MIB = {"k": 1 / 1024, "": 1.0, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
 _COUNT = re.compile(r"(\d{1,7})([km]?)", re.ASCII | re.IGNORECASE)
@@ -267,16 +266,11 @@ def time_limit_s(written: str) -> float | None:
     """
     if written.strip().upper() in {"UNLIMITED", "INFINITE", "-1"}:
         return math.inf
-    found = _LIMIT.fullmatch(written.strip())
-    if not found:
+    limit = written.strip()
+    if not _LIMIT.fullmatch(limit):
         return None
-    first, second, third = (None if part is None else int(part) for part in found.group(2, 3, 4))
-    assert first is not None
-    if found[1] is not None:
-        return 86400.0 * int(found[1]) + 3600.0 * first + 60.0 * (second or 0) + (third or 0)
-    if third is not None:
-        return 3600.0 * first + 60.0 * (second or 0) + third
-    return 60.0 * first + (second or 0)
+    # without a colon the last number is of minutes, behind days of hours
+    return slurm_duration_s(limit if ":" in limit else f"{limit}:00")
 
 
 def name_pattern(name: str) -> str:

@@ -107,7 +107,7 @@ def _finding(
     idle_s: float,
     power: float | None,
     before: float | None,
-    what: str = "next to no arithmetic and memory traffic",
+    what: str = "almost no arithmetic or memory traffic",
 ) -> Found:
     watts = ""
     if power is not None and before is not None:

@@ -65,8 +65,11 @@ COLD_START = hang_class(
     "hint",
     "No work for a long time after the start",
     host=(
-        *("l1_misses_per_s", "llc_misses_per_s", "cpu_user"),
-        *("network_rx_bytes_per_s", "network_tx_packets_per_s"),
+        "l1_misses_per_s",
+        "llc_misses_per_s",
+        "cpu_user",
+        "network_rx_bytes_per_s",
+        "network_tx_packets_per_s",
     ),
 )
 

@@ -7,6 +7,10 @@ from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter
 from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
 
 HELD_MIB = 2048.0  # more than a context and libraries take: a program has loaded something
+WITHOUT_WORK_ADVICE = (
+    "Check that the program was built for GPUs and found them (for PyTorch: "
+    "torch.cuda.is_available()); if it needs none, request CPU nodes."
+)
 WAITING_ADVICE = (
     "The GPUs hold a loaded program that waits, as a served model or an open notebook does. "
     "Let several share a GPU "
@@ -41,7 +45,8 @@ def decide(job: CheckedJob) -> Found | None:
     return Found(
         f"{what}.{held}",
         job.evidence(
-            *("gpu_hours", "hbm_used_mib_max"),
+            "gpu_hours",
+            "hbm_used_mib_max",
             activity_mean=mean,
             activity_max=peak,
             gpus_seen=seen,
@@ -57,11 +62,7 @@ CHECK = Check(
     title="The GPUs were not used",
     causes=("never_used", "hung", "cold_start", "idle"),
     brief="The GPUs were idle; {gpu_hours_idle} unused",
-    advice=(
-        "Check that the program was built for GPUs and found them (for PyTorch: "
-        "torch.cuda.is_available()); "
-        "if it needs none, request CPU nodes."
-    ),
+    advice=WITHOUT_WORK_ADVICE,
     needs=(ANY_ACTIVITY,),
     decide=decide,
 )

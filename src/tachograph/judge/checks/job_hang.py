@@ -2,7 +2,7 @@
 
 With high confidence by the published definition, an hour without change: Matveev, Setyaev, Voevodin
 (2025); from GPU telemetry: ours; a hung collective operation (NCCL) shows utilisation near 100 %
-with power near idle and next to no arithmetic and memory traffic. With low confidence where no GPU
+with power near idle and almost no arithmetic or memory traffic. With low confidence where no GPU
 worked for `idle_minutes` at the end, and without such counters where power fell for an hour and
 utilisation did not.
 """
@@ -14,6 +14,7 @@ from tachograph.judge.activity import ENOUGH_MINUTES, so_far
 from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, class_check
 from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, signs, worked_at
 from tachograph.judge.classes.kernel import END, UNUSED
+from tachograph.judge.classes.series import board_power_w
 
 
 def decide(job: CheckedJob) -> Found | None:
@@ -49,17 +50,24 @@ def _found(case: HangCase) -> str:
     power = ""
     if then is not None and before is not None:
         power = (
-            f", power {text(then, 'fraction')} of the board's instead of {text(before, 'fraction')}"
+            f", power {text(then, 'fraction')} of {_highest_power(case)}, "
+            f"before that {text(before, 'fraction')}"
         )
     if case.spinning:
         util = case.mean_inside("gpu_util")  # MIG slices have none
         busy = "seemingly busy" if util is None else f"utilisation {text(util, 'fraction')}"
         message = (
-            f"The GPUs were busy-waiting {span}{until}: {busy} with next to no arithmetic "
-            "and memory traffic"
+            f"The GPUs were busy-waiting {span}{until}: {busy} with almost no "
+            "arithmetic or memory traffic"
         )
         return f"{message}{power} ({case.tally} idle)."
     return f"The GPUs were idle {span}{until}{power} ({case.tally} idle)."
+
+
+def _highest_power(case: HangCase) -> str:
+    """What the shares of power are of, see `gpu_series`."""
+    known = board_power_w(case.row.get("gpu_model")) is not None
+    return "the board power" if known else "the job's highest power"
 
 
 def _none(case: HangCase) -> str:
@@ -80,14 +88,12 @@ JOB_HANG = hang_class(
     HangPlace(END, "a hang", _found, _none),
     "job_hang",
     "problem",
-    "Work stopped and did not come back",
+    "Work stopped and did not resume",
     host=(
-        *(
-            "l1_misses_per_s",
-            "llc_misses_per_s",
-            "network_rx_packets_per_s",
-            "network_tx_bytes_per_s",
-        ),
+        "l1_misses_per_s",
+        "llc_misses_per_s",
+        "network_rx_packets_per_s",
+        "network_tx_bytes_per_s",
         "load_average",
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tachograph.catalog.units import text
 from tachograph.judge.check import Check, CheckedJob, Found
+from tachograph.judge.checks.ambiguous_attribution import SAME_NAME, names_sentence
 
 
 def decide(job: CheckedJob) -> Found | None:
@@ -13,10 +14,11 @@ def decide(job: CheckedJob) -> Found | None:
         return None
     elapsed = job.number("elapsed_s")
     ran = "" if elapsed is None else f" The job ran for {text(elapsed, 's')}."
-    return Found(
-        f"There is no sample of its GPUs in the time of the job.{ran}",
-        job.evidence("elapsed_s", "gpus", samples=samples),
-    )
+    evidence = job.evidence("elapsed_s", "gpus", samples=samples)
+    other_name = names_sentence(job.summary)
+    if other_name:
+        return Found(f"{other_name} No sample is its own.{ran}", evidence, advice=SAME_NAME)
+    return Found(f"There is no sample of its GPUs in the time of the job.{ran}", evidence)
 
 
 CHECK = Check(

@@ -181,8 +181,10 @@ STABLE = JobClass(
     host=("l1_misses_per_s", "llc_misses_per_s", "cpu_user", "load_average", "gpu_util"),
     more_gpu=("tensor_active", "pcie", "nvlink"),
     more_host=(
-        *("network_rx_bytes_per_s", "network_tx_bytes_per_s"),
-        *("network_rx_packets_per_s", "network_tx_packets_per_s"),
+        "network_rx_bytes_per_s",
+        "network_tx_bytes_per_s",
+        "network_rx_packets_per_s",
+        "network_tx_packets_per_s",
     ),
 )
 

@@ -65,13 +65,12 @@ STALL = hang_class(
     "hint",
     "Work stood still for a long time",
     host=(
-        *(
-            "l1_misses_per_s",
-            "llc_misses_per_s",
-            "network_rx_bytes_per_s",
-            "network_tx_packets_per_s",
-        ),
-        *("fs_read_operations_per_s", "fs_write_bytes_per_s"),
+        "l1_misses_per_s",
+        "llc_misses_per_s",
+        "network_rx_bytes_per_s",
+        "network_tx_packets_per_s",
+        "fs_read_operations_per_s",
+        "fs_write_bytes_per_s",
     ),
 )
 

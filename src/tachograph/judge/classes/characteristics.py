@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from tachograph.catalog.config import ClassOptions
 from tachograph.catalog.errors import ConfigError
@@ -52,7 +51,7 @@ def _host(name: str, unit: str, label: str, counter: str, theta: float, busy: fl
 _PCIE = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
 _NVLINK = ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s")
 
-GPU: Mapping[str, Characteristic] = MappingProxyType({c.name: c for c in (
+GPU: Mapping[str, Characteristic] = {c.name: c for c in (
     _gpu("gpu_util", "fraction", "utilisation", "mean_gpu_util", ("gpu_util",), (0.02, 0.05, 0.5),
          ("1 where anything runs, a hung collective too: no sign of work by itself; busy as "
          "published")),
@@ -68,10 +67,10 @@ GPU: Mapping[str, Characteristic] = MappingProxyType({c.name: c for c in (
     _gpu("pcie", "B/s", "PCIe", "mean_pcie", _PCIE, (5e6, 1e7, 1e8),
          "monitoring and drivers move less than 1 MB/s"),
     _gpu("nvlink", "B/s", "NVLink", "mean_nvlink", _NVLINK, (5e6, 1e7, 1e9), "0 idle"),
-)})  # fmt: skip
+)}  # fmt: skip
 
 _RATE = "an idle node's background varies less, work more"
-HOST: Mapping[str, Characteristic] = MappingProxyType({c.name: c for c in (
+HOST: Mapping[str, Characteristic] = {c.name: c for c in (
     _host("cpu_user", "fraction", "CPU time of users", "cpu_user_s", 0.005, 0.05, "idle nodes spend under 1 %"),
     _host("cpu_nice", "fraction", "CPU time at low priority", "cpu_nice_s", 0.005, None, "as cpu_user"),
     _host("load_average", "count", "load average", "load_average", 0.1, None,
@@ -88,7 +87,7 @@ HOST: Mapping[str, Characteristic] = MappingProxyType({c.name: c for c in (
     _host("fs_write_operations_per_s", "1/s", "file system writes", "fs_write_operations", 1, None, _RATE),
     Characteristic("gpu_util", "fraction", "GPU utilisation", "mean_gpu_util", ("gpu_util",), 0.02, None, 0.5,
                    "published among the host characteristics of idle_nodes and stable"),
-)})  # fmt: skip
+)}  # fmt: skip
 
 # A minute in which the busiest GPU shows one of these is no idle minute, for any means over the
 # GPUs.

@@ -111,10 +111,14 @@ class HangCase:
         """Whether the level of work decides, for want of counters."""
         return WORK_LEVEL in self.votes
 
+    def own(self, values: Any) -> Any:
+        """Return the values of its minutes, of those of all jobs."""
+        first, last = self.form.series.offset[self.place], self.form.series.offset[self.place + 1]
+        return values[first:last]
+
     def values(self, name: str) -> Any:
         """Return the values of a characteristic in each of its minutes."""
-        first, last = self.form.series.offset[self.place], self.form.series.offset[self.place + 1]
-        return self.form.series.of(name)[first:last]
+        return self.own(self.form.series.of(name))
 
     @property
     def counted(self) -> bool:
@@ -126,14 +130,12 @@ class HangCase:
     @property
     def levels(self) -> Any:
         """Level of work in each of its minutes."""
-        first, last = self.form.series.offset[self.place], self.form.series.offset[self.place + 1]
-        return self.form.series.work_level[first:last]
+        return self.own(self.form.series.work_level)
 
     @property
     def utilisation(self) -> Any:
         """Utilisation of the busiest GPU in each of its minutes."""
-        first, last = self.form.series.offset[self.place], self.form.series.offset[self.place + 1]
-        return self.form.series.looks_busy[first:last]
+        return self.own(self.form.series.looks_busy)
 
     @property
     def likely(self) -> bool:
@@ -143,30 +145,26 @@ class HangCase:
     @property
     def spinning(self) -> bool:
         """Whether the busiest GPU looked busy in most of the interval."""
-        busy = self._inside(self.form.series.looks_busy)
+        busy = _known(self.utilisation[self.begin : self.end])
         return bool(busy.size) and float(np.median(busy)) >= SPINNING
 
     def mean_inside(self, name: str) -> float | None:
         """Return the mean of a characteristic in the interval."""
-        inside = self._inside(self.form.series.of(name))
-        return float(inside.mean()) if inside.size else None
+        return _mean(self.values(name)[self.begin : self.end])
 
     def mean_outside(self, name: str) -> float | None:
         """Return a characteristic's mean before the interval, or after it if it begins the job."""
-        first, last = self.form.series.offset[self.place], self.form.series.offset[self.place + 1]
-        values = self.form.series.of(name)
-        part = (
-            values[first : first + self.begin]
-            if self.begin > SLACK
-            else values[first + self.end : last]
-        )
-        part = part[~np.isnan(part)]
-        return float(part.mean()) if part.size else None
+        values = self.values(name)
+        return _mean(values[: self.begin] if self.begin > SLACK else values[self.end :])
 
-    def _inside(self, values: Any) -> Any:
-        first = self.form.series.offset[self.place]
-        part = values[first + self.begin : first + self.end]
-        return part[~np.isnan(part)]
+
+def _known(values: Any) -> Any:
+    return values[~np.isnan(values)]
+
+
+def _mean(values: Any) -> float | None:
+    known = _known(values)
+    return float(known.mean()) if known.size else None
 
 
 def hang_class(
@@ -253,8 +251,6 @@ def _level_finding(
 ) -> Finding:
     """Return the finding by the level of work; without counters its confidence is low."""
     answer = case.own_votes[WORK_LEVEL]
-    evidence: dict[str, float] = {}
-    begin = end = None
     confidence: FindingConfidence | None = None
     if answer == YES:
         case = _with_interval(case)
@@ -262,25 +258,16 @@ def _level_finding(
         answer, sentence = NO, _short(place, case)
     elif answer == YES and case.spinning and not case.counted and _usual_outside(case):
         answer, sentence = UNDECIDED, _usual(case)
+    elif answer == YES and case.likely and place.where == END and _ended_well(case):
+        answer, sentence = UNDECIDED, _came_back(case)
     elif answer == YES:
-        sentence, evidence = place.found(case), _evidence(case)
-        begin, end = _bounds(case)
+        sentence = place.found(case)
         confidence = "high" if case.counted else "low"
     elif answer in (UNDECIDED, MISSING):
         answer, sentence = UNDECIDED, _level_unknown(place, case)
     else:
         answer, sentence = NO, _level_none(place, case)
-    return job_class.finding(
-        case.form,
-        answer,
-        sentence,
-        missing=lacking,
-        checks=_level_check(case, answer),
-        evidence=evidence,
-        begin=begin,
-        end=end,
-        confidence=confidence,
-    )
+    return _as_finding(job_class, case, answer, sentence, lacking, confidence, _level_check)
 
 
 def _usual_outside(case: HangCase) -> bool:
@@ -289,11 +276,25 @@ def _usual_outside(case: HangCase) -> bool:
     return low_is_usual(case.levels, case.utilisation, inside)
 
 
+def _ended_well(case: HangCase) -> bool:
+    """Whether the program itself ended, without an error: its wait was over."""
+    return str(case.row["state"]) == "COMPLETED"
+
+
 def _usual(case: HangCase) -> str:
+    return f"Unknown: {_signs_then(case)}, which may be usual for it; {_RECORD}."
+
+
+def _came_back(case: HangCase) -> str:
     return (
-        f"Unknown: from {text(case.begin * 60, 's')} after the start, for {case.lasted}, its GPUs "
-        f"showed {signs(case)}, which may be usual for it; {_RECORD}."
+        f"Unknown: {_signs_then(case)}, but it completed: a copy to the host shows the same, and "
+        f"ends; {_RECORD}."
     )
+
+
+def _signs_then(case: HangCase) -> str:
+    begin = text(case.begin * 60, "s")
+    return f"from {begin} after the start, for {case.lasted}, its GPUs showed {signs(case)}"
 
 
 def signs(case: HangCase) -> str:
@@ -364,32 +365,43 @@ def _level_check(case: HangCase, answer: int) -> Iterator[CheckedValue]:
 
 
 def _finding(place: HangPlace, job_class: JobClass, case: HangCase, answer: int) -> Finding:
-    form = case.form
+    """Return the finding by the majority of votes."""
     missing, unused = case.with_vote(MISSING), case.with_vote(UNUSED)
-    sentence, evidence = "", {}
-    begin = end = None
-    if case.minutes < form.limits.hang:
+    if case.minutes < case.form.limits.hang:
         answer, sentence = NO, _short(place, case)
     elif answer == UNDECIDED:
         few = len(missing) * 2 > len(case.votes)
-        sentence = too_few(form, tuple(case.votes), missing) if few else _gap(place, case)
+        sentence = too_few(case.form, tuple(case.votes), missing) if few else _gap(place, case)
     elif answer == NO:
         sentence = place.none(case) + voted_end(case, missing, unused)
     else:
         case = _with_interval(case)
         sentence = place.found(case)
-        evidence = _evidence(case)
-        begin, end = _bounds(case)
+    confidence: FindingConfidence | None = "high" if answer == YES else None
+    return _as_finding(job_class, case, answer, sentence, missing, confidence, _checks)
+
+
+def _as_finding(
+    job_class: JobClass,
+    case: HangCase,
+    answer: int,
+    sentence: str,
+    missing: list[str],
+    confidence: FindingConfidence | None,
+    checks: Callable[[HangCase, int], Iterator[CheckedValue]],
+) -> Finding:
+    """Return the finding with its checks; where it holds, with the interval of the case."""
+    begin, end = _bounds(case) if answer == YES else (None, None)
     return job_class.finding(
-        form,
+        case.form,
         answer,
         sentence,
         missing=missing,
-        checks=_checks(case),
-        evidence=evidence,
+        checks=checks(case, answer),
+        evidence=_evidence(case) if answer == YES else {},
         begin=begin,
         end=end,
-        confidence="high" if answer == YES else None,
+        confidence=confidence,
     )
 
 
@@ -448,7 +460,7 @@ def _evidence(case: HangCase) -> dict[str, float]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _checks(case: HangCase) -> Iterator[CheckedValue]:
+def _checks(case: HangCase, answer: int) -> Iterator[CheckedValue]:
     limits = case.form.limits
     for name, votes in case.votes.items():
         known, level = limits.known[name], limits.level[name]

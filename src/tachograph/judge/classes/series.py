@@ -31,9 +31,9 @@ from tachograph.pipeline.timelines import ACTIVITY
 
 ALL_REPORT = 0.9  # of a job's GPUs: a few of very many may report nothing
 # column of job_gpus that shows whether a GPU ever reported a characteristic
-_REPORTED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType({
+_REPORTED_BY: Mapping[str, tuple[str, ...]] = {
     name: tuple(f"{counter}_mean" for counter in c.needs) for name, c in GPU.items()
-})  # fmt: skip
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +387,9 @@ def _with_power(gpus: pl.DataFrame) -> pl.DataFrame:
     watts = pl.col("gpu_model").replace_strict(board, default=None, return_dtype=pl.Float64)
     return gpus.select(
         "job_key",
-        *("node", "gpu", "mig"),
+        "node",
+        "gpu",
+        "mig",
         *(pl.col(column).alias(name) for name, column in _OF_GPUS.items()),
         power=pl.col("power_w_mean") / watts,
     )

@@ -6,15 +6,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from tachograph.catalog.units import MB_PER_MIB
-from tachograph.judge.rules.metrics import VOCABULARY
+from tachograph.judge.rules.metrics import OFFERED
 from tachograph.judge.rules.patterns import load_patterns
-from tachograph.judge.rules.program import check
+from tachograph.judge.rules.program import compile_rule
 
 # A name of an expression, also with dots, or a text. The rest means the same in a rule.
 _NAME = re.compile(
@@ -60,38 +59,32 @@ _MEMORY = Counterpart(
     f"hbm_used_mib_max * {MB_PER_MIB}",
     {"peak": f"(hbm_mib * {MB_PER_MIB})"},
 )
-METRICS: Mapping[str, Counterpart] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            ("acc_utilization", "acc_used", "nv_util", "gpu_util"), _percent("gpu_util")
-        ),
-        **dict.fromkeys(("acc_mem_used", "nv_fb_mem_used", "nv_fb_memory"), _MEMORY),
-        **dict.fromkeys(
-            ("acc_power", "nv_power_usage", "nv_power"), _plain("power_w", "power_w_sampled_mean")
-        ),
-        **dict.fromkeys(("acc_temp", "nv_temp"), _plain("gpu_temp_c")),
-        "nv_mem_util": _percent("mem_copy_util"),
-        "nv_sm_clock": _plain("sm_clock_mhz"),
-        "nv_mem_clock": _plain("mem_clock_mhz"),
-        **{
-            f"acc_{name}": _percent(name)
-            for name in ("sm_active", "sm_occupancy", "dram_active", "tensor_active")
-        },
-        **{f"acc_{name}": _percent(name) for name in ("fp64_active", "fp32_active", "fp16_active")},
-        "cpu_user": Counterpart(_nodes("100", "node_cpu_user").avg, limits=_PERCENT),
-        "cpu_load": _nodes("1", "node_load_average"),
-        "net_bw": _nodes("1e-6", "node_network_rx_bytes_per_s", "node_network_tx_bytes_per_s"),
-        "file_bw": _nodes("1e-6", "node_fs_read_bytes_per_s", "node_fs_write_bytes_per_s"),
-    }
-)
-_JOB: Mapping[str, str] = MappingProxyType(
-    {
-        "job.duration": "walltime",
-        "job.numNodes": "number_of_nodes",
-        "job.numAcc": "number_of_available_compute_units",
-        "job.jobState": "state",
-    }
-)
+METRICS: Mapping[str, Counterpart] = {
+    **dict.fromkeys(("acc_utilization", "acc_used", "nv_util", "gpu_util"), _percent("gpu_util")),
+    **dict.fromkeys(("acc_mem_used", "nv_fb_mem_used", "nv_fb_memory"), _MEMORY),
+    **dict.fromkeys(
+        ("acc_power", "nv_power_usage", "nv_power"), _plain("power_w", "power_w_sampled_mean")
+    ),
+    **dict.fromkeys(("acc_temp", "nv_temp"), _plain("gpu_temp_c")),
+    "nv_mem_util": _percent("mem_copy_util"),
+    "nv_sm_clock": _plain("sm_clock_mhz"),
+    "nv_mem_clock": _plain("mem_clock_mhz"),
+    **{
+        f"acc_{name}": _percent(name)
+        for name in ("sm_active", "sm_occupancy", "dram_active", "tensor_active")
+    },
+    **{f"acc_{name}": _percent(name) for name in ("fp64_active", "fp32_active", "fp16_active")},
+    "cpu_user": Counterpart(_nodes("100", "node_cpu_user").avg, limits=_PERCENT),
+    "cpu_load": _nodes("1", "node_load_average"),
+    "net_bw": _nodes("1e-6", "node_network_rx_bytes_per_s", "node_network_tx_bytes_per_s"),
+    "file_bw": _nodes("1e-6", "node_fs_read_bytes_per_s", "node_fs_write_bytes_per_s"),
+}
+_JOB: Mapping[str, str] = {
+    "job.duration": "walltime",
+    "job.numNodes": "number_of_nodes",
+    "job.numAcc": "number_of_available_compute_units",
+    "job.jobState": "state",
+}
 _STATES = (
     "completed",
     "failed",
@@ -351,10 +344,9 @@ def limits_of(document: Any) -> dict[str, dict[str, float]]:
 def _problems(text: str, file: str, parameters: Mapping[str, float]) -> tuple[str, ...]:
     """Problems of a translation; none unless a name or type has no counterpart."""
     loaded = load_patterns(text, file)
-    found = [
-        *loaded.problems,
-        *(problem for rule in loaded.rules for problem in check(rule, VOCABULARY, parameters)),
-    ]
+    found = [*loaded.problems]
+    for rule in loaded.rules:
+        found += compile_rule(rule, OFFERED, parameters)[1]
     return tuple(dict.fromkeys(problem.message for problem in found if problem.severity == "error"))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from tachograph.judge.rules.documents import RuleError
 from tachograph.judge.rules.expression import Node, walk
@@ -17,34 +16,35 @@ from tachograph.judge.rules.model import (
     TextPiece,
 )
 
-_RANK_NAMES: Mapping[str, RuleLevel | None] = MappingProxyType(
-    {"Process": None, "Rank": None, "GPU": "gpu", "Node": "node"}
-)
+_RANK_NAMES: Mapping[str, RuleLevel | None] = {
+    "Process": None,
+    "Rank": None,
+    "GPU": "gpu",
+    "Node": "node",
+}
 _MANY = range(1, 100)
 # {function: numbers of arguments that it takes}. Those of a list alone are `program.REDUCTIONS`.
-FUNCTIONS: Mapping[str, Collection[int]] = MappingProxyType(
-    {
-        "max": _MANY,
-        "min": _MANY,
-        "sum": (1,),
-        "mean": (1,),
-        "median": (1,),
-        "lower_quartile": (1,),
-        "upper_quartile": (1,),
-        "cardinality": (1,),
-        "any": (1,),
-        "all": (1,),
-        "SelectMetric": (2,),
-        "GatherFromAllRanks": (1,),
-        "for_each": (2,),
-        "make_tuple": (2,),
-        "if": (2, 3),
-        "abs": (1,),
-        "and": _MANY,
-        "or": _MANY,
-        "not": (1,),
-    }
-)
+FUNCTIONS: Mapping[str, Collection[int]] = {
+    "max": _MANY,
+    "min": _MANY,
+    "sum": (1,),
+    "mean": (1,),
+    "median": (1,),
+    "lower_quartile": (1,),
+    "upper_quartile": (1,),
+    "cardinality": (1,),
+    "any": (1,),
+    "all": (1,),
+    "SelectMetric": (2,),
+    "GatherFromAllRanks": (1,),
+    "for_each": (2,),
+    "make_tuple": (2,),
+    "if": (2, 3),
+    "abs": (1,),
+    "and": _MANY,
+    "or": _MANY,
+    "not": (1,),
+}
 # Of values above 0 these are above 0 themselves, so that dividing by them is safe.
 _KEEP_SIGN = ("min", "mean", "median", "lower_quartile", "upper_quartile")
 
@@ -172,8 +172,8 @@ class RuleCompiler:
         if metric is None:
             known = (*self.terms, *self.rule.parameters, *self.rule.metrics, *self.metrics)
             raise self.error(node.at, f"unknown name {name}{_proposal(name, known)}")
-        if metric.kind != "job":
-            message = f"{name} is a metric of each {metric.kind}: SelectMetric({name}, OverAll)"
+        if metric.level != "job":
+            message = f"{name} is a metric of each {metric.level}: SelectMetric({name}, OverAll)"
             raise self.error(node.at, message)
         return self.reading(node, metric)
 
@@ -181,7 +181,7 @@ class RuleCompiler:
         """Return the node that reads a metric."""
         self.needs[metric.name] = None
         return replace(
-            node, kind="metric", word=metric.name, value=metric.text, level=metric.kind, parts=()
+            node, kind="metric", word=metric.name, value=metric.text, level=metric.level, parts=()
         )
 
     def metric(self, name: str) -> RuleMetric | None:
@@ -230,11 +230,11 @@ class RuleCompiler:
         if metric is None:
             known = (*self.rule.metrics, *self.metrics)
             raise self.error(selected.at, f"unknown metric {name}{_proposal(name, known)}")
-        if metric.kind != "job" and level is None:
+        if metric.level != "job" and level is None:
             message = "SelectMetric stands inside for_each or GatherFromAllRanks in a rule of jobs"
             raise self.error(selected.at, message)
-        if metric.kind not in ("job", level):
-            message = f"{name} is a metric of each {metric.kind}, not of each {level}"
+        if metric.level not in ("job", level):
+            message = f"{name} is a metric of each {metric.level}, not of each {level}"
             raise self.error(selected.at, message)
         return self.reading(node, metric)
 
@@ -263,8 +263,8 @@ class RuleCompiler:
         for inner, _ in walk(node):
             if inner.word == "SelectMetric" and inner.parts:
                 metric = self.metric(inner.parts[0].word)
-                if metric is not None and metric.kind != "job":
-                    return metric.kind
+                if metric is not None and metric.level != "job":
+                    return metric.level
         return None
 
     def check_divisors(self, node: Node, parts: tuple[Node, ...]) -> None:

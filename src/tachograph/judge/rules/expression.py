@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from lark import Lark, Token, Transformer, Tree, UnexpectedCharacters, UnexpectedToken
@@ -17,15 +16,13 @@ LONGEST = 2_000  # characters of an expression
 DEEPEST = 40  # brackets, calls, and signs within each other
 LONGEST_NAME = 64
 # Of the rules as they were published: {written: meant}.
-SLIPS: Mapping[str, str] = MappingProxyType(
-    {
-        "make_tupel": "make_tuple",
-        "Overall": "OverAll",
-        "missed_work_per_prcess": "missed_work_per_process",
-        "tollerance_wasted_work": "tolerance_wasted_work",
-        "load_imbalance_altert": "load_imbalance_alert",
-    }
-)
+SLIPS: Mapping[str, str] = {
+    "make_tupel": "make_tuple",
+    "Overall": "OverAll",
+    "missed_work_per_prcess": "missed_work_per_process",
+    "tollerance_wasted_work": "tolerance_wasted_work",
+    "load_imbalance_altert": "load_imbalance_alert",
+}
 # Each alias behind an arrow is the kind of a node. `&&`, `||`, `!` and `a ? b : c` are those of
 # ClusterCockpit; as there, `!` binds closer than a comparison.
 GRAMMAR = r"""

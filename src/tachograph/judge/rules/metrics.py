@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -31,41 +31,38 @@ _TIER = r"(?i)^(\d+)\s*g"
 _TEXTS = ("state", "partition", "qos", "gpu_model", "attribution")
 _NEVER_ZERO = frozenset(
     {
-        *("number_of_available_compute_units", "numberOfProcesses", "number_of_nodes"),
-        *("walltime", "jobWallTime", "time_limit", "node_gpus"),
+        "number_of_available_compute_units",
+        "numberOfProcesses",
+        "number_of_nodes",
+        "walltime",
+        "jobWallTime",
+        "time_limit",
+        "node_gpus",
     }
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered(RuleMetric):
     """An offered metric: value `of` the rows of its level; null without its `needs`."""
 
-    name: str
-    level: RuleLevel
-    unit: str
     sentence: str
     needs: tuple[str, ...]
     of: pl.Expr
 
-    @property
-    def metric(self) -> RuleMetric:
-        """As named in the language."""
-        return RuleMetric(
-            self.name, self.level, self.unit, self.name in _TEXTS, self.name in _NEVER_ZERO
-        )
+
+def _offered(
+    level: RuleLevel, name: str, unit: str, sentence: str, of: pl.Expr, *needs: str
+) -> Offered:
+    is_text, is_positive = name in _TEXTS, name in _NEVER_ZERO
+    return Offered(name, level, unit, is_text, is_positive, sentence=sentence, needs=needs, of=of)
 
 
-def _job(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offered:
-    return Offered(name, "job", unit, sentence, needs, of)
+_job, _gpu = partial(_offered, "job"), partial(_offered, "gpu")
 
 
-def _gpu(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offered:
-    return Offered(name, "gpu", unit, sentence, needs, of)
-
-
-def _node(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offered:
-    return Offered(f"node_{name}", "node", unit, sentence, needs, of)
+def _node(name: str, *described: Any) -> Offered:
+    return _offered("node", f"node_{name}", *described)
 
 
 def _all(column: str, total: pl.Expr) -> pl.Expr:
@@ -165,24 +162,22 @@ COMPUTED: tuple[Offered, ...] = (
     ),
 )  # fmt: skip
 
-_OF_OTHERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "elapsed_s": ("elapsed_s",),
-        "timelimit_s": ("timelimit_s",),
-        "nodes": ("nodes",),
-        "gpus": ("gpus",),
-        "gpu_hours": ("elapsed_s",),
-        "hbm_mib": ("gpu_model",),
-        "hbm_peak_fraction": ("hbm_used_mib",),
-        "energy_j": ("energy_j", "power_w"),
-        "power_w_sampled_mean": ("power_w",),
-        "score_gpu": ("sm_occupancy",),
-        "score_gpumem": ("dram_active", "sm_active"),
-        "score_gpumem_normalized": ("dram_active", "sm_active"),
-        "xid_events": ("xid",),
-        "xid_event_max": ("xid",),
-    }
-)
+_OF_OTHERS: Mapping[str, tuple[str, ...]] = {
+    "elapsed_s": ("elapsed_s",),
+    "timelimit_s": ("timelimit_s",),
+    "nodes": ("nodes",),
+    "gpus": ("gpus",),
+    "gpu_hours": ("elapsed_s",),
+    "hbm_mib": ("gpu_model",),
+    "hbm_peak_fraction": ("hbm_used_mib",),
+    "energy_j": ("energy_j", "power_w"),
+    "power_w_sampled_mean": ("power_w",),
+    "score_gpu": ("sm_occupancy",),
+    "score_gpumem": ("dram_active", "sm_active"),
+    "score_gpumem_normalized": ("dram_active", "sm_active"),
+    "xid_events": ("xid",),
+    "xid_event_max": ("xid",),
+}
 # codes and counts of rows are no quantities; what is judged later than rules is not there yet
 _NOT_OFFERED = frozenset({"gpu", "mig", "seq", "xid_mean", *JUDGED} - set(SCORES))
 
@@ -214,9 +209,9 @@ def _of_summaries() -> Iterator[Offered]:
     for column in JOB_SUMMARIES.columns:
         name = column.name
         if name in _TEXTS:
-            yield Offered(name, "job", "text", column.sentence, (name,), pl.col(name))
+            yield _job(name, "text", column.sentence, pl.col(name), name)
         elif column.dtype.is_numeric() and name not in _NOT_OFFERED | taken:
-            yield Offered(name, "job", column.unit, column.sentence, _needs(name), pl.col(name))
+            yield _job(name, column.unit, column.sentence, pl.col(name), *_needs(name))
 
 
 def _of_counters() -> Iterator[Offered]:
@@ -244,15 +239,11 @@ def _of_counters() -> Iterator[Offered]:
         )
 
 
-OFFERED: Mapping[str, Offered] = MappingProxyType(
-    {metric.name: metric for metric in (*COMPUTED, *_of_summaries(), *_of_counters())}
-)
+OFFERED: Mapping[str, Offered] = {
+    metric.name: metric for metric in (*COMPUTED, *_of_summaries(), *_of_counters())
+}
 # those that are made of job_node_minutes
 OF_HOSTS = frozenset(f"node_{name}" for name in HOST_CHARACTERISTICS)
-# as named in the language
-VOCABULARY: Mapping[str, RuleMetric] = MappingProxyType(
-    {name: offered.metric for name, offered in OFFERED.items()}
-)
 
 
 Scalar = float | str | None

@@ -69,13 +69,13 @@ class ProblemList:
 
 @dataclass(frozen=True, slots=True)
 class RuleMetric:
-    """One metric that rules may use: `kind` is what it is of, one value per job, GPU or node.
+    """One metric that rules may use, with one value per job, GPU or node, by its level.
 
     positive: it is never 0 nor negative, so that dividing by it is safe.
     """
 
     name: str
-    kind: RuleLevel
+    level: RuleLevel
     unit: str = ""
     text: bool = False
     positive: bool = False

@@ -1,8 +1,7 @@
 """Rules checked, prepared as programs, and evaluated over one job.
 
     loaded = load_patterns(text, "load_imbalance.json")
-    problems = loaded.problems + check(rule, metrics, parameters)
-    program = prepare(rule, metrics)          # once per rule
+    program, problems = compile_rule(rule, metrics, parameters)  # once per rule
     outcome = evaluate(program, job, {"load_imbalance_ratio_threshold": 0.2})
 
 `metrics`: {name: RuleMetric} that the jobs offer. `job`: a `Ranks`. Nothing here reads files,
@@ -21,10 +20,8 @@ import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
-from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import printable, text
 from tachograph.judge.rules.compiler import RuleCompiler, RuleProgram
 from tachograph.judge.rules.documents import RuleError
@@ -48,22 +45,15 @@ _MOST_REASONS = 20
 _LOGICAL = (bool, type(None))
 
 
-def check(
-    rule: PatternRule, metrics: Mapping[str, RuleMetric], parameters: Mapping[str, float]
-) -> tuple[RuleProblem, ...]:
-    """Return a rule's first error, and warnings. `parameters`: those with values.
-
-    Unknown names, terms that use themselves, parameters, divisions by what may be zero, unused
-    terms. A rule without such errors is tried out on a job of which everything is known: there a
-    value of the wrong type is an error.
-    """
-    return compile_rule(rule, metrics, parameters)[1]
-
-
 def compile_rule(
     rule: PatternRule, metrics: Mapping[str, RuleMetric], parameters: Mapping[str, float]
 ) -> tuple[RuleProgram | None, tuple[RuleProblem, ...]]:
-    """Return the program of a rule (None with errors), and its problems as in `check`."""
+    """Return the program of a rule, and its problems: its first error (then None), and warnings.
+
+    `parameters`: those with values. Unknown names, terms that use themselves, parameters, divisions
+    by what may be zero, unused terms. A rule without such errors is tried out on a job of which
+    everything is known: there a value of the wrong type is an error.
+    """
     problems = ProblemList(rule.file)
     compiler = RuleCompiler(rule, metrics, parameters, problems)
     program = None
@@ -76,22 +66,6 @@ def compile_rule(
         program = None
     ordered = sorted(problems.problems, key=lambda problem: (problem.line, problem.column))
     return program, tuple(ordered)
-
-
-def prepare(rule: PatternRule, metrics: Mapping[str, RuleMetric]) -> RuleProgram:
-    """Return the program of a rule whose parameters are not known yet.
-
-    Raises InputError with file, line and column where `check` finds an unknown name.
-    """
-    try:
-        return RuleCompiler(rule, metrics, {}, ProblemList(rule.file)).program()
-    except RuleError as error:
-        line, column = error.place
-        raise InputError(
-            f"rule {rule.id}: {error.message}",
-            where=f"{rule.file}:{line}:{column}",
-            do="fix the rule, or disable it",
-        ) from None
 
 
 def evaluate(program: RuleProgram, job: Ranks, parameters: Mapping[str, float]) -> RuleOutcome:
@@ -374,23 +348,21 @@ class _Evaluation:
         return self.program.terms[node.word] if node.kind == "term" else node
 
 
-_EVALUATED: Mapping[str, Callable[[_Evaluation, Node], Any]] = MappingProxyType(
-    {
-        "constant": lambda evaluation, node: node.value,
-        "term": lambda evaluation, node: evaluation.values[node.word],
-        "parameter": _Evaluation.read_parameter,
-        "metric": _Evaluation.read_metric,
-        "labels": _Evaluation.read_labels,
-        "operation": _Evaluation.operation,
-        "sign": _Evaluation.unary,
-        "not": _Evaluation.unary,
-        "part": _Evaluation.unary,
-        "abs": _Evaluation.unary,
-        "if": _Evaluation.choose,
-        "gather": _Evaluation.gather,
-        "reduce": _Evaluation.reduce,
-    }
-)
+_EVALUATED: Mapping[str, Callable[[_Evaluation, Node], Any]] = {
+    "constant": lambda evaluation, node: node.value,
+    "term": lambda evaluation, node: evaluation.values[node.word],
+    "parameter": _Evaluation.read_parameter,
+    "metric": _Evaluation.read_metric,
+    "labels": _Evaluation.read_labels,
+    "operation": _Evaluation.operation,
+    "sign": _Evaluation.unary,
+    "not": _Evaluation.unary,
+    "part": _Evaluation.unary,
+    "abs": _Evaluation.unary,
+    "if": _Evaluation.choose,
+    "gather": _Evaluation.gather,
+    "reduce": _Evaluation.reduce,
+}
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -433,46 +405,42 @@ _PAIR: frozenset[type] = frozenset({RulePair})
 _SINGLE: frozenset[type] = _NUMBER | _TRUTH | {str}
 _NEEDED = {_NUMBER: "numbers", _TRUTH: "true or false", _PAIR: "a tuple"}
 # {operator or function: (types of its values, what it makes of them)}
-_OPERATORS: Mapping[str, tuple[frozenset[type], Callable[..., Any]]] = MappingProxyType(
-    {
-        "+": (_NUMBER, operator.add),
-        "-": (_NUMBER, operator.sub),
-        "*": (_NUMBER, operator.mul),
-        "/": (_NUMBER, operator.truediv),
-        "max": (_NUMBER, max),
-        "min": (_NUMBER, min),
-        "<": (_NUMBER, operator.lt),
-        "<=": (_NUMBER, operator.le),
-        ">": (_NUMBER, operator.gt),
-        ">=": (_NUMBER, operator.ge),
-        "==": (_SINGLE, _same),
-        "!=": (_SINGLE, lambda x, y: _negated(_same(x, y))),
-        "and": (_TRUTH, lambda *values: _logic(False, values)),
-        "or": (_TRUTH, lambda *values: _logic(True, values)),
-        "not": (_TRUTH, _negated),
-        "+ before": (_NUMBER, operator.pos),
-        "- before": (_NUMBER, operator.neg),
-        "abs": (_NUMBER, abs),
-        "make_tuple": (_SINGLE, RulePair),
-        "first": (_PAIR, operator.itemgetter(0)),
-        "second": (_PAIR, operator.itemgetter(1)),
-    }
-)
+_OPERATORS: Mapping[str, tuple[frozenset[type], Callable[..., Any]]] = {
+    "+": (_NUMBER, operator.add),
+    "-": (_NUMBER, operator.sub),
+    "*": (_NUMBER, operator.mul),
+    "/": (_NUMBER, operator.truediv),
+    "max": (_NUMBER, max),
+    "min": (_NUMBER, min),
+    "<": (_NUMBER, operator.lt),
+    "<=": (_NUMBER, operator.le),
+    ">": (_NUMBER, operator.gt),
+    ">=": (_NUMBER, operator.ge),
+    "==": (_SINGLE, _same),
+    "!=": (_SINGLE, lambda x, y: _negated(_same(x, y))),
+    "and": (_TRUTH, lambda *values: _logic(False, values)),
+    "or": (_TRUTH, lambda *values: _logic(True, values)),
+    "not": (_TRUTH, _negated),
+    "+ before": (_NUMBER, operator.pos),
+    "- before": (_NUMBER, operator.neg),
+    "abs": (_NUMBER, abs),
+    "make_tuple": (_SINGLE, RulePair),
+    "first": (_PAIR, operator.itemgetter(0)),
+    "second": (_PAIR, operator.itemgetter(1)),
+}
 # {function: (types of the values of a list, what it makes of that)}
-_REDUCTIONS: Mapping[str, tuple[frozenset[type], Callable[[list[Any]], Any]]] = MappingProxyType(
-    {
-        "max": (_NUMBER, max),
-        "min": (_NUMBER, min),
-        "sum": (_NUMBER, lambda values: sum(values, 0.0)),
-        "mean": (_NUMBER, lambda values: sum(values) / len(values)),
-        "median": (_NUMBER, lambda values: quantile(values, 0.5)),
-        "lower_quartile": (_NUMBER, lambda values: quantile(values, 0.25)),
-        "upper_quartile": (_NUMBER, lambda values: quantile(values, 0.75)),
-        "any": (_TRUTH, lambda values: _logic(True, values)),
-        "all": (_TRUTH, lambda values: _logic(False, values)),
-        "cardinality": (_SINGLE | {RulePair}, lambda values: float(len(values))),
-    }
-)
+_REDUCTIONS: Mapping[str, tuple[frozenset[type], Callable[[list[Any]], Any]]] = {
+    "max": (_NUMBER, max),
+    "min": (_NUMBER, min),
+    "sum": (_NUMBER, lambda values: sum(values, 0.0)),
+    "mean": (_NUMBER, lambda values: sum(values) / len(values)),
+    "median": (_NUMBER, lambda values: quantile(values, 0.5)),
+    "lower_quartile": (_NUMBER, lambda values: quantile(values, 0.25)),
+    "upper_quartile": (_NUMBER, lambda values: quantile(values, 0.75)),
+    "any": (_TRUTH, lambda values: _logic(True, values)),
+    "all": (_TRUTH, lambda values: _logic(False, values)),
+    "cardinality": (_SINGLE | {RulePair}, lambda values: float(len(values))),
+}
 # Of divisors, for reasons.
 _IN_WORDS = {
     "max": "largest",
@@ -534,7 +502,7 @@ def _shown(value: Any, unit: str) -> str:
     if unit.startswith("B"):
         return text(value, unit)
     if unit == "%":
-        return f"{100 * value:.3g}" if abs(value) < 9.995 else f"{100 * value:.4g}"
+        return text(value, "fraction").removesuffix(" %")
     return f"{value / 3600 if unit == 'h' else value:.4g}"
 
 
@@ -606,7 +574,7 @@ class _KnownRanks:
         return [f"{kind} {index}" for index in range(2 if kind == "gpu" else 3)]
 
     def of_ranks(self, metric: str) -> Sequence[float | str]:
-        return [self.of_job(metric) for _ in self.labels(self.metrics[metric].kind)]
+        return [self.of_job(metric) for _ in self.labels(self.metrics[metric].level)]
 
     def of_job(self, metric: str) -> float | str:
         return "text" if self.metrics[metric].text else 1.0

@@ -24,7 +24,7 @@ from tachograph.judge.check import Check
 from tachograph.judge.finding import SEVERITIES, Severity
 from tachograph.judge.rules.compiler import RuleProgram
 from tachograph.judge.rules.documents import place_of
-from tachograph.judge.rules.metrics import OFFERED, VOCABULARY
+from tachograph.judge.rules.metrics import OFFERED
 from tachograph.judge.rules.model import Pattern, PatternRule, RuleProblem
 from tachograph.judge.rules.patterns import load_patterns
 from tachograph.judge.rules.program import compile_rule
@@ -80,8 +80,12 @@ def folder_sources(folder: str) -> tuple[tuple[RuleSource, ...], RuleSource | No
             where=f"rules.folder {folder}",
             do="name a folder of rules, or none",
         ) from None
-    parameters = place / PARAMETERS
-    return tuple(map(read_source, names)), read_source(parameters) if parameters.exists() else None
+    return tuple(map(read_source, names)), _parameters_of(place)
+
+
+def _parameters_of(folder: Path) -> RuleSource | None:
+    file = folder / PARAMETERS
+    return read_source(file) if file.exists() else None
 
 
 def digest(settings: RuleOptions) -> str:
@@ -198,16 +202,7 @@ class RuleEntry:
         return counters_of(self.program.needs)
 
     def with_values(self, values: Mapping[str, float]) -> RuleEntry:
-        """Return it with some values replaced.
-
-        Errors: NotFoundError naming the parameters it has.
-        """
-        for name in values:
-            if name not in self.values:
-                known = ", ".join(self.values) or "none"
-                raise NotFoundError(
-                    f"rule {self.code} has no parameter {name!r}", do=f"it has: {known}"
-                )
+        """Return it with some values replaced."""
         return replace(self, values={**self.values, **values})
 
 
@@ -318,7 +313,7 @@ def _entry(
     """
     chosen = {name: declared[name].default for name in rule.parameters if name in declared}
     chosen |= {name: values[name] for name in rule.parameters if name in values}
-    program, problems = compile_rule(rule, VOCABULARY, chosen)
+    program, problems = compile_rule(rule, OFFERED, chosen)
     if program is None:
         return None, problems
     return RuleEntry(rule, pattern, program, declared, chosen, shipped), problems
@@ -371,10 +366,7 @@ def read_files(paths: Iterable[Path], *, reserved: Collection[str] = ()) -> Rule
     taken |= dict.fromkeys((entry.code for entry in _shipped_rules().entries), "a shipped rule")
     collected = _Collected(taken=taken)
     for folder, files_of in _by_folder(paths).items():
-        parameters = folder / PARAMETERS
-        collected.add(
-            files_of, read_source(parameters) if parameters.exists() else None, shipped=False
-        )
+        collected.add(files_of, _parameters_of(folder), shipped=False)
     return RuleSet(tuple(collected.entries), (), tuple(collected.problems))
 
 
@@ -386,11 +378,10 @@ def read_changed(
     Parameters that are new have the values of the parameters.toml beside the file. Rules the file
     lacks are left out.
     """
-    beside = path.parent / PARAMETERS
     source = read_source(path)
     if source.text is None:
         return (), (RuleProblem(source.name, 1, 1, "", source.problem),)
-    declared, problems = read_parameters(read_source(beside) if beside.exists() else None)
+    declared, problems = read_parameters(_parameters_of(path.parent))
     loaded = load_patterns(source.text, source.name)
     problems += loaded.problems
     found = {rule.id: (rule, pattern) for pattern in loaded.patterns for rule in pattern.rules}
@@ -450,7 +441,7 @@ def _configured(entry: RuleEntry, settings: RuleOptions) -> RuleEntry:
             )
         if _is_unclear(entry, name, value, written):
             refuse_unclear_fraction(value, name=name, error=ConfigError, where=where, quote='"')
-    return replace(entry, values={**entry.values, **values})
+    return entry.with_values(values)
 
 
 def _is_unclear(entry: RuleEntry, parameter: str, value: float, written: float | str) -> bool:

@@ -35,7 +35,10 @@ AT_A_TIME = 8192  # minutes: what they take stays in the cache of a core
 # counters that classes look at
 COUNTERS = (
     *("sm_active", "dram_active", "gr_engine_active", "gpu_util", *ALL_PIPES),
-    *("tensor_dfma_active", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", "mem_copy_util"),
+    "tensor_dfma_active",
+    "pcie_tx_bytes_per_s",
+    "pcie_rx_bytes_per_s",
+    "mem_copy_util",
 )
 
 

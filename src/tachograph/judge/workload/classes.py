@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 Bottleneck = Literal["idle", "compute", "io", "memory", "mixed", "unknown"]
@@ -33,21 +32,24 @@ BUSY_ALONE = 0.15  # engine beyond SM, default rules: at BUSY and BUSY_SM_BELOW 
 # six axes of a profile; `io` is 1 at so many bytes per second of the busier direction: its
 # threshold is at 0.4
 AXES = ("sm", "tensor", "dram", "gr", "io", "fp64")
-AXIS_NAMES: Mapping[str, str] = MappingProxyType(
-    {"sm": "SM", "tensor": "TENSOR", "dram": "DRAM", "gr": "GR", "io": "I/O", "fp64": "FP64"}
-)
+AXIS_NAMES: Mapping[str, str] = {
+    "sm": "SM",
+    "tensor": "TENSOR",
+    "dram": "DRAM",
+    "gr": "GR",
+    "io": "I/O",
+    "fp64": "FP64",
+}
 FULL_IO_BYTES_PER_S = IO_BYTES_PER_S / IO_COPY
 
-COLOURS: Mapping[Bottleneck, str] = MappingProxyType(
-    {
-        "idle": "dim",
-        "compute": "green",
-        "io": "cyan",
-        "memory": "magenta",
-        "mixed": "yellow",
-        "unknown": "dim",
-    }
-)
+COLOURS: Mapping[Bottleneck, str] = {
+    "idle": "dim",
+    "compute": "green",
+    "io": "cyan",
+    "memory": "magenta",
+    "mixed": "yellow",
+    "unknown": "dim",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +58,13 @@ class WorkloadClass:
 
     profile: a typical reading along AXES (fractions), ours.
 
-    code: its name in evidence. bounds: {axis: (from, to)} that the published rule requires; of
-    `I/O`, any one of them.
+    code: its name in evidence.
     """
 
     name: str
     code: str
     bottleneck: Bottleneck
     rule: str
-    bounds: Mapping[str, tuple[float, float]]
     profile: tuple[float, float, float, float, float, float]
     default: str = ""
 
@@ -77,42 +77,53 @@ class WorkloadClass:
         """Colour of its bottleneck, as terminals name it."""
         return COLOURS[self.bottleneck]
 
+    @property
+    def bounds(self) -> Mapping[str, tuple[float, float]]:
+        """{axis: (from, to)} that the published rule requires; of `I/O`, any one of them."""
+        found: dict[str, tuple[float, float]] = {}
+        for condition in dict(zip(WORKLOAD_CODES, CONDITIONS, strict=False)).get(self.code, ()):
+            limit = condition.threshold
+            if condition.quantity == "io":
+                limit /= FULL_IO_BYTES_PER_S
+            if condition.quantity in AXES:
+                found[condition.quantity] = (limit, 1.0) if condition.least else (0.0, limit)
+        return found
 
-_BELOW = IDLE_BELOW
+
 RULED: tuple[WorkloadClass, ...] = (
     WorkloadClass("idle", "idle", "idle", "real < 5, GR < 5, DRAM < 5, no I/O",
-                  {"gr": (0, _BELOW), "dram": (0, _BELOW), "io": (0, IO_COPY)}, (0.02, 0, 0.01, 0.02, 0, 0)),
+                  (0.02, 0, 0.01, 0.02, 0, 0)),
     WorkloadClass("tensor-heavy compute", "tensor_heavy", "compute", "TENSOR >= 50 and SM >= 60",
-                  {"tensor": (TENSOR_HEAVY, 1), "sm": (TENSOR_HEAVY_SM, 1)}, (0.85, 0.7, 0.45, 0.95, 0.05, 0)),
+                  (0.85, 0.7, 0.45, 0.95, 0.05, 0)),
     WorkloadClass("tensor compute", "tensor", "compute", "TENSOR >= 15 and SM >= 40",
-                  {"tensor": (TENSOR, 1), "sm": (TENSOR_SM, 1)}, (0.6, 0.3, 0.4, 0.9, 0.05, 0)),
+                  (0.6, 0.3, 0.4, 0.9, 0.05, 0)),
     WorkloadClass("FP64 / HPC compute", "fp64", "compute", "FP64 >= 20 and SM >= 50",
-                  {"fp64": (FP64, 1), "sm": (FP64_SM, 1)}, (0.75, 0.02, 0.4, 0.95, 0.05, 0.45)),
+                  (0.75, 0.02, 0.4, 0.95, 0.05, 0.45)),
     WorkloadClass("I/O or data-loading", "io", "io", "(MEMCPY >= 40 or max(PCIe RX, TX) >= 1e9 B/s) and SM < 30",
-                  {"io": (IO_COPY, 1), "sm": (0, IO_SM_BELOW)}, (0.12, 0.02, 0.2, 0.35, 0.8, 0)),
+                  (0.12, 0.02, 0.2, 0.35, 0.8, 0)),
     WorkloadClass("memory-bound", "memory_bound", "memory", "DRAM >= 50 and SM < 50",
-                  {"dram": (MEMORY_BOUND, 1), "sm": (0, MEMORY_BOUND_SM_BELOW)}, (0.35, 0.05, 0.7, 0.9, 0.1, 0.05),
+                  (0.35, 0.05, 0.7, 0.9, 0.1, 0.05),
                   "DRAM >= 50, and SM < 50 or every pipe < DRAM"),
     WorkloadClass("compute-heavy", "compute_heavy", "compute", "SM >= 80",
-                  {"sm": (COMPUTE_HEAVY_SM, 1)}, (0.9, 0.05, 0.3, 0.97, 0.05, 0.05)),
+                  (0.9, 0.05, 0.3, 0.97, 0.05, 0.05)),
     WorkloadClass("compute-active", "compute_active", "compute", "SM >= 50",
-                  {"sm": (COMPUTE_ACTIVE_SM, 1)}, (0.65, 0.05, 0.3, 0.9, 0.05, 0.05)),
+                  (0.65, 0.05, 0.3, 0.9, 0.05, 0.05)),
     WorkloadClass("memory-active", "memory_active", "memory", "DRAM >= 40",
-                  {"dram": (MEMORY_ACTIVE, 1)}, (0.35, 0.05, 0.45, 0.8, 0.05, 0.05),
+                  (0.35, 0.05, 0.45, 0.8, 0.05, 0.05),
                   "DRAM >= 40, and SM < 50 or every pipe < DRAM"),
     WorkloadClass("busy, low SM use", "busy_low_sm", "mixed", "GR >= 40 and SM < 25",
-                  {"gr": (BUSY, 1), "sm": (0, BUSY_SM_BELOW)}, (0.15, 0.03, 0.2, 0.7, 0.05, 0.02),
+                  (0.15, 0.03, 0.2, 0.7, 0.05, 0.02),
                   "GR - SM >= 15 and SM < 25"),
     WorkloadClass("low utilization", "low", "mixed", "GR < 15 and SM < 15 and DRAM < 15",
-                  dict.fromkeys(("gr", "sm", "dram"), (0, LOW_BELOW)), (0.08, 0.01, 0.08, 0.1, 0.02, 0)),
-    WorkloadClass("mixed / moderate", "mixed", "mixed", "otherwise", {}, (0.35, 0.1, 0.25, 0.6, 0.1, 0.05)),
+                  (0.08, 0.01, 0.08, 0.1, 0.02, 0)),
+    WorkloadClass("mixed / moderate", "mixed", "mixed", "otherwise", (0.35, 0.1, 0.25, 0.6, 0.1, 0.05)),
 )  # fmt: skip
 
 UNKNOWN = "unknown"
 # names in the order of rules; the last is unknown. Lists of samples and shares have this order.
 WORKLOAD_CLASSES: tuple[str, ...] = (*(one.name for one in RULED), UNKNOWN)
 WORKLOAD_CODES: tuple[str, ...] = (*(one.code for one in RULED), UNKNOWN)
-WORKLOAD_BY_NAME: Mapping[str, WorkloadClass] = MappingProxyType({one.name: one for one in RULED})
+WORKLOAD_BY_NAME: Mapping[str, WorkloadClass] = {one.name: one for one in RULED}
 
 
 def bottleneck(name: str) -> Bottleneck:
@@ -132,19 +143,17 @@ PCIE = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
 # others
 DECIDING = (*OF_REAL, *ALL_PIPES[1:], *PCIE)
 # counters that a quantity is made of
-MADE_OF: Mapping[Quantity, tuple[str, ...]] = MappingProxyType(
-    {
-        "real": OF_REAL,
-        "sm": ("sm_active",),
-        "tensor": ("tensor_active",),
-        "dram": ("dram_active",),
-        "gr": ("gr_engine_active",),
-        "fp64": ("fp64_active", "tensor_active"),
-        "io": PCIE,
-        "pipe_lead": (*ALL_PIPES, "dram_active"),
-        "gr_alone": ("gr_engine_active", "sm_active"),
-    }
-)
+MADE_OF: Mapping[Quantity, tuple[str, ...]] = {
+    "real": OF_REAL,
+    "sm": ("sm_active",),
+    "tensor": ("tensor_active",),
+    "dram": ("dram_active",),
+    "gr": ("gr_engine_active",),
+    "fp64": ("fp64_active", "tensor_active"),
+    "io": PCIE,
+    "pipe_lead": (*ALL_PIPES, "dram_active"),
+    "gr_alone": ("gr_engine_active", "sm_active"),
+}
 
 # AND is the lesser of two, OR the greater
 NO, MAYBE, YES = 0, 1, 2

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tachograph.catalog.units import plural, text
 from tachograph.judge.completions import missing_samples
-from tachograph.judge.finding import CheckedValue, Finding, Verdict, findings_frame
+from tachograph.judge.finding import CheckedValue, Finding, JudgedRows, Verdict, findings_frame
 from tachograph.judge.health import (
     HEALTH_UNKNOWN,
     HOT,
@@ -28,6 +28,8 @@ from tachograph.judge.health import (
 from tachograph.judge.workload.classes import DECIDING, UNKNOWN, WORKLOAD_CLASSES, WORKLOAD_CODES
 from tachograph.judge.workload.rules import enabling
 
+# {code of the finding: its title}
+WORKLOAD_TITLES: Mapping[str, str] = {"workload": "What its GPUs did", "health": "GPU health"}
 NAMED = 4  # classes in a sentence
 LEAST_SHARE = 0.005  # of a class that is named
 
@@ -127,7 +129,7 @@ def _of(
     return Finding(
         "workload",
         "fact",
-        "What its GPUs did",
+        WORKLOAD_TITLES["workload"],
         sentence,
         None,
         evidence,
@@ -154,16 +156,7 @@ _EVIDENCE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedWorkload:
-    """Summaries and GPUs with workload and health, and findings."""
-
-    jobs: pl.DataFrame
-    gpus: pl.DataFrame
-    findings: pl.DataFrame
-
-
-def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
+def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedRows:
     """Return job_summaries and job_gpus with workload and health columns, and findings.
 
     Null: no samples. One finding of kind workload, one of kind health per job.
@@ -190,7 +183,7 @@ def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
         row if number else None
         for row, number in zip(shares.fractions.tolist(), shares.gpus, strict=True)
     ]
-    return JudgedWorkload(
+    return JudgedRows(
         jobs.with_columns(
             pl.Series("workload", shares.largest(unmeasured), dtype=pl.String),
             pl.Series("workload_fractions", fractions, dtype=pl.List(pl.Float64)),
@@ -287,7 +280,7 @@ def _health(
     return Finding(
         "health",
         "fact",
-        "GPU health",
+        WORKLOAD_TITLES["health"],
         sentence,
         None,
         evidence,

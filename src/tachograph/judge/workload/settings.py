@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from tachograph.catalog.config import WorkloadOptions
 from tachograph.catalog.errors import ConfigError
@@ -12,13 +11,11 @@ from tachograph.catalog.errors import ConfigError
 Weights = tuple[float, float, float, float]
 NAMES = ("sm", "tensor", "dram", "gr")
 # Source: KempnerPulse
-PRESETS: Mapping[str, Weights] = MappingProxyType(
-    {
-        "ai": (0.35, 0.35, 0.20, 0.10),
-        "hpc": (0.45, 0.15, 0.25, 0.15),
-        "mem": (0.35, 0.10, 0.40, 0.15),
-    }
-)
+PRESETS: Mapping[str, Weights] = {
+    "ai": (0.35, 0.35, 0.20, 0.10),
+    "hpc": (0.45, 0.15, 0.25, 0.15),
+    "mem": (0.35, 0.10, 0.40, 0.15),
+}
 REFERENCE = "reference"
 CLASSIFIERS = ("default", REFERENCE)
 

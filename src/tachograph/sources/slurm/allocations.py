@@ -210,22 +210,22 @@ def running_job(fields: Mapping[str, object], cluster: SlurmCluster) -> RunningJ
     """
     if "record" in fields:
         return _in_text(str(fields["record"]), cluster)
-    raw = json_number(fields.get("job_id"))
+    raw = json_number(fields, "job_id")
     if not raw or raw < 0:
         raise BadRowError("bad_job_id")
-    listed = json_text(fields.get("nodes")) or ""
+    listed = json_text(fields, "nodes") or ""
     detail = fields.get("gres_detail")  # one text per node, in the order of the node list
     return RunningJob(
         str(raw),
         job_state(fields.get("job_state")).base,
-        json_number(fields.get("start_time")),
-        json_text(fields.get("tres_alloc_str")) or "",
+        json_number(fields, "start_time"),
+        json_text(fields, "tres_alloc_str") or "",
         None,
         list(map(str, detail))
         if isinstance(detail, list)
         else list(filter(None, [json_text(detail)])),
         [] if absent(listed) else [listed],
-        replace(cluster, name=json_text(fields.get("cluster")) or cluster.name),
+        replace(cluster, name=json_text(fields, "cluster") or cluster.name),
     )
 
 

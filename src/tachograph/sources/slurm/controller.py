@@ -19,7 +19,6 @@ from tachograph.sources.slurm.fields import (
     json_objects,
     json_text,
     json_time,
-    json_value,
     reported_job_id,
 )
 from tachograph.sources.slurm.gres import GPU_NAMES, tres
@@ -166,9 +165,9 @@ def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
     """Yield rows of `jobs` for running jobs; skips unreadable records, which sacct reports
     later.
     """
-    jobs = json_objects(json_value(document, "jobs"))
+    jobs = json_objects(document, "jobs")
     names_gpus = any(
-        f"gres/{name}" in (json_text(job.get("tres_alloc_str")) or "")
+        f"gres/{name}" in (json_text(job, "tres_alloc_str") or "")
         for job in jobs
         for name in GPU_NAMES
     )
@@ -187,7 +186,7 @@ def polled_at(document: object) -> int | None:
     >>> polled_at({"last_update": {"set": True, "infinite": False, "number": 1795245396}})
     1795245396
     """
-    return json_number(json_value(document, "last_update")) or None
+    return json_number(document, "last_update") or None
 
 
 def _runs(job: Mapping[str, object]) -> bool:
@@ -199,25 +198,25 @@ def _runs(job: Mapping[str, object]) -> bool:
 def _record(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
     return JobRecord(
         id=reported_job_id(
-            json_number(job.get("job_id")),
-            array=json_number(job.get("array_job_id")),
+            json_number(job, "job_id"),
+            array=json_number(job, "array_job_id"),
             # Unset is null in Slurm 22.05, later {set: false}.
-            task=json_number(job.get("array_task_id")),
-            het=json_number(job.get("het_job_id")),
-            offset=json_number(job.get("het_job_offset")),
+            task=json_number(job, "array_task_id"),
+            het=json_number(job, "het_job_id"),
+            offset=json_number(job, "het_job_offset"),
         ),
-        cluster=json_text(job.get("cluster")) or cluster.name,
-        name=json_text(job.get("name")),
-        user=json_text(job.get("user_name")),
-        account=json_text(job.get("account")),
-        partition=json_text(job.get("partition")),
-        qos=json_text(job.get("qos")),
+        cluster=json_text(job, "cluster") or cluster.name,
+        name=json_text(job, "name"),
+        user=json_text(job, "user_name"),
+        account=json_text(job, "account"),
+        partition=json_text(job, "partition"),
+        qos=json_text(job, "qos"),
         state=job_state(job.get("job_state")).base,
-        submit=json_time(job.get("submit_time")),
-        start=json_time(job.get("start_time")),
-        timelimit_s=json_limit_s(job.get("time_limit")),
-        nodes=json_number(job.get("node_count")),
-        node_list=json_text(job.get("nodes")) or "None assigned",
-        allocated=tres(json_text(job.get("tres_alloc_str")) or ""),
-        submit_line=json_text(job.get("submit_line")),
+        submit=json_time(job, "submit_time"),
+        start=json_time(job, "start_time"),
+        timelimit_s=json_limit_s(job, "time_limit"),
+        nodes=json_number(job, "node_count"),
+        node_list=json_text(job, "nodes") or "None assigned",
+        allocated=tres(json_text(job, "tres_alloc_str") or ""),
+        submit_line=json_text(job, "submit_line"),
     )

@@ -36,7 +36,7 @@ from tachograph.sources.slurm.usage import json_request, json_usage
 def read_database(document: object) -> Iterator[SlurmEntry]:
     """Yield the jobs of a document; `place` is the position in its list."""
     found = json_value(document, "jobs")
-    cluster = json_text(json_value(document, "meta", "slurm", "cluster"))
+    cluster = json_text(document, "meta", "slurm", "cluster")
     for place, job in enumerate(found if isinstance(found, list) else [], start=1):
         if not isinstance(job, dict):
             yield SlurmEntry(place, json_example(job), reason="not_an_object")
@@ -46,9 +46,9 @@ def read_database(document: object) -> Iterator[SlurmEntry]:
 
 def names_gpus(document: object) -> bool:
     """Return whether any TRES names GPUs; otherwise the site does not account for them."""
-    for job in json_objects(json_value(document, "jobs")):
+    for job in json_objects(document, "jobs"):
         for kind in ("allocated", "requested"):
-            for row in json_objects(json_value(job, "tres", kind)):
+            for row in json_objects(job, "tres", kind):
                 name = str(row.get("name")).partition(":")[0]
                 if row.get("type") == "gres" and name in GPU_NAMES:
                     return True
@@ -74,7 +74,7 @@ def step_of(job: JobRecord, step: Mapping[str, object]) -> JobRecord:
 
     Errors: BadRowError with the reason when it cannot be read.
     """
-    name = json_text(json_value(step, "step", "id"))
+    name = json_text(step, "step", "id")
     state = job_state(step.get("state")).base
     code, signal = _exit_status(step.get("exit_code"), state)
     if not name:
@@ -82,17 +82,17 @@ def step_of(job: JobRecord, step: Mapping[str, object]) -> JobRecord:
     return JobRecord(
         id=replace(job.id, step=name.rpartition(".")[2]),
         cluster=job.cluster,
-        name=json_text(json_value(step, "step", "name")),
+        name=json_text(step, "step", "name"),
         state=state,
         exit_code=code,
         exit_signal=signal,
-        start=json_time(json_value(step, "time", "start")),
-        end=json_time(json_value(step, "time", "end")),
-        nodes=json_number(json_value(step, "nodes", "count")),
-        node_list=json_text(json_value(step, "nodes", "range")),
+        start=json_time(step, "time", "start"),
+        end=json_time(step, "time", "end"),
+        nodes=json_number(step, "nodes", "count"),
+        node_list=json_text(step, "nodes", "range"),
         allocated=_tres(json_value(step, "tres", "allocated")),
-        tasks=json_number(json_value(step, "tasks", "count")),
-        submit_line=json_text(step.get("submit_line")),
+        tasks=json_number(step, "tasks", "count"),
+        submit_line=json_text(step, "submit_line"),
         usage=json_usage(step),
     )
 
@@ -106,49 +106,47 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
         json_value(job, "state", "current") or job.get("job_state") or job.get("state")
     ).base
     code, signal = _exit_status(job.get("exit_code"), state)
-    elapsed = json_number(json_value(job, "time", "elapsed"))
+    elapsed = json_number(job, "time", "elapsed")
     requested = _tres(json_value(job, "tres", "requested"))
     nodes, cpus = (
-        json_number(job.get("allocation_nodes")),
-        json_number(json_value(job, "required", "CPUs")),
+        json_number(job, "allocation_nodes"),
+        json_number(job, "required", "CPUs"),
     )
     return JobRecord(
         id=reported_job_id(
-            json_number(job.get("job_id")),
-            array=json_number(json_value(job, "array", "job_id")),
-            task=json_number(json_value(job, "array", "task_id")),
-            het=json_number(json_value(job, "het", "job_id")),
-            offset=json_number(json_value(job, "het", "job_offset")),
+            json_number(job, "job_id"),
+            array=json_number(job, "array", "job_id"),
+            task=json_number(job, "array", "task_id"),
+            het=json_number(job, "het", "job_id"),
+            offset=json_number(job, "het", "job_offset"),
             waiting=_waiting(job),
         ),
-        cluster=json_text(job.get("cluster"))
-        or json_text(json_value(job, "association", "cluster"))
+        cluster=json_text(job, "cluster")
+        or json_text(job, "association", "cluster")
         or cluster.name,
-        name=json_text(job.get("name")),
-        user=json_text(job.get("user")) or json_text(json_value(job, "association", "user")),
-        account=json_text(job.get("account"))
-        or json_text(json_value(job, "association", "account")),
-        partition=json_text(job.get("partition"))
-        or json_text(json_value(job, "association", "partition")),
-        qos=json_text(job.get("qos")),
+        name=json_text(job, "name"),
+        user=json_text(job, "user") or json_text(job, "association", "user"),
+        account=json_text(job, "account") or json_text(job, "association", "account"),
+        partition=json_text(job, "partition") or json_text(job, "association", "partition"),
+        qos=json_text(job, "qos"),
         state=state,
         exit_code=code,
         exit_signal=signal,
-        submit=json_time(json_value(job, "time", "submission")),
-        eligible=json_time(json_value(job, "time", "eligible")),
-        start=json_time(json_value(job, "time", "start")),
-        end=json_time(json_value(job, "time", "end")),
+        submit=json_time(job, "time", "submission"),
+        eligible=json_time(job, "time", "eligible"),
+        start=json_time(job, "time", "start"),
+        end=json_time(job, "time", "end"),
         elapsed_s=None if elapsed is None or elapsed < 0 else float(elapsed),
-        timelimit_s=json_limit_s(json_value(job, "time", "limit")),
+        timelimit_s=json_limit_s(job, "time", "limit"),
         nodes=nodes,
-        node_list=json_text(job.get("nodes")) or "None assigned",
+        node_list=json_text(job, "nodes") or "None assigned",
         allocated=_tres(json_value(job, "tres", "allocated")),
         requested=requested or {},
-        names_gpus=any(gres in (json_text(job.get("used_gres")) or "") for gres in GPU_NAMES),
+        names_gpus=any(gres in (json_text(job, "used_gres") or "") for gres in GPU_NAMES),
         cpus=cpus,
-        constraints=json_text(job.get("constraints")),
-        submit_line=json_text(job.get("submit_line")),
-        exclusive=requested_exclusive(json_text(job.get("exclusive"))),
+        constraints=json_text(job, "constraints"),
+        submit_line=json_text(job, "submit_line"),
+        exclusive=requested_exclusive(json_text(job, "exclusive")),
         mem_requested_mib=json_request(job, nodes=nodes, cpus=cpus),
         usage=json_usage(job),
     )
@@ -160,7 +158,7 @@ def _waiting(job: Mapping[str, object]) -> str | None:
     >>> _waiting({"array": {"task": "0x35", "limits": {"max": {"running": {"tasks": 2}}}}})
     '0,2,4-5%2'
     """
-    written = json_text(json_value(job, "array", "task"))
+    written = json_text(job, "array", "task")
     if written is None or not re.fullmatch(r"0x[0-9A-Fa-f]{1,5000}", written):
         return written
     bits = int(written, 16)
@@ -171,18 +169,18 @@ def _waiting(job: Mapping[str, object]) -> str | None:
     for low, high in zip(first, last, strict=True):
         ranges.append(f"{low}-{high}" if high > low else str(low))
     waiting = ",".join(ranges)
-    at_once = json_number(json_value(job, "array", "limits", "max", "running", "tasks"))
+    at_once = json_number(job, "array", "limits", "max", "running", "tasks")
     return f"{waiting}%{at_once}" if at_once else waiting
 
 
 def _exit_status(value: object, state: str | None) -> tuple[int | None, int | None]:
     """(Folded) exit code and signal; unknown for SUCCESS of failed jobs (Slurm up to 22.05)."""
     code, signal = (
-        json_number(json_value(value, "return_code")),
-        json_number(json_value(value, "signal", "id")),
+        json_number(value, "return_code"),
+        json_number(value, "signal", "id"),
     )
     if signal is None:
-        signal = json_number(json_value(value, "signal", "signal_id"))
+        signal = json_number(value, "signal", "signal_id")
     old_shape = isinstance(json_value(value, "status"), str)
     if (
         old_shape
@@ -202,9 +200,9 @@ def _tres(value: object) -> dict[str, int] | None:
     counts: dict[str, int] = {}
     for row in json_objects(value):
         kind, name, count = (
-            json_text(row.get("type")),
-            json_text(row.get("name")),
-            json_number(row.get("count")),
+            json_text(row, "type"),
+            json_text(row, "name"),
+            json_number(row, "count"),
         )
         if count is None or count < 0:
             continue

@@ -70,6 +70,15 @@ _EXPORTER = re.compile(r"^(?:# (?:HELP|TYPE) |(?:DCGM_FI_|nvidia_|node_)\w+[{ ])
 _DMON = re.compile(r"^#\s*Entity\b", re.MULTILINE)
 
 
+class TelemetryError(InputError):
+    """A file of samples, not of accounting; `source` reads it, None: no source does."""
+
+    def __init__(self, what: str, source: str | None, where: str) -> None:
+        do = f"read it with `tachograph ingest {source}`" if source else "no source reads it yet"
+        super().__init__(f"this is {what}, not accounting", where=where, do=do)
+        self.source = source
+
+
 @dataclass(frozen=True, slots=True)
 class DetectedExport:
     """A format, the JSON document if any, and whether all text was UTF-8."""
@@ -112,7 +121,7 @@ def slurm_output(content: bytes, meaning: Callable[[str], str | None]) -> tuple[
     except InputError:
         return None
     if found.kind == "database":  # also what any list of records called `jobs` is taken for
-        jobs = json_objects(json_value(found.document, "jobs"))
+        jobs = json_objects(found.document, "jobs")
         if not jobs or not isinstance(jobs[0].get("time"), dict):
             return None
     return _WRITTEN.get(found.kind)
@@ -142,11 +151,11 @@ def _text_kind(head: str, where: str) -> ExportKind:
     if _PROLOG.match(head.lstrip()):
         return "prolog"
     if _EXPORTER.match(head.lstrip()):
-        raise _telemetry("metrics of an exporter", "dcgm-exporter", where)
+        raise TelemetryError("metrics of an exporter", "dcgm-exporter", where)
     if _DMON.search(head):
-        raise _telemetry("output of `dcgmi dmon`", None, where)
+        raise TelemetryError("output of `dcgmi dmon`", None, where)
     if "gpu_id" in columns or any(name.startswith("nersc_ldms_dcgm_") for name in columns):
-        raise _telemetry("a telemetry export", "ldms", where)
+        raise TelemetryError("a telemetry export", "ldms", where)
     return "text"
 
 
@@ -156,12 +165,12 @@ def _document_kind(document: object, where: str) -> ExportKind:
     if isinstance(json_value(document, "metrics"), list) and isinstance(
         json_value(document, "data"), list
     ):
-        raise _telemetry("a telemetry export", "ldms", where)
+        raise TelemetryError("a telemetry export", "ldms", where)
     if (
         json_value(document, "data", "resultType") is not None
         or json_value(document, "errorType") is not None
     ):
-        raise _telemetry("an answer of Prometheus", "prometheus", where)
+        raise TelemetryError("an answer of Prometheus", "prometheus", where)
     if is_iris(document):
         return "iris"
     if is_superfacility(document):
@@ -170,7 +179,7 @@ def _document_kind(document: object, where: str) -> ExportKind:
         json_objects(next(iter(document.values()), None)) if isinstance(document, dict) else []
     )
     if rows and any(name.startswith("nersc_ldms") or name == "gpu_id" for name in rows[0]):
-        raise _telemetry("a telemetry export", "ldms", where)
+        raise TelemetryError("a telemetry export", "ldms", where)
     raise InputError(
         "this JSON is not a known answer of Slurm or NERSC",
         where=where,
@@ -179,10 +188,10 @@ def _document_kind(document: object, where: str) -> ExportKind:
 
 
 def _jobs_kind(document: object, where: str) -> ExportKind:
-    jobs = json_objects(json_value(document, "jobs"))
+    jobs = json_objects(document, "jobs")
     problems = [
-        json_text(json_value(problem, "description")) or json_text(json_value(problem, "error"))
-        for problem in json_objects(json_value(document, "errors"))
+        json_text(problem, "description") or json_text(problem, "error")
+        for problem in json_objects(document, "errors")
         if json_value(problem, "error_number") != NOTHING_FOUND
     ]
     if not jobs and problems:
@@ -195,11 +204,6 @@ def _jobs_kind(document: object, where: str) -> ExportKind:
         or "slurmctld" in str(json_value(document, "meta"))
     )
     return "controller" if of_controller or empty_controller else "database"
-
-
-def _telemetry(what: str, source: str | None, where: str) -> InputError:
-    do = f"read it with `tachograph ingest {source}`" if source else "no source reads it yet"
-    return InputError(f"this is {what}, not accounting", where=where, do=do)
 
 
 ROWS_PER_CHUNK = 100_000

@@ -63,8 +63,8 @@ def json_value(value: object, *path: str) -> object:
     return value
 
 
-def json_number(value: object) -> int | None:
-    """Return a number in any of Slurm's forms; None if not set or infinite.
+def json_number(value: object, *path: str) -> int | None:
+    """Return a number at `path` in any of Slurm's forms; None if not set or infinite.
 
     >>> [json_number(one) for one in (5, "7", None, "INFINITE")]
     [5, 7, None, None]
@@ -73,6 +73,7 @@ def json_number(value: object) -> int | None:
     >>> json_number({"set": True, "infinite": True, "number": 0}) is None
     True
     """
+    value = json_value(value, *path)
     if isinstance(value, dict):
         if value.get("set") is False or value.get("infinite") is True:
             return None
@@ -86,18 +87,18 @@ def json_number(value: object) -> int | None:
     return value if isinstance(value, int) and abs(value) < _LARGEST else None
 
 
-def json_time(value: object) -> datetime | None:
-    """Return the UTC time of a number of seconds in any of Slurm's shapes; None: not set.
+def json_time(value: object, *path: str) -> datetime | None:
+    """Return the UTC time of a number of seconds at `path`, in any of Slurm's shapes.
 
-    Errors: BadRowError out of range.
+    None: not set. Errors: BadRowError out of range.
     """
-    seconds = json_number(value)
+    seconds = json_number(value, *path)
     return None if seconds is None else from_epoch(seconds)
 
 
-def json_limit_s(value: object) -> float | None:
-    """Return a time limit in s (Slurm: minutes); None: not set, or unlimited."""
-    minutes = json_number(value)
+def json_limit_s(value: object, *path: str) -> float | None:
+    """Return a time limit at `path` in s (Slurm: minutes); None: not set, or unlimited."""
+    minutes = json_number(value, *path)
     return minutes * 60.0 if minutes is not None and 0 <= minutes < _NO_VALUE else None
 
 
@@ -106,12 +107,13 @@ def json_example(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)[:2000]
 
 
-def json_text(value: object) -> str | None:
-    """Return a text, a list's first text, or a number as text; otherwise None.
+def json_text(value: object, *path: str) -> str | None:
+    """Return a text at `path`, a list's first text, or a number as text; otherwise None.
 
     >>> json_text("a"), json_text(["COMPLETED"]), json_text(""), json_text(7), json_text(7.0)
     ('a', 'COMPLETED', None, '7', '7')
     """
+    value = json_value(value, *path)
     if isinstance(value, list):
         value = value[0] if value else None
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -124,12 +126,13 @@ def json_text(value: object) -> str | None:
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
 
 
-def json_objects(value: object) -> list[dict[str, object]]:
-    """Return the objects of a list, [] without one.
+def json_objects(value: object, *path: str) -> list[dict[str, object]]:
+    """Return the objects of a list at `path`, [] without one.
 
     >>> json_objects([{"a": 1}, 3]), json_objects(None)
     ([{'a': 1}], [])
     """
+    value = json_value(value, *path)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 

@@ -122,19 +122,19 @@ def from_iris(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
     """
     elapsed = _float(record.get("Elapsed secs"), "elapsed_s")
     candidates = [
-        instants(json_text(record.get(name)) or "", cluster.time_zone)
+        instants(json_text(record, name) or "", cluster.time_zone)
         for name in ("Submit Time", "Eligible Time", "Start Time", "End Time")
     ]
     submit, eligible, start, end = settle(candidates, elapsed)
-    state = base_state(json_text(record.get("State")) or "")
+    state = base_state(json_text(record, "State") or "")
     return JobRecord(
-        id=job_id(json_text(record.get("Job ID")) or ""),
-        cluster=(json_text(record.get("Hostname")) or "").partition(" ")[0] or cluster.name,
-        name=json_text(record.get("Job Name")),
-        user=json_text(record.get("User")),
-        account=json_text(record.get("Project")),
-        partition=json_text(record.get("Partition")),
-        qos=json_text(record.get("QOS")),
+        id=job_id(json_text(record, "Job ID") or ""),
+        cluster=(json_text(record, "Hostname") or "").partition(" ")[0] or cluster.name,
+        name=json_text(record, "Job Name"),
+        user=json_text(record, "User"),
+        account=json_text(record, "Project"),
+        partition=json_text(record, "Partition"),
+        qos=json_text(record, "QOS"),
         state=state,
         submit=submit,
         eligible=eligible,

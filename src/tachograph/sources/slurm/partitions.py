@@ -188,7 +188,7 @@ def _json_records(written: str) -> Iterator[dict[str, str]]:
             return
         place += len(written[place:]) - len(written[place:].lstrip())
         for key, fields in (("partitions", _JSON_PARTITION), ("nodes", _JSON_NODE)):
-            for row in json_objects(json_value(document, key)):
+            for row in json_objects(document, key):
                 yield _json_record(row, fields)
 
 
@@ -229,9 +229,9 @@ def _json_record(row: Mapping[str, object], fields: Mapping[str, str]) -> dict[s
         if written is not None:
             record[name] = str(written)
     if "PartitionName" in record:
-        limit_s = json_limit_s(json_value(row, "maximums", "time"))
+        limit_s = json_limit_s(row, "maximums", "time")
         record["MaxTime"] = "UNLIMITED" if limit_s is None else f"{limit_s / 60:.0f}:00"
-        shares = json_number(json_value(row, "maximums", "shares"))
+        shares = json_number(row, "maximums", "shares")
         if shares is not None:  # 0: none, the nodes are given whole
             record["OverSubscribe"] = "EXCLUSIVE" if shares == 0 else "NO"
         flags = json_value(row, "flags")

@@ -337,16 +337,16 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
 
     Errors: BadRowError for a time order that cannot be, or a broken node list.
     """
-    # Its start is expected, its nodes are those it was promised or requests.
-    waits = job.state == "PENDING"
-    no_nodes = waits or job.node_list is None or absent(job.node_list)
-    never_ran = waits or (no_nodes and job.node_list is not None and job.state != "RUNNING")
+    waits = job.state == "PENDING"  # its start is expected
+    node_list = _held_nodes(job.state, job.node_list)
+    without_nodes = node_list is None and job.node_list is not None
+    never_ran = waits or (without_nodes and job.state != "RUNNING")
     start = None if never_ran else job.start
     end = None if waits else job.end
     if start and end and end < start:
         raise BadRowError("end_before_start")
-    if job.node_list is not None and not no_nodes:
-        count_nodes(job.node_list)
+    if node_list is not None:
+        count_nodes(node_list)
     of_line = submit_constraint(job.submit_line, job.id.het_offset) if job.submit_line else None
     constraints = job.constraints or of_line
     ran = start is not None
@@ -375,7 +375,7 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "elapsed_s": job.elapsed_s,
         "timelimit_s": job.timelimit_s,
         "nodes": job.nodes if ran else None,
-        "node_list": None if no_nodes else job.node_list,
+        "node_list": node_list,
         "gpus": count,
         "gpu_type": kind or of_type,
         "shards": shards,
@@ -391,6 +391,16 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "time_precision_s": job.time_precision_s,
         "saved": None,  # the reader knows
     }
+
+
+def _held_nodes(state: object, node_list: object) -> str | None:
+    """Return the node list of a job; None for Slurm's words for no node, and while it waits.
+
+    The nodes of a job that waits are those it was promised or requests.
+    """
+    if state == "PENDING" or not isinstance(node_list, str) or absent(node_list):
+        return None
+    return node_list
 
 
 def job_of_steps(job: JobRecord, step: JobRecord) -> JobRecord:
@@ -490,12 +500,14 @@ def allocation_row(
 def allocation_rows(row: SlurmRow) -> Iterator[SlurmRow]:
     """Yield one row of `allocations` per node of a job that may have held GPUs; `gpu` null.
 
-    Errors: BadRowError when the node list cannot be expanded.
+    row: of `jobs`, by `job_row` or as a file has it. Errors: BadRowError when the node list cannot
+    be expanded.
     """
     shared = bool(row["shards"] or row["mps"]) and not row["gpus"]
-    if row["start"] is None or row["node_list"] is None or (row["gpus"] == 0 and not shared):
+    node_list = _held_nodes(row["state"], row["node_list"])
+    if row["start"] is None or node_list is None or (row["gpus"] == 0 and not shared):
         return
-    for node in expand_nodes(str(row["node_list"])):
+    for node in expand_nodes(node_list):
         yield allocation_row(
             row["cluster"],
             row["job_id"],

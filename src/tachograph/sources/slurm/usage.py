@@ -229,8 +229,7 @@ def json_usage(record: Mapping[str, object]) -> HostUsage:
     HostUsage(counted_s=1.5, polled_s=0.67, max_rss_mib=2.0)
     """
     seconds, micro = (
-        json_number(json_value(record, "time", "total", unit))
-        for unit in ("seconds", "microseconds")
+        json_number(record, "time", "total", unit) for unit in ("seconds", "microseconds")
     )
     polled = _json_count(json_value(record, "tres", "requested", "total"), "cpu")
     largest = _json_count(json_value(record, "tres", "requested", "max"), "mem")
@@ -246,8 +245,7 @@ def json_request(job: Mapping[str, object], *, nodes: int | None, cpus: int | No
     requested = _json_count(json_value(job, "tres", "requested"), "mem")
     if requested is None:
         per_node, per_cpu = (
-            json_number(json_value(job, "required", f"memory_per_{what}"))
-            for what in ("node", "cpu")
+            json_number(job, "required", f"memory_per_{what}") for what in ("node", "cpu")
         )
         of_each = ((per_node, nodes), (per_cpu, cpus))
         requested = next((size * count for size, count in of_each if size and count), None)
@@ -257,6 +255,6 @@ def json_request(job: Mapping[str, object], *, nodes: int | None, cpus: int | No
 
 def _json_count(rows: object, kind: str) -> int | None:
     counts: Iterable[int | None] = (
-        json_number(row.get("count")) for row in json_objects(rows) if row.get("type") == kind
+        json_number(row, "count") for row in json_objects(rows) if row.get("type") == kind
     )
     return next((count for count in counts if count is not None and count >= 0), None)

@@ -34,6 +34,9 @@ from tachograph.sources.files import (
 )
 from tachograph.sources.ldms import refuse_odd_cells, short_nodes
 from tachograph.sources.sample_allocations import sample_allocations
+from tachograph.sources.slurm.exports import frame_of
+from tachograph.sources.slurm.fields import BadRowError
+from tachograph.sources.slurm.records import SlurmRow, allocation_rows
 from tachograph.sources.table.mapping import (
     DURATION,
     HOLDERS,
@@ -100,10 +103,16 @@ def mapped_parts(
     table = TABLES[mapping.table]
     completed = _completed(rows, table, mapping, cluster)
     used = made.used if made.used != rows.height else None
-    held = _allocations(completed, cluster) if mapping.holders else ()
+    others: list[ChunkPart] = []
+    if mapping.holders:
+        others += _allocations(completed, cluster)
+    if table is JOBS and {"start", "node_list"} <= set(completed.columns):
+        others.append(_nodes_of_jobs(completed, made))
+    if mapping.devices:
+        others += _devices(frame.rows, mapping, origin)
     samples = completed.drop(mapping.holders)
     part = ChunkPart(table.name, samples, made.units, tuple(made.rejects), rows_used=used)
-    return (part, *held, *(_devices(frame.rows, mapping, origin) if mapping.devices else ()))
+    return (part, *others)
 
 
 def _allocations(rows: pl.DataFrame, cluster: str | None) -> Iterator[ChunkPart]:
@@ -114,6 +123,20 @@ def _allocations(rows: pl.DataFrame, cluster: str | None) -> Iterator[ChunkPart]
     for (named,), of_cluster in rows.group_by("cluster", maintain_order=True):
         name = named if isinstance(named, str) else cluster
         yield from sample_allocations(of_cluster, cluster=name)
+
+
+def _nodes_of_jobs(jobs: pl.DataFrame, made: _MappedColumns) -> ChunkPart:
+    """Return the nodes of jobs as allocations; count node lists that cannot be read."""
+    rows: list[SlurmRow] = []
+    unreadable: dict[str, list[str]] = {}
+    for job in jobs.iter_rows(named=True):
+        try:
+            rows += allocation_rows(dict.fromkeys(JOBS.row_schema) | job)
+        except BadRowError as problem:
+            unreadable.setdefault(problem.reason, []).append(job["node_list"])
+    for reason, texts in unreadable.items():
+        made.rejects.append(Reject(reason, "node_list", len(texts), texts[0][:200]))
+    return ChunkPart(ALLOCATIONS.name, frame_of(rows, ALLOCATIONS))
 
 
 def _devices(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator[ChunkPart]:
@@ -462,7 +485,9 @@ def read_file(
     A file whose rows belong together (long files, wall-clock times of a zone that repeats an hour)
     is one chunk. Errors: InputError when it is damaged or lacks a mapped column.
     """
-    text = (NAME, repr(mapping), site_zone, cluster or "")
+    text = [NAME, repr(mapping), site_zone, cluster or ""]
+    if mapping.table == JOBS.name and "node_list" in {to.to for to in mapping.targets.values()}:
+        text.append("nodes")  # a file that was read before its jobs had nodes is read again
     print_of = fingerprint(path, *text)
     stored = list(parquet_columns(path)) if format_of(path) == "parquet" else None
     for piece in _frames(path, mapping, site_zone):
@@ -524,12 +549,12 @@ def _inside(content: object, keys: str, path: Path) -> object:
         if not isinstance(content, dict) or key not in content:
             has = listed(map(str, content)) if isinstance(content, dict) else "a list"
             raise InputError(
-                f"no key {key!r} (records = {keys!r})", where=str(path), do=f"it has: {has}"
+                f"no key {key!r} (records = {keys!r})", where=path, do=f"it has: {has}"
             )
         content = content[key]
     if isinstance(content, dict):
         raise InputError(
             f"not a list of records; its keys are: {listed(map(str, content))}",
-            where=str(path), do="name the key of the rows in the mapping: records = '...'",
+            where=path, do="name the key of the rows in the mapping: records = '...'",
         )  # fmt: skip
     return content

@@ -290,10 +290,10 @@ def load(path: Path, *, node: str | None = None, settings: Iterable[str] = ()) -
         )
     except OSError as problem:
         raise ConfigError(
-            problem.strerror or str(problem), where=str(path), do="name a readable file"
+            problem.strerror or str(problem), where=path, do="name a readable file"
         ) from None
     except UnicodeDecodeError as problem:
-        raise ConfigError(f"not UTF-8: {problem}", where=str(path), do="save it as UTF-8") from None
+        raise ConfigError(f"not UTF-8: {problem}", where=path, do="save it as UTF-8") from None
 
 
 def parse(

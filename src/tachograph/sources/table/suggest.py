@@ -159,7 +159,7 @@ def suggest(
     if not rows.height:
         raise InputError(
             "the file has no rows to propose a mapping from",
-            where=str(path),
+            where=path,
             do="name a file with rows",
         )
     time = next((name for name in proposal.free("time") if time_format(rows[name])), "")
@@ -214,7 +214,7 @@ def _refuse_accounting(path: Path) -> None:
     if known is not None:
         what, source = known
         do = f"tachograph ingest {source} {path}"
-        raise InputError(f"this is {what}", where=str(path), do=do)
+        raise InputError(f"this is {what}", where=path, do=do)
 
 
 def _read(path: Path) -> _Proposal:
@@ -243,7 +243,7 @@ def _list_of_records(path: Path) -> tuple[list[str], list[object]]:
         inner = next(iter([*rows, *objects]), None)
         if inner is None:
             raise InputError(
-                "no list of records", where=str(path), do=f"it has: {listed(map(str, content))}"
+                "no list of records", where=path, do=f"it has: {listed(map(str, content))}"
             )
         keys.append(str(inner))
         content = content[inner]
@@ -260,7 +260,7 @@ def _layout(path: Path, proposal: _Proposal) -> TableLayout:
         text = file.read(1 << 18).decode("utf-8-sig", errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
-        raise InputError("the file holds no line", where=str(path), do="export it again")
+        raise InputError("the file holds no line", where=path, do="export it again")
     delimiter = max(
         _DELIMITERS,
         key=lambda sign: (min(line.count(sign) for line in lines[:20]), lines[0].count(sign)),

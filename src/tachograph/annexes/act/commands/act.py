@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import ExportError
@@ -10,13 +11,9 @@ from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json, configuration_of
 
 if TYPE_CHECKING:
-    import polars as pl
+    from pathlib import Path
 
-    from tachograph.annexes.act.advice_table import WrittenAdvice
-    from tachograph.annexes.act.service import ActApi
     from tachograph.catalog.config import Configuration
-    from tachograph.lake.delta import Lake
-    from tachograph.report.job import JobReport
 
 
 def add_arguments(parser: Parser) -> None:
@@ -28,120 +25,97 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Run rounds until a signal, or one round; or list past actions."""
+    """Run rounds until a signal, or one round; or list past actions.
+
+    Errors: LakeError without a lake, unless a service manager started it.
+    """
     import os
     import threading
     from datetime import UTC, datetime
 
-    from tachograph.annexes.act.service import ActRound, act, act_once
-    from tachograph.catalog import config
+    from tachograph.annexes.act.service import act, act_once
     from tachograph.collect.collector import stopping_on_signals
-    from tachograph.collect.status import state_folder
     from tachograph.collect.systemd import SystemdNotifier
     from tachograph.lake.delta import Lake
 
-    configuration = configuration_of(arguments)
-    location = config.lake_location(arguments.lake, configuration)
-    folder = state_folder(location, configuration.collect.state)
     if arguments.ledger:
-        return _list(arguments, str(folder), configuration.site.time_zone)
+        return list_actions(arguments, none="No action was taken yet.")
+    configuration, location, folder = _places(arguments)
 
     def clock() -> datetime:
         return datetime.now(UTC)
 
     if arguments.once:
-        result = act_once(
-            ActRound(Lake.open(location), configuration, folder, clock(), _api(configuration)),
-            clock,
-        )
+        result = act_once(Lake.open(location), configuration, folder, clock=clock)
         if arguments.json:
             output.print_json(result)
         else:
             output.print_text(f"{result.line}\n")
         failed = any(step.problem or step.states.get("failed") for step in result.steps)
         return ExportError.exit_code if failed else 0
+    notifier = SystemdNotifier.of(os.environ)
+    if not notifier.address:
+        # A service waits for a lake that is mounted or created later; a person made a mistake.
+        Lake.open(location)
     stopping = threading.Event()
     with stopping_on_signals(stopping, kill=lambda: None):
-        say = Narrator.of(arguments).say
-        notifier = SystemdNotifier.of(os.environ)
         act(
             lambda: Lake.open(location),
             configuration,
             folder,
-            _api(configuration),
             clock=clock,
             stopping=stopping,
-            say=say,
+            say=Narrator.of(arguments).say,
             notifier=notifier,
         )
     return 0
 
 
-def _api(configuration: Configuration) -> ActApi:
-    """Reports and advice, as steps need them."""
-    from datetime import UTC, datetime, timedelta
-    from pathlib import Path
+def _places(arguments: Arguments) -> tuple[Configuration, str, Path]:
+    """Configuration, location of the lake, folder of the ledger; the lake may be absent."""
+    from tachograph.catalog import config
+    from tachograph.collect.status import state_folder
 
-    from tachograph.annexes.act.advice_table import refresh_advice
-    from tachograph.annexes.act.service import ActApi
-    from tachograph.api.advice import read_past_jobs, read_site
-    from tachograph.api.job_report import read_job
-    from tachograph.api.managers import managers_of
-    from tachograph.lake.filters import JobFilter
-
-    def report_of(lake: Lake, job_key: str) -> JobReport:
-        return read_job(lake, job_key, now=datetime.now(UTC), configuration=configuration)
-
-    def write_advice(lake: Lake) -> WrittenAdvice:
-        now = datetime.now(UTC)
-        since = now - timedelta(days=configuration.advice.days)
-        return refresh_advice(
-            Path(configuration.act.advice_folder),
-            lake,
-            lambda users: read_past_jobs(
-                lake, configuration, JobFilter(users=tuple(users), since=since)
-            ),
-            read_site(lake, configuration),
-            configuration.advice,
-            as_of=now,
-            now=now,
-        )
-
-    return ActApi(report_of, write_advice, managers_of(configuration.serve), visible_to)
+    configuration = configuration_of(arguments)
+    location = config.lake_location(arguments.lake, configuration)
+    return configuration, location, state_folder(location, configuration.collect.state)
 
 
-def visible_to(name: str, accounts: frozenset[str]) -> pl.Expr:
-    """Return which jobs a manager of accounts may see: as on served pages."""
-    from tachograph.api.viewer import Role, Viewer
+def list_actions(arguments: Arguments, *, none: str, policies: Sequence[str] | None = None) -> int:
+    """Print the ledger, or `none` without lines.
 
-    return Viewer(name, Role.MANAGER, accounts).visible()
-
-
-def _list(arguments: Arguments, folder: str, zone_name: str) -> int:
-    from pathlib import Path
-
+    policies: only lines of these, of all if empty; None: lines of all kinds.
+    """
     from tachograph.annexes.act.ledger import read_ledger
+    from tachograph.annexes.act.policies import KIND
     from tachograph.catalog.columns import local_time
 
-    records = read_ledger(Path(folder))
+    configuration, _, folder = _places(arguments)
+    records = read_ledger(folder)
+    if policies is not None:
+        records = [
+            record
+            for record in records
+            if record.key.startswith(f"{KIND}:")
+            and (not policies or record.key.split(":")[1] in policies)
+        ]
     if arguments.json:
         output.print_json(records)
         return 0
     if not records:
-        output.print_text("No action was taken yet.\n")
+        output.print_text(f"{none}\n")
         return 0
-    rows = [
-        (
-            local_time(record.t, zone_name),
-            record.state,
-            record.kind,
-            record.target,
-            record.why,
-            record.result,
-        )
-        for record in records
-    ]
-    output.print_table(
-        ("time", "state", "kind", "target", "why", "result"), rows, no_color=arguments.no_color
-    )
+    zone_name = configuration.site.time_zone
+    columns = {
+        "time": [local_time(record.t, zone_name) for record in records],
+        "policy": None if policies is None else [record.key.split(":")[1] for record in records],
+        "state": [record.state for record in records],
+        "kind" if policies is None else "action": [record.kind for record in records],
+        "target": [record.target for record in records],
+        "why": [record.why for record in records],
+        "result": [record.result for record in records],
+    }
+    shown = {heading: cells for heading, cells in columns.items() if cells is not None}
+    rows = zip(*shown.values(), strict=True)
+    output.print_table(list(shown), rows, no_color=arguments.no_color)
     return 0

@@ -62,7 +62,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _change(opened: OpenedLake, arguments: Arguments) -> int:
-    from tachograph.annexes.act.digests import OPT_OUT_FILE, change_opt_out
+    from tachograph.annexes.act.unsubscribe import OPT_OUT_FILE, change_opt_out
     from tachograph.collect.status import state_folder
 
     name = (arguments.opt_out or arguments.opt_in).strip()
@@ -130,7 +130,6 @@ def _nothing(opened: OpenedLake, whose: str, week: date) -> NotFoundError:
 
 
 def _show_group(opened: OpenedLake, arguments: Arguments) -> int:
-    from tachograph.annexes.act.commands.act import visible_to
     from tachograph.annexes.act.digest import digest_week
     from tachograph.annexes.act.group_digest import group_digest_json
     from tachograph.annexes.act.group_digests import STAFF, group_digests
@@ -145,7 +144,7 @@ def _show_group(opened: OpenedLake, arguments: Arguments) -> int:
             f"{arguments.manager!r} coordinates no account", do="see serve.managers"
         )
     chosen = ("managers", arguments.manager) if arguments.manager else ("staff", STAFF)
-    digests = group_digests(opened.lake, configuration, week, managers, visible_to)
+    digests = group_digests(opened.lake, configuration, week, managers)
     digest = next((one for one in digests if (one.audience, one.name) == chosen), None)
     if digest is None:
         raise _nothing(opened, "no job", week)

@@ -14,7 +14,6 @@ from tachograph.cli.options import (
     Parser,
     actions_of,
     add_filters,
-    configuration_of,
     job_filter,
     open_lake,
 )
@@ -37,7 +36,7 @@ def add_arguments(parser: Parser) -> None:
         "replay policies on past jobs: which jobs they would have hit, which recovered",
         _of_backtest,
     )
-    action("status", "list what was done, oldest first", _of_status)
+    action("status", "list what was done, oldest first", _add_names)
 
 
 def _of_check(parser: argparse.ArgumentParser) -> None:
@@ -59,10 +58,6 @@ def _of_backtest(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of jobs listed (default 10)",
     )
-
-
-def _of_status(parser: argparse.ArgumentParser) -> None:
-    _add_names(parser)
 
 
 def _add_names(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +87,8 @@ def _check(arguments: Arguments) -> int:
     opened = open_lake(arguments)
     configuration = _chosen(arguments, opened.configuration)
     cases = list(policy_cases(opened.lake, configuration, now=opened.clock))
-    shown = [case for case in cases if arguments.every or isinstance(case.found, PolicyEvidence)]
+    applying = [case for case in cases if isinstance(case.found, PolicyEvidence)]
+    shown = cases if arguments.every else applying
     if arguments.json:
         policies = [
             {"name": policy.name, "sentence": policy_sentence(policy)}
@@ -102,10 +98,10 @@ def _check(arguments: Arguments) -> int:
         return 0
     for one in configuration.policy:
         output.print_text(f"{one.name}: {policy_sentence(one)}\n")
-    applies = sum(isinstance(case.found, PolicyEvidence) for case in cases)
     jobs = len({case.job["job_key"] for case in cases})
     output.print_text(
-        f"{applies:,} of {len(cases):,} cases apply, of {jobs:,} running jobs with fresh results.\n"
+        f"{len(applying):,} of {len(cases):,} cases apply, of {jobs:,} running jobs with fresh "
+        "results.\n"
     )
     if shown:
         rows = [
@@ -113,7 +109,7 @@ def _check(arguments: Arguments) -> int:
                 case.policy.name,
                 job_name(case.job, short=True),
                 case.job["user"] or "",
-                _applies(case),
+                "no" if isinstance(case.found, str) else "yes",
                 case.why,
             )
             for case in shown
@@ -122,10 +118,6 @@ def _check(arguments: Arguments) -> int:
             ("policy", "job", "user", "applies", "why"), rows, no_color=arguments.no_color
         )
     return 0
-
-
-def _applies(case: PolicyCase) -> str:
-    return "no" if isinstance(case.found, str) else "yes"
 
 
 def _case(case: PolicyCase) -> dict[str, Any]:
@@ -166,39 +158,6 @@ def _backtest(arguments: Arguments) -> int:
 
 
 def _status(arguments: Arguments) -> int:
-    from pathlib import Path
+    from tachograph.annexes.act.commands.act import list_actions
 
-    from tachograph.annexes.act.ledger import read_ledger
-    from tachograph.annexes.act.policies import KIND
-    from tachograph.catalog import config
-    from tachograph.catalog.columns import local_time
-    from tachograph.collect.status import state_folder
-
-    configuration = configuration_of(arguments)
-    location = config.lake_location(arguments.lake, configuration)
-    folder = Path(state_folder(location, configuration.collect.state))
-    records = [record for record in read_ledger(folder) if record.key.startswith(f"{KIND}:")]
-    if arguments.policies:
-        records = [record for record in records if record.key.split(":")[1] in arguments.policies]
-    if arguments.json:
-        output.print_json(records)
-        return 0
-    if not records:
-        output.print_text("No policy has acted yet.\n")
-        return 0
-    zone = configuration.site.time_zone
-    rows = [
-        (
-            local_time(record.t, zone),
-            record.key.split(":")[1],
-            record.state,
-            record.kind,
-            record.target,
-            record.why,
-            record.result,
-        )
-        for record in records
-    ]
-    headings = ("time", "policy", "state", "action", "target", "why", "result")
-    output.print_table(headings, rows, no_color=arguments.no_color)
-    return 0
+    return list_actions(arguments, none="No policy has acted yet.", policies=arguments.policies)

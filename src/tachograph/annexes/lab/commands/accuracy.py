@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from tachograph.lake.delta import Lake
 
 LEAST, MOST = 30, 100_000
+# verdicts on jobs of the class, then on others
+CONFUSION_HEADINGS = (
+    ">yes (is)",
+    ">no (is)",
+    ">unknown (is)",
+    ">yes (is not)",
+    ">no (is not)",
+    ">unknown (is not)",
+)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -183,11 +192,10 @@ def percent(share: float | None) -> str | None:
 
 def interval(score: VerdictScore) -> str | None:
     """Return the interval of the accuracy as text."""
-    return (
-        None
-        if score.interval is None
-        else f"{100 * score.interval[0]:.2f} to {100 * score.interval[1]:.2f} %"
-    )
+    if score.interval is None:
+        return None
+    low, high = score.interval
+    return f"{100 * low:.2f} to {100 * high:.2f} %"
 
 
 def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambiguous: int) -> None:
@@ -208,26 +216,21 @@ def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambi
         f"{thresholds}.\n\n"
     )
     headings = [
-        *(
-            "class",
-            ">jobs",
-            ">positives",
-            ">accuracy",
-            ">95 % interval",
-            ">false positives",
-            ">false negatives",
-        ),
-        *(">unknown", ">published (jobs, false positives)"),
+        "class",
+        ">jobs",
+        ">positives",
+        ">accuracy",
+        ">95 % interval",
+        ">false positives",
+        ">false negatives",
+        ">unknown",
+        ">published (jobs, false positives)",
     ]
     output.print_table(headings, [_cells(each) for each in found], no_color=arguments.no_color)
     output.print_text("\n")
-    pairs = [
-        f">{verdict} ({truth})"
-        for truth in ("is", "is not")
-        for verdict in ("yes", "no", "unknown")
-    ]
-    headings = ["class", *pairs, ">too near to call"]
-    output.print_table(headings, [_matrix(each) for each in found], no_color=arguments.no_color)
+    headings = ["class", *CONFUSION_HEADINGS, ">too near to call"]
+    rows = [[each.code, *confusion_cells(each.score), f"{each.too_near:,}"] for each in found]
+    output.print_table(headings, rows, no_color=arguments.no_color)
 
 
 def _cells(each: ClassAccuracy) -> list[str | None]:
@@ -247,10 +250,6 @@ def _cells(each: ClassAccuracy) -> list[str | None]:
         *(f"{count:,}" for count in counts),
         published,
     ]
-
-
-def _matrix(each: ClassAccuracy) -> list[str | None]:
-    return [each.code, *confusion_cells(each.score), f"{each.too_near:,}"]
 
 
 def confusion_cells(score: VerdictScore) -> list[str]:

@@ -363,8 +363,7 @@ def _labels(
         return {}
     from tachograph.annexes.lab.tune.labels import match, read_labels, reasons
 
-    labels, refused = read_labels(file, [entry.code for entry in ruleset.entries])
-    labelled = match(labels, refused, jobs)
+    labelled = match(*read_labels(file, [entry.code for entry in ruleset.entries]), jobs)
     for line in reasons(labelled.refused, file):
         narrate.remark(line)
     return labelled.of

@@ -167,11 +167,18 @@ def _radar(arguments: Arguments) -> int:
 
 def _show_radar(report: RadarReport, folder: Path, files: Sequence[str], *, no_color: bool) -> None:
     from tachograph.annexes.lab.figures.radar import sentences
-    from tachograph.annexes.lab.radar import radar_rows
+    from tachograph.catalog.units import text
+    from tachograph.judge.workload.classes import AXES, AXIS_NAMES
 
-    names, rows = radar_rows(report, at_most=SHOWN)
-    output.print_table([names[0], *(f">{name}" for name in names[1:])], rows, no_color=no_color)
-    left = report.profiles.tables["profiles"].height - len(rows)
+    profiles = report.profiles.tables["profiles"]
+    headings = [str(report.profiles.facts["by"]), ">jobs"]
+    headings += [f">{AXIS_NAMES[axis]}" for axis in AXES]
+    rows = []
+    for row in profiles.head(SHOWN).iter_rows(named=True):
+        fractions = [text(row[axis], "fraction") for axis in AXES]
+        rows.append((str(row["name"]), f"{row['jobs']:,}", *fractions))
+    output.print_table(headings, rows, no_color=no_color)
+    left = profiles.height - len(rows)
     more = [f"{left} more in radar.json"] if left else []
     lines = [*more, *sentences(report.profiles), f"{len(files)} files in {folder}"]
     output.print_text("\n" + "\n".join(lines) + "\n")
@@ -222,8 +229,12 @@ def _options(arguments: Arguments) -> StudyChoice:
 def _compare(arguments: Arguments) -> int:
     from pathlib import Path
 
-    from tachograph.annexes.lab.comparison import comparison_json, comparison_rows, write_comparison
-    from tachograph.annexes.lab.figures.comparison import MOST_STUDIES, StudyComparison
+    from tachograph.annexes.lab.comparison import (
+        MOST_STUDIES,
+        StudyComparison,
+        comparison_json,
+        write_comparison,
+    )
     from tachograph.annexes.lab.study_files import check_folder
     from tachograph.api.open_lake import OpenLake
     from tachograph.cli.options import open_lake
@@ -255,9 +266,10 @@ def _compare(arguments: Arguments) -> int:
     if arguments.json:
         output.print_json(comparison_json(comparison))
         return 0
-    headings, rows = comparison_rows(comparison)
     output.print_table(
-        [headings[0], *(f">{name}" for name in headings[1:])], rows, no_color=arguments.no_color
+        ["number", *(f">{label}" for label in labels)],
+        [(what, *values) for what, values in comparison.numbers()],
+        no_color=arguments.no_color,
     )
     output.print_text(
         f"\n{len(written.files)} files in {written.folder}; main page: compare.html\n"

@@ -239,22 +239,15 @@ def _show(proposed: _Proposed | None, agreement: _Agreement | None, arguments: A
 
 
 def _show_agreement(agreement: _Agreement, arguments: Arguments) -> None:
-    from tachograph.annexes.lab.commands.accuracy import confusion_cells, interval, percent
+    from tachograph.annexes.lab.commands.accuracy import (
+        CONFUSION_HEADINGS,
+        confusion_cells,
+        interval,
+        percent,
+    )
 
     output.print_text(f"{plural(agreement.jobs, 'labelled job')} of {agreement.origin}.\n\n")
-    headings = (
-        *(
-            "class",
-            "settings",
-            ">jobs",
-            ">yes (is)",
-            ">no (is)",
-            ">unknown (is)",
-            ">yes (is not)",
-            ">no (is not)",
-        ),
-        *(">unknown (is not)", ">accuracy", ">95 % interval"),
-    )
+    headings = ("class", "settings", ">jobs", *CONFUSION_HEADINGS, ">accuracy", ">95 % interval")
     codes = list(next(iter(agreement.scores.values())))
     rows: list[list[str | None]] = []
     for code in codes:
@@ -273,16 +266,14 @@ def _show_proposals(proposed: _Proposed, arguments: Arguments) -> None:
         "labels.\n\n"
     )
     headings = (
-        *(
-            "key",
-            ">built in",
-            ">proposed",
-            ">idle",
-            ">busy",
-            ">idle minutes",
-            ">busy minutes",
-            ">jobs",
-        ),
+        "key",
+        ">built in",
+        ">proposed",
+        ">idle",
+        ">busy",
+        ">idle minutes",
+        ">busy minutes",
+        ">jobs",
         "why not proposed",
     )
     rows: list[list[str | None]] = []

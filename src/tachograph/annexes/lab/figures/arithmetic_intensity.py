@@ -7,8 +7,8 @@ the ridge point (peak FLOP/s over peak bandwidth) memory limits it. Bins are tho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -25,7 +25,6 @@ from tachograph.annexes.lab.figures.numbers import (
     FigureNumbers,
     Study,
     count_jobs,
-    not_recorded,
     percent,
     share,
 )
@@ -36,7 +35,8 @@ from tachograph.pipeline.kernel import INTENSITY_BINS, intensity_edges
 
 PIPE_NAMES: Mapping[str, str] = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "tensor"}
 MOST_MODELS = 6  # lines that can be distinguished
-_LINES = (  # colour, dashes, marker
+LineLook: TypeAlias = tuple[str, Literal["-", "--", ":", "-."], str]  # colour, dashes, marker
+_LINES: tuple[LineLook, ...] = (
     ("#0072b2", "-", "o"),
     ("#e69f00", "--", "s"),
     ("#000000", ":", "^"),
@@ -48,14 +48,6 @@ _EDGES = intensity_edges()
 _SPREAD = _EDGES[1] / _EDGES[0]  # width of a bin; those at both ends are drawn as wide
 _DRAWN_EDGES = np.concatenate([[_EDGES[0] / _SPREAD], _EDGES, [_EDGES[-1] * _SPREAD]])
 _CENTRES = np.sqrt(_DRAWN_EDGES[:-1] * _DRAWN_EDGES[1:])
-_DISTRIBUTION = {
-    "pipe": pl.String(),
-    "gpu_model": pl.String(),
-    "low_flop_per_b": pl.Float64(),
-    "high_flop_per_b": pl.Float64(),
-    "samples": pl.Int64(),
-    "share": pl.Float64(),
-}
 _DEVICES = {
     "pipe": pl.String(),
     "gpu_model": pl.String(),
@@ -70,6 +62,10 @@ _DEVICES = {
     "median_low_flop_per_b": pl.Float64(),
     "median_high_flop_per_b": pl.Float64(),
 }
+
+_FLOP_PER_B = ("ridge_flop_per_b", "median_low_flop_per_b", "median_high_flop_per_b")
+_PARTS = ("distribution", "devices")
+NO_INTENSITY = "no sample with an arithmetic intensity"
 
 Counts = NDArray[np.int64]
 
@@ -87,13 +83,10 @@ def compute(study: Study) -> FigureNumbers:
     facts: dict[str, Fact] = {"pipe": study.options.pipe}
     for pipe in PIPES:
         facts |= _labels(study.jobs, pipe)
-    if not study.measured(["intensity_histogram"]):
-        why = (
-            "device peaks not known, or no pipe measured with dram_active"
-            if study.jobs.height
-            else "no jobs"
-        )
-        return FigureNumbers({}, facts, study.jobs.height, {"distribution": why, "devices": why})
+    if why := study.why_not(["intensity_histogram"]):
+        if study.jobs.height:
+            why = "device peaks not known, or no pipe measured with dram_active"
+        return study.nothing(_PARTS, why, facts)
     several = pl.col("gpu_model").str.contains("+", literal=True).fill_null(False)
     counted = pl.col("intensity_histogram").is_not_null()
     facts["several_models_jobs"] = study.jobs.filter(several).height
@@ -117,19 +110,18 @@ def compute(study: Study) -> FigureNumbers:
                     _of_device(pipe, model, device, of_pipe) | {"drawn": place < MOST_MODELS}
                 )
     if not devices:
-        why = "no sample with an arithmetic intensity"
-        return FigureNumbers({}, facts, study.jobs.height, {"distribution": why, "devices": why})
-    pipes = pl.Enum(list(PIPES))
-    tables = {
-        "distribution": pl.concat(bins).sort(pl.col("pipe").cast(pipes), maintain_order=True),
-        "devices": pl.DataFrame(devices, schema=_DEVICES).sort(
-            pl.col("pipe").cast(pipes), maintain_order=True
-        ),
+        return study.nothing(_PARTS, NO_INTENSITY, facts)
+    by_pipe = pl.col("pipe").cast(pl.Enum(list(PIPES)))
+    table = pl.DataFrame(devices, schema=_DEVICES).sort(by_pipe, maintain_order=True)
+    distribution = pl.concat(bins).sort(by_pipe, maintain_order=True)
+    facts |= _device_facts(table, study.options.pipe)
+    missing = {
+        pipe: study.why_not([f"{counter}_mean"]) or NO_INTENSITY
+        for pipe, counter in PIPES.items()
+        if pipe not in table.get_column("pipe")
     }
-    facts |= _device_facts(tables["devices"], study.options.pipe)
-    return FigureNumbers(
-        tables, facts, study.jobs.height, dict(_missing_pipes(study, tables["devices"]))
-    )
+    tables = {"distribution": distribution, "devices": table}
+    return FigureNumbers(tables, facts, study.jobs.height, missing)
 
 
 def draw(numbers: FigureNumbers) -> Figure:
@@ -189,17 +181,10 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
         )
     if facts.get("model"):
         point = numbers.number("model_ridge_flop_per_b")
-        edge = (
-            "whose ridge point is not known"
-            if point is None
-            else f"whose ridge point is at {point:.3g} FLOP/B"
-        )
-        low, high = (
-            numbers.number("model_median_low_flop_per_b"),
-            numbers.number("model_median_high_flop_per_b"),
-        )
+        where = "not known" if point is None else f"at {point:.3g} FLOP/B"
+        low, high = (numbers.number(f"model_{name}") for name in _FLOP_PER_B[1:])
         message.append(
-            f"On {facts['model']}, {edge}, the median {named} intensity lies "
+            f"On {facts['model']}, whose ridge point is {where}, the median {named} intensity lies "
             f"{_between(low, high)} FLOP/B."
         )
     return tuple(message)
@@ -249,15 +234,14 @@ def _device(model: str, capacities_mib: Sequence[float]) -> Device | None:
 
 def _bins(pipe: str, model: str, counts: Counts) -> pl.DataFrame:
     total = int(counts.sum())
-    rows = {
-        "pipe": [pipe] * INTENSITY_BINS,
-        "gpu_model": [model] * INTENSITY_BINS,
-        "low_flop_per_b": [0.0, *_EDGES],
-        "high_flop_per_b": [*_EDGES, None],
-        "samples": counts.tolist(),
-        "share": (counts / total).tolist(),
-    }
-    return pl.DataFrame(rows, schema=_DISTRIBUTION)
+    return pl.select(
+        pipe=pl.lit(pipe),
+        gpu_model=pl.lit(model),
+        low_flop_per_b=pl.Series([0.0, *_EDGES]),
+        high_flop_per_b=pl.Series([*_EDGES, None]),
+        samples=pl.Series(counts),
+        share=pl.Series(counts / total),
+    )
 
 
 def _of_device(pipe: str, model: str, device: Device | None, histograms: Counts) -> dict[str, Fact]:
@@ -296,24 +280,9 @@ def _device_facts(devices: pl.DataFrame, pipe: str) -> dict[str, Fact]:
     )
     for row in devices.filter(pl.col("pipe") == pipe).head(1).iter_rows(named=True):
         facts["model"] = row["gpu_model"]
-        for name in (
-            "samples",
-            "ridge_flop_per_b",
-            "median_low_flop_per_b",
-            "median_high_flop_per_b",
-        ):
+        for name in ("samples", *_FLOP_PER_B):
             facts[f"model_{name}"] = row[name]
     return facts
-
-
-def _missing_pipes(study: Study, devices: pl.DataFrame) -> Iterator[tuple[str, str]]:
-    for pipe, counter in PIPES.items():
-        if pipe not in set(devices.get_column("pipe")):
-            lacking = study.lacking([f"{counter}_mean"])
-            yield (
-                pipe,
-                not_recorded(lacking) if lacking else "no sample with an arithmetic intensity",
-            )
 
 
 def _by_jobs(numbers: FigureNumbers) -> list[str]:
@@ -357,7 +326,7 @@ def _draw_model(
     lower: Axes,
     numbers: FigureNumbers,
     of: tuple[str, str],
-    line: tuple[str, str, str],
+    line: LineLook,
 ) -> None:
     chosen = (pl.col("pipe") == of[0]) & (pl.col("gpu_model") == of[1])
     bins = numbers.tables["distribution"].filter(chosen)
@@ -398,7 +367,7 @@ def _dress(upper: Axes, lower: Axes, limits: tuple[float, float]) -> None:
         axes.grid(axis="y")
 
 
-def _legend(numbers: FigureNumbers, lines: Mapping[str, tuple[str, str, str]]) -> list[Line2D]:
+def _legend(numbers: FigureNumbers, lines: Mapping[str, LineLook]) -> list[Line2D]:
     known = (
         numbers.tables["devices"]
         .filter(pl.col("ridge_flop_per_b").is_not_null())
@@ -408,13 +377,11 @@ def _legend(numbers: FigureNumbers, lines: Mapping[str, tuple[str, str, str]]) -
     for model, (colour, dashes, marker) in lines.items():
         name = drawn_name(model)
         label = name if model in set(known) else f"{name} (no ridge: peaks not known)"
-        look: dict[str, Any] = {
-            "color": colour,
-            "linestyle": dashes,
-            "marker": marker,
-            "markersize": 2.5,
-        }
-        handles.append(Line2D([], [], label=label, **look))
+        handles.append(
+            Line2D(
+                [], [], color=colour, linestyle=dashes, marker=marker, markersize=2.5, label=label
+            )
+        )
     if more := numbers.facts["models_not_drawn"]:
         handles.append(
             Line2D([], [], linestyle="", label=f"{plural(float(more), 'more model')}: in the table")

@@ -8,7 +8,6 @@ near its practical peak.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import polars as pl
 from matplotlib.axes import Axes
@@ -22,9 +21,8 @@ from tachograph.annexes.lab.figures.numbers import (
     FigureNumbers,
     Study,
     count_jobs,
-    not_recorded,
+    counted,
     percent,
-    share,
 )
 from tachograph.judge.limiter import LINKS, NEITHER
 
@@ -37,7 +35,8 @@ _LOOKS: Mapping[str, tuple[str, str]] = {
     NEITHER: (style.NEITHER, ""),
 }
 _WEIGHTS: Mapping[str, str] = {"jobs": "jobs", "gpu_hours": "GPU-hours"}
-_RULES: Mapping[str, str] = {"bound": "roofline", "limiter": "limiter"}
+_RULES = ("bound", "limiter")
+_PARTS = ("both", "shares")
 
 
 def compute(study: Study) -> FigureNumbers:
@@ -47,15 +46,13 @@ def compute(study: Study) -> FigureNumbers:
     kind): the same, and their shares (`jobs_share`, `gpu_hours_share`) of all; rule: bound,
     limiter.
     """
-    if lacking := study.lacking([study.bound, "limiter"]):
-        why = not_recorded(lacking) if study.jobs.height else "no jobs"
-        return FigureNumbers({}, {}, study.jobs.height, {"both": why, "shares": why})
+    if why := study.why_not([study.bound, "limiter"]):
+        return study.nothing(_PARTS, why)
     jobs = study.jobs.select("gpu_hours", "limiter", bound=study.bound).drop_nulls(
         ["bound", "limiter"]
     )
     if not jobs.height:
-        why = "no job has both a type and a limiter"
-        return FigureNumbers({}, {}, study.jobs.height, {"both": why, "shares": why})
+        return study.nothing(_PARTS, "no job has both a type and a limiter")
     sums = {"jobs": pl.len().cast(pl.Int64), "gpu_hours": pl.col("gpu_hours").sum()}
     both = jobs.group_by("bound", "limiter").agg(**sums).sort("bound", "limiter")
     hours = float(jobs.get_column("gpu_hours").sum())
@@ -75,16 +72,10 @@ def compute(study: Study) -> FigureNumbers:
     for rule, kinds in (("bound", ("compute", "memory")), ("limiter", tuple(LIMITERS))):
         for kind in kinds:
             number = int((jobs.get_column(rule) == kind).sum())
-            facts |= {
-                f"{rule}_{kind}_jobs": number,
-                f"{rule}_{kind}_share": share(number, jobs.height),
-            }
+            facts |= counted(f"{rule}_{kind}", number, jobs.height)
     memory = jobs.filter(pl.col("bound") == "memory")
     other = memory.filter(pl.col("limiter") != "memory").height
-    facts |= {
-        "memory_bound_not_limited_jobs": other,
-        "memory_bound_not_limited_share": share(other, memory.height),
-    }
+    facts |= counted("memory_bound_not_limited", other, memory.height)
     return FigureNumbers({"both": both, "shares": shares}, facts, study.jobs.height)
 
 
@@ -154,21 +145,11 @@ def _rule(numbers: FigureNumbers, rule: str) -> str:
 
 def _draw_bar(axes: Axes, place: float, rows: pl.DataFrame, column: str) -> None:
     start = 0.0
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
     parts = dict(rows.select("kind", column).iter_rows())
     for kind, (colour, hatch) in _LOOKS.items():
         part = float(parts.get(kind) or 0.0)
-        look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": style.INK}
         if part:
-            axes.barh(place, part, 0.8, left=start, alpha=0.75, linewidth=0.8, **look)
+            style.draw_share(axes, place, start, part, colour=colour, hatch=hatch, height=0.8)
         if part > 0.06:
-            axes.text(
-                start + part / 2,
-                place,
-                percent(part),
-                ha="center",
-                va="center",
-                fontsize=6.5,
-                bbox=box,
-            )
+            style.write_share(axes, place, start + part / 2, percent(part))
         start += part

@@ -23,7 +23,6 @@ from tachograph.annexes.lab.figures.numbers import (
     FigureNumbers,
     Study,
     count_jobs,
-    not_recorded,
 )
 from tachograph.annexes.lab.figures.statistics import LEAST_JOBS, Floats, unit_ranks
 from tachograph.catalog.counters import COUNTERS, CounterKind
@@ -96,7 +95,7 @@ def compute(study: Study) -> FigureNumbers:
     }
     facts |= {"constant": _listed(constant), "too_few_jobs": _listed(few)}
     if why := _why_not(study, compared, constant):
-        return FigureNumbers({}, facts, study.jobs.height, {"counters": why, "pairs": why})
+        return study.nothing(("counters", "pairs"), why, facts)
     names, rho, jobs = _correlations(compared)
     of_util = rho[names.index(UTIL)]
     # Equal ones stay in the catalogue's order.
@@ -211,17 +210,13 @@ def _correlations(columns: Mapping[str, pl.Series]) -> tuple[list[str], Floats, 
 def _why_not(
     study: Study, compared: Mapping[str, pl.Series], constant: Sequence[str]
 ) -> str | None:
-    if study.jobs.height < LEAST_JOBS:
-        return f"fewer than {LEAST_JOBS} jobs" if study.jobs.height else "no jobs"
+    if 0 < study.jobs.height < LEAST_JOBS:
+        return f"fewer than {LEAST_JOBS} jobs"
     if UTIL in constant:
         return "utilisation is the same in all jobs"
     if UTIL not in compared:
-        lacking = study.lacking([f"{UTIL}_mean"])
-        return (
-            not_recorded(lacking)
-            if lacking
-            else f"utilisation measured in fewer than {LEAST_JOBS} jobs"
-        )
+        why = study.why_not([f"{UTIL}_mean"])
+        return why or f"utilisation measured in fewer than {LEAST_JOBS} jobs"
     return "no other counter that differs between jobs" if len(compared) < 2 else None
 
 

@@ -6,8 +6,7 @@ the two types. Source: IPDPS 2026, figure 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import polars as pl
@@ -21,7 +20,6 @@ from tachograph.annexes.lab.figures.numbers import (
     FigureNumbers,
     Study,
     count_jobs,
-    not_recorded,
     percent,
 )
 from tachograph.annexes.lab.figures.statistics import box_caption, boxes
@@ -46,9 +44,8 @@ def compute(study: Study) -> FigureNumbers:
     and kwh_per_gpu_hour (scaled to the run time). Left out and counted are jobs whose energy is not
     known for all of their GPUs, and those without run time or energy, which no logarithm shows.
     """
-    if lacking := study.lacking(["gpu_hours", "energy_j"]):
-        why = not_recorded(lacking) if study.jobs.height else "no jobs"
-        return FigureNumbers({}, {}, study.jobs.height, {"boxes": why, "totals": why})
+    if why := study.why_not(["gpu_hours", "energy_j"]):
+        return study.nothing(("boxes", "totals"), why)
     known = study.jobs.filter(pl.col("gpu_hours").is_not_null(), pl.col("energy_j").is_not_null())
     partly = (pl.col("energy_gpus") < pl.col("gpus")).fill_null(False)
     nothing = (pl.col("gpu_hours") <= 0) | (pl.col("energy_j") <= 0)
@@ -66,7 +63,7 @@ def compute(study: Study) -> FigureNumbers:
     facts["jobs"] = jobs.height
     if not jobs.height:
         why = "no job with GPU-hours and the energy of all its GPUs"
-        return FigureNumbers({}, facts, study.jobs.height, {"boxes": why, "totals": why})
+        return study.nothing(("boxes", "totals"), why, facts)
     jobs = jobs.with_columns(_bins(jobs.get_column("gpu_hours")))
     totals = _totals(jobs)
     facts |= {"pipe": study.options.pipe, "whiskers": study.options.whiskers}
@@ -219,7 +216,9 @@ def _draw_boxes(axes: Axes, numbers: FigureNumbers) -> None:
         handles.append(
             Patch(facecolor=colour, alpha=0.75, hatch=hatch, edgecolor=style.INK, label=label)
         )
-    _energy_axis(axes, table)
+    least, most = float(table["low"].to_numpy().min()), float(table["high"].to_numpy().max())
+    style.log_axis(axes, "y", least / 2, most * 2.5)
+    axes.grid(axis="y")
     axes.set_xlim(first, last + 1)
     borders = range(first, last + 2)
     if len(borders) > MOST_BORDERS:
@@ -228,13 +227,6 @@ def _draw_boxes(axes: Axes, numbers: FigureNumbers) -> None:
     axes.set_xlabel("GPU-hours of the job")
     axes.set_ylabel("energy of the job (kWh)")
     axes.legend(handles=handles, loc="upper left")
-
-
-def _energy_axis(axes: Axes, table: pl.DataFrame) -> None:
-    """Set a logarithmic axis with margins around the data."""
-    least, most = float(table["low"].to_numpy().min()), float(table["high"].to_numpy().max())
-    style.log_axis(axes, "y", least / 2, most * 2.5)
-    axes.grid(axis="y")
 
 
 def _count_row(axes: Axes, rows: pl.DataFrame, label: str, line: int) -> None:
@@ -263,41 +255,21 @@ def _count_row(axes: Axes, rows: pl.DataFrame, label: str, line: int) -> None:
 
 def _draw_shares(axes: Axes, numbers: FigureNumbers) -> None:
     totals = {row["type"]: row for row in numbers.tables["totals"].iter_rows(named=True)}
-    rows = list(_PARTS.items())
-    start = np.zeros(len(rows))
-    for kind in TYPES:
-        shares = np.array([totals[kind][f"{name}_share"] for name, _ in rows])
-        look: dict[str, Any] = {
-            "color": style.BOUND_COLOURS[kind],
-            "hatch": style.HATCHES[kind],
-            "edgecolor": style.INK,
-        }
-        axes.barh(range(len(rows)), shares, 0.55, left=start, alpha=0.75, linewidth=0.8, **look)
-        _write_shares(axes, shares, start)
-        start += shares
-    axes.set_yticks(range(len(rows)), [named for _, named in rows])
+    starts = dict.fromkeys(_PARTS, 0.0)
+    for kind, colour in style.BOUND_COLOURS.items():
+        hatch = style.HATCHES[kind]
+        for place, (name, start) in enumerate(starts.items()):
+            part = totals[kind][f"{name}_share"]
+            style.draw_share(axes, place, start, part, colour=colour, hatch=hatch, height=0.55)
+            if part > 0.2:
+                style.write_share(axes, place, start + part / 2, f"{part * 100:.0f} %")
+            starts[name] += part
+    axes.set_yticks(range(len(_PARTS)), list(_PARTS.values()))
     axes.invert_yaxis()
     style.percent_axis(axes, "x")
     axes.set_xticks([0, 0.5, 1])
     axes.set_xlabel("share, of jobs of a known type")
     axes.set_title(f"n = {count_jobs(numbers.facts['typed_jobs'])}")
-
-
-def _write_shares(
-    axes: Axes, shares: Sequence[float] | np.ndarray, start: Sequence[float] | np.ndarray
-) -> None:
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
-    for place, (part, before) in enumerate(zip(shares, start, strict=True)):
-        if part > 0.2:
-            axes.text(
-                before + part / 2,
-                place,
-                f"{part * 100:.0f} %",
-                ha="center",
-                va="center",
-                fontsize=6.5,
-                bbox=box,
-            )
 
 
 def _hours(edge: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.numbers import (
@@ -13,9 +12,8 @@ from tachograph.annexes.lab.figures.numbers import (
     FigureNumbers,
     Study,
     count_jobs,
-    not_recorded,
+    counted,
     percent,
-    share,
 )
 from tachograph.annexes.lab.figures.statistics import cumulative, histogram
 from tachograph.catalog.units import KI, text
@@ -40,18 +38,15 @@ def compute(study: Study) -> FigureNumbers:
     cumulative: (value, share). Shares are of the jobs whose peak is known.
     """
     if not study.jobs.height:
-        return FigureNumbers({}, {}, 0, dict.fromkeys(_PARTS, "no jobs"))
+        return study.nothing(_PARTS, "no jobs")
     jobs, facts = _population(study.jobs)
     peaks = jobs.get_column("hbm_peak_fraction").drop_nulls()
     facts |= {"population_jobs": jobs.height, "jobs": peaks.len()}
     if not peaks.len():
-        everybody = not study.measured(["hbm_peak_fraction"])
-        why = (
-            not_recorded(["hbm_peak_fraction"])
-            if everybody
-            else "the peak of no job with a large memory is known"
+        why = study.why_not(["hbm_peak_fraction"])
+        return study.nothing(
+            _PARTS, why or "the peak of no job with a large memory is known", facts
         )
-        return FigureNumbers({}, facts, study.jobs.height, dict.fromkeys(_PARTS, why))
     values = peaks.to_numpy()
     bins = max(round(1 / BIN), int(np.ceil(values.max() / BIN)))
     edges = np.round(np.arange(bins + 1) * BIN, 2)
@@ -65,7 +60,7 @@ def compute(study: Study) -> FigureNumbers:
         ("at_least_80", int((values >= MUCH).sum())),
         ("at_least_90", int((values >= FULL).sum())),
     ):
-        facts |= {f"{name}_jobs": number, f"{name}_share": share(number, peaks.len())}
+        facts |= counted(name, number, peaks.len())
     facts["median"] = float(np.median(values))
     facts |= _smaller(study.jobs, jobs)
     return FigureNumbers({"histogram": table, "cumulative": curve}, facts, study.jobs.height)
@@ -88,8 +83,7 @@ def draw(numbers: FigureNumbers) -> Figure:
         )
         axes.set_ylabel("jobs")
         axes.set_ylim(0, table.get_column("jobs").to_numpy().max() * 1.05)
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        style.thousands_axis(axes)
+        style.count_axis(axes)
         axes.set_xlabel("peak use of GPU memory")
         style.percent_axis(axes, "x", limits=False)
         axes.set_xlim(0, end)
@@ -137,11 +131,9 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
         f"{text(numbers.number('median'), 'fraction')}."
     )
     unknown = (numbers.number("population_jobs") or 0) - (numbers.number("jobs") or 0)
-    return (
-        (message, f"The peak of {count_jobs(unknown)} more of this kind is not known.")
-        if unknown
-        else (message,)
-    )
+    if not unknown:
+        return (message,)
+    return message, f"The peak of {count_jobs(unknown)} more of this kind is not known."
 
 
 def _population(jobs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Fact]]:
@@ -178,11 +170,7 @@ def _smaller(every: pl.DataFrame, jobs: pl.DataFrame) -> dict[str, Fact]:
         return {}
     used = jobs.select(pl.col("hbm_peak_fraction") * pl.col("hbm_mib")).to_series().drop_nulls()
     fits = int((used <= FIT * smaller).sum())
-    return {
-        "smaller_gib": smaller / KI,
-        "fits_smaller_jobs": fits,
-        "fits_smaller_share": share(fits, len(used)),
-    }
+    return {"smaller_gib": smaller / KI, **counted("fits_smaller", fits, len(used))}
 
 
 def _jobs(numbers: FigureNumbers) -> str:

@@ -19,9 +19,8 @@ from tachograph.annexes.lab.figures.numbers import (
     FigureNumbers,
     Study,
     count_jobs,
-    not_recorded,
+    counted,
     percent,
-    share,
 )
 from tachograph.annexes.lab.figures.statistics import boxes, cumulative
 from tachograph.catalog.units import text
@@ -48,7 +47,7 @@ def compute_bands(study: Study, column: str) -> FigureNumbers:
     Jobs without this imbalance (one GPU, no activity) or without utilisation are in no band.
     """
     if why := why_none(study, column):
-        return FigureNumbers({}, {}, study.jobs.height, {"bands": why, "cumulative": why})
+        return study.nothing(("bands", "cumulative"), why)
     jobs = imbalanced(study, column).select(column, band=band_of(pl.col("gpu_util_mean")))
     parts = {name: jobs.filter(pl.col("band") == name).get_column(column) for name in BAND_NAMES}
     facts: dict[str, Fact] = {"jobs": jobs.height, "median": _median(jobs.get_column(column))}
@@ -79,10 +78,8 @@ def beyond(prefix: str, values: pl.Series) -> dict[str, Fact]:
     """Return numbers and shares of even and of uneven jobs."""
     even, uneven = int((values < EVEN).sum()), int((values > UNEVEN).sum())
     return {
-        f"{prefix}even_jobs": even,
-        f"{prefix}even_share": share(even, len(values)),
-        f"{prefix}uneven_jobs": uneven,
-        f"{prefix}uneven_share": share(uneven, len(values)),
+        **counted(f"{prefix}even", even, len(values)),
+        **counted(f"{prefix}uneven", uneven, len(values)),
     }
 
 
@@ -95,10 +92,8 @@ def imbalanced(study: Study, column: str) -> pl.DataFrame:
 
 def why_none(study: Study, column: str) -> str | None:
     """Return why no job has this imbalance; None if some have."""
-    if not study.jobs.height:
-        return "no jobs"
-    if not study.measured(["gpu_util_mean"]):
-        return not_recorded(["gpu_util_mean"])
+    if why := study.why_not(["gpu_util_mean"]):
+        return why
     if imbalanced(study, column).height:
         return None
     if column == "spatial_imbalance" and not (study.jobs.get_column("gpus").fill_null(2) > 1).any():

@@ -13,6 +13,7 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from tachograph.annexes.lab.figures import style
+from tachograph.annexes.lab.figures.energy import TYPES
 from tachograph.annexes.lab.figures.imbalance_bands import (
     EVEN,
     STRIP_CAPTION,
@@ -26,7 +27,6 @@ from tachograph.annexes.lab.figures.statistics import boxes, cumulative
 from tachograph.catalog.units import plural, text
 
 PIPE_LETTERS: Mapping[str, str] = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "T"}
-TYPE_NAMES: Mapping[str, str] = {"compute": "compute-bound", "memory": "memory-bound"}
 NO_PIPE = "none"
 MOST_GROUPS = 8  # that are drawn
 ENOUGH = 10  # jobs of a group whose median is quoted
@@ -42,22 +42,26 @@ def compute_by_type(study: Study, column: str) -> FigureNumbers:
     it is `drawn`. <part>_cumulative: (group, value, share) of the drawn ones.
     """
     if why := why_none(study, column):
-        return FigureNumbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, why))
+        return study.nothing(_PARTS, why)
     jobs = imbalanced(study, column)
+    named = jobs.select(column, pipes=_set_of_pipes(), types=study.bound)
     groups = {
-        "pipes": (jobs.select(column, group=_set_of_pipes()).drop_nulls(), WHY_NO_PIPES),
-        "types": (jobs.select(column, group=study.bound).drop_nulls(), WHY_NO_TYPE),
+        part: (named.select(column, group=part).drop_nulls(), why_not)
+        for part, why_not in (("pipes", WHY_NO_PIPES), ("types", WHY_NO_TYPE))
     }
     facts: dict[str, Fact] = {"jobs": jobs.height, "pipe": study.options.pipe}
     tables: dict[str, pl.DataFrame] = {}
     missing: dict[str, str] = {}
+    shown = pl.lit(value=False)
     for part, (members, why_not) in groups.items():
         facts[f"{part}_jobs"] = members.height
         if members.height:
             tables |= _shapes(part, members, column)
             facts |= _medians(part, tables[part])
+            shown |= pl.col(part).is_in(tables[part].filter("drawn")["group"].to_list())
         else:
             missing[part] = why_not
+    facts["shown_jobs"] = named.filter(shown).height
     return FigureNumbers(tables, facts, study.jobs.height, missing)
 
 
@@ -124,7 +128,7 @@ def draw_by_type(numbers: FigureNumbers, label: str) -> Figure:
                     style.BOUND_COLOURS[kind],
                     dashes,
                 )
-                for (kind, named), dashes in zip(TYPE_NAMES.items(), ("-", "--"), strict=True)
+                for (kind, named), dashes in zip(TYPES.items(), ("-", "--"), strict=True)
                 if numbers.facts.get(f"types_{kind}_jobs")
             }
             style.draw_ecdf(right, curves, looks, top=top)
@@ -179,7 +183,7 @@ def _of_pipes(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
 def _of_types(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
     facts = numbers.facts
     medians = []
-    for bound in TYPE_NAMES:
+    for bound in TYPES:
         if jobs := numbers.number(f"types_{bound}_jobs"):
             _, median = _group(numbers, f"types_{bound}")
             medians.append(f"{median} for {plural(jobs, f'{bound}-bound job')}")

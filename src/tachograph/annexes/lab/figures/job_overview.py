@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from math import floor, log10
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.numbers import (
@@ -17,11 +15,11 @@ from tachograph.annexes.lab.figures.numbers import (
     FigureNumbers,
     Study,
     count_jobs,
+    counted,
     not_recorded,
     percent,
-    share,
 )
-from tachograph.annexes.lab.figures.statistics import box_caption, boxes
+from tachograph.annexes.lab.figures.statistics import box_caption, boxes, round_up
 from tachograph.catalog.units import plural, text
 
 Bin: TypeAlias = tuple[int, int]
@@ -55,14 +53,12 @@ def compute(study: Study) -> FigureNumbers:
     sized = study.jobs.filter(pl.col("gpus") > 0)
     if not sized.height:
         why = not_recorded(["gpus"]) if study.jobs.height else "no jobs"
-        return FigureNumbers(
-            {}, {}, study.jobs.height, dict.fromkeys(("sizes", "duration", "utilisation"), why)
-        )
-    counted = sized.get_column("gpus").to_list()
-    bins = size_bins(max(counted))
+        return study.nothing(("sizes", "duration", "utilisation"), why)
+    gpus = sized.get_column("gpus").to_list()
+    bins = size_bins(max(gpus))
     labels = [_words(size_bin) for size_bin in bins]
     names = pl.Enum(labels)
-    place = np.searchsorted([high for _, high in bins], counted)
+    place = np.searchsorted([high for _, high in bins], gpus)
     jobs = sized.select(
         "gpu_util_mean",
         hours=pl.when(pl.col("elapsed_s") > 0).then(pl.col("elapsed_s") / 3600),
@@ -82,10 +78,9 @@ def compute(study: Study) -> FigureNumbers:
         "jobs": sized.height,
         "whiskers": study.options.whiskers,
         "jobs_of_unknown_size": study.jobs.height - sized.height,
-        "largest_gpus": max(counted),
+        "largest_gpus": max(gpus),
         "common_size": labels[int(np.argmax(counts))],
-        "common_jobs": max(counts),
-        "common_share": share(max(counts), sized.height),
+        **counted("common", max(counts), sized.height),
     }
     tables, missing = {"sizes": sizes}, {}
     for part, column, source in (
@@ -165,12 +160,6 @@ def _words(size: Bin) -> str:
     return f"{size[0]} to {size[1]}"
 
 
-def _round_up(value: float, steps: tuple[float, ...]) -> float:
-    """Smallest step times a power of ten that is not below a positive value."""
-    power = 10.0 ** floor(log10(value))
-    return next((power * step for step in steps if power * step >= value * (1 - 1e-9)), power * 10)
-
-
 def _extremes(utilisation: pl.DataFrame | None) -> dict[str, Fact]:
     """Sizes with the highest and lowest median utilisation, if two differ."""
     if utilisation is None:
@@ -207,20 +196,20 @@ def _draw_sizes(axes: Axes, numbers: FigureNumbers) -> None:
         axes.set_ylabel("jobs (logarithmic)")
     else:
         axes.set_ylim(0, max(counts) * (1.25 if many else 1.12))
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-        style.thousands_axis(axes)
+        style.count_axis(axes)
         axes.set_ylabel("jobs")
     axes.grid(axis="y")
     for place, number in enumerate(counts):
-        look: dict[str, Any] = {
-            "ha": "center",
-            "va": "bottom",
-            "fontsize": 6.5,
-            "rotation": 90 if many else 0,
-        }
         if number:
             axes.annotate(
-                f"{number:,}", (place, number), (0, 1.5), textcoords="offset points", **look
+                f"{number:,}",
+                (place, number),
+                (0, 1.5),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=6.5,
+                rotation=90 if many else 0,
             )
     axes.set_title(f"n = {numbers.facts['jobs']:,} jobs")
 
@@ -240,6 +229,6 @@ def _size_axis(axes: Axes, sizes: pl.DataFrame) -> None:
 def _hours_axis(axes: Axes, table: pl.DataFrame) -> None:
     """Set a logarithmic axis from the lowest to the highest value."""
     drawn = table.select("low", "high", "mean").to_numpy()
-    low, high = 1 / _round_up(1 / drawn.min() * 1.1, _STEPS), _round_up(drawn.max() * 1.1, _STEPS)
+    low, high = 1 / round_up(1 / drawn.min() * 1.1, _STEPS), round_up(drawn.max() * 1.1, _STEPS)
     style.log_axis(axes, "y", low, high)
     axes.set_ylabel("run time (h)")

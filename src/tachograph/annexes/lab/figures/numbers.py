@@ -8,6 +8,7 @@ the numbers, which are written beside the figure. A part without measured counte
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -54,9 +55,18 @@ class Study:
         """Whether some job has a value in each of the columns."""
         return all(self.jobs.get_column(name).null_count() < self.jobs.height for name in columns)
 
-    def lacking(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """Columns without a value in any job."""
-        return tuple(name for name in columns if not self.measured([name]))
+    def why_not(self, columns: Iterable[str]) -> str | None:
+        """Return why a part that needs these columns is missing; None if some job has each."""
+        if not self.jobs.height:
+            return "no jobs"
+        lacking = [name for name in columns if not self.measured([name])]
+        return not_recorded(lacking) if lacking else None
+
+    def nothing(
+        self, parts: Iterable[str], why: str, facts: Mapping[str, Fact] | None = None
+    ) -> FigureNumbers:
+        """Return the numbers of a figure of which no part is drawn."""
+        return FigureNumbers({}, facts or {}, self.jobs.height, dict.fromkeys(parts, why))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,8 @@ class FigureNumbers:
     """Everything that a figure shows and its sentences quote.
 
     tables: {part: rows} as drawn. facts: single numbers for sentences; a share's name states its
-    denominator. missing: {part: why it is not drawn}. jobs: number of jobs in the figure.
+    denominator; `shown_jobs` counts those that some part draws, where `jobs` counts more. missing:
+    {part: why it is not drawn}. jobs: number of jobs of the study.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -81,7 +92,7 @@ class FigureNumbers:
         tables = "".join(
             f"<h4>{escape(part)}</h4>{rows._repr_html_()}" for part, rows in self.tables.items()
         )
-        notes = [*(f"{name}: {value}" for name, value in self.facts.items())]
+        notes = [f"{name}: {value}" for name, value in self.facts.items()]
         notes += [f"{part}: not drawn; {why}" for part, why in self.missing.items()]
         listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
         return f"<div>{tables}<ul>{listed}</ul></div>"
@@ -114,10 +125,7 @@ def not_recorded(columns: Sequence[str]) -> str:
     >>> not_recorded(["fp64_active_mean", "bound"])
     'not measured: fp64_active (mean), bound'
     """
-    named = [
-        f"{name.removesuffix('_mean')} (mean)" if name.endswith("_mean") else name
-        for name in columns
-    ]
+    named = [re.sub("_mean$", " (mean)", name) for name in columns]
     return f"not measured: {', '.join(named)}"
 
 
@@ -128,6 +136,15 @@ def share(part: int, whole: int) -> float | None:
     (0.25, None)
     """
     return part / whole if whole else None
+
+
+def counted(name: str, part: int, whole: int) -> dict[str, Fact]:
+    """Return facts on some of the jobs: their number and share.
+
+    >>> counted("even", 1, 4)
+    {'even_jobs': 1, 'even_share': 0.25}
+    """
+    return {f"{name}_jobs": part, f"{name}_share": share(part, whole)}
 
 
 def percent(fraction: Fact) -> str:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from tachograph.annexes.lab.figures import style
+from tachograph.annexes.lab.figures.arithmetic_intensity import PIPE_NAMES
 from tachograph.annexes.lab.figures.numbers import (
     Fact,
     FigureNumbers,
     Study,
     count_jobs,
+    counted,
     not_recorded,
     percent,
-    share,
 )
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
 
 DRAWN = 12  # combinations; the others are in the table only
 NAMED = 3  # combinations in the sentences
-PIPE_NAMES: Mapping[str, str] = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "tensor"}
 NONE = "none"
 _PARTS = ("combinations", "pipes", "utilisation")
 
@@ -40,7 +39,7 @@ def compute(study: Study) -> FigureNumbers:
     pipes = [pipe for pipe, counter in PIPES.items() if study.measured([f"{counter}_mean"])]
     if not study.jobs.height or not pipes or not study.measured(["pipes"]):
         why = not_recorded(["pipes"]) if study.jobs.height else "no jobs"
-        return FigureNumbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, why))
+        return study.nothing(_PARTS, why)
     some = study.jobs.filter(pl.col("pipes").is_not_null())
     jobs = some.filter(pl.col(f"{PIPES[pipe]}_mean").is_not_null() for pipe in pipes).select(
         "gpu_util_mean", *(pl.col("pipes").list.contains(pipe).alias(pipe) for pipe in pipes)
@@ -52,18 +51,13 @@ def compute(study: Study) -> FigureNumbers:
         "measured_pipes": ", ".join(PIPE_NAMES[pipe] for pipe in pipes),
     }
     if not jobs.height:
-        return FigureNumbers(
-            {}, facts, study.jobs.height, dict.fromkeys(_PARTS, "no job measured all of the pipes")
-        )
+        return study.nothing(_PARTS, "no job measured all of the pipes", facts)
     tables = {"combinations": _combinations(jobs, pipes), "pipes": _pipes(jobs, pipes)}
-    missing = (
-        {"utilisation": not_recorded(["gpu_util_mean"])}
-        if not jobs.get_column("gpu_util_mean").count()
-        else {}
-    )
-    return FigureNumbers(
-        tables, facts | _counted(jobs, pipes, tables["combinations"]), study.jobs.height, missing
-    )
+    facts |= _counted(jobs, pipes, tables["combinations"])
+    missing = {}
+    if not jobs.get_column("gpu_util_mean").count():
+        missing["utilisation"] = not_recorded(["gpu_util_mean"])
+    return FigureNumbers(tables, facts, study.jobs.height, missing)
 
 
 def draw(numbers: FigureNumbers) -> Figure:
@@ -91,8 +85,7 @@ def draw(numbers: FigureNumbers) -> Figure:
             [f"{number:,}" for number in table["jobs"]],
             style.ACCENT,
         )
-        jobs.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-        style.thousands_axis(jobs)
+        style.count_axis(jobs, 4)
         jobs.set_ylabel("jobs")
         jobs.set_title(_title(numbers))
         if "utilisation" in numbers.missing:
@@ -161,13 +154,13 @@ def _combinations(jobs: pl.DataFrame, pipes: Sequence[str]) -> pl.DataFrame:
     """Rows of the part of that name; combinations of as many jobs are ordered by their pipes."""
     named = [pl.when(pl.col(pipe)).then(pl.lit(PIPE_NAMES[pipe])) for pipe in pipes]
     combination = pl.concat_str(named, separator=" + ", ignore_nulls=True)
-    counted = jobs.group_by(pipes).agg(
+    groups = jobs.group_by(pipes).agg(
         jobs=pl.len().cast(pl.Int64),
         util_mean=pl.col("gpu_util_mean").mean(),
         util_jobs=pl.col("gpu_util_mean").count().cast(pl.Int64),
     )
     return (
-        counted.sort("jobs", *pipes, descending=True)
+        groups.sort("jobs", *pipes, descending=True)
         .with_row_index("rank", 1)
         .select(
             combination.replace("", NONE).alias("combination"),
@@ -182,10 +175,8 @@ def _combinations(jobs: pl.DataFrame, pipes: Sequence[str]) -> pl.DataFrame:
 
 
 def _pipes(jobs: pl.DataFrame, pipes: Sequence[str]) -> pl.DataFrame:
-    used = [int(jobs.get_column(pipe).sum()) for pipe in pipes]
-    return pl.DataFrame(
-        {"pipe": pipes, "jobs": used, "share": [number / jobs.height for number in used]}
-    )
+    used = pl.Series([int(jobs.get_column(pipe).sum()) for pipe in pipes])
+    return pl.DataFrame({"pipe": pipes, "jobs": used, "share": used / jobs.height})
 
 
 def _counted(
@@ -197,17 +188,14 @@ def _counted(
     several, none = int((in_use > 1).sum()), int((in_use == 0).sum())
     left = combinations.filter(~pl.col("drawn"))
     facts: dict[str, Fact] = {
-        "several_jobs": several,
-        "several_share": share(several, jobs.height),
-        "none_jobs": none,
-        "none_share": share(none, jobs.height),
+        **counted("several", several, jobs.height),
+        **counted("none", none, jobs.height),
         "combinations": combinations.height,
         "combinations_not_drawn": left.height,
         "jobs_not_drawn": int(left.get_column("jobs").sum()),
     }
     for pipe in pipes:
-        used = int(jobs.get_column(pipe).sum())
-        facts |= {f"{pipe}_jobs": used, f"{pipe}_share": share(used, jobs.height)}
+        facts |= counted(pipe, int(jobs.get_column(pipe).sum()), jobs.height)
     for place, row in enumerate(combinations.head(NAMED).iter_rows(named=True), 1):
         facts[f"combination_{place}"] = row["combination"]
         facts |= {
@@ -263,7 +251,7 @@ def _matrix(axes: Axes, table: pl.DataFrame, pipes: Sequence[str]) -> None:
     axes.tick_params(left=False)
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
-    axes.set_xlabel("pipes in use (dark)")
+    axes.set_xlabel("pipes in use (joined dots)")
 
 
 def _totals(axes: Axes, table: pl.DataFrame) -> None:

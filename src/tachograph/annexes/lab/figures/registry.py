@@ -39,6 +39,7 @@ FORMATS = ("pdf", "svg", "png")
 class FigureEntry:
     """One figure: number, name (that of its module), title, the question it belongs to.
 
+    left_out: which jobs of the study it cannot show, to be read after "Left out: 7 jobs".
     Figures of installed packages name their module, and are drawn if selected by name.
     """
 
@@ -47,6 +48,7 @@ class FigureEntry:
     title: str
     question: str | None
     module: str = ""
+    left_out: str = ""
 
     @property
     def stem(self) -> str:
@@ -55,19 +57,97 @@ class FigureEntry:
 
 
 FIGURES: tuple[FigureEntry, ...] = (
-    FigureEntry(1, "job_overview", "Jobs by size, duration and utilisation", None),
-    FigureEntry(2, "pipe_combinations", "Combinations of pipes in use", "RQ1"),
-    FigureEntry(3, "hbm_peak", "Peak memory of jobs with large-memory GPUs", "RQ2"),
-    FigureEntry(4, "arithmetic_intensity", "Arithmetic intensity against the rooflines", "RQ3"),
-    FigureEntry(5, "energy", "Energy against GPU-hours by job type", "RQ3"),
-    FigureEntry(6, "spatial_imbalance", "Spatial imbalance by utilisation", "RQ4"),
-    FigureEntry(7, "temporal_imbalance", "Temporal imbalance by utilisation", "RQ5"),
-    FigureEntry(8, "spatial_imbalance_by_type", "Spatial imbalance by pipes and job type", "RQ4"),
-    FigureEntry(9, "temporal_imbalance_by_type", "Temporal imbalance by pipes and job type", "RQ5"),
-    FigureEntry(10, "utilisation_heatmaps", "Utilisation by arithmetic and memory activity", "RQ6"),
-    FigureEntry(11, "correlation", "Correlation of counters with utilisation", "RQ6"),
-    FigureEntry(12, "bounds", "What limits jobs: the published type and the limiter", "RQ3"),
-    FigureEntry(13, "window_lengths", "Spatial imbalance by length of windows", "RQ4"),
+    FigureEntry(
+        1,
+        "job_overview",
+        "Jobs by size, duration and utilisation",
+        None,
+        left_out="of unknown size",
+    ),
+    FigureEntry(
+        2,
+        "pipe_combinations",
+        "Combinations of pipes in use",
+        "RQ1",
+        left_out="without the activity of all pipes",
+    ),
+    FigureEntry(
+        3,
+        "hbm_peak",
+        "Peak memory of jobs with large-memory GPUs",
+        "RQ2",
+        left_out="of smaller GPUs, or without a known peak",
+    ),
+    FigureEntry(
+        4,
+        "arithmetic_intensity",
+        "Arithmetic intensity against the rooflines",
+        "RQ3",
+        left_out="without activity of pipes and memory, or on several GPU models",
+    ),
+    FigureEntry(
+        5,
+        "energy",
+        "Energy against GPU-hours by job type",
+        "RQ3",
+        left_out="without GPU-hours, or without the energy of all GPUs",
+    ),
+    FigureEntry(
+        6,
+        "spatial_imbalance",
+        "Spatial imbalance by utilisation",
+        "RQ4",
+        left_out="with one GPU, or without utilisation",
+    ),
+    FigureEntry(
+        7,
+        "temporal_imbalance",
+        "Temporal imbalance by utilisation",
+        "RQ5",
+        left_out="without utilisation",
+    ),
+    FigureEntry(
+        8,
+        "spatial_imbalance_by_type",
+        "Spatial imbalance by pipes and job type",
+        "RQ4",
+        left_out="with one GPU, without utilisation, or without pipes and type",
+    ),
+    FigureEntry(
+        9,
+        "temporal_imbalance_by_type",
+        "Temporal imbalance by pipes and job type",
+        "RQ5",
+        left_out="without utilisation, or without pipes and type",
+    ),
+    FigureEntry(
+        10,
+        "utilisation_heatmaps",
+        "Utilisation by arithmetic and memory activity",
+        "RQ6",
+        left_out="without utilisation, activity of pipe and memory, or a type",
+    ),
+    FigureEntry(
+        11,
+        "correlation",
+        "Correlation of counters with utilisation",
+        "RQ6",
+        left_out="without utilisation",
+    ),
+    FigureEntry(
+        12,
+        "bounds",
+        "What limits jobs: the published type and the limiter",
+        "RQ3",
+        left_out="without a type or a limiter",
+    ),
+    FigureEntry(
+        13,
+        "window_lengths",
+        "Spatial imbalance by length of windows",
+        "RQ4",
+        left_out="with one GPU, or without utilisation over each length",
+    ),
 )
 
 

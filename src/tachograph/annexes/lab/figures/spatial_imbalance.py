@@ -20,8 +20,8 @@ from tachograph.annexes.lab.figures.numbers import (
     FigureNumbers,
     Study,
     count_jobs,
+    counted,
     percent,
-    share,
 )
 
 
@@ -32,11 +32,9 @@ def compute(study: Study) -> FigureNumbers:
     active.
     """
     numbers = compute_bands(study, "spatial_imbalance")
-    return (
-        replace(numbers, facts={**numbers.facts, **_one_of_many(study.jobs)})
-        if numbers.facts
-        else numbers
-    )
+    if not numbers.facts:
+        return numbers
+    return replace(numbers, facts={**numbers.facts, **_one_of_many(study.jobs)})
 
 
 def _one_of_many(jobs: pl.DataFrame) -> dict[str, Fact]:
@@ -46,8 +44,7 @@ def _one_of_many(jobs: pl.DataFrame) -> dict[str, Fact]:
     unused = float(one.get_column("gpu_hours_never_used").sum())
     return {
         "seen_jobs": known.height,
-        "one_gpu_jobs": one.height,
-        "one_gpu_share": share(one.height, known.height),
+        **counted("one_gpu", one.height, known.height),
         "one_gpu_unused_gpu_hours": unused,
     }
 

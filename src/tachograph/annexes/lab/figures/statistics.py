@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import floor, log10
 
 import numpy as np
 import polars as pl
@@ -87,6 +88,16 @@ def cumulative(jobs: pl.DataFrame, group: str, value: str, *, points: int = 200)
         schema={group: jobs.schema[group], "value": pl.Float64(), "share": pl.Float64()}
     )
     return pl.concat([empty, *(row.select(*empty.columns).cast(empty.schema) for row in rows)])
+
+
+def round_up(value: float, steps: Sequence[float]) -> float:
+    """Return the smallest step times a power of ten that is not below a positive value.
+
+    >>> round_up(0.061, (1, 2, 5, 10)), round_up(0.05, (1, 2, 5, 10))
+    (0.1, 0.05)
+    """
+    power = 10.0 ** floor(log10(value))
+    return next(step * power for step in steps if step * power >= value * (1 - 1e-12))
 
 
 def histogram(values: pl.Series, edges: Floats) -> pl.DataFrame:

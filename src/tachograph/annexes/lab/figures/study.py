@@ -69,7 +69,10 @@ class MadeFigure:
     @property
     def shown_jobs(self) -> int:
         """Number of studied jobs with the values that the figure needs."""
-        return int(self.numbers.number("jobs") or 0) if self.drawn else 0
+        shown = self.numbers.number("shown_jobs")
+        if shown is None:
+            shown = self.numbers.number("jobs")
+        return int(shown or 0) if self.drawn else 0
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -16,7 +16,13 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import (
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+    PercentFormatter,
+)
 
 from tachograph.annexes.lab.figures.registry import FORMATS
 
@@ -117,10 +123,10 @@ def percent_axis(axes: Axes, which: str = "y", *, limits: bool = True) -> None:
         (axes.set_ylim if which == "y" else axes.set_xlim)(0, 1)
 
 
-def thousands_axis(axes: Axes, which: str = "y") -> None:
-    """Format counts with thousands separators."""
-    axis = axes.yaxis if which == "y" else axes.xaxis
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+def count_axis(axes: Axes, ticks: int = 5) -> None:
+    """Show counts on the vertical axis: at most so many whole numbers, thousands separated."""
+    axes.yaxis.set_major_locator(MaxNLocator(ticks, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def log_axis(axes: Axes, which: str, low: float, high: float) -> None:
@@ -181,7 +187,6 @@ def draw_boxes(
     width: float = 0.6,
     colour: str = ACCENT,
     hatch: str = "",
-    vertical: bool = True,
 ) -> None:
     """Draw rows of `statistics.boxes` at some positions."""
     stats = [
@@ -200,7 +205,6 @@ def draw_boxes(
         stats,
         positions=list(positions),
         widths=width,
-        orientation="vertical" if vertical else "horizontal",
         showfliers=False,
         showmeans=True,
         patch_artist=True,
@@ -218,6 +222,29 @@ def draw_boxes(
     )
     for box in drawn["boxes"]:
         box.set(facecolor=colour, alpha=0.75, hatch=hatch)
+
+
+def draw_share(
+    axes: Axes, place: float, start: float, part: float, *, colour: str, hatch: str, height: float
+) -> None:
+    """Draw one part of a horizontal bar of shares."""
+    axes.barh(
+        place,
+        part,
+        height,
+        left=start,
+        alpha=0.75,
+        linewidth=0.8,
+        color=colour,
+        hatch=hatch,
+        edgecolor=INK,
+    )
+
+
+def write_share(axes: Axes, place: float, middle: float, written: str) -> None:
+    """Write a share into its part of a bar."""
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
+    axes.text(middle, place, written, ha="center", va="center", fontsize=6.5, bbox=box)
 
 
 def draw_strips(
@@ -305,23 +332,19 @@ def draw_ecdf(
     )
 
 
-def mark_limits(axes: Axes, limits: Sequence[float], *, named: bool = True) -> None:
-    """Draw vertical lines at the limits inside the axis; `named` adds their values at the top."""
+def mark_limits(axes: Axes, limits: Sequence[float]) -> None:
+    """Draw vertical lines at the limits inside the axis, with their values at the top."""
     for limit in limits:
         if limit < axes.get_xlim()[1]:
             axes.axvline(limit, color=FAINT, linewidth=0.7, linestyle=":")
-            if named:
-                look: dict[str, Any] = {
-                    "color": FAINT,
-                    "fontsize": 7,
-                    "ha": "center",
-                    "va": "bottom",
-                }
-                axes.annotate(
-                    f"{limit:.2f}",
-                    (limit, 1),
-                    (0, 1.5),
-                    axes.get_xaxis_transform(),
-                    "offset points",
-                    **look,
-                )
+            axes.annotate(
+                f"{limit:.2f}",
+                (limit, 1),
+                (0, 1.5),
+                axes.get_xaxis_transform(),
+                "offset points",
+                color=FAINT,
+                fontsize=7,
+                ha="center",
+                va="bottom",
+            )

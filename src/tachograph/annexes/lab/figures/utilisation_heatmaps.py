@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import floor, log10
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from tachograph.annexes.lab.figures import style
-from tachograph.annexes.lab.figures.numbers import Fact, FigureNumbers, Study, not_recorded
-from tachograph.annexes.lab.figures.pipe_combinations import PIPE_NAMES
-from tachograph.annexes.lab.figures.statistics import Floats, rank_correlation
+from tachograph.annexes.lab.figures.arithmetic_intensity import PIPE_NAMES
+from tachograph.annexes.lab.figures.numbers import Fact, FigureNumbers, Study
+from tachograph.annexes.lab.figures.statistics import Floats, rank_correlation, round_up
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
 
@@ -35,20 +33,13 @@ def compute(study: Study) -> FigureNumbers:
     left out. Correlations are those of ranks (Spearman).
     """
     column = f"{PIPES[study.options.pipe]}_mean"
-    needed = ["gpu_util_mean", column, "dram_active_mean", study.bound]
-    if lacking := study.lacking(needed):
-        why = not_recorded(lacking) if study.jobs.height else "no jobs"
-        return FigureNumbers({}, {}, study.jobs.height, {"cells": why})
+    if why := study.why_not(["gpu_util_mean", column, "dram_active_mean", study.bound]):
+        return study.nothing(["cells"], why)
     jobs = study.jobs.select(
         util="gpu_util_mean", pipe=column, dram="dram_active_mean", type=study.bound
     ).drop_nulls()
     if not jobs.height:
-        return FigureNumbers(
-            {},
-            {},
-            study.jobs.height,
-            {"cells": "no job has all of a type, utilisation and activity"},
-        )
+        return study.nothing(["cells"], "no job has all of a type, utilisation and activity")
     edges = {axis: _edges(jobs.get_column(axis)) for axis in ("pipe", "dram")}
     facts: dict[str, Fact] = {
         "pipe": PIPE_NAMES[study.options.pipe],
@@ -119,10 +110,7 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
 def _edges(activity: pl.Series) -> Floats:
     """Borders of the bins: from 0 to a round number that is not below any activity."""
     most = float(np.max(activity.to_numpy()))
-    top = 1.0
-    if most > 0:
-        power = 10.0 ** floor(log10(most))
-        top = next(step * power for step in _NICE if step * power >= most * (1 - 1e-12))
+    top = round_up(most, _NICE) if most > 0 else 1.0
     return np.linspace(0, top, BINS + 1).round(12)
 
 
@@ -143,7 +131,10 @@ def _cells(jobs: pl.DataFrame, edges: Mapping[str, Floats]) -> pl.DataFrame:
         .group_by("pipe", "dram")
         .agg(jobs=pl.len().cast(pl.Int64), util_mean=pl.col("util").mean())
     )
-    grid = {axis: pl.DataFrame(_borders(axis, borders)) for axis, borders in edges.items()}
+    grid = {}
+    for axis, borders in edges.items():
+        ends = {f"{axis}_low": borders[:-1], f"{axis}_high": borders[1:]}
+        grid[axis] = pl.DataFrame({axis: np.arange(BINS), **ends})
     return (
         grid["pipe"]
         .join(grid["dram"], how="cross")
@@ -157,10 +148,6 @@ def _cells(jobs: pl.DataFrame, edges: Mapping[str, Floats]) -> pl.DataFrame:
             "util_mean",
         )
     )
-
-
-def _borders(axis: str, edges: Floats) -> dict[str, Any]:
-    return {axis: np.arange(BINS), f"{axis}_low": edges[:-1], f"{axis}_high": edges[1:]}
 
 
 def _draw_type(axes: Axes, numbers: FigureNumbers, kind: str) -> QuadMesh:
@@ -186,14 +173,16 @@ def _draw_type(axes: Axes, numbers: FigureNumbers, kind: str) -> QuadMesh:
         cells.drop("type").filter(pl.col("jobs") > 0).iter_rows()
     ):
         dark = np.dot(colours(mean)[:3], (0.299, 0.587, 0.114)) < 0.5
-        look: dict[str, Any] = {
-            "ha": "center",
-            "va": "center",
-            "fontsize": 5.8,
-            "zorder": 4,
-            "color": style.ON_DARK if dark else style.ON_LIGHT,
-        }
-        axes.text((low + high) / 2, (below + above) / 2, style.short_count(jobs), **look)
+        axes.text(
+            (low + high) / 2,
+            (below + above) / 2,
+            style.short_count(jobs),
+            ha="center",
+            va="center",
+            fontsize=5.8,
+            zorder=4,
+            color=style.ON_DARK if dark else style.ON_LIGHT,
+        )
     axes.axline((0, 0), slope=1, color=style.INK, linestyle="--", linewidth=0.8, alpha=0.6)
     axes.set_xlim(0, pipe[-1])
     axes.set_ylim(0, dram[-1])

@@ -6,7 +6,6 @@ A short burst on one GPU decides a long window; IPDPS 2026 compares the four and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import polars as pl
 from matplotlib.axes import Axes
@@ -46,11 +45,9 @@ def compute(study: Study) -> FigureNumbers:
     uneven.
     """
     if why := why_none(study, "spatial_imbalance"):
-        return FigureNumbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, why))
+        return study.nothing(_PARTS, why)
     if study.windows is None:
-        return FigureNumbers(
-            {}, {}, study.jobs.height, dict.fromkeys(_PARTS, "minutes of jobs were not read")
-        )
+        return study.nothing(_PARTS, "minutes of jobs were not read")
     measured = study.windows.drop_nulls("spatial_imbalance")
     lengths = sorted(measured.get_column("window_s").unique())
     complete = measured.group_by("job_key").len().filter(pl.col("len") == len(lengths))
@@ -65,8 +62,7 @@ def compute(study: Study) -> FigureNumbers:
         )
     )
     if jobs.is_empty():
-        why = "no job has an imbalance over windows of every length"
-        return FigureNumbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, why))
+        return study.nothing(_PARTS, "no job has an imbalance over windows of every length")
     facts: dict[str, Fact] = {
         "jobs": jobs.height // len(lengths),
         "windows": ", ".join(str(length // 60) for length in lengths),
@@ -140,13 +136,15 @@ def _draw_bands(axes: Axes, numbers: FigureNumbers) -> None:
         if rows.height:
             label = f"{named} (n = {rows.item(0, 'jobs'):,})"
             places = [lengths.index(length) for length in rows.get_column("window_s")]
-            look: dict[str, Any] = {
-                "color": BAND_COLOURS[band],
-                "label": label,
-                "marker": "o",
-                "markersize": 4,
-            }
-            axes.plot(places, rows.get_column("uneven_share").to_numpy(), BAND_LINES[band], **look)
+            axes.plot(
+                places,
+                rows.get_column("uneven_share").to_numpy(),
+                BAND_LINES[band],
+                color=BAND_COLOURS[band],
+                label=label,
+                marker="o",
+                markersize=4,
+            )
     axes.set_xticks(range(len(lengths)), [text(length, "s") for length in lengths])
     axes.set_xlabel("windows of")
     axes.set_xlim(-0.3, len(lengths) - 0.7)

@@ -8,17 +8,23 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tachograph.annexes.lab.figures.study import MadeFigure, StudyReport
+from tachograph.annexes.lab.figures.statistics import WHISKERS
+from tachograph.annexes.lab.figures.study import VARIANTS, MadeFigure, StudyReport
 from tachograph.annexes.lab.figures.style import DRAWING
-from tachograph.annexes.lab.study_files import Picture, draw_study, picture_width, study_values
+from tachograph.annexes.lab.lake_study import WINDOWS_MIN
+from tachograph.annexes.lab.study_files import draw_study, picture_width, study_values
 from tachograph.api.pages import PageView, Pending, Progress
 from tachograph.api.parameters import JobChoiceParameters, Word
 from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.tables import PIPES
 
-PIPES = ("fp64", "fp32", "fp16", "tensor")
-WINDOWS = (1, 5, 15, 30)
-VARIANTS = ("paper", "notebooks")
-WHISKERS = ("tukey", "percentile")
+# of the settings that are chosen on the page
+CHOICES = {
+    "pipe": tuple(PIPES),
+    "window": WINDOWS_MIN,
+    "variant": tuple(VARIANTS),
+    "whiskers": tuple(WHISKERS),
+}
 
 
 class StudyPageParameters(JobChoiceParameters, frozen=True, kw_only=True):
@@ -36,10 +42,10 @@ PARAMETERS = StudyPageParameters
 
 @dataclass(frozen=True, slots=True)
 class DrawnStudy:
-    """A study with its pictures; `problem`: why it is missing."""
+    """A study with its pictures as SVG; `problem`: why it is missing."""
 
     report: StudyReport | None
-    pictures: Mapping[str, Picture]
+    pictures: Mapping[str, bytes]
     problem: str = ""
 
 
@@ -77,7 +83,7 @@ def content(view: PageView, parameters: StudyPageParameters) -> Mapping[str, Any
     made = drawn_study(view, parameters)
     values: dict[str, Any] = {
         "parameters": parameters,
-        "choices": {"pipe": PIPES, "window": WINDOWS, "variant": VARIANTS, "whiskers": WHISKERS},
+        "choices": CHOICES,
         "pending": made if isinstance(made, Pending) else None,
         "problem": "" if isinstance(made, Pending) else made.problem,
         "study": None,
@@ -86,15 +92,14 @@ def content(view: PageView, parameters: StudyPageParameters) -> Mapping[str, Any
         return values
 
     def picture(figure: MadeFigure) -> Markup:
-        entry = figure.entry
-        if entry.name not in made.pictures:
+        entry, content = figure.entry, made.pictures.get(figure.entry.name)
+        if content is None:
             return Markup("")
-        suffix, content = made.pictures[entry.name]
         # an address of its own per version, so that a browser may keep it
         query = parameters.as_query(version=str(view.version))
         return Markup(
-            '<img src="study/{}.{}?{}" alt="{}" class="picture of{}" loading="lazy">'
-        ).format(entry.name, suffix, query, entry.title, _tenth(picture_width(suffix, content)))
+            '<img src="study/{}.svg?{}" alt="{}" class="picture of{}" loading="lazy">'
+        ).format(entry.name, query, entry.title, _tenth(picture_width(content)))
 
     found = study_values(made.report, picture)
     return {**values, "study": found, **found}

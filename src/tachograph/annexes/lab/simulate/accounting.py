@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from ClusterShell.NodeSet import NodeSet
 
 from tachograph.annexes.lab.simulate.plan import SimulatedNode, SimulationPlan
 from tachograph.annexes.lab.simulate.truth import display_id, raw_id, state_of, user_name
@@ -15,38 +16,55 @@ from tachograph.annexes.lab.simulate.workload import (
     SimulatedRequest,
     SimulatedRun,
 )
-from tachograph.catalog.units import zone
+from tachograph.catalog.units import slurm_duration, zone
 
 FIELDS = (
-    *(
-        "JobID",
-        "JobIDRaw",
-        "Cluster",
-        "Partition",
-        "QOS",
-        "Account",
-        "User",
-        "Submit",
-        "Eligible",
-        "Start",
-        "End",
-    ),
-    *(
-        "Elapsed",
-        "State",
-        "ExitCode",
-        "NNodes",
-        "NodeList",
-        "AllocTRES",
-        "ReqTRES",
-        "Constraints",
-        "Timelimit",
-    ),
-    *("ReqMem", "TotalCPU", "MaxRSS", "TRESUsageInTot", "NTasks", "JobName", "SubmitLine"),
+    "JobID",
+    "JobIDRaw",
+    "Cluster",
+    "Partition",
+    "QOS",
+    "Account",
+    "User",
+    "Submit",
+    "Eligible",
+    "Start",
+    "End",
+    "Elapsed",
+    "State",
+    "ExitCode",
+    "NNodes",
+    "NodeList",
+    "AllocTRES",
+    "ReqTRES",
+    "Constraints",
+    "Timelimit",
+    "ReqMem",
+    "TotalCPU",
+    "MaxRSS",
+    "TRESUsageInTot",
+    "NTasks",
+    "JobName",
+    "SubmitLine",
 )
 # Of a delimiter that was random once: no name of a job holds it.
 BETWEEN = "0b8f3c52-6a0e-4a3f-9f2d-8f6c2b1d7e90"
 CPU_NODE = "cpu0001"
+_DEVICES_MAPPING = """\
+table = "devices"
+
+[node]
+column = "node"
+
+[gpu]
+column = "gpu"
+
+[columns]
+uuid = { to = "uuid" }
+pci = { to = "pci" }
+model = { to = "model" }
+hbm_mib = { to = "hbm_mib" }
+"""
 _CPUS_PER_GPU, _GIB_PER_GPU = 32, 60
 _BATCH_S, _BATCH_KIB = 2, 8_000  # CPU time and memory of a batch script
 
@@ -56,7 +74,7 @@ def write_accounting(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedR
     with file.open("w", encoding="utf-8") as out:
         out.write(BETWEEN.join(FIELDS) + "\n")
         for record in _records(plan, runs):
-            out.write(BETWEEN.join(record) + "\n")
+            out.write(BETWEEN.join(record[field] for field in FIELDS) + "\n")
 
 
 def write_gpu_map(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:
@@ -95,11 +113,7 @@ def write_devices(plan: SimulationPlan, file: Path) -> None:
 
 def write_devices_mapping(file: Path) -> None:
     """Write the mapping of the list of GPUs for `tachograph ingest table --mapping`."""
-    columns = "".join(
-        f'{name} = {{ to = "{name}" }}\n' for name in ("uuid", "pci", "model", "hbm_mib")
-    )
-    text = f'table = "devices"\n\n[node]\ncolumn = "node"\n\n[gpu]\ncolumn = "gpu"\n\n[columns]\n{columns}'
-    file.write_text(text, encoding="utf-8")
+    file.write_text(_DEVICES_MAPPING, encoding="utf-8")
 
 
 def write_configuration(plan: SimulationPlan, file: Path) -> None:
@@ -118,47 +132,23 @@ def write_configuration(plan: SimulationPlan, file: Path) -> None:
     models: list[str] = []
     gpus: list[str] = []
     for number, group in enumerate(plan.groups):
-        names = fold(node.name for node in plan.nodes() if node.group == number)
+        names = fold([node.name for node in plan.nodes() if node.group == number])
         models.append(f'"{names}" = "{group.driver.name}"')
         gpus.append(f'"{names}" = {group.gpus}')
     lines += [*models, "", "[nodes.gpus]", *gpus]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def fold(names: Iterable[str]) -> str:
-    """Return a node list as Slurm writes it; all names have one prefix and six digits.
+def fold(names: Sequence[str]) -> str:
+    """Return a node list as Slurm writes it.
 
     >>> fold(["nid000003", "nid000001", "nid000002", "nid000007"])
     'nid[000001-000003,000007]'
     """
-    found = list(names)
-    numbers = sorted(int(name[-6:]) for name in found)
-    if len(found) == 1:
-        return found[0]
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    inside = ",".join(
-        f"{low:06d}" if low == high else f"{low:06d}-{high:06d}" for low, high in ranges
-    )
-    return f"{found[0][:-6]}[{inside}]"
+    return str(NodeSet.fromlist(names))
 
 
-def elapsed(seconds: int) -> str:
-    """Return a duration as Slurm writes it.
-
-    >>> elapsed(59), elapsed(90061)
-    ('00:00:59', '1-01:01:01')
-    """
-    days, rest = divmod(seconds, 86400)
-    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
-    return f"{days}-{clock}" if days else clock
-
-
-def _records(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> Iterator[tuple[str, ...]]:
+def _records(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> Iterator[dict[str, str]]:
     nodes = plan.nodes()
     for run in runs:
         if run.submit_s >= plan.seconds:
@@ -166,11 +156,10 @@ def _records(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> Iterator[tup
         record = _record(plan, run, nodes)
         if run.request.het:
             yield from _het_leader(record, run)
-        rows = [record]
-        if run.start_s is not None:
-            rows = _with_steps(record, _host_use(plan, run, record))
-        for row in rows:
-            yield tuple(row[field] for field in FIELDS)
+        if run.start_s is None:
+            yield record
+        else:
+            yield from _with_steps(record, _host_use(plan, run, record))
 
 
 def _record(
@@ -191,7 +180,7 @@ def _record(
     else:
         start_text = _local(plan, start_s)
         elapsed_s = until - start_s
-        node_list = fold(nodes[node].name for node, _ in run.places) if run.places else CPU_NODE
+        node_list = fold([nodes[node].name for node, _ in run.places]) if run.places else CPU_NODE
         allocated_tres = _tres(plan, run, count, typed=True)
     return {
         "JobID": display_id(request),
@@ -205,7 +194,7 @@ def _record(
         "Eligible": _local(plan, run.submit_s),
         "Start": start_text,
         "End": "Unknown" if running or state == "PENDING" else _local(plan, end_s or 0),
-        "Elapsed": elapsed(elapsed_s),
+        "Elapsed": slurm_duration(elapsed_s),
         "State": f"CANCELLED by {request.uid}" if state == "CANCELLED" else state,
         "ExitCode": "0:0" if running else run.exit_code,
         "NNodes": str(count),
@@ -213,9 +202,9 @@ def _record(
         "AllocTRES": allocated_tres,
         "ReqTRES": _tres(plan, run, count, typed=False),
         "Constraints": _constraint(plan, run),
-        "Timelimit": elapsed(request.limit_min * 60),
+        "Timelimit": slurm_duration(request.limit_min * 60),
         "ReqMem": f"{_memory_gib(request.gpus)}G",
-        "TotalCPU": elapsed(0),  # with steps: `_with_steps`
+        "TotalCPU": slurm_duration(0),  # with steps: `_with_steps`
         "MaxRSS": "",
         "TRESUsageInTot": "",
         "NTasks": "",
@@ -292,7 +281,7 @@ def _submit_line(plan: SimulationPlan, run: SimulatedRun, partition: str) -> str
     return " ".join([*line, script])
 
 
-def _het_leader(record: dict[str, str], run: SimulatedRun) -> Iterator[tuple[str, ...]]:
+def _het_leader(record: dict[str, str], run: SimulatedRun) -> list[dict[str, str]]:
     """The part without GPUs of a heterogeneous job."""
     waiting = run.start_s is None
     first = record | {
@@ -306,8 +295,7 @@ def _het_leader(record: dict[str, str], run: SimulatedRun) -> Iterator[tuple[str
         "ReqMem": "1G",
         "Constraints": "",
     }
-    for row in [first] if waiting else _with_steps(first, (0, 0)):
-        yield tuple(row[field] for field in FIELDS)
+    return [first] if waiting else _with_steps(first, (0, 0))
 
 
 def _with_steps(record: dict[str, str], use: tuple[int, int]) -> list[dict[str, str]]:
@@ -337,15 +325,15 @@ def _with_steps(record: dict[str, str], use: tuple[int, int]) -> list[dict[str, 
         # Killed processes do not hand on their CPU time.
         counted_s = 0 if state == "CANCELLED" else cpu_s
         row = record | dict.fromkeys(blank, "") | {"JobName": name, "State": state}
-        row |= {"TotalCPU": elapsed(counted_s), "MaxRSS": f"{kib}K" if kib else ""}
-        row["TRESUsageInTot"] = f"cpu={elapsed(cpu_s)},energy=0,mem={kib}K" if kib else ""
+        row |= {"TotalCPU": slurm_duration(counted_s), "MaxRSS": f"{kib}K" if kib else ""}
+        row["TRESUsageInTot"] = f"cpu={slurm_duration(cpu_s)},energy=0,mem={kib}K" if kib else ""
         row["NTasks"] = "1" if step == "batch" else record["NNodes"]
         row["JobID"], row["JobIDRaw"] = f"{record['JobID']}.{step}", f"{record['JobIDRaw']}.{step}"
         row["Submit"] = row["Eligible"] = record["Start"]
         row["SubmitLine"] = "srun ./app" if step == "0" else ""
         rows.append(row)
     handed_on_s = 0 if batch_state == "CANCELLED" else small[0] + use[0]
-    return [record | {"TotalCPU": elapsed(handed_on_s)}, *rows]
+    return [record | {"TotalCPU": slurm_duration(handed_on_s)}, *rows]
 
 
 def _local(plan: SimulationPlan, seconds: int) -> str:

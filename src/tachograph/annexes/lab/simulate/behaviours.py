@@ -9,9 +9,8 @@ whether the published length T of 60 minutes is reached. The truth follows from 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -55,30 +54,28 @@ class JobKindFacts:
     min_gpus: int = 1
 
 
-JOB_KINDS: Mapping[JobKind, JobKindFacts] = MappingProxyType(
-    {
-        JobKind.STEADY: JobKindFacts(None, 0.20),
-        JobKind.MEMORY_BOUND: JobKindFacts("memory_bound", 0.27),
-        JobKind.COMPUTE_BOUND: JobKindFacts(None, 0.07),
-        JobKind.TENSOR: JobKindFacts(None, 0.10),
-        JobKind.NO_TENSOR: JobKindFacts("no_tensor_use", 0.03),
-        JobKind.LOW_UTILISATION: JobKindFacts("low_utilisation", 0.05),
-        JobKind.BURSTY: JobKindFacts("bursty", 0.03, min_s=4800),
-        JobKind.HUNG: JobKindFacts("job_hang", 0.015, min_s=9000),
-        JobKind.DEADLOCK: JobKindFacts("busy_waiting", 0.01, min_s=9000, min_gpus=2),
-        JobKind.COLD_START: JobKindFacts("cold_start", 0.02, min_s=4500),
-        JobKind.STALLED: JobKindFacts("stall", 0.01, min_s=5400),
-        JobKind.IDLE: JobKindFacts("idle_job", 0.02, min_s=900),
-        JobKind.ONE_GPU: JobKindFacts("one_gpu_of_many", 0.05, min_s=900, min_gpus=4),
-        JobKind.HALF_USED: JobKindFacts("gpus_never_used", 0.02, min_s=900, min_gpus=4),
-        JobKind.IMBALANCED: JobKindFacts("imbalanced_gpus", 0.03, min_s=900, min_gpus=4),
-        JobKind.LOW_MEMORY: JobKindFacts("low_memory", 0.015),
-        JobKind.FULL_MEMORY: JobKindFacts("memory_nearly_full", 0.015),
-        JobKind.SHORT: JobKindFacts("short_job", 0.05, min_s=20, max_s=170),
-        JobKind.DEBUG: JobKindFacts(None, 0.05, max_s=1800),
-        JobKind.CPU_ONLY: JobKindFacts(None, 0.02),
-    }
-)
+JOB_KINDS: Mapping[JobKind, JobKindFacts] = {
+    JobKind.STEADY: JobKindFacts(None, 0.20),
+    JobKind.MEMORY_BOUND: JobKindFacts("memory_bound", 0.27),
+    JobKind.COMPUTE_BOUND: JobKindFacts(None, 0.07),
+    JobKind.TENSOR: JobKindFacts(None, 0.10),
+    JobKind.NO_TENSOR: JobKindFacts("no_tensor_use", 0.03),
+    JobKind.LOW_UTILISATION: JobKindFacts("low_utilisation", 0.05),
+    JobKind.BURSTY: JobKindFacts("bursty", 0.03, min_s=4800),
+    JobKind.HUNG: JobKindFacts("job_hang", 0.015, min_s=9000),
+    JobKind.DEADLOCK: JobKindFacts("busy_waiting", 0.01, min_s=9000, min_gpus=2),
+    JobKind.COLD_START: JobKindFacts("cold_start", 0.02, min_s=4500),
+    JobKind.STALLED: JobKindFacts("stall", 0.01, min_s=5400),
+    JobKind.IDLE: JobKindFacts("idle_job", 0.02, min_s=900),
+    JobKind.ONE_GPU: JobKindFacts("one_gpu_of_many", 0.05, min_s=900, min_gpus=4),
+    JobKind.HALF_USED: JobKindFacts("gpus_never_used", 0.02, min_s=900, min_gpus=4),
+    JobKind.IMBALANCED: JobKindFacts("imbalanced_gpus", 0.03, min_s=900, min_gpus=4),
+    JobKind.LOW_MEMORY: JobKindFacts("low_memory", 0.015),
+    JobKind.FULL_MEMORY: JobKindFacts("memory_nearly_full", 0.015),
+    JobKind.SHORT: JobKindFacts("short_job", 0.05, min_s=20, max_s=170),
+    JobKind.DEBUG: JobKindFacts(None, 0.05, max_s=1800),
+    JobKind.CPU_ONLY: JobKindFacts(None, 0.02),
+}
 
 
 class ActivityLevel(NamedTuple):
@@ -129,11 +126,16 @@ class ActivityLevel(NamedTuple):
 
 
 NOTHING_HELD_MIB = 4.0  # what a driver shows without any process
+CONTEXT_MIB = 1694.0  # what an idle process holds
 
 
 def idle_level(hbm_mib: float = NOTHING_HELD_MIB) -> ActivityLevel:
     """Return the level of an idle GPU; idle devices report memory traffic near 1e-8."""
     return ActivityLevel(dram=3e-8, hbm_mib=hbm_mib)
+
+
+# data are loaded from files
+LOADING = ActivityLevel(util=0.05, sm=0.02, occupancy=0.01, dram=0.01, pcie_rx=4e8, noise=0.2)
 
 
 class ActivityPhase(NamedTuple):
@@ -147,7 +149,8 @@ class ActivityPhase(NamedTuple):
 class JobBehaviour:
     """Behaviour of a job: level, end of loading, planted interval (s after start), working GPUs.
 
-    `uneven`: how far the work of a GPU may be below that of the first one.
+    `uneven`: how far the work of a GPU may be below that of the first one. `course`: what it
+    follows instead of its kind, and `shares` of the work for each of its GPUs; 0 does nothing.
     """
 
     kind: JobKind
@@ -157,29 +160,22 @@ class JobBehaviour:
     busy_slot: int
     spread: float
     uneven: float = 0.0
+    course: JobCourse | None = None
+    shares: tuple[float, ...] = ()
 
     def phases(self, slot: int, slots: int) -> list[ActivityPhase]:
         """Return the activity of GPU `slot` of `slots` from the job's start on."""
-        held = idle_level(self.work.hbm_mib)
+        if self.course is not None:
+            return self._course_phases(self.course, slot)
         if self.kind is JobKind.IDLE or not self._works(slot, slots):
-            return [
-                ActivityPhase(
-                    0, idle_level(min(self.work.hbm_mib, 1694.0) if slot % 2 else NOTHING_HELD_MIB)
-                )
-            ]
+            held_mib = min(self.work.hbm_mib, CONTEXT_MIB) if slot % 2 else NOTHING_HELD_MIB
+            return [ActivityPhase(0, idle_level(held_mib))]
         work = self.work.scaled(self._share(slot))
-        loading = ActivityLevel(
-            util=0.05, sm=0.02, occupancy=0.01, dram=0.01, pcie_rx=4e8, noise=0.2
-        )
-        loading = loading._replace(hbm_mib=float(round(self.work.hbm_mib * 0.4)))
-        phases = (
-            [ActivityPhase(0, loading), ActivityPhase(self.loaded_s, work)]
-            if self.loaded_s
-            else [ActivityPhase(0, work)]
-        )
-        if self.planted is not None:
-            phases = self._with_rest(phases, held, work)
-        return phases
+        phases = [ActivityPhase(self.loaded_s, work)]
+        if self.loaded_s:
+            loading = LOADING._replace(hbm_mib=float(round(self.work.hbm_mib * 0.4)))
+            phases.insert(0, ActivityPhase(0, loading))
+        return phases if self.planted is None else self._with_rest(phases, self.planted, work)
 
     def _works(self, slot: int, slots: int) -> bool:
         if self.kind is JobKind.ONE_GPU:
@@ -195,69 +191,94 @@ class JobBehaviour:
         return 0.10 + 0.25 * ((slot * 0.381966 + self.spread) % 1.0)
 
     def _with_rest(
-        self, phases: list[ActivityPhase], held: ActivityLevel, work: ActivityLevel
+        self, phases: list[ActivityPhase], planted: tuple[int, int], work: ActivityLevel
     ) -> list[ActivityPhase]:
         """Level without work in the planted interval; a deadlock busy-waits there."""
-        begin, end = self.planted or (0, 0)
-        resting = (
-            held._replace(util=1.0, sm=0.008, occupancy=0.001)
-            if self.kind is JobKind.DEADLOCK
-            else held
-        )
+        begin, end = planted
         if self.kind is JobKind.COLD_START:
-            return [ActivityPhase(0, idle_level(NOTHING_HELD_MIB)), ActivityPhase(end, work)]
+            return [ActivityPhase(0, idle_level()), ActivityPhase(end, work)]
+        resting = idle_level(self.work.hbm_mib)
+        if self.kind is JobKind.DEADLOCK:
+            resting = resting._replace(util=1.0, sm=0.008, occupancy=0.001)
         kept = [phase for phase in phases if phase.begin_s < begin]
         after = [ActivityPhase(end, work)] if self.kind is JobKind.STALLED else []
         return [*kept, ActivityPhase(begin, resting), *after]
 
+    def _course_phases(self, course: JobCourse, slot: int) -> list[ActivityPhase]:
+        share = self.shares[slot]
+        if share == 0:
+            return [ActivityPhase(0, idle_level(CONTEXT_MIB if slot % 2 else NOTHING_HELD_MIB))]
+        phases, begin_s = [], 0.0
+        for stretch in course.stretches:
+            phases.append(ActivityPhase(round(begin_s), self._level(stretch, slot, share)))
+            begin_s += 60 * stretch.minutes
+        return phases
 
-_WORK: Mapping[JobKind, Mapping[str, tuple[float, float]]] = MappingProxyType(
-    {
-        JobKind.MEMORY_BOUND: {
-            "util": (0.85, 1),
-            "sm": (0.6, 0.84),
-            "fp64": (0.08, 0.3),
-            "dram": (0.62, 0.85),
-        },
-        JobKind.COMPUTE_BOUND: {
-            "util": (0.95, 1),
-            "sm": (0.8, 0.93),
-            "fp64": (0.35, 0.6),
-            "dfma": (0.1, 0.3),
-            "dram": (0.1, 0.22),
-        },
-        JobKind.TENSOR: {
-            "util": (0.85, 0.99),
-            "sm": (0.65, 0.84),
-            "hmma": (0.32, 0.58),
-            "fp32": (0.06, 0.12),
-            "fp16": (0.01, 0.04),
-            "dram": (0.18, 0.28),
-        },
-        JobKind.NO_TENSOR: {
-            "util": (0.8, 0.98),
-            "sm": (0.6, 0.79),
-            "fp32": (0.36, 0.55),
-            "fp16": (0.01, 0.06),
-            "dram": (0.12, 0.25),
-        },
-        JobKind.LOW_UTILISATION: {
-            "util": (0.10, 0.24),
-            "sm": (0.05, 0.09),
-            "fp32": (0.01, 0.03),
-            "fp64": (0.01, 0.04),
-            "dram": (0.01, 0.04),
-        },
-        JobKind.STEADY: {
-            "util": (0.45, 0.95),
-            "sm": (0.3, 0.44),
-            "fp32": (0.04, 0.1),
-            "fp64": (0.06, 0.18),
-            "hmma": (0.02, 0.1),
-            "dram": (0.1, 0.24),
-        },
-    }
-)
+    def _level(self, stretch: CourseStretch, slot: int, share: float) -> ActivityLevel:
+        held = idle_level(self.work.hbm_mib)
+        match stretch.doing:
+            case CourseActivity.SPIN:
+                return held._replace(
+                    util=1.0, sm=stretch.share, occupancy=stretch.share / 8, noise=0.02
+                )
+            case CourseActivity.BLIP if slot == 0:
+                return held._replace(
+                    util=stretch.share, sm=stretch.share / 8, occupancy=stretch.share / 64
+                )
+            case CourseActivity.LOAD:
+                return LOADING._replace(hbm_mib=held.hbm_mib)
+            case CourseActivity.WORK:
+                return self.work.scaled(stretch.share * share)
+            case CourseActivity.ALONE if slot == 0:
+                return self.work.scaled(stretch.share * share)
+        return held
+
+
+_WORK: Mapping[JobKind, Mapping[str, tuple[float, float]]] = {
+    JobKind.MEMORY_BOUND: {
+        "util": (0.85, 1),
+        "sm": (0.6, 0.84),
+        "fp64": (0.08, 0.3),
+        "dram": (0.62, 0.85),
+    },
+    JobKind.COMPUTE_BOUND: {
+        "util": (0.95, 1),
+        "sm": (0.8, 0.93),
+        "fp64": (0.35, 0.6),
+        "dfma": (0.1, 0.3),
+        "dram": (0.1, 0.22),
+    },
+    JobKind.TENSOR: {
+        "util": (0.85, 0.99),
+        "sm": (0.65, 0.84),
+        "hmma": (0.32, 0.58),
+        "fp32": (0.06, 0.12),
+        "fp16": (0.01, 0.04),
+        "dram": (0.18, 0.28),
+    },
+    JobKind.NO_TENSOR: {
+        "util": (0.8, 0.98),
+        "sm": (0.6, 0.79),
+        "fp32": (0.36, 0.55),
+        "fp16": (0.01, 0.06),
+        "dram": (0.12, 0.25),
+    },
+    JobKind.LOW_UTILISATION: {
+        "util": (0.10, 0.24),
+        "sm": (0.05, 0.09),
+        "fp32": (0.01, 0.03),
+        "fp64": (0.01, 0.04),
+        "dram": (0.01, 0.04),
+    },
+    JobKind.STEADY: {
+        "util": (0.45, 0.95),
+        "sm": (0.3, 0.44),
+        "fp32": (0.04, 0.1),
+        "fp64": (0.06, 0.18),
+        "hmma": (0.02, 0.1),
+        "dram": (0.1, 0.24),
+    },
+}
 _AS_TENSOR = frozenset({JobKind.BURSTY, JobKind.DEADLOCK, JobKind.COLD_START, JobKind.FULL_MEMORY})
 
 
@@ -359,60 +380,13 @@ class JobCourse:
         return round(60 * sum(stretch.minutes for stretch in self.stretches))
 
 
-@dataclass(frozen=True, slots=True)
-class CourseBehaviour(JobBehaviour):
-    """A job that follows a course. `shares`: of the work, for each of its GPUs; 0 does nothing."""
-
-    course: JobCourse | None = None
-    shares: tuple[float, ...] = ()
-
-    def phases(self, slot: int, slots: int) -> list[ActivityPhase]:
-        """Return the activity of GPU `slot` of `slots` from the job's start on."""
-        share = self.shares[slot]
-        if share == 0 or self.course is None:
-            return [ActivityPhase(0, idle_level(1694.0 if slot % 2 else NOTHING_HELD_MIB))]
-        found, begin_s = [], 0.0
-        for stretch in self.course.stretches:
-            found.append(ActivityPhase(round(begin_s), self._level(stretch, slot, share)))
-            begin_s += 60 * stretch.minutes
-        return found
-
-    def _level(self, stretch: CourseStretch, slot: int, share: float) -> ActivityLevel:
-        held = idle_level(self.work.hbm_mib)
-        match stretch.doing:
-            case CourseActivity.SPIN:
-                return held._replace(
-                    util=1.0, sm=stretch.share, occupancy=stretch.share / 8, noise=0.02
-                )
-            case CourseActivity.BLIP if slot == 0:
-                return held._replace(
-                    util=stretch.share, sm=stretch.share / 8, occupancy=stretch.share / 64
-                )
-            case CourseActivity.LOAD:
-                return ActivityLevel(
-                    util=0.05,
-                    sm=0.02,
-                    occupancy=0.01,
-                    dram=0.01,
-                    pcie_rx=4e8,
-                    noise=0.2,
-                    hbm_mib=held.hbm_mib,
-                )
-            case CourseActivity.WORK:
-                return self.work.scaled(stretch.share * share)
-            case CourseActivity.ALONE if slot == 0:
-                return self.work.scaled(stretch.share * share)
-        return held
-
-
 def follow(
     behaviour: JobBehaviour, course: JobCourse, rng: np.random.Generator, *, per_node: Sequence[int]
-) -> CourseBehaviour:
+) -> JobBehaviour:
     """Return the job with a course; `per_node`: GPUs on each of its nodes."""
     work = behaviour.work._replace(**dict(course.work))
     shares = tuple(round(share, 6) for share in SHARING[course.taking_part](rng, per_node))
-    known = {field.name: getattr(behaviour, field.name) for field in fields(JobBehaviour)}
-    return CourseBehaviour(**{**known, "work": work, "planted": None}, course=course, shares=shares)
+    return replace(behaviour, work=work, planted=None, course=course, shares=shares)
 
 
 def _idle_nodes(rng: np.random.Generator, per_node: Sequence[int]) -> list[float]:
@@ -442,21 +416,17 @@ def _half(rng: np.random.Generator, per_node: Sequence[int]) -> list[float]:
 
 # how GPUs take part: {name: share of the work of each GPU, of the GPUs on each node}; GPUs of all
 # nodes in a row
-SHARING: Mapping[str, Callable[[np.random.Generator, Sequence[int]], list[float]]] = (
-    MappingProxyType(
-        {
-            "all": lambda rng, per_node: [1.0] * sum(per_node),
-            "none": lambda rng, per_node: [0.0] * sum(per_node),
-            "one": _one,
-            "but_one": _but_one,
-            "half": _half,
-            "imbalanced": lambda rng, per_node: [1.0, *rng.uniform(0.10, 0.40, sum(per_node) - 1)],
-            "uneven": lambda rng, per_node: [1.0, *rng.uniform(0.62, 0.95, sum(per_node) - 1)],
-            "idle_nodes": _idle_nodes,
-            "uneven_nodes": _uneven_nodes,
-        }
-    )
-)
+SHARING: Mapping[str, Callable[[np.random.Generator, Sequence[int]], list[float]]] = {
+    "all": lambda rng, per_node: [1.0] * sum(per_node),
+    "none": lambda rng, per_node: [0.0] * sum(per_node),
+    "one": _one,
+    "but_one": _but_one,
+    "half": _half,
+    "imbalanced": lambda rng, per_node: [1.0, *rng.uniform(0.10, 0.40, sum(per_node) - 1)],
+    "uneven": lambda rng, per_node: [1.0, *rng.uniform(0.62, 0.95, sum(per_node) - 1)],
+    "idle_nodes": _idle_nodes,
+    "uneven_nodes": _uneven_nodes,
+}
 
 _SIZES = ((0, 0.12), (1, 0.68), (2, 0.12), (4, 0.08))
 _ONE_NODE = ((1, 1.0),)

@@ -11,7 +11,7 @@ import polars as pl
 from tachograph.annexes.lab.simulate import accounting
 from tachograph.annexes.lab.simulate.hosts import write_hosts
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
-from tachograph.annexes.lab.simulate.samples import allocations_of, by_gpu
+from tachograph.annexes.lab.simulate.samples import Occupancy
 from tachograph.annexes.lab.simulate.telemetry import write_telemetry
 from tachograph.annexes.lab.simulate.truth import (
     CLASSES_FILE,
@@ -100,17 +100,14 @@ def _simulate(
     for part in ("telemetry", "accounting", "allocations", "truth"):
         (root / part).mkdir(parents=True, exist_ok=True)
     runs = place_runs(plan, sample_requests(plan))
-    allocations = allocations_of(runs)
-    held = by_gpu(allocations)
-    files, rows, sums, log = write_telemetry(
-        plan, root / "telemetry", runs, allocations, held, progress, take=take
-    )
+    held = Occupancy.of(runs)
+    files, rows, sums, log = write_telemetry(plan, root / "telemetry", held, progress, take=take)
     hosts: list[Path] = []
     if plan.hosts:
-        hosts, of_hosts = write_hosts(plan, root / "telemetry", runs, allocations, held, take=take)
+        hosts, of_hosts = write_hosts(plan, root / "telemetry", held, take=take)
         of_hosts.write_parquet(root / "truth" / "hosts.parquet")
     defects = log.frame()
-    gpus = gpus_frame(plan, runs, allocations, sums, defects)
+    gpus = gpus_frame(plan, held, sums, defects)
     jobs = jobs_frame(plan, runs, gpus)
     cluster = SimulatedCluster(plan, root, tuple(files), rows, jobs, gpus, defects, tuple(hosts))
     accounting.write_accounting(plan, cluster.accounting, runs)

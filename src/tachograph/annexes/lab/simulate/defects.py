@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulatedNode, SimulationPlan
 from tachograph.annexes.lab.simulate.samples import F64, I64, Array
-from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.catalog.tables import TIME
 
 
@@ -31,20 +30,18 @@ class DefectKind(StrEnum):
     MISSING_COUNTER = "missing_counter"  # the counter is not measured on these nodes
 
 
-# how often in a node and day; each kind occurs at least once in a plan
-_RATES: Mapping[DefectKind, float] = MappingProxyType(
-    {
-        DefectKind.GAP: 0.10,
-        DefectKind.DUPLICATE: 0.06,
-        DefectKind.DUPLICATE_NULLS: 0.06,
-        DefectKind.OUT_OF_ORDER: 0.06,
-        DefectKind.ENERGY_RESET: 0.04,
-        DefectKind.SENTINEL: 0.08,
-        DefectKind.UTIL_OVERFLOW: 0.04,
-        DefectKind.SM_OVER_ONE: 0.04,
-        DefectKind.CLOCK_SKEW: 0.03,
-    }
-)
+# {kind: (how often in a node and day, least and most seconds)}; each occurs at least once in a plan
+_PLANTED: Mapping[DefectKind, tuple[float, tuple[int, int]]] = {
+    DefectKind.GAP: (0.10, (300, 5400)),
+    DefectKind.DUPLICATE: (0.06, (120, 1200)),
+    DefectKind.DUPLICATE_NULLS: (0.06, (120, 1200)),
+    DefectKind.OUT_OF_ORDER: (0.06, (300, 3600)),
+    DefectKind.ENERGY_RESET: (0.04, (0, 0)),
+    DefectKind.SENTINEL: (0.08, (30, 900)),
+    DefectKind.UTIL_OVERFLOW: (0.04, (30, 300)),
+    DefectKind.SM_OVER_ONE: (0.04, (30, 300)),
+    DefectKind.CLOCK_SKEW: (0.03, (1800, 6000)),
+}
 _OF_WHOLE_NODE = frozenset(
     {DefectKind.GAP, DefectKind.DUPLICATE, DefectKind.DUPLICATE_NULLS, DefectKind.CLOCK_SKEW}
 )
@@ -52,35 +49,20 @@ _ROWS_CHANGE = frozenset(
     {DefectKind.GAP, DefectKind.DUPLICATE, DefectKind.DUPLICATE_NULLS, DefectKind.OUT_OF_ORDER}
 )
 _VALUES_CHANGE = frozenset({DefectKind.SENTINEL, DefectKind.UTIL_OVERFLOW, DefectKind.SM_OVER_ONE})
-_LENGTH_S: Mapping[DefectKind, tuple[int, int]] = MappingProxyType(
-    {
-        DefectKind.GAP: (300, 5400),
-        DefectKind.DUPLICATE: (120, 1200),
-        DefectKind.DUPLICATE_NULLS: (120, 1200),
-        DefectKind.OUT_OF_ORDER: (300, 3600),
-        DefectKind.ENERGY_RESET: (0, 0),
-        DefectKind.SENTINEL: (30, 900),
-        DefectKind.UTIL_OVERFLOW: (30, 300),
-        DefectKind.SM_OVER_ONE: (30, 300),
-        DefectKind.CLOCK_SKEW: (1800, 6000),
-    }
-)
 _SLOT_S = 7200  # windows lie within two-hour slots, one to a slot of a node: they never overlap
 INT32_MARK, INT64_MARK, FP64_MARK = 2147483632, 9223372036854775792, 140737488355328.0
 UTIL_OVERFLOW, SM_OVER_ONE = 4294967295, 1.2
 
-DEFECT_SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(
-    {
-        "kind": pl.String(),
-        "node": pl.String(),
-        "gpu": pl.Int16(),
-        "column": pl.String(),
-        "start": TIME,
-        "end": TIME,
-        "value": pl.Float64(),
-        "samples": pl.Int64(),
-    }
-)
+_LOGGED = {
+    "kind": pl.String,
+    "node": pl.String,
+    "gpu": pl.Int16,
+    "column": pl.String,
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "value": pl.Float64,
+    "samples": pl.Int64,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +83,7 @@ class TelemetryDefect:
 class DefectLog:
     """Log of defects: one row each, with the number and true times of its samples."""
 
-    rows: list[
-        tuple[str, str, int | None, str | None, int | None, int | None, float | None, int]
-    ] = field(default_factory=list)
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
 
     def note(self, defect: TelemetryDefect, node: SimulatedNode, times: I64, samples: int) -> None:
         """Add a row; `times` are the true times (ns) of the samples it touched."""
@@ -125,16 +105,9 @@ class DefectLog:
 
     def frame(self) -> pl.DataFrame:
         """Return the log as a table: one row per defect, ordered by node and time."""
-        frame = pl.DataFrame(
-            self.rows,
-            schema=dict(DEFECT_SCHEMA) | {"start": pl.Int64(), "end": pl.Int64()},
-            orient="row",
-        )
-        times = [
-            pl.col(name).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
-            for name in ("start", "end")
-        ]
-        return frame.with_columns(times).sort("node", "start", "gpu", "kind", nulls_last=True)
+        times = pl.col("start", "end").cast(TIME)
+        frame = pl.DataFrame(self.rows, schema=_LOGGED, orient="row").with_columns(times)
+        return frame.sort("node", "start", "gpu", "kind", nulls_last=True)
 
 
 def sample_defects(
@@ -147,7 +120,7 @@ def sample_defects(
     node_days = len(nodes) * plan.days
     slots = 86400 // _SLOT_S
     kinds: list[DefectKind] = []
-    for kind, rate in _RATES.items():
+    for kind, (rate, _) in _PLANTED.items():
         kinds += [kind] * max(1, int(rng.poisson(rate * node_days)))
     cells = rng.choice(node_days * slots, min(len(kinds), node_days * slots), replace=False)
     drawn: dict[tuple[int, int], list[TelemetryDefect]] = {}
@@ -178,7 +151,7 @@ def _draw_one(
 ) -> TelemetryDefect | None:
     group = plan.groups[node.group]
     there = measured(plan, group)
-    least, most = _LENGTH_S[kind]
+    _, (least, most) = _PLANTED[kind]
     length = int(rng.integers(least, most + 1))
     begin = plan.start_s + 86400 * day + slot_s + int(rng.integers(60, _SLOT_S - length - 60))
     gpu = None if kind in _OF_WHOLE_NODE else int(rng.integers(group.gpus))
@@ -276,9 +249,9 @@ def _apply_resets(
     clean_last = energy[:, -1].astype(np.float64)
     for gpu in range(block.gpus):
         mine = [
-            each
-            for each in block.defects
-            if each.kind is DefectKind.ENERGY_RESET and each.gpu == gpu
+            defect
+            for defect in block.defects
+            if defect.kind is DefectKind.ENERGY_RESET and defect.gpu == gpu
         ]
         clean = energy[gpu].copy() if mine else energy[gpu]
         if resets.offset[gpu]:
@@ -360,5 +333,5 @@ def missing_counters(plan: SimulationPlan, nodes: Sequence[SimulatedNode]) -> li
         TelemetryDefect(DefectKind.MISSING_COUNTER, node.index, 0, None, name, begin, end, None)
         for node in nodes
         for name in plan.groups[node.group].lacks
-        if name in plan.counters and name in COUNTERS_BY_NAME
+        if name in plan.counters
     ]

@@ -6,11 +6,9 @@ busy-waiting ones: such a process spins on its CPUs, without network traffic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import polars as pl
@@ -23,125 +21,46 @@ from tachograph.annexes.lab.simulate.samples import (
     F64,
     I64,
     ActivityTimeline,
-    SimulatedAllocation,
-    timelines,
+    Occupancy,
 )
-from tachograph.annexes.lab.simulate.workload import SimulatedRun
 from tachograph.catalog.tables import TIME
 
 Flags = NDArray[np.bool_]
 INTERVAL_S = 60
 CPUS = 64
 NETWORK_PACKET, CACHE_LINE = 4096.0, 64.0  # bytes
-# CPU times as shares of all CPUs, load in runnable tasks, the rest per second
-COUNTED = (
-    *("user", "nice", "system", "iowait", "load"),
-    *("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "read_bytes", "write_bytes", "l1", "llc"),
-)
-_PLACE: Mapping[str, int] = MappingProxyType({name: place for place, name in enumerate(COUNTED)})
-# of a node on which nothing runs: its daemons
-QUIET: Mapping[str, float] = MappingProxyType(
-    {
-        "user": 0.0012,
-        "nice": 0.0001,
-        "system": 0.0010,
-        "iowait": 0.0001,
-        "load": 0.12,
-        "rx_bytes": 2.4e3,
-        "tx_bytes": 1.9e3,
-        "rx_packets": 14.0,
-        "tx_packets": 11.0,
-        "read_bytes": 40.0,
-        "write_bytes": 25.0,
-        "l1": 1.1e5,
-        "llc": 6.0e3,
-    }
-)
+# {what is counted: (LDMS column, growth on a node on which only daemons run)}: CPU times as shares
+# of all CPUs, load in runnable tasks, the rest per second
+_COUNTERS: Mapping[str, tuple[str, float]] = {
+    "user": ("procstat_user", 0.0012),
+    "nice": ("procstat_nice", 0.0001),
+    "system": ("procstat_sys", 0.0010),
+    "iowait": ("procstat_iowait", 0.0001),
+    "load": ("loadavg_load1min", 0.12),
+    "rx_bytes": ("rx_bytes#hsn0", 2.4e3),
+    "tx_bytes": ("tx_bytes#hsn0", 1.9e3),
+    "rx_packets": ("rx_packets#hsn0", 14.0),
+    "tx_packets": ("tx_packets#hsn0", 11.0),
+    "read_bytes": ("client.lstats.read_bytes#llite.scratch", 40.0),
+    "write_bytes": ("client.lstats.write_bytes#llite.scratch", 25.0),
+    "l1": ("PAPI_L1_DCM", 1.1e5),
+    "llc": ("PAPI_L3_TCM", 6.0e3),
+}
+COUNTED = tuple(_COUNTERS)
+QUIET = [growth for _, growth in _COUNTERS.values()]
 _PIPES = ("fp64", "fp32", "fp16", "hmma", "imma", "dfma")
-_JIFFIES = ("user", "nice", "system", "iowait")
-_COLUMNS: Mapping[str, str] = MappingProxyType(
-    {
-        "user": "procstat_user",
-        "nice": "procstat_nice",
-        "system": "procstat_sys",
-        "iowait": "procstat_iowait",
-        "load": "loadavg_load1min",
-        "rx_bytes": "rx_bytes#hsn0",
-        "tx_bytes": "tx_bytes#hsn0",
-        "rx_packets": "rx_packets#hsn0",
-        "tx_packets": "tx_packets#hsn0",
-        "read_bytes": "client.lstats.read_bytes#llite.scratch",
-        "write_bytes": "client.lstats.write_bytes#llite.scratch",
-        "l1": "PAPI_L1_DCM",
-        "llc": "PAPI_L3_TCM",
-    }
-)
+_JIFFIES = COUNTED[:4]
 _IDLE_COLUMN = "procstat_idle"
-_OF_PAPI = ("l1", "llc")
 # how often in a node and day, and how long in samples
 _GAPS, _GAP_SAMPLES, _REBOOTS, _LOST = 0.15, (5, 90), 0.05, 0.002
 _LACKING = 0.04  # share of nodes without cache counters, and without any
-DEFECTS: Mapping[str, pl.DataType] = MappingProxyType(
-    {"kind": pl.String(), "node": pl.String(), "start": TIME, "end": TIME}
-)
-
-
-@dataclass(frozen=True, slots=True)
-class HostDay:
-    """Host samples of some nodes on one day in LDMS format; `part` numbers the nodes."""
-
-    part: int
-    day: int
-    frame: pl.DataFrame
-    defects: pl.DataFrame
-
-    def name(self, plan: SimulationPlan) -> str:
-        """File name."""
-        return f"hosts-{plan.start + timedelta(days=self.day):%Y-%m-%d}-{self.part:03d}.parquet"
-
-
-def host_days(
-    plan: SimulationPlan,
-    runs: Sequence[SimulatedRun],
-    allocations: Sequence[SimulatedAllocation],
-    held: Mapping[tuple[int, int], list[int]],
-) -> Iterator[HostDay]:
-    """Yield host samples day by day, some nodes at a time; `held`: `timeline.by_gpu`."""
-    nodes = plan.nodes()
-    lacking = _lacking(plan)
-    wide = np.array([len(runs[row.run].places) > 1 for row in allocations] + [False])
-    step = max(1, plan.rows_per_file // (plan.seconds // INTERVAL_S))
-    for part, at in enumerate(range(0, len(nodes), step)):
-        made = [
-            _of_node(
-                plan,
-                node,
-                timelines(plan, node, runs, allocations, held),
-                wide,
-                lacking.get(node.index),
-            )
-            for node in nodes[at : at + step]
-        ]
-        frame, defects = (
-            pl.concat([each[0] for each in made]),
-            pl.concat([each[1] for each in made]),
-        )
-        for day in range(plan.days):
-            begin = pl.lit(plan.start + timedelta(days=day), dtype=TIME)
-            end = begin + pl.duration(days=1)
-            of_day = frame.filter(
-                (pl.col("ts_ns") >= begin.dt.epoch("ns")) & (pl.col("ts_ns") < end.dt.epoch("ns"))
-            )
-            noted = defects.filter((pl.col("start") >= begin) & (pl.col("start") < end))
-            yield HostDay(part, day, of_day, noted)
+DEFECTS = {"kind": pl.String(), "node": pl.String(), "start": TIME, "end": TIME}
 
 
 def write_hosts(
     plan: SimulationPlan,
     folder: Path,
-    runs: Sequence[SimulatedRun],
-    allocations: Sequence[SimulatedAllocation],
-    held: Mapping[tuple[int, int], list[int]],
+    held: Occupancy,
     *,
     take: Callable[[Path], None] | None = None,
 ) -> tuple[list[Path], pl.DataFrame]:
@@ -150,14 +69,29 @@ def write_hosts(
     `take` is called with each file, which is then not returned.
     """
     files, defects = list[Path](), [pl.DataFrame(schema=DEFECTS)]
-    for day in host_days(plan, runs, allocations, held):
-        file = folder / day.name(plan)
-        day.frame.write_parquet(file, compression="zstd", compression_level=1, statistics=False)
-        if take is None:
-            files.append(file)
-        else:
-            take(file)
-        defects.append(day.defects)
+    nodes = plan.nodes()
+    lacking = _lacking(plan)
+    wide = np.array([len(held.runs[row.run].places) > 1 for row in held.allocations] + [False])
+    step = max(1, plan.rows_per_file // (plan.seconds // INTERVAL_S))
+    for part, at in enumerate(range(0, len(nodes), step)):
+        of_nodes = []
+        for node in nodes[at : at + step]:
+            lines = held.timelines(plan, node)
+            of_nodes.append(_of_node(plan, node, lines, wide, lacking.get(node.index)))
+        samples = pl.concat([frame for frame, _ in of_nodes])
+        planted = pl.concat([noted for _, noted in of_nodes])
+        defects.append(planted.sort(pl.col("start").dt.date(), maintain_order=True))
+        for day in range(plan.days):
+            begin_ns = (plan.start_s + 86400 * day) * 10**9
+            of_day = pl.col("ts_ns").is_between(begin_ns, begin_ns + 86400 * 10**9, closed="left")
+            file = folder / f"hosts-{plan.start + timedelta(days=day):%Y-%m-%d}-{part:03d}.parquet"
+            samples.filter(of_day).write_parquet(
+                file, compression="zstd", compression_level=1, statistics=False
+            )
+            if take is None:
+                files.append(file)
+            else:
+                take(file)
     return sorted(files), pl.concat(defects)
 
 
@@ -186,28 +120,24 @@ def _of_node(
     seconds = _times(plan, rng)
     elapsed = np.diff(seconds, prepend=seconds[0] - INTERVAL_S)
     grown = _grown(lines, wide, np.append(seconds[0] - INTERVAL_S, seconds))
-    grown += np.outer(elapsed, [QUIET[name] for name in COUNTED])
+    grown += np.outer(elapsed, QUIET)
     grown *= np.exp(rng.normal(0.0, 0.12, grown.shape))
-    load = grown[:, _PLACE["load"]] / elapsed
+    load = grown[:, COUNTED.index("load")] / elapsed
     busy = grown[:, : len(_JIFFIES)]
     busy *= np.minimum(1.0, 0.99 * elapsed / np.maximum(busy.sum(axis=1), 1e-9))[:, None]
     idle = elapsed - busy.sum(axis=1)
     kept, reboot, defects = _defects(plan, node, seconds, rng, lacks)
     total = _counted(np.column_stack([grown, idle]), reboot, rng)
-    jiffies = [*(_PLACE[name] for name in _JIFFIES), len(COUNTED)]
-    total[:, jiffies] *= 100.0 * CPUS
+    total[:, [*range(len(_JIFFIES)), len(COUNTED)]] *= 100.0 * CPUS
     whole = np.floor(total[kept]).astype(np.int64)
-    columns = {_COLUMNS[name]: pl.Series(whole[:, _PLACE[name]]) for name in COUNTED}
-    columns[_COLUMNS["load"]] = pl.Series(np.round(100 * load[kept]).astype(np.int64))
-    for name in _OF_PAPI if lacks == "no_cache_counters" else ():
-        columns[_COLUMNS[name]] = pl.repeat(None, len(whole), dtype=pl.Int64, eager=True)
+    whole[:, COUNTED.index("load")] = np.round(100 * load[kept])
+    names = [column for column, _ in _COUNTERS.values()]
+    frame = pl.DataFrame(whole, schema=[*names, _IDLE_COLUMN])
+    if lacks == "no_cache_counters":
+        frame = frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in names[-2:])
     stamps = np.round((seconds[kept] + plan.start_s) * 1e6).astype(np.int64) * 1000
-    keys = {
-        "ProducerName": pl.repeat(node.name, len(whole), eager=True),
-        "ts_ns": pl.Series(stamps),
-    }
-    return pl.DataFrame(
-        {**keys, **columns, _IDLE_COLUMN: pl.Series(whole[:, len(COUNTED)])}
+    return frame.select(
+        pl.lit(node.name).alias("ProducerName"), pl.Series("ts_ns", stamps), pl.all()
     ), defects
 
 
@@ -227,12 +157,9 @@ def _grown(lines: Sequence[ActivityTimeline], wide: Flags, edges: F64) -> F64:
         rates = _rates(line.level, wide[line.allocation]) / [
             len(lines) if name in _JIFFIES else 1.0 for name in COUNTED
         ]
-        period = np.where(
-            line.level[:, COLUMN["period_s"]] > 0, line.level[:, COLUMN["period_s"]], 1.0
-        ).astype(float)
-        duty = np.where(
-            line.level[:, COLUMN["period_s"]] > 0, line.level[:, COLUMN["duty"]], 1.0
-        ).astype(float)
+        periods, duties = line.level[:, COLUMN["period_s"]], line.level[:, COLUMN["duty"]]
+        period = np.where(periods > 0, periods, 1.0).astype(float)
+        duty = np.where(periods > 0, duties, 1.0).astype(float)
         origin, begin = line.origin_s.astype(float), line.begin_s.astype(float)
         start = _worked(begin - origin, period, duty)
         lasted = _worked(np.append(begin[1:], begin[-1]) - origin, period, duty) - start
@@ -325,4 +252,4 @@ def _defects(
         begin = plan.start + timedelta(seconds=float(seconds[first]))
         end = plan.start + timedelta(seconds=float(seconds[last]))
         rows.append((kind, node.name, begin, end))
-    return np.flatnonzero(~missing), reboot, pl.DataFrame(rows, schema=dict(DEFECTS), orient="row")
+    return np.flatnonzero(~missing), reboot, pl.DataFrame(rows, schema=DEFECTS, orient="row")

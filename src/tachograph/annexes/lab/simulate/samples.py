@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,70 +39,64 @@ class ActivityTimeline:
     allocation: NDArray[np.int64]
 
 
-def allocations_of(runs: Sequence[SimulatedRun]) -> list[SimulatedAllocation]:
-    """Return one row per run and GPU it held, in order of run and slot."""
-    rows: list[SimulatedAllocation] = []
-    for number, run in enumerate(runs):
-        if run.start_s is None or run.end_s is None:
-            continue
-        slot = 0
-        for node, gpus in run.places:
-            for gpu in gpus:
-                rows.append(SimulatedAllocation(number, slot, node, gpu, run.start_s, run.end_s))
-                slot += 1
-    return rows
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """The runs of a plan and the GPUs they held, in order of run and slot.
 
+    `of_gpu`: {(node, gpu): numbers of its allocations in order of start}.
+    """
 
-def by_gpu(allocations: Sequence[SimulatedAllocation]) -> dict[tuple[int, int], list[int]]:
-    """Return {(node, gpu): allocation numbers in order of start}."""
-    found: dict[tuple[int, int], list[int]] = {}
-    for number, row in enumerate(allocations):
-        found.setdefault((row.node, row.gpu), []).append(number)
-    for numbers in found.values():
-        numbers.sort(key=lambda number: allocations[number].start_s)
-    return found
+    runs: Sequence[SimulatedRun]
+    allocations: Sequence[SimulatedAllocation]
+    of_gpu: Mapping[tuple[int, int], Sequence[int]]
 
+    @classmethod
+    def of(cls, runs: Sequence[SimulatedRun]) -> Occupancy:
+        """The occupancy by these runs."""
+        allocations: list[SimulatedAllocation] = []
+        of_gpu: dict[tuple[int, int], list[int]] = {}
+        for number, run in enumerate(runs):
+            if run.start_s is None or run.end_s is None:
+                continue
+            units = [(node, gpu) for node, gpus in run.places for gpu in gpus]
+            for slot, unit in enumerate(units):
+                of_gpu.setdefault(unit, []).append(len(allocations))
+                allocations.append(SimulatedAllocation(number, slot, *unit, run.start_s, run.end_s))
+        for numbers in of_gpu.values():
+            numbers.sort(key=lambda number: allocations[number].start_s)
+        return cls(runs, allocations, of_gpu)
 
-def timelines(
-    plan: SimulationPlan,
-    node: SimulatedNode,
-    runs: Sequence[SimulatedRun],
-    allocations: Sequence[SimulatedAllocation],
-    held: Mapping[tuple[int, int], list[int]],
-) -> list[ActivityTimeline]:
-    """Return the timeline of each GPU of `node`, over the whole plan."""
-    gpus = range(plan.groups[node.group].gpus)
-    return [_timeline(runs, allocations, held.get((node.index, gpu), [])) for gpu in gpus]
+    def timelines(self, plan: SimulationPlan, node: SimulatedNode) -> list[ActivityTimeline]:
+        """Return the timeline of each GPU of a node, over the whole plan."""
+        gpus = range(plan.groups[node.group].gpus)
+        return [self._timeline(self.of_gpu.get((node.index, gpu), [])) for gpu in gpus]
 
-
-def _timeline(
-    runs: Sequence[SimulatedRun], allocations: Sequence[SimulatedAllocation], numbers: list[int]
-) -> ActivityTimeline:
-    begins: list[int] = [0]
-    origins: list[int] = [0]
-    levels: list[ActivityLevel] = [IDLE]
-    owners: list[int] = [-1]
-    for number in numbers:
-        row = allocations[number]
-        run = runs[row.run]
-        if run.behaviour is None:
-            continue
-        if begins[-1] == row.start_s:  # the GPU was handed over at once: nothing between
-            for each in (begins, origins, levels, owners):
-                each.pop()
-        for phase in run.behaviour.phases(row.slot, run.gpus):
-            begins.append(row.start_s + phase.begin_s)
-            levels.append(phase.level)
-            origins.append(row.start_s)
-            owners.append(number)
-        begins.append(row.end_s)
-        levels.append(IDLE)
-        origins.append(0)
-        owners.append(-1)
-    level = np.array(
-        [(*level, level.heat, level.mean_factor) for level in levels], dtype=np.float32
-    )
-    return ActivityTimeline(np.array(begins), np.array(origins), level, np.array(owners))
+    def _timeline(self, numbers: Sequence[int]) -> ActivityTimeline:
+        begins: list[int] = [0]
+        origins: list[int] = [0]
+        levels: list[ActivityLevel] = [IDLE]
+        owners: list[int] = [-1]
+        for number in numbers:
+            row = self.allocations[number]
+            run = self.runs[row.run]
+            if run.behaviour is None:
+                continue
+            if begins[-1] == row.start_s:  # the GPU was handed over at once: nothing between
+                for column in (begins, origins, levels, owners):
+                    column.pop()
+            for phase in run.behaviour.phases(row.slot, run.gpus):
+                begins.append(row.start_s + phase.begin_s)
+                levels.append(phase.level)
+                origins.append(row.start_s)
+                owners.append(number)
+            begins.append(row.end_s)
+            levels.append(IDLE)
+            origins.append(0)
+            owners.append(-1)
+        level = np.array(
+            [(*level, level.heat, level.mean_factor) for level in levels], dtype=np.float32
+        )
+        return ActivityTimeline(np.array(begins), np.array(origins), level, np.array(owners))
 
 
 Array = NDArray[np.generic]
@@ -114,31 +107,27 @@ I64 = NDArray[np.int64]
 WARMING_S = 80.0  # time constant of a GPU's temperature
 ROOM_C, RISE_C = 27.0, 46.0  # temperature without power, and its rise at full power
 _MICRO, _MILLI = np.float32(1e6), np.float32(1e3)
-_FRACTIONS = ("sm_active", "sm_occupancy", "fp64_active", "fp32_active", "fp16_active")
-_TENSOR = ("tensor_hmma_active", "tensor_imma_active", "tensor_dfma_active")
-_LEVEL_OF: Mapping[str, str] = MappingProxyType(
-    {
-        "sm_active": "sm",
-        "sm_occupancy": "occupancy",
-        "fp64_active": "fp64",
-        "fp32_active": "fp32",
-        "fp16_active": "fp16",
-        "tensor_hmma_active": "hmma",
-        "tensor_imma_active": "imma",
-        "tensor_dfma_active": "dfma",
-    }
-)
-DTYPES: Mapping[str, type[np.generic]] = MappingProxyType(
-    {
-        "gpu_util": np.uint32,
-        "mem_copy_util": np.int32,
-        "hbm_used_mib": np.int32,
-        "hbm_free_mib": np.int32,
-        "energy_j": np.int64,
-        "gpu_temp_c": np.int32,
-        "mem_temp_c": np.int32,
-    }
-)  # float32 otherwise
+# {counter: column of the level that it follows}
+_LEVEL_OF: Mapping[str, str] = {
+    "sm_active": "sm",
+    "sm_occupancy": "occupancy",
+    "fp64_active": "fp64",
+    "fp32_active": "fp32",
+    "fp16_active": "fp16",
+    "tensor_hmma_active": "hmma",
+    "tensor_imma_active": "imma",
+    "tensor_dfma_active": "dfma",
+}
+_TENSOR = [COLUMN[name] for name in ("hmma", "imma", "dfma")]
+DTYPES: Mapping[str, type[np.generic]] = {
+    "gpu_util": np.uint32,
+    "mem_copy_util": np.int32,
+    "hbm_used_mib": np.int32,
+    "hbm_free_mib": np.int32,
+    "energy_j": np.int64,
+    "gpu_temp_c": np.int32,
+    "mem_temp_c": np.int32,
+}  # float32 otherwise
 SUMMED = (
     "gpu_util",
     "sm_active",
@@ -287,16 +276,11 @@ def _fill_activity(segments: Segments, active: F32, other: F32, out: Mapping[str
     _put(out, "gpu_util", np.rint(segments.spread(util * 100) * active))
     if "gr_engine_active" in out:
         _put(out, "gr_engine_active", segments.spread(util * np.float32(0.995)) * active)
-    for name in (*_FRACTIONS, *_TENSOR):
-        if name in out:
-            _scaled(segments, segments.level[:, COLUMN[_LEVEL_OF[name]]], active, out[name])
+    for counter, name in _LEVEL_OF.items():
+        if counter in out:
+            _scaled(segments, segments.level[:, COLUMN[name]], active, out[counter])
     if "tensor_active" in out:
-        _scaled(
-            segments,
-            segments.level[:, [COLUMN[_LEVEL_OF[name]] for name in _TENSOR]].sum(1),
-            active,
-            out["tensor_active"],
-        )
+        _scaled(segments, segments.level[:, _TENSOR].sum(1), active, out["tensor_active"])
     if "dram_active" in out or "mem_copy_util" in out:
         dram = segments.spread(segments.level[:, COLUMN["dram"]])
         dram *= active
@@ -372,16 +356,10 @@ def _temperatures(plan: SimulationPlan, segments: Segments, settled: F64, state:
     steps = int(8 * WARMING_S / plan.interval_s) + 2
     lag = np.exp(-np.arange(steps) * plan.interval_s / WARMING_S).astype(np.float32)
     warm = segments.spread(settled)
-    for number in range(segments.first.size):
-        gpu, first, count = (
-            int(segments.gpu[number]),
-            int(segments.first[number]),
-            int(segments.count[number]),
-        )
-        apart = state.temperature_c[gpu] - float(settled[number])
+    rows = zip(segments.gpu, segments.first, segments.count, settled, strict=True)
+    for gpu, first, count, settled_c in rows:
+        apart = state.temperature_c[gpu] - settled_c
         length = min(count, steps)
         warm[first : first + length] += np.float32(apart) * lag[:length]
-        state.temperature_c[gpu] = float(settled[number]) + apart * float(
-            lag[min(count, steps - 1)]
-        )
+        state.temperature_c[gpu] = settled_c + apart * float(lag[min(count, steps - 1)])
     return warm

@@ -24,14 +24,12 @@ from tachograph.annexes.lab.simulate.samples import (
     ActivityTimeline,
     Array,
     NodeState,
-    SimulatedAllocation,
+    Occupancy,
     cut_segments,
     fill_values,
     sample_times,
-    timelines,
 )
 from tachograph.annexes.lab.simulate.truth import TruthSums
-from tachograph.annexes.lab.simulate.workload import SimulatedRun
 from tachograph.catalog.counters import COUNTERS_BY_NAME, LDMS_PREFIX
 
 Progress = Callable[[int, int], None]  # samples done, samples in all
@@ -46,16 +44,6 @@ class NodeTelemetry:
     lines: list[ActivityTimeline]
     state: NodeState
     resets: CounterResets
-
-    @classmethod
-    def first(
-        cls, plan: SimulationPlan, node: SimulatedNode, lines: list[ActivityTimeline]
-    ) -> NodeTelemetry:
-        """The node before its first day."""
-        group = plan.groups[node.group]
-        return cls(
-            node, lines, NodeState.first(plan, node.index, group), CounterResets.none(group.gpus)
-        )
 
 
 def column_name(counter: str) -> str:
@@ -82,9 +70,7 @@ def parts_of_nodes(
 def write_telemetry(
     plan: SimulationPlan,
     folder: Path,
-    runs: Sequence[SimulatedRun],
-    allocations: Sequence[SimulatedAllocation],
-    held: Mapping[tuple[int, int], list[int]],
+    held: Occupancy,
     progress: Progress | None,
     parts: Collection[int] | None = None,
     *,
@@ -99,7 +85,7 @@ def write_telemetry(
     folder.mkdir(parents=True, exist_ok=True)
     nodes = plan.nodes()
     drawn = faults.sample_defects(plan, nodes)
-    log, sums = DefectLog(), TruthSums.none(len(allocations))
+    log, sums = DefectLog(), TruthSums.none(len(held.allocations))
     files: list[Path] = []
     rows, done = 0, 0
     divided = parts_of_nodes(plan, nodes)
@@ -108,7 +94,12 @@ def write_telemetry(
             continue
         gpus = plan.groups[part[0].group].gpus
         sources = [
-            NodeTelemetry.first(plan, node, timelines(plan, node, runs, allocations, held))
+            NodeTelemetry(
+                node,
+                held.timelines(plan, node),
+                NodeState.first(plan, node.index, plan.groups[node.group]),
+                CounterResets.none(gpus),
+            )
             for node in part
         ]
         for day in range(plan.days):

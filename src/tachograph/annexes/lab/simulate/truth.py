@@ -9,6 +9,7 @@ so near a threshold that sample noise decides, the truth is null.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +23,13 @@ from tachograph.annexes.lab.simulate.behaviours import JOB_KINDS, ActivityLevel,
 from tachograph.annexes.lab.simulate.defects import measured
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.samples import (
+    COLUMN,
     F64,
     I64,
     SUMMED,
     Array,
+    Occupancy,
     Segments,
-    SimulatedAllocation,
 )
 from tachograph.annexes.lab.simulate.workload import SimulatedRequest, SimulatedRun
 from tachograph.catalog.tables import TIME
@@ -52,10 +54,15 @@ class TruthSums:
     @classmethod
     def none(cls, allocations: int) -> TruthSums:
         """Nothing summed yet."""
-        flat = [np.zeros(allocations) for _ in range(4)]
-        flat[2][:] = np.nan
-        flat[3][:] = np.nan
-        return cls(np.zeros(allocations, np.int64), np.zeros((allocations, len(SUMMED))), *flat)
+        zeros, unknown = np.zeros(allocations), np.full(allocations, np.nan)
+        return cls(
+            samples=np.zeros(allocations, np.int64),
+            total=np.zeros((allocations, len(SUMMED))),
+            util_max=zeros,
+            hbm_max=zeros.copy(),
+            energy_first=unknown,
+            energy_last=unknown.copy(),
+        )
 
     def add(self, segments: Segments, times: I64, out: Mapping[str, Array]) -> None:
         """Add the samples of a node and day, in order of days."""
@@ -81,11 +88,7 @@ class TruthSums:
 
 
 def gpus_frame(
-    plan: SimulationPlan,
-    runs: Sequence[SimulatedRun],
-    allocations: Sequence[SimulatedAllocation],
-    sums: TruthSums,
-    defects: pl.DataFrame,
+    plan: SimulationPlan, held: Occupancy, sums: TruthSums, defects: pl.DataFrame
 ) -> pl.DataFrame:
     """Return one row per (run, node, gpu): means before defects; null without samples.
 
@@ -93,6 +96,7 @@ def gpus_frame(
     hbm_used_mib_max, energy_counter_j (last minus first sample), defects.
     """
     names = [node.name for node in plan.nodes()]
+    runs, allocations = held.runs, held.allocations
     there = sums.samples > 0
     count = np.where(there, sums.samples, 1)
     columns: dict[str, object] = {
@@ -239,15 +243,8 @@ def _expected(plan: SimulationPlan, run: SimulatedRun) -> float | None:
     """Mean utilisation by design over all GPUs and the recorded run time."""
     if run.behaviour is None or run.start_s is None or run.end_s is None or not run.gpus:
         return None
-    length = min(run.end_s, plan.seconds) - run.start_s
-    total = 0.0
-    for slot in range(run.gpus):
-        phases = run.behaviour.phases(slot, run.gpus)
-        ends = [phase.begin_s for phase in phases[1:]] + [length]
-        for phase, end in zip(phases, ends, strict=True):
-            seconds = max(0, min(end, length) - phase.begin_s)
-            total += phase.level.util * phase.level.mean_factor * seconds
-    return total / max(1, length) / run.gpus
+    lines = [run.behaviour.phases(slot, run.gpus) for slot in range(run.gpus)]
+    return mean_util(lines, min(run.end_s, plan.seconds) - run.start_s)
 
 
 def _touching(gpus: pl.DataFrame, defects: pl.DataFrame) -> pl.Series:
@@ -301,7 +298,6 @@ RATIO_MARGIN = 0.03  # of TWICE, likewise
 CLASSES = ("job_hang", "job_hang_host", "cold_start", "stall", "idle_nodes", "idle_gpus", "stable")
 CLASSES_FILE = "classes.parquet"  # in the folder of the truth
 _STEP_S = 10  # of the design, in which periods are seen
-_OVER = frozenset({"RUNNING", "PENDING"})
 CLASS_TRUTH_SCHEMA = {
     "job_id": pl.String(),
     "display_id": pl.String(),
@@ -321,53 +317,38 @@ def classes_frame(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> pl.Data
     `submit_s`: seconds since 1970. `known`: its GPUs are recorded. `rest_begin_s`, `rest_end_s`:
     the longest interval without work, in seconds after its start; null: none.
     """
-    return pl.DataFrame(
-        [_class_row(plan, run) for run in runs if _is_over(plan, run)],
-        schema=CLASS_TRUTH_SCHEMA,
-        orient="row",
-    )
+    rows = filter(None, (_class_row(plan, run) for run in runs))
+    return pl.DataFrame(list(rows), schema=CLASS_TRUTH_SCHEMA)
 
 
-def _course_keys(plan: SimulationPlan, run: SimulatedRun) -> tuple[Any, ...]:
-    """Keys of a run that follows a course, its scenario, and whether its GPUs are recorded."""
+def _class_row(plan: SimulationPlan, run: SimulatedRun) -> dict[str, Any] | None:
+    """The row of a run; None unless it ran to its end and follows a course."""
     request = run.request
-    scenario = request.course.scenario if request.course else None
-    return (
-        *(
-            str(raw_id(request)),
-            display_id(request),
-            plan.start_s + run.submit_s,
-            user_name(request),
-            scenario,
-        ),
-        request.nodes > 0 or run.mapped,
-    )
-
-
-def _is_over(plan: SimulationPlan, run: SimulatedRun) -> bool:
-    return (
-        run.request.course is not None
-        and run.start_s is not None
-        and state_of(plan, run) not in _OVER
-    )
-
-
-def _class_row(plan: SimulationPlan, run: SimulatedRun) -> tuple[Any, ...]:
-    elapsed_s = (run.end_s or 0) - (run.start_s or 0)
-    assert run.behaviour is not None  # it has a course and ran
+    if request.course is None or run.behaviour is None or run.start_s is None:
+        return None
+    if state_of(plan, run) == "RUNNING":
+        return None
+    elapsed_s = (run.end_s or 0) - run.start_s
     lines = [run.behaviour.phases(slot, run.gpus) for slot in range(run.gpus)]
     rests = rest_intervals(lines, elapsed_s)
     per_node = [len(gpus) for _, gpus in run.places]
-    work = np.array([mean_util(line, elapsed_s) for line in lines])
+    work = np.array([mean_util([line], elapsed_s) for line in lines])
     nodes = np.array([part.mean() for part in np.split(work, np.cumsum(per_node)[:-1])])
-    answers = {
+    begin, end = max(rests, key=lambda rest: rest[1] - rest[0], default=(None, None))
+    return {
+        "job_id": str(raw_id(request)),
+        "display_id": display_id(request),
+        "submit_s": plan.start_s + run.submit_s,
+        "user": user_name(request),
+        "scenario": request.course.scenario,
+        "known": request.nodes > 0 or run.mapped,
         **hanging(rests, elapsed_s),
         "idle_nodes": is_uneven(nodes),
         "idle_gpus": is_uneven(work),
         "stable": is_stable(lines, elapsed_s, plan.interval_s),
+        "rest_begin_s": begin,
+        "rest_end_s": end,
     }
-    begin, end = max(rests, key=lambda rest: rest[1] - rest[0], default=(None, None))
-    return (*_course_keys(plan, run), *(answers[name] for name in CLASSES), begin, end)
 
 
 def rests(level: ActivityLevel) -> bool:
@@ -429,16 +410,15 @@ def _after_enough(last: Sequence[int]) -> bool | None:
     return None if any(work > BEFORE_HOST_S - WINDOW_S for work in last) else False
 
 
-def mean_util(line: Sequence[ActivityPhase], elapsed_s: int) -> float:
-    """Return the utilisation of a GPU by design, over all of the run."""
-    ends = [*(phase.begin_s for phase in line[1:]), elapsed_s]
-    spans = [
-        max(0, min(end, elapsed_s) - phase.begin_s) for phase, end in zip(line, ends, strict=True)
-    ]
-    total = sum(
-        p.level.util * p.level.mean_factor * span for p, span in zip(line, spans, strict=True)
-    )
-    return total / max(1, elapsed_s)
+def mean_util(lines: Sequence[Sequence[ActivityPhase]], elapsed_s: int) -> float:
+    """Return the mean utilisation of some GPUs by design, over all of the run."""
+    total = 0.0
+    for line in lines:
+        ends = [*(phase.begin_s for phase in line[1:]), elapsed_s]
+        for phase, end in zip(line, ends, strict=True):
+            seconds = max(0, min(end, elapsed_s) - phase.begin_s)
+            total += phase.level.util * phase.level.mean_factor * seconds
+    return total / max(1, elapsed_s) / len(lines)
 
 
 def is_uneven(work: F64) -> bool | None:
@@ -505,19 +485,13 @@ def _by_minute(line: Sequence[ActivityPhase], elapsed_s: int) -> dict[str, F64]:
     at = np.arange(0, elapsed_s // 60 * 60, _STEP_S)
     number = np.searchsorted([phase.begin_s for phase in line], at, "right") - 1
     table = np.array([[*phase.level, phase.level.period_s or 1.0] for phase in line])[number]
-    place = {name: index for index, name in enumerate(ActivityLevel._fields)}
-    works = at % table[:, -1] < table[:, place["duty"]] * table[:, -1]
-    fall = 1 - table[:, place["noise"]] / 2
-    found = {name: table[:, place[name]] * fall * works for name in ("util", "sm")}
-    found["noise"] = table[:, place["noise"]] / fall
-    return {name: values.reshape(-1, 60 // _STEP_S).mean(1) for name, values in found.items()}
+    works = at % table[:, -1] < table[:, COLUMN["duty"]] * table[:, -1]
+    fall = 1 - table[:, COLUMN["noise"]] / 2
+    columns = {name: table[:, COLUMN[name]] * fall * works for name in ("util", "sm")}
+    columns["noise"] = table[:, COLUMN["noise"]] / fall
+    return {name: values.reshape(-1, 60 // _STEP_S).mean(1) for name, values in columns.items()}
 
 
 def _normal(values: F64) -> F64:
-    """Normal distribution function (Abramowitz and Stegun 26.2.17, error below 1e-7)."""
-    t = 1 / (1 + 0.2316419 * np.abs(values))
-    powers = t * (
-        0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429)))
-    )
-    tail = np.exp(-(values**2) / 2) / np.sqrt(2 * np.pi) * powers
-    return np.asarray(np.where(values >= 0, 1 - tail, tail))
+    """Normal distribution function."""
+    return np.array([(1 + math.erf(value / math.sqrt(2))) / 2 for value in values])

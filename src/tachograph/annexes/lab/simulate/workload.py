@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,16 +30,14 @@ STUDY_SIZES: tuple[tuple[int, float], ...] = (
     *((32, 0.007), (64, 0.003), (128, 0.002), (256, 0.001)),
 )
 STUDY_LONGEST_S = 48 * 3600
-STUDY_WEIGHTS: Mapping[JobKind, float] = MappingProxyType(
-    {kind: facts.weight for kind, facts in JOB_KINDS.items()}
-    | {
-        JobKind.STEADY: 0.52,
-        JobKind.MEMORY_BOUND: 0.10,
-        JobKind.ONE_GPU: 0.10,
-        JobKind.TENSOR: 0.03,
-        JobKind.COMPUTE_BOUND: 0.04,
-    }
-)
+STUDY_WEIGHTS: Mapping[JobKind, float] = {
+    **{kind: facts.weight for kind, facts in JOB_KINDS.items()},
+    JobKind.STEADY: 0.52,
+    JobKind.MEMORY_BOUND: 0.10,
+    JobKind.ONE_GPU: 0.10,
+    JobKind.TENSOR: 0.03,
+    JobKind.COMPUTE_BOUND: 0.04,
+}
 # pipes of ordinary jobs: (share of the jobs, {pipe: least and most activity}, most that GPUs of a
 # job differ)
 _MIX: tuple[tuple[float, Mapping[str, tuple[float, float]], float], ...] = (
@@ -203,7 +200,7 @@ def sample_requests(plan: SimulationPlan) -> list[SimulatedRequest]:
         if not planned and rng.random() < 0.04 and request.nodes <= 1:
             tasks = int(rng.integers(3, 9))
         requests += _tasks(request, tasks, rng)
-        spent += sum(each.gpus * each.run_s for each in requests[serial:])
+        spent += sum(request.gpus * request.run_s for request in requests[serial:])
     return _numbered(requests)
 
 
@@ -221,7 +218,7 @@ def _draw_courses(
     drawn = []
     for serial, course in enumerate(courses):
         group, kind = _choose_group(plan, rng, course.kind)
-        gpus, nodes = plan.groups[group].gpus, min(course.nodes, _whole(plan, group))
+        gpus, nodes = plan.groups[group].gpus, min(course.nodes, _whole_nodes(plan, group))
         ends = ("TIMEOUT", "0:0") if course.stuck and rng.random() < 0.6 else None
         state, exit_code = ends or (
             ("CANCELLED", "0:15") if course.stuck else _choose_end(rng, kind)
@@ -230,9 +227,7 @@ def _draw_courses(
             course.run_s,
             "COMPLETED" if state == "TIMEOUT" and not course.stuck else state,
         )
-        limit_min = (
-            run_s // 60 if state == "TIMEOUT" else 5 * -int(-run_s * rng.uniform(1.05, 3) // 300)
-        )
+        limit_min = _choose_limit(rng, run_s, state)
         part = int(rng.integers(min(course.min_gpus, gpus), gpus)) if nodes == 0 else 0
         drawn.append(
             SimulatedRequest(
@@ -243,7 +238,7 @@ def _draw_courses(
                 gpus=part or nodes * gpus,
                 nodes=nodes,
                 run_s=run_s,
-                limit_min=max(2, limit_min),
+                limit_min=limit_min,
                 state=state,
                 exit_code=exit_code,
                 user=int(rng.choice(_USERS, p=users)),
@@ -321,10 +316,9 @@ def _draw_repeated(plan: SimulationPlan, rng: np.random.Generator) -> list[Simul
     return drawn
 
 
-def _whole(plan: SimulationPlan, number: int) -> int:
+def _whole_nodes(plan: SimulationPlan, number: int) -> int:
     """Nodes of a group that jobs have to themselves."""
-    group = plan.groups[number]
-    return group.count - (round(group.count * plan.shared) if group.gpus > 1 else 0)
+    return plan.groups[number].count - plan.shared_nodes(plan.groups[number])
 
 
 def _draw_one(
@@ -343,10 +337,7 @@ def _draw_one(
         nodes, gpus = 1, 0
     run_s = _choose_run_time(plan, rng, kind, 0.35 if planned else 0.6)
     state, exit_code = _choose_end(rng, kind)
-    limit_min = (
-        run_s // 60 if state == "TIMEOUT" else 5 * -int(-run_s * rng.uniform(1.05, 3) // 300)
-    )
-    limit_min = max(2, limit_min)
+    limit_min = _choose_limit(rng, run_s, state)
     if state == "TIMEOUT":
         run_s = limit_min * 60 + int(rng.integers(1, 31))
     last = 0.45 if planned else 1.0  # leaves time for planned jobs to end
@@ -401,8 +392,8 @@ def _choose_size(
 ) -> tuple[int, int]:
     """(nodes, GPUs); nodes 0 for a part of a shared node."""
     group = plan.groups[number]
-    shared = round(group.count * plan.shared) if group.gpus > 1 else 0
-    most = 2 if planned else max(1, (group.count - shared) // 3)
+    shared, whole = plan.shared_nodes(group), _whole_nodes(plan, number)
+    most = 2 if planned else max(1, whole // 3)
     known: tuple[tuple[int, float], ...] = STUDY_SIZES if plan.as_in_study else _SIZES
     sizes = [
         (nodes, share)
@@ -415,7 +406,7 @@ def _choose_size(
     sizes = sizes or [(-(-min_gpus // group.gpus), 1.0)]
     shares = np.array([share for _, share in sizes])
     nodes = sizes[int(rng.choice(len(sizes), p=shares / shares.sum()))][0]
-    if group.count == shared:
+    if not whole:
         nodes = 0
     if nodes:
         return nodes, nodes * group.gpus
@@ -452,6 +443,13 @@ def _choose_end(rng: np.random.Generator, kind: JobKind) -> tuple[str, str]:
     )
     state, code, _ = ends[int(rng.choice(len(ends), p=[share for *_, share in ends]))]
     return state, code
+
+
+def _choose_limit(rng: np.random.Generator, run_s: int, state: str) -> int:
+    """Minutes, rounded up to five unless the job runs into its limit."""
+    if state == "TIMEOUT":
+        return max(2, run_s // 60)
+    return max(2, 5 * -int(-run_s * rng.uniform(1.05, 3) // 300))
 
 
 def _tasks(
@@ -517,7 +515,6 @@ class SimulatedRun:
     """
 
     request: SimulatedRequest
-    submit_s: int
     start_s: int | None
     end_s: int | None
     places: tuple[tuple[int, tuple[int, ...]], ...]
@@ -525,6 +522,11 @@ class SimulatedRun:
     exit_code: str
     behaviour: JobBehaviour | None
     mapped: bool
+
+    @property
+    def submit_s(self) -> int:
+        """When it was submitted, or queued again."""
+        return self.request.submit_s
 
     @property
     def gpus(self) -> int:
@@ -581,9 +583,9 @@ def place_runs(plan: SimulationPlan, requests: Iterable[SimulatedRequest]) -> li
     for request in requests:
         if request.kind is JobKind.CPU_ONLY:
             start_s = request.submit_s + 5
-            runs.append(_run(request, request.submit_s, start_s, ()))
+            runs.append(_run(request, start_s, ()))
         elif request.cancelled_waiting:
-            runs.append(_never(request, request.submit_s, request.submit_s + 600))
+            runs.append(_never(request, request.submit_s + 600))
         else:
             by_group[request.group].append(request)
     nodes = plan.nodes()
@@ -608,7 +610,7 @@ def _place_group(
     heapq.heapify(arrivals)
     queue: list[SimulatedRequest] = []
     while arrivals or (queue and pool.releases):
-        now = min([each[0][0] for each in (arrivals, pool.releases) if each])
+        now = min([events[0][0] for events in (arrivals, pool.releases) if events])
         if now >= plan.seconds:
             break
         pool.release_until(now)
@@ -620,15 +622,15 @@ def _place_group(
                 continue
             queue.remove(request)
             start_s = now + int(rng.integers(0, 3))
-            run = _behaving(plan, _run(request, request.submit_s, start_s, places), rng)
+            run = _behaving(plan, _run(request, start_s, places), rng)
             end_s = run.end_s or start_s
             pool.release_at(end_s + int(rng.choice([0, 0, 4, 15])), places)
             if run.state == "NODE_FAIL":
                 again = replace(request, submit_s=end_s + 60, fails_once=False)
                 heapq.heappush(arrivals, (again.submit_s, again.serial, again))
             yield run
-    for request in [*queue, *(each[2] for each in sorted(arrivals))]:
-        yield _never(request, request.submit_s, None)
+    for request in [*queue, *(request for _, _, request in sorted(arrivals))]:
+        yield _never(request, None)
 
 
 def _startable(
@@ -647,23 +649,20 @@ def _startable(
 
 
 def _run(
-    request: SimulatedRequest,
-    submit_s: int,
-    start_s: int,
-    places: tuple[tuple[int, tuple[int, ...]], ...],
+    request: SimulatedRequest, start_s: int, places: tuple[tuple[int, tuple[int, ...]], ...]
 ) -> SimulatedRun:
     run_s, state, exit_code = request.run_s, request.state, request.exit_code
     if request.fails_once:
         run_s, state, exit_code = int(0.4 * run_s), "NODE_FAIL", "1:0"
     return SimulatedRun(
-        request, submit_s, start_s, start_s + run_s, places, state, exit_code, None, mapped=True
+        request, start_s, start_s + run_s, places, state, exit_code, None, mapped=True
     )
 
 
-def _never(request: SimulatedRequest, submit_s: int, end_s: int | None) -> SimulatedRun:
+def _never(request: SimulatedRequest, end_s: int | None) -> SimulatedRun:
     """A job that waited and never ran: cancelled at `end_s`, or still waiting."""
     state = "PENDING" if end_s is None else "CANCELLED"
-    return SimulatedRun(request, submit_s, None, end_s, (), state, "0:0", None, mapped=False)
+    return SimulatedRun(request, None, end_s, (), state, "0:0", None, mapped=False)
 
 
 def _behaving(plan: SimulationPlan, run: SimulatedRun, rng: np.random.Generator) -> SimulatedRun:

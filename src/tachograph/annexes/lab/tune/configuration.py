@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tachograph.catalog import config
 from tachograph.catalog.config import ClassOptions
-from tachograph.catalog.durable import sync_file, sync_folder
+from tachograph.catalog.durable import replace_file
 from tachograph.catalog.errors import UsageError
 
 
@@ -72,22 +71,10 @@ def check_target(path: str | Path) -> None:
 
 
 def write(path: str | Path, text: str) -> None:
-    """Write a configuration whole or not at all, and read it back.
-
-    Errors: UsageError where the file cannot be written; ConfigError where it could not be read
-    back.
-    """
-    file = Path(path)
-    half = file.with_name(f"{file.name}.half")
+    """Write a configuration whole or not at all. Errors: UsageError where it cannot be written."""
     try:
-        half.write_text(text, encoding="utf-8")
-        config.load(str(half), {})
-        sync_file(half)
-        half.replace(file)
-        sync_folder(file.parent)
+        replace_file(Path(path), text.encode())
     except OSError as problem:
         raise UsageError(
-            problem.strerror or str(problem), where=str(file), do="name a file that can be written"
+            problem.strerror or str(problem), where=str(path), do="name a file that can be written"
         ) from None
-    finally:
-        half.unlink(missing_ok=True)

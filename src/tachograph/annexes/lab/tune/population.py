@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import polars as pl
 
-from tachograph.annexes.lab.accuracy import Answers, VerdictScore, score_verdicts
+from tachograph.annexes.lab.accuracy import ANSWERS, Answers, VerdictScore, score_verdicts
 from tachograph.catalog.config import ClassOptions
 from tachograph.judge.classes.characteristics import GPU, HOST, class_limits
 from tachograph.judge.classes.inputs import HOST_SUFFIX, ClassInput
-from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
 from tachograph.judge.job_classes import CLASS_BY_CODE, JOB_CLASSES, class_inputs
 
 NOT_APPLICABLE = -9  # a class that does not apply to the job: idle_nodes of one node
-# classes that detect an interval in which nothing changes: {class: where it lies}
-HANG_PLACES: Mapping[str, int] = MappingProxyType(
-    {each.code: each.where for each in JOB_CLASSES if each.where is not None}
-)
-_CODE_OF = {"yes": YES, "no": NO, "unknown": UNDECIDED}
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownInput:
-    """One form, and the index of each of its jobs in the population."""
-
-    form: ClassInput
-    numbers: Sequence[int]
 
 
 class Population:
@@ -46,11 +31,12 @@ class Population:
         window_minutes: int,
     ) -> None:
         self.job_keys = tuple(jobs.get_column("job_key"))
-        number_of = {key: number for number, key in enumerate(self.job_keys)}
+        self._number_of = {key: number for number, key in enumerate(self.job_keys)}
         # every characteristic may get a threshold, so the windows of all of them are needed
         characteristics: dict[str, tuple[str, ...]] = {}
-        for hang in HANG_PLACES:
-            for code in CLASS_BY_CODE[hang].codes:
+        for job_class in JOB_CLASSES:
+            # these detect an interval in which nothing changes
+            for code in job_class.codes if job_class.where is not None else ():
                 characteristics[code] = tuple(HOST if code.endswith(HOST_SUFFIX) else GPU)
         widest = ClassOptions(
             window_minutes=window_minutes,
@@ -58,11 +44,7 @@ class Population:
             characteristics=characteristics,
         )
         forms = class_inputs(jobs, gpus, timelines, node_minutes, widest)
-        self._forms: dict[bool, _KnownInput] = {}
-        for form in forms:
-            if form.series.job_keys:
-                numbers = [number_of[key] for key in form.series.job_keys]
-                self._forms[form.host] = _KnownInput(form, numbers)
+        self._forms = {form.host: form for form in forms if form.series.job_keys}
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -77,22 +59,19 @@ class Population:
     @property
     def minutes(self) -> int:
         """Minutes of all jobs together."""
-        return sum(int(known.form.series.offset[-1]) for known in list(self._forms.values())[:1])
+        return sum(int(form.series.offset[-1]) for form in list(self._forms.values())[:1])
 
     def form(self, *, host: bool) -> ClassInput | None:
         """Return the GPU or host form; None if it is empty."""
-        known = self._forms.get(host)
-        return None if known is None else known.form
+        return self._forms.get(host)
 
     def verdicts(self, settings: ClassOptions, code: str) -> Answers:
         """Return the verdict of the judge on each job, in the order of `job_keys`."""
-        known, job_class = self._forms[code.endswith(HOST_SUFFIX)], CLASS_BY_CODE[code]
-        form = replace(known.form, limits=class_limits(settings, host=known.form.host))
-        of_form = np.full(len(known.numbers), NOT_APPLICABLE, np.int8)
-        for number, finding in job_class.judge(job_class, form):
-            of_form[number] = _CODE_OF[finding.verdict]
+        host, job_class = code.endswith(HOST_SUFFIX), CLASS_BY_CODE[code]
+        form = replace(self._forms[host], limits=class_limits(settings, host=host))
         answers = np.full(len(self.job_keys), NOT_APPLICABLE, np.int8)
-        answers[known.numbers] = of_form
+        for place, finding in job_class.judge(job_class, form):
+            answers[self._number_of[form.series.job_keys[place]]] = ANSWERS[finding.verdict]
         return answers
 
     def scores(

@@ -24,6 +24,13 @@ def add_arguments(parser: Parser) -> None:
     """Declare the listen address, and the action for tokens."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--listen", metavar="ADDRESS", help="HOST:PORT [serve.listen]")
+    where.add_argument(
+        "--port",
+        type=_address_of,
+        dest="listen",
+        metavar="N",
+        help="a port of this host alone: --listen 127.0.0.1:N",
+    )
     where.add_argument("--socket", metavar="PATH", help="a Unix socket [serve.socket]")
     parser.add_argument(
         "--simulate",
@@ -37,6 +44,10 @@ def add_arguments(parser: Parser) -> None:
         "create, list and revoke tokens of programs, in the file [serve.token_file]",
         _of_tokens,
     )
+
+
+def _address_of(port: str) -> str:
+    return f"127.0.0.1:{whole_number(1, 65535)(port)}"
 
 
 def _of_tokens(parser: argparse.ArgumentParser) -> None:

@@ -15,4 +15,11 @@ PARAMETERS = UsageParameters
 def content(view: View, parameters: UsageParameters) -> Mapping[str, Any]:
     """Return the report of the account's visible jobs. Errors: NotFoundError without any."""
     shown = usage_values(view, parameters.choice("account"))
-    return {**shown, "name": parameters.name, "parameters": parameters, "zone_name": view.zone_name}
+    sees_all = view.viewer.sees_all or parameters.name in view.viewer.coordinated
+    return {
+        **shown,
+        "name": parameters.name,
+        "own_only": not sees_all,
+        "parameters": parameters,
+        "zone_name": view.zone_name,
+    }

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tachograph.annexes.serve.job_comparison import MOST_JOBS, compare_jobs
 from tachograph.annexes.serve.snapshot import View
 from tachograph.api.parameters import Parameters, Word
 from tachograph.catalog.errors import UsageError
 from tachograph.lake.filters import JobCondition, JobFilter
+from tachograph.report.job_comparison import MOST_JOBS, compare_jobs
 
 _ALIKE = 8  # jobs that are offered for comparison
 

@@ -11,6 +11,7 @@ from tachograph.annexes.serve.check_pages import check_counts
 from tachograph.annexes.serve.labels import LabelForm, record_label
 from tachograph.annexes.serve.snapshot import View
 from tachograph.api.parameters import JobChoiceParameters, Limit, Word
+from tachograph.judge.judge import rules_in_use
 from tachograph.lake.labels import read_labels
 
 _SORT = "-gpu_hours"
@@ -44,7 +45,9 @@ def content(view: View, parameters: FindingsParameters) -> Mapping[str, Any]:
     labels = read_labels(view.opened.lake)
     every = replace(wanted, findings=(), verdict="yes")
     shown: dict[str, Any] = {
-        "checks": check_counts(view.jobs.verdict_counts(every), labels),
+        "checks": check_counts(
+            view.jobs.verdict_counts(every), labels, rules_in_use(view.configuration).entries
+        ),
         "page": None,
     }
     if len(wanted.findings) == 1:

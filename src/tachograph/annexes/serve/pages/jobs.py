@@ -8,14 +8,15 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
+from tachograph.annexes.serve.jobs import JobListParameters
 from tachograph.annexes.serve.pages.user import jobs_not_analyzed
 from tachograph.annexes.serve.snapshot import View
-from tachograph.api.parameters import JobChoiceParameters, Limit, Word
+from tachograph.api.parameters import Limit, Word
 from tachograph.catalog.codes import known_codes
-from tachograph.catalog.columns import COLUMN_UNITS, FINDINGS_COLUMN
+from tachograph.catalog.columns import COLUMN_UNITS, FINDINGS_COLUMN, LOST_COLUMN
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.lake.filters import JOB_STATES
-from tachograph.report.jobs import DEFAULT_COLUMNS, DEFAULT_SORT, KNOWN
+from tachograph.report.jobs import DEFAULT_COLUMNS, KNOWN
 
 # Names, though of digits.
 _LEFT = frozenset({"display_id", "job_id", "array_job_id", "het_job_id", "job_key"})
@@ -33,7 +34,7 @@ _SHOWN = (
         "gpu_util_mean",
         "spatial_imbalance",
     ),
-    *("temporal_imbalance", "hbm_peak_fraction", "limiter", FINDINGS_COLUMN),
+    *("hbm_peak_fraction", "limiter", LOST_COLUMN, FINDINGS_COLUMN),
 )
 # columns that are offered by name, beside those that are shown
 _OFFERED = (
@@ -61,10 +62,9 @@ _OFFERED = (
 )
 
 
-class JobsParameters(JobChoiceParameters, frozen=True, kw_only=True):
+class JobsParameters(JobListParameters, frozen=True, kw_only=True):
     """Filters, order, columns, and the page."""
 
-    sort: Word = DEFAULT_SORT
     columns: Annotated[
         tuple[Word, ...], msgspec.Meta(description="Columns, separated by commas.")
     ] = ()
@@ -77,7 +77,7 @@ PARAMETERS = JobsParameters
 
 def content(view: View, parameters: JobsParameters) -> Mapping[str, Any]:
     """Return the page of the list. Errors: those of VisibleJobs.page."""
-    page = view.jobs.page(
+    page = view.jobs.on_node(parameters.node, view.opened.lake).page(
         parameters.job_filter(now=view.now, zone_name=view.zone_name),
         columns=_columns(parameters),
         sort=parameters.sort,

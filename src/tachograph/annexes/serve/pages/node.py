@@ -9,7 +9,8 @@ import msgspec
 
 from tachograph.annexes.serve.snapshot import View
 from tachograph.api.parameters import Parameters, Word
-from tachograph.report.node import LEVELS, gpu_label, node_headline, use_level, xid_text
+from tachograph.report.node import gpu_label, node_headline, xid_text
+from tachograph.report.usage_plots import node_plot
 
 _JOBS = 50
 _DAYS, _WEEKS = 120, 12  # the last ones
@@ -33,16 +34,12 @@ def content(view: View, parameters: NodeParameters) -> Mapping[str, Any]:
         "report": report,
         "headline": node_headline(report),
         "jobs": report.jobs.head(parameters.limit),
-        "days": report.days.get_column("day").unique().sort().tail(_DAYS).to_list(),
-        "uses": {
-            (row["gpu"], row["mig"], row["day"]): row for row in report.days.iter_rows(named=True)
-        },
+        "plot": node_plot(report, most_days=_DAYS),
         "weeks": report.weeks.get_column("week").unique().sort(descending=True).to_list()[:_WEEKS],
         "all_weeks": report.weeks.get_column("week").n_unique(),
         "gpu_label": gpu_label,
         "xid_text": xid_text,
-        "use_level": use_level,
-        "levels": LEVELS,
         "zone_name": view.zone_name,
         "own_only": not view.viewer.sees_all,
+        "coordinates": bool(view.viewer.coordinated),
     }

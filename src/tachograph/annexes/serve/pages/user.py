@@ -13,6 +13,7 @@ from tachograph.api.pages import Pending, Progress
 from tachograph.api.parameters import UsageParameters
 from tachograph.catalog.errors import NotFoundError
 from tachograph.judge.usage import UsageReport
+from tachograph.report.usage_plots import USE_LABELS, usage_headline, use_plot
 
 PARAMETERS = UsageParameters
 
@@ -30,7 +31,8 @@ def content(view: View, parameters: UsageParameters) -> Mapping[str, Any]:
             raise
         shown = {"pending": None, "usage": None}
     about = {"name": parameters.name, "parameters": parameters, "zone_name": view.zone_name}
-    return {**shown, **about, "waiting": waiting}
+    sees_all = view.viewer.sees_all or parameters.name == view.viewer.name
+    return {**shown, **about, "waiting": waiting, "coordinated_only": not sees_all}
 
 
 def jobs_not_analyzed(view: View, *, user: str | None = None) -> pl.DataFrame:
@@ -46,7 +48,13 @@ def usage_values(view: View, which: JobChoice) -> dict[str, Any]:
     usage = view.summed(which, _usage, which)
     if isinstance(usage, Pending):
         return {"pending": usage, "usage": None}
-    return {"pending": None, "usage": usage}
+    return {
+        "pending": None,
+        "usage": usage,
+        "headline": usage_headline(usage),
+        "plot": use_plot(usage),
+        "use_labels": USE_LABELS,
+    }
 
 
 def _usage(view: View, _: Progress, which: JobChoice) -> UsageReport:

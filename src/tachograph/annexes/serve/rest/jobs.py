@@ -10,6 +10,7 @@ import polars as pl
 
 from tachograph.annexes.serve.answers import ObjectAnswer, TableAnswer
 from tachograph.annexes.serve.endpoints import Endpoint
+from tachograph.annexes.serve.jobs import JobListParameters
 from tachograph.annexes.serve.labels import LabelForm, record_label
 from tachograph.annexes.serve.paging import Paging, page_of, page_of_minutes
 from tachograph.annexes.serve.shapes import (
@@ -19,6 +20,7 @@ from tachograph.annexes.serve.shapes import (
     NUMBER,
     OBJECT,
     OF_FINDINGS,
+    PAGE,
     TEXT,
     ObjectShape,
     Schema,
@@ -37,7 +39,6 @@ from tachograph.api.job_scores import scores_of
 from tachograph.api.parameters import JobChoiceParameters, JobParameters, Parameters, Word, says
 from tachograph.api.viewer import Role
 from tachograph.catalog.doors import annex_function
-from tachograph.catalog.table_columns import TableColumn
 from tachograph.catalog.tables import (
     FINDINGS,
     JOB_GPUS,
@@ -54,19 +55,13 @@ from tachograph.judge.score_ways import TITLES
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.labels import read_labels
 from tachograph.report.job_kernels import MOST_KERNELS, AttachedReport
-from tachograph.report.jobs import DEFAULT_SORT, KNOWN
+from tachograph.report.jobs import KNOWN
 from tachograph.report.score_ways import ways_json
 
 
-class SortedJobsParameters(JobChoiceParameters, frozen=True, kw_only=True):
-    """Which jobs, and their order."""
-
-    sort: Annotated[Word, says("A column; `-` before it: descending.")] = DEFAULT_SORT
-
-
-def jobs(view: View, parameters: SortedJobsParameters, paging: Paging) -> TableAnswer:
+def jobs(view: View, parameters: JobListParameters, paging: Paging) -> TableAnswer:
     """Return a part of the list of jobs, as `tachograph jobs --json` prints it."""
-    page = view.jobs.page(
+    page = view.jobs.on_node(parameters.node, view.opened.lake).page(
         parameters.job_filter(now=view.now, zone_name=view.zone_name),
         columns=paging.names if set(KNOWN).issuperset(paging.names) else (),
         sort=parameters.sort,
@@ -82,14 +77,11 @@ _MY_COLUMNS = (
     *("job_key", "job_id", "display_id", "cluster", "name", "account", "partition", "state"),
     *("start", "end", "elapsed_s", "gpus", "gpu_util_mean", "hbm_peak_fraction", "coverage"),
 )
-_PAGE = TableColumn(
-    "page", pl.String(), "", "Address of its page, relative to that of the service.", None
-)
 _MY_JOBS_SHAPE = TableShape(
     (
         *(column for column in JOB_SUMMARIES.columns if column.name in _MY_COLUMNS),
         *OF_FINDINGS,
-        _PAGE,
+        PAGE,
     )
 )
 
@@ -111,9 +103,9 @@ def my_jobs(view: View, parameters: MyJobsParameters, paging: Paging) -> TableAn
         after=paging.after,
     )
     frame = page.table.frame
-    names = [column.name for column in _MY_JOBS_SHAPE.columns if column is not _PAGE]
+    names = [column.name for column in _MY_JOBS_SHAPE.columns if column is not PAGE]
     links = [f"job/{quote(key, safe='')}" for key in frame.get_column("job_key")]
-    rows = frame.select(names).with_columns(pl.Series(_PAGE.name, links, dtype=pl.String))
+    rows = frame.select(names).with_columns(pl.Series(PAGE.name, links, dtype=pl.String))
     return TableAnswer(rows, page.cursor, page.table.matching)
 
 
@@ -314,7 +306,7 @@ ENDPOINTS = (
         "Jobs, filtered and sorted.",
         jobs,
         _JOBS_SHAPE,
-        SortedJobsParameters,
+        JobListParameters,
         light=True,
     ),
     Endpoint(

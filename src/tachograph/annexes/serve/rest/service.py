@@ -10,11 +10,13 @@ import polars as pl
 from tachograph.annexes.serve.answers import ObjectAnswer, TableAnswer
 from tachograph.annexes.serve.endpoints import Endpoint
 from tachograph.annexes.serve.paging import Paging, page_of
+from tachograph.annexes.serve.search import SearchParameters, found, place
 from tachograph.annexes.serve.shapes import (
     BOOLEAN,
     COUNT,
     MOMENT,
     OBJECT,
+    PAGE,
     TEXT,
     ObjectShape,
     Schema,
@@ -38,7 +40,7 @@ from tachograph.judge.node_history import NodeReport
 _NOW_SHAPE = TableShape(
     (
         TableColumn("t", TIME, "UTC", "When the source was polled.", None),
-        *(column for column in GPU_SAMPLES.columns if column.name in GPU_KEY),
+        *(column for column in GPU_SAMPLES.columns if column.name in (*GPU_KEY, "cluster")),
         *(
             column
             for column in DEVICES.columns
@@ -78,7 +80,8 @@ def now(view: View, parameters: Parameters, paging: Paging) -> TableAnswer:
     encoded = [row | {"processes": msgspec.json.encode(row["processes"]).decode()} for row in rows]
     schema = {column.name: column.dtype for column in _NOW_SHAPE.columns}
     frame = pl.DataFrame(encoded, schema=schema)
-    return _NOW_SHAPE.with_documents(page_of(frame.sort(*GPU_KEY), GPU_KEY, paging))
+    key = ("node", "cluster", "gpu", "mig")
+    return _NOW_SHAPE.with_documents(page_of(frame.sort(key), key, paging))
 
 
 class NodeNameParameters(Parameters, frozen=True, kw_only=True):
@@ -111,6 +114,23 @@ def node(view: View, parameters: NodeNameParameters) -> ObjectAnswer:
     """Return the node report; as a table, its GPUs. Errors: NotFoundError: unknown node."""
     page = view.opened.node(parameters.name, cluster=parameters.cluster)
     return ObjectAnswer(page.json(), rows=page.report.gpus)
+
+
+_SEARCH_SHAPE = TableShape(
+    (
+        TableColumn("kind", pl.String(), "", "What it is: job, array, user and so on.", None),
+        TableColumn("name", pl.String(), "", "Its id or name.", None),
+        PAGE,
+    )
+)
+
+
+def search(view: View, parameters: SearchParameters, paging: Paging) -> TableAnswer:
+    """Return a part of what is called so, the nearest first."""
+    names = found(view, parameters.q, parameters.kind)
+    nearest = names.head(paging.limit)
+    pages = pl.Series(PAGE.name, [place(*row) for row in nearest.iter_rows()], dtype=pl.String)
+    return TableAnswer(nearest.with_columns(pages), "", names.height)
 
 
 def _status_schemas() -> Schema:
@@ -202,6 +222,14 @@ ENDPOINTS = (
         node,
         ObjectShape(_node_schemas, table=True),
         NodeNameParameters,
+    ),
+    Endpoint(
+        "/search",
+        "search",
+        "Jobs, users, accounts, nodes and job names by a part of their name, the nearest first.",
+        search,
+        _SEARCH_SHAPE,
+        SearchParameters,
     ),
     Endpoint(
         "/status",

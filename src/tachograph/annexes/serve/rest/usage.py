@@ -66,8 +66,13 @@ _USAGE = {
         "A row per week in which jobs ended, oldest first: what was lost, and recovered "
         "against the weeks before."
     ),
+    "days": (
+        "A row per day, oldest first: GPU-hours by use, those of a job spread evenly over its run "
+        "time; left_out: of jobs that are not in the ledger."
+    ),
     "findings": "A row per reported finding, most lost GPU-hours first.",
     "worst": "Jobs with the most lost GPU-hours.",
+    "queue": "Jobs by recoverable GPU-hours, largest first, with the main cause.",
     "running": "Running jobs, latest first.",
 }
 

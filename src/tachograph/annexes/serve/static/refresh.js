@@ -15,15 +15,24 @@
     for (const link of part.querySelectorAll("a")) if (link.getAttribute("href") === focus) return link.focus({ preventScroll: true });
   }
 
+  // What a page shows that was not ready; its forms stay, with what was typed.
+  function complete(main) {
+    const focused = document.activeElement;
+    const forms = document.querySelectorAll("main form");
+    main.querySelectorAll("form").forEach((form, place) => form.replaceWith(forms[place] ?? form));
+    document.querySelector("main").replaceChildren(...main.childNodes);
+    focused?.focus({ preventScroll: true });
+  }
+
   async function again() {
     if (paused || document.hidden) return;
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
     const current = answer !== null && answer.ok && !answer.redirected;
     if (live) live.textContent = current ? whole.dataset.connected : "not live: trying again";
+    if (answer !== null && !current && whole.id === "pending") location.reload(); // says what went wrong, or logs in
     if (!current) return;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const focused = document.activeElement.id;
-    let changed = false;
+    let [focused, changed] = [document.activeElement.id, false];
     for (const part of document.querySelectorAll("[data-part]")) {
       const html = page.getElementById(part.id)?.innerHTML;
       if (html === undefined || before.get(part.id) === html) continue;
@@ -34,7 +43,8 @@
     if (changed) document.dispatchEvent(new Event("refreshed"));
     if (changed && focused) document.getElementById(focused)?.focus({ preventScroll: true });
     if (page.querySelector("[data-refresh]")) return;
-    clearInterval(timer); // the job has ended
+    clearInterval(timer); // the job has ended, or the page is ready
+    if (whole.id === "pending") complete(page.querySelector("main"));
     whole.removeAttribute("data-refresh");
   }
 

@@ -29,12 +29,6 @@ class PackedLaunches:
     content: str
 
 
-class _PackedChip(msgspec.Struct, frozen=True):
-    name: str | None
-    compute_capability: str | None
-    attributes: dict[str, float]
-
-
 class _PackedLaunch(msgspec.Struct, frozen=True):
     kernel: int
     number: int
@@ -51,7 +45,7 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 class _Content(_Versioned, frozen=True):
     metrics: list[str]
-    chips: list[_PackedChip]
+    chips: list[Chip]
     launches: list[_PackedLaunch]
 
 
@@ -107,9 +101,6 @@ def unpack_launches(packed: PackedLaunches, *, report: str) -> tuple[Launch, ...
                 what, where=report, do="attach the report again with this version of Tachograph"
             )
         content = msgspec.json.decode(packed.content, type=_Content)
-        chips = [
-            Chip(chip.name, chip.compute_capability, chip.attributes) for chip in content.chips
-        ]
         launches = []
         for launch in content.launches:
             ranges = tuple(packed.ranges[index] for index in launch.ranges)
@@ -117,7 +108,7 @@ def unpack_launches(packed: PackedLaunches, *, report: str) -> tuple[Launch, ...
                 Launch(
                     kernel=packed.kernels[launch.kernel],
                     metrics=_collected(content.metrics, launch.values),
-                    chip=chips[launch.chip],
+                    chip=content.chips[launch.chip],
                     report=report,
                     number=launch.number,
                     grid=launch.grid,
@@ -131,13 +122,12 @@ def unpack_launches(packed: PackedLaunches, *, report: str) -> tuple[Launch, ...
         raise InputError(what, where=report, do="detach the report, and attach it again") from None
 
 
-def _packed_chip(chip: Chip) -> _PackedChip:
+def _packed_chip(chip: Chip) -> Chip:
     attributes = {
         encodable(name): value for name, value in chip.attributes.items() if isfinite(value)
     }
-    return _PackedChip(
-        None if chip.name is None else encodable(chip.name), chip.compute_capability, attributes
-    )
+    name = None if chip.name is None else encodable(chip.name)
+    return Chip(name, chip.compute_capability, attributes)
 
 
 def _values(metrics: Mapping[str, float], names: Iterable[str]) -> Iterator[float | None]:

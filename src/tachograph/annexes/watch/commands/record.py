@@ -225,7 +225,8 @@ def _finish(
 
     if kept.spool is None or not _has_samples(kept.spool, ended, plan):
         narrate.remark(_nothing(kept, ended, plan, _command(arguments)))
-        _drop(kept, plan)
+        if kept.spool is not None:
+            plan.discard()
         return
     reports = not arguments.quiet and is_reporting_task(os.environ)
     if reports and not arguments.json:
@@ -279,16 +280,6 @@ def _reading(
 def _end(ended: CommandEnd, plan: RecordPlan, command: list[str]) -> str:
     how = f"signal {ended.signal}" if ended.code is None else f"exit code {ended.code}"
     return f"{command[0]}: {how} after {text(max(0.0, ended.at - plan.start), 's')}"
-
-
-def _drop(kept: SpoolResult, plan: RecordPlan) -> None:
-    """Remove an empty spool and its empty folders."""
-    if kept.spool is None:
-        return
-    kept.spool.unlink(missing_ok=True)
-    for folder in (kept.spool.parent, plan.folder):
-        if not any(folder.iterdir()):
-            folder.rmdir()
 
 
 def _report(plan: RecordPlan, configuration: Configuration, arguments: Arguments) -> None:

@@ -198,9 +198,10 @@ def _on_screen(
     configuration: Configuration,
     settings: WorkloadSettings,
 ) -> int:
-    from tachograph.annexes.watch.tui import app
+    from tachograph.annexes.watch.tui.app import WatchApp
 
-    return app.run(
+    # Textual draws on stderr, which is a terminal.
+    app = WatchApp(
         source,
         interval_s=_interval_s(arguments, configuration),
         settings=settings,
@@ -208,6 +209,7 @@ def _on_screen(
         job=arguments.job,
         configuration=configuration,
     )
+    return app.run() or 0
 
 
 def _print(

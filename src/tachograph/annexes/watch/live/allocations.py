@@ -21,9 +21,11 @@ import re
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from tachograph.annexes.watch.live.selection import UUID, GpuSelection, GpuSelector, GpuTerm, holds
@@ -41,6 +43,7 @@ from tachograph.sources.metrics import short_node
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
+    from tachograph.lake.places import ClusterNames
     from tachograph.sources.slurm.records import SlurmCluster
 
 
@@ -55,25 +58,33 @@ _HET = re.compile(r"\bHetJobId=(\d+) HetJobOffset=(\d+)\b")
 
 @dataclass(frozen=True, slots=True)
 class SlurmAllocations:
-    """Slurm's allocations. gpus: {(short host, number): allocation}; jobs: {raw id: allocation}.
+    """Slurm's allocations by cluster, None where it is not reported.
 
+    gpus: {cluster: {(short host, number): allocation}}; jobs: {cluster: {raw id: allocation}}.
     minor_numbers: numbers of GPUs are those of device files. complete: the GPUs of every job are
     reported, and jobs of several users, so that no job is hidden: a GPU without allocation is free.
+    accounted: names of clusters that differ in the accounting, as far as known.
     """
 
-    gpus: Mapping[tuple[str, int], GpuAllocation] = field(default_factory=dict)
-    jobs: Mapping[str, GpuAllocation] = field(default_factory=dict)
+    gpus: Mapping[str | None, Mapping[tuple[str, int], GpuAllocation]] = field(default_factory=dict)
+    jobs: Mapping[str | None, Mapping[str, GpuAllocation]] = field(default_factory=dict)
     minor_numbers: bool = True
     complete: bool = False
+    accounted: frozenset[str] = frozenset()
 
     def names(self, job: str) -> frozenset[str]:
         """All ids of the same job: 14 and 3_0.
 
-        >>> sorted(SlurmAllocations(jobs={"14": GpuAllocation("3_0", "ana")}).names("3_0"))
+        >>> sorted(SlurmAllocations(jobs={None: {"14": GpuAllocation("3_0", "ana")}}).names("3_0"))
         ['14', '3_0']
         """
-        same = {raw for raw, allocation in self.jobs.items() if job in (raw, allocation.job_id)}
-        return frozenset({job, *same, *(self.jobs[raw].job_id or raw for raw in same)})
+        names = {job}
+        for cluster, jobs in self.jobs.items():
+            for raw, allocation in jobs.items():
+                for before in ("", f"{cluster}/"):
+                    same = {f"{before}{raw}", f"{before}{allocation.job_id or raw}"}
+                    names |= same if job in same else set()
+        return frozenset(names)
 
 
 def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> SlurmAllocations:
@@ -86,8 +97,8 @@ def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> Sl
     from tachograph.sources.slurm.exports import detect
     from tachograph.sources.slurm.fields import json_objects, json_value
 
-    gpus: dict[tuple[str, int], GpuAllocation] = {}
-    jobs: dict[str, GpuAllocation] = {}
+    gpus: dict[str | None, dict[tuple[str, int], GpuAllocation]] = {}
+    jobs: dict[str | None, dict[str, GpuAllocation]] = {}
     whole = True
     found = detect(content, where=where)
     if found.kind == "scontrol":
@@ -98,13 +109,14 @@ def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> Sl
     else:
         for job in json_objects(json_value(found.document, "jobs")):
             whole &= _add(gpus, jobs, _names_of(job), job, cluster)
-    several = len({allocation.user for allocation in jobs.values() if allocation.user}) > 1
+    allocations = chain.from_iterable(of_cluster.values() for of_cluster in jobs.values())
+    several = len({allocation.user for allocation in allocations if allocation.user}) > 1
     return SlurmAllocations(gpus, jobs, complete=several and whole)
 
 
 def _add(
-    gpus: dict[tuple[str, int], GpuAllocation],
-    jobs: dict[str, GpuAllocation],
+    gpus: dict[str | None, dict[tuple[str, int], GpuAllocation]],
+    jobs: dict[str | None, dict[str, GpuAllocation]],
     named: tuple[str, GpuAllocation] | None,
     fields: Mapping[str, object],
     cluster: SlurmCluster,
@@ -117,8 +129,11 @@ def _add(
         return False
     raw, allocation = named
     whole = True
+    name = cluster.name
     try:
-        rows = running_job(fields, cluster).gpu_rows()
+        running = running_job(fields, cluster)
+        name = running.cluster.name
+        rows = running.gpu_rows()
     except BadRowError:  # slices, indices that are not reported: the job itself is known
         rows, whole = [], False
     for row in rows:
@@ -126,10 +141,10 @@ def _add(
         since = start.timestamp() if isinstance(start, datetime) else allocation.since
         allocation = replace(allocation, since=since)
         if isinstance(node, str) and isinstance(gpu, int):
-            gpus[short_node(node), gpu] = allocation
+            gpus.setdefault(name, {})[short_node(node), gpu] = allocation
         else:
             whole = False
-    jobs[raw] = allocation
+    jobs.setdefault(name, {})[raw] = allocation
     return whole
 
 
@@ -196,8 +211,8 @@ class _SlurmControllers:
 
         if not self._pollers:
             self._connect()
-        gpus: dict[tuple[str, int], GpuAllocation] = {}
-        jobs: dict[str, GpuAllocation] = {}
+        gpus: dict[str | None, dict[tuple[str, int], GpuAllocation]] = {}
+        jobs: dict[str | None, dict[str, GpuAllocation]] = {}
         complete = True
         for poll, where in zip(self._pollers, self._where, strict=True):
             content = poll()
@@ -205,8 +220,10 @@ class _SlurmControllers:
                 reported = read_allocations(
                     content, where=where, cluster=SlurmCluster.of(self._configuration)
                 )
-                gpus.update(reported.gpus)
-                jobs.update(reported.jobs)
+                for cluster, held in reported.gpus.items():
+                    gpus.setdefault(cluster, {}).update(held)
+                for cluster, known in reported.jobs.items():
+                    jobs.setdefault(cluster, {}).update(known)
                 complete = complete and reported.complete
         minor_numbers = self._configuration.slurm.gpu_numbers == "minor_number"
         return SlurmAllocations(gpus, jobs, minor_numbers, complete and bool(jobs))
@@ -226,18 +243,23 @@ class _SlurmControllers:
 
 
 class AllocatedSource:
-    """A source completed with Slurm's allocations; its own take precedence."""
+    """A source completed with Slurm's allocations; its own take precedence.
+
+    names: of clusters, as a lake knows them.
+    """
 
     def __init__(
         self,
         source: LiveSource,
         poll: Callable[[], SlurmAllocations],
         *,
+        names: ClusterNames | None = None,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._poll = poll
+        self._accounted = names.accounted if names else frozenset()
         self._every_s = every_s
         self._clock = clock
         self._of_slurm = SlurmAllocations()
@@ -300,7 +322,7 @@ class AllocatedSource:
         wait_s = self._every_s
         while not self._closed.is_set():
             try:
-                self._of_slurm = self._poll()
+                self._of_slurm = replace(self._poll(), accounted=self._accounted)
                 self._problem, wait_s = None, self._every_s
             except TachographError as problem:
                 self._problem = SourceProblem(
@@ -319,24 +341,21 @@ def merged_allocations(
     >>> from numpy import zeros
     >>> gpus = GpuId("n1.example.org", 0), GpuId("n1", 1)
     >>> reported = Snapshot(0.0, gpus, zeros(2), {}, allocations={gpus[1]: GpuAllocation("14")})
-    >>> slurm = SlurmAllocations({("n1", 0): GpuAllocation("7", "bo")}, {"14": GpuAllocation("3_0", "ana")})
+    >>> held = {("n1", 0): GpuAllocation("7", "bo")}
+    >>> slurm = SlurmAllocations({None: held}, {None: {"14": GpuAllocation("3_0", "ana")}})
     >>> [allocation.user for allocation in merged_allocations(reported, slurm).values()]
     ['bo', 'ana']
     """
     found: dict[GpuId, GpuAllocation] = {}
-    numbers = slurm_numbers(snapshot) if slurm.minor_numbers else {}
+    of_snapshot = _SlurmOfSnapshot(snapshot, slurm)
+    held = of_snapshot.held()
     for gpu in snapshot.gpus:
         reported = snapshot.allocations.get(gpu)
         if reported is not None and reported.job_id is not None:
-            found[gpu] = _completed(reported, [slurm.jobs.get(job) for job in reported.jobs])
+            known = [of_snapshot.of_job(gpu, job) for job in reported.jobs]
+            found[gpu] = _completed(reported, known)
             continue
-        number = numbers.get(gpu, gpu.gpu)
-        of_slurm = (
-            slurm.gpus.get((short_node(gpu.node), number))
-            if gpu.mig is None and number is not None
-            else None
-        )
-        allocation = of_slurm or reported
+        allocation = held.get(gpu) or reported
         if allocation is not None:
             found[gpu] = allocation
     return found
@@ -346,14 +365,83 @@ def free_gpus(snapshot: Snapshot, slurm: SlurmAllocations) -> frozenset[GpuId]:
     """Return GPUs that neither the source nor a complete answer of Slurm reports as held."""
     if not slurm.complete:
         return snapshot.free
-    numbers = slurm_numbers(snapshot) if slurm.minor_numbers else {}
-    return snapshot.free | {
-        gpu
-        for gpu in snapshot.gpus
-        if gpu.mig is None
-        and (number := numbers.get(gpu, gpu.gpu)) is not None
-        and (short_node(gpu.node), number) not in slurm.gpus
-    }
+    held = _SlurmOfSnapshot(snapshot, slurm).held()
+    return snapshot.free | {gpu for gpu, allocation in held.items() if allocation is None}
+
+
+class _SlurmOfSnapshot:
+    """Slurm's allocations of the GPUs of a snapshot.
+
+    A GPU is of the cluster that its telemetry names. Where Slurm knows none of this name, its node
+    decides, if all else of that name is of one cluster, unless the accounting has both names.
+    """
+
+    def __init__(self, snapshot: Snapshot, slurm: SlurmAllocations) -> None:
+        self._slurm, self._gpus = slurm, snapshot.gpus
+        self._numbers = slurm_numbers(snapshot) if slurm.minor_numbers else {}
+        self._sampled = {gpu.cluster for gpu in snapshot.gpus} - {None}
+        hosts = {(short_node(gpu.node), gpu.cluster) for gpu in snapshot.gpus}
+        self._namesakes = Counter(node for node, _ in hosts)
+        self._busy_nodes = {
+            cluster: {node for node, _ in held} for cluster, held in slurm.gpus.items()
+        }
+
+    def of_job(self, gpu: GpuId, job: str) -> GpuAllocation | None:
+        """Return what is known of a job on a GPU, by its id."""
+        jobs = self._slurm.jobs
+        found = [
+            jobs[name][job]
+            for name in self._clusters(gpu)
+            if job in jobs.get(name, {}) and self._may_hold(gpu, name, jobs[name][job])
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def held(self) -> Mapping[GpuId, GpuAllocation | None]:
+        """Return who holds each GPU that Slurm can name; None: no job."""
+        held: dict[GpuId, GpuAllocation | None] = {}
+        for gpu in self._gpus:
+            number, node = self._numbers.get(gpu, gpu.gpu), short_node(gpu.node)
+            if gpu.mig is not None or number is None:
+                continue
+            clusters = self._clusters(gpu)
+            if not clusters:  # its cluster is not one of Slurm's
+                continue
+            if not self._is_named(gpu):
+                clusters = [name for name in clusters if node in self._busy_nodes.get(name, ())]
+                if self._namesakes[node] > 1 or len(clusters) > 1:
+                    continue
+                if not clusters and len(self._sampled) > 1:  # Slurm may not answer for its cluster
+                    continue
+            found = [self._slurm.gpus.get(name, {}).get((node, number)) for name in clusters]
+            held[gpu] = found[0] if found else None
+        return held
+
+    def _may_hold(self, gpu: GpuId, cluster: str | None, job: GpuAllocation) -> bool:
+        """Whether a job of that id is not a namesake of another cluster, as far as nodes tell.
+
+        Where telemetry names no cluster, a job whose GPUs Slurm does not report may be on any node.
+        """
+        if self._is_named(gpu):
+            return True
+        node = short_node(gpu.node)
+        if node in self._busy_nodes.get(cluster, ()):
+            return self._namesakes[node] == 1
+        held = self._slurm.gpus.get(cluster, {}).values()
+        return not self._sampled and job.job_id not in {of.job_id for of in held}
+
+    def _is_named(self, gpu: GpuId) -> bool:
+        return gpu.cluster in self._slurm.jobs or gpu.cluster in self._slurm.gpus
+
+    def _clusters(self, gpu: GpuId) -> list[str | None]:
+        """Return the clusters of Slurm that a GPU may be of."""
+        if self._is_named(gpu):
+            return [gpu.cluster]
+        accounted = self._slurm.accounted
+        return [
+            name
+            for name in dict.fromkeys((*self._slurm.jobs, *self._slurm.gpus))
+            if name not in self._sampled and not accounted.issuperset({gpu.cluster, name})
+        ]
 
 
 def slurm_numbers(snapshot: Snapshot) -> Mapping[GpuId, int | None]:
@@ -368,9 +456,9 @@ def slurm_numbers(snapshot: Snapshot) -> Mapping[GpuId, int | None]:
     """
     minors = {gpu: snapshot.device(row).minor_number for row, gpu in enumerate(snapshot.gpus)}
     differing = {
-        gpu.node for gpu, minor in minors.items() if minor is not None and minor != gpu.gpu
+        gpu.host for gpu, minor in minors.items() if minor is not None and minor != gpu.gpu
     }
-    return {gpu: minor for gpu, minor in minors.items() if gpu.node in differing}
+    return {gpu: minor for gpu, minor in minors.items() if gpu.host in differing}
 
 
 def _completed(reported: GpuAllocation, known: Sequence[GpuAllocation | None]) -> GpuAllocation:
@@ -541,6 +629,6 @@ def confined(snapshot: Snapshot, own: JobEnvironment, rows: Sequence[int] | None
 
 def _rows_of_host(snapshot: Snapshot, names: set[str]) -> list[int]:
     """Rows of a host; all if there is one host, whose name may differ (containers)."""
-    if len({gpu.node for gpu in snapshot.gpus}) <= 1:
+    if len({gpu.host for gpu in snapshot.gpus}) <= 1:
         return list(range(len(snapshot.gpus)))
     return [row for row, gpu in enumerate(snapshot.gpus) if short_node(gpu.node) in names]

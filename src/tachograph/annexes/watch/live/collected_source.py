@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from tachograph.catalog.units import plural
 from tachograph.collect.newest import NewestFiles, NewestPoll
 from tachograph.collect.status import state_folder
 from tachograph.lake.newest_rows import ALLOCATIONS, JOBS, SAMPLES, SLURM_LIVE
+from tachograph.lake.places import ClusterNames
 from tachograph.sources.metrics import short_node
 
 COLLECT: Final = "collect"  # its name
@@ -38,12 +40,19 @@ COLLECT: Final = "collect"  # its name
 class CollectedSource:
     """The newest values of a running collector as a live source. clock: seconds since 1970.
 
-    It ends, by a fatal problem, where no collector runs or none of its polls has a GPU's values
-    that are not late.
+    names: of clusters, as its lake knows them. It ends, by a fatal problem, where no collector runs
+    or none of its polls has a GPU's values that are not late.
     """
 
-    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        names: ClusterNames | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._files, self._clock = NewestFiles(folder), clock
+        self._names = names or ClusterNames()
         self._shown: tuple[NewestPoll, ...] = ()
         self._snapshot = Snapshot(0.0, (), np.empty(0), {})
         self._about = SourceInfo(COLLECT, "collector")
@@ -75,7 +84,9 @@ class CollectedSource:
             return replace(self._snapshot, t=now, problems=(ended,))
         if current != self._shown:
             self._shown = current
-            self._snapshot = newest_snapshot([poll.tables for poll in current], now)
+            self._snapshot = newest_snapshot(
+                [poll.tables for poll in current], now, self._cluster_names()
+            )
             self._about = _about(current, self._snapshot)
         missing = (poll.file for poll in polls if poll not in current)
         problems = tuple(
@@ -104,24 +115,37 @@ class CollectedSource:
     def close(self) -> None:
         """Nothing is open."""
 
+    def _cluster_names(self) -> ClusterNames:
+        """Names of clusters in the lake, and of the jobs that run."""
+        jobs = [poll.tables.table(JOBS)["cluster"] for poll in self._files.polls()]
+        running = frozenset().union(*(names.drop_nulls() for names in jobs))
+        return replace(self._names, accounted=self._names.accounted | running)
 
-def open_collected(configuration: Configuration, lake: str) -> SelectedSource | None:
-    """Return a lake's collector as a live source; None if it is not running or stale."""
-    source = CollectedSource(state_folder(lake, configuration.collect.state))
+
+def open_collected(
+    configuration: Configuration, lake: str, names: ClusterNames
+) -> SelectedSource | None:
+    """Return a lake's collector as a live source; None if it is not running or stale.
+
+    names: of clusters, as the lake knows them.
+    """
+    source = CollectedSource(state_folder(lake, configuration.collect.state), names=names)
     if not source.is_current():
         return None
     own = allocation_poller(configuration)
     if own is None:
         return SelectedSource(source, None)
     minor_numbers = configuration.slurm.gpu_numbers == "minor_number"
-    return SelectedSource(
-        AllocatedSource(source, lambda: source.slurm(own, minor_numbers=minor_numbers)), None
-    )
+
+    def poll() -> SlurmAllocations:
+        return source.slurm(own, minor_numbers=minor_numbers)
+
+    return SelectedSource(AllocatedSource(source, poll, names=names), None)
 
 
 def _about(polls: Sequence[NewestPoll], snapshot: Snapshot) -> SourceInfo:
     names = ", ".join(poll.file.name for poll in polls)
-    nodes = plural(len({gpu.node for gpu in snapshot.gpus}), "node")
+    nodes = plural(len({gpu.host for gpu in snapshot.gpus}), "node")
     every_s = max(poll.file.every_s for poll in polls)
     sentence = (
         f"collector ({names}; every {every_s:g} s), {plural(len(snapshot.gpus), 'GPU')} of {nodes}"
@@ -137,31 +161,32 @@ def _names_users(poll: NewestPoll) -> bool:
         poll.tables.table(ALLOCATIONS),
         poll.tables.table(JOBS).filter(pl.col("user").is_not_null()),
     )
-    return allocations.join(jobs, on="job_id", how="anti").is_empty()
+    return allocations.join(jobs, on=["cluster", "job_id"], how="anti", nulls_equal=True).is_empty()
 
 
 def slurm_of(answers: Sequence[NewestPoll]) -> SlurmAllocations:
     """Return allocations from polled answers. complete: every job's GPUs are known."""
-    gpus: dict[tuple[str, int], GpuAllocation] = {}
-    jobs: dict[str, GpuAllocation] = {}
+    gpus: dict[str | None, dict[tuple[str, int], GpuAllocation]] = {}
+    jobs: dict[str | None, dict[str, GpuAllocation]] = {}
+    users: set[str | None] = set()
     complete = True
     for answer in answers:
         rows = answer.tables.table(JOBS)
-        of_answer: dict[str, GpuAllocation] = {}
-        for job, shown, user, start in rows.select(
-            "job_id", "display_id", "user", "start"
+        of_answer: dict[tuple[str | None, str], GpuAllocation] = {}
+        for cluster, job, shown, user, start in rows.select(
+            "cluster", "job_id", "display_id", "user", "start"
         ).iter_rows():
             since = None if start is None else start.timestamp()
-            of_answer[job] = GpuAllocation(shown or job, user, since)
-        placed: dict[str, int] = {}
-        for job, node, gpu in (
-            answer.tables.table(ALLOCATIONS).select("job_id", "node", "gpu").iter_rows()
-        ):
-            if gpu is not None and job in of_answer:
-                gpus[short_node(node), gpu] = of_answer[job]
-                placed[job] = placed.get(job, 0) + 1
-        held = dict(rows.select("job_id", "gpus").iter_rows())
-        complete &= all(placed.get(job, 0) == count for job, count in held.items())
-        jobs |= of_answer
-    several = len({allocation.user for allocation in jobs.values()}) > 1
-    return SlurmAllocations(gpus, jobs, complete=complete and several)
+            allocation = GpuAllocation(shown or job, user, since)
+            jobs.setdefault(cluster, {})[job] = of_answer[cluster, job] = allocation
+            users.add(user)
+        placed: Counter[tuple[str | None, str]] = Counter()
+        places = answer.tables.table(ALLOCATIONS).select("cluster", "job_id", "node", "gpu")
+        for cluster, job, node, gpu in places.iter_rows():
+            if gpu is not None and (cluster, job) in of_answer:
+                held_gpu = short_node(node), gpu
+                gpus.setdefault(cluster, {})[held_gpu] = of_answer[cluster, job]
+                placed[cluster, job] += 1
+        for cluster, job, count in rows.select("cluster", "job_id", "gpus").iter_rows():
+            complete &= placed[cluster, job] == count
+    return SlurmAllocations(gpus, jobs, complete=complete and len(users) > 1)

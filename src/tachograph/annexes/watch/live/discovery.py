@@ -15,7 +15,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tachograph.annexes.watch.live.allocations import (
@@ -53,6 +53,9 @@ from tachograph.catalog.errors import (
 from tachograph.catalog.units import plural
 from tachograph.sources.metrics import short_node
 
+if TYPE_CHECKING:
+    from tachograph.lake.places import ClusterNames
+
 # Within which an exporter of this node accepts a connection, else it counts as absent.
 QUICK_S: Final = 0.5
 _ANSWER_S: Final = 2.0  # within which it answers
@@ -76,7 +79,10 @@ _NAME_A_FLEET = (
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """The request. None, empty: not requested. interval_s: between polls."""
+    """The request. None, empty: not requested. interval_s: between polls.
+
+    names: of clusters, as the lake beside which the source is polled knows them.
+    """
 
     source: str | None = None
     urls: tuple[str, ...] = ()
@@ -86,6 +92,7 @@ class SourceRequest:
     recording: str | None = None
     simulate: int | None = None
     interval_s: float = 1.0
+    names: ClusterNames | None = None
 
 
 def request_of(arguments: Namespace, *, interval_s: float) -> SourceRequest:
@@ -123,7 +130,8 @@ def _exporter_here(configuration: Configuration, wanted: SourceRequest) -> LiveS
         {"source": _EXPORTER},
     )
     here = {**usual, "url": "", "urls": [url], "timeout_s": _ANSWER_S}
-    return connect_exporters(msgspec.structs.replace(configuration, sources=(here,)))
+    configured = msgspec.structs.replace(configuration, sources=(here,))
+    return connect_exporters(configured, names=wanted.names)
 
 
 def _probe(url: str) -> None:
@@ -145,7 +153,7 @@ def _exporters(configuration: Configuration, wanted: SourceRequest) -> LiveSourc
     from tachograph.annexes.watch.live.sources.feeds import connect_exporters
 
     try:
-        return connect_exporters(configuration, urls=wanted.urls)
+        return connect_exporters(configuration, urls=wanted.urls, names=wanted.names)
     except ConfigError as problem:
         if not wanted.urls or _EXPORTER in _configured(configuration, OPENERS.beyond):
             raise
@@ -169,7 +177,8 @@ def _prometheus(configuration: Configuration, wanted: SourceRequest) -> LiveSour
 
     if len(wanted.urls) > 1:
         raise UsageError("several Prometheus addresses", do="give one --url")
-    return connect_server(configuration, url=wanted.urls[0] if wanted.urls else None)
+    url = wanted.urls[0] if wanted.urls else None
+    return connect_server(configuration, url=url, names=wanted.names)
 
 
 def _recording(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
@@ -247,7 +256,8 @@ def choose_source(
         # indices of NVML inside a job count the GPUs visible in its cgroup, those of Slurm do not
         if chosen.of_others and found.real and not (own and source.about.name == "nvml"):
             poller = poll or allocation_poller(configuration)
-            source = source if poller is None else AllocatedSource(source, poller)
+            if poller is not None:
+                source = AllocatedSource(source, poller, names=wanted.names)
         if chosen.job is not None and isinstance(source, AllocatedSource):
             source.wait()
             pick = select_job(chosen.job, source.names)

@@ -81,7 +81,7 @@ class ViewFeed:
                     self._judge = self._make_judge()
                 return self._judge.step(snapshot, self.source.about)
         except TachographError as error:
-            return FeedFailure(SourceProblem(error.what, error.where or "", error.do or ""))
+            return FeedFailure(SourceProblem.of(error))
         except Exception as error:  # noqa: BLE001  one refresh of the screen: the next is tried
             return FeedFailure(
                 SourceProblem(f"{type(error).__name__}: {error}", "this refresh"),

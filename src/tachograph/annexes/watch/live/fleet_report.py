@@ -6,16 +6,19 @@ sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tachograph.annexes.watch.live.fleet_rows import (
     FleetRows,
+    grouped,
+    groups_of,
     matching,
     number_name,
     parse_filter,
+    sort_name,
     sorted_rows,
 )
 from tachograph.annexes.watch.live.looks import (
@@ -29,7 +32,7 @@ from tachograph.annexes.watch.live.looks import (
     known_sum,
     looks,
 )
-from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId
+from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId, old_places
 from tachograph.annexes.watch.live.view import IDLE, FleetView, GpuHistory, gpu_reasons
 from tachograph.catalog.arrays import Floats, Longs
 from tachograph.catalog.errors import UsageError
@@ -43,6 +46,12 @@ MOST_ROWS = 100  # of the table of GPUs, and of each list
 MOST_GROUPS = 500
 _SICK = (CRIT, WARN, HOT)
 _LEVELS = 10
+# headings; > before those of numbers
+_OF_HELD = ("GPU", "job", "user", ">held for", ">memory")
+_OF_ALL = (
+    *("GPU", "job", "user", "class", "health"),
+    *(">use", ">real use", ">memory", ">power", ">temp."),
+)
 _NOT_KNOWN = "not known"
 
 
@@ -95,19 +104,13 @@ def part_of(view: FleetView, allocations: Mapping[GpuId, GpuAllocation]) -> Flee
     Processes and problems of the source name other GPUs and are left out.
     """
     gpus = view.snapshot.gpus
-    rows = np.array([row for row, gpu in enumerate(gpus) if gpu in allocations], np.int64)
-    kept = tuple(gpus[row] for row in rows.tolist())
+    kept = tuple(gpu for gpu in gpus if gpu in allocations)
+    rows = old_places(gpus, kept)
     return replace(
         view,
         snapshot=replace(
-            view.snapshot,
-            gpus=kept,
-            measured=view.snapshot.measured[rows],
-            values={name: column[rows] for name, column in view.snapshot.values.items()},
-            devices={
-                gpu: view.snapshot.devices[gpu] for gpu in kept if gpu in view.snapshot.devices
-            },
-            allocations={gpu: allocations[gpu] for gpu in kept},
+            view.snapshot.of(kept),
+            allocations=dict(allocations),
             processes={},
             problems=(),
             free=frozenset(),
@@ -141,8 +144,7 @@ class FleetChoice:
         if self.heat not in MAPS:
             number_name(self.heat)
         parse_filter(self.filter)
-        if self.sort not in ("gpu", "node", "job", "user", "class", "health", "model"):
-            number_name(self.sort)
+        sort_name(self.sort)
 
 
 def build_fleet_report(
@@ -175,10 +177,10 @@ def build_fleet_report(
         counts=tuple(
             (f"{mark} {name}".strip(), f"{count:,}") for mark, name, count in _counts(view)
         ),
-        held=_held_table(rows, held),
-        sick=_sick_table(rows, sick),
+        held=_gpu_table(rows, "held", held, _OF_HELD),
+        sick=_gpu_table(rows, "sick", sick, ("GPU", "health", "reason", "job", "user")),
         groups=_groups(rows, choice.by, partitions or {}, findings or {}),
-        gpus=_gpu_table(rows, ordered),
+        gpus=_gpu_table(rows, "gpus", ordered.tolist(), _OF_ALL),
         places=_places(rows),
         heat=tuple(_heat(rows, choice.heat)),
         others=_others(view, whole),
@@ -235,82 +237,37 @@ def _sick(rows: FleetRows) -> list[int]:
     return [int(row) for row in found[np.lexsort((rows.place[found], -rows.health_rank[found]))]]
 
 
-def _held_table(rows: FleetRows, held: Sequence[int]) -> FleetTable:
-    since = rows.number("held")
-    cells = tuple(
-        (
-            rows.text("gpu")[row],
-            rows.text("job")[row],
-            rows.text("user")[row],
-            _minutes(since[row]),
-            _memory(rows, row),
-        )
-        for row in held[:MOST_ROWS]
-    )
-    headings = ("GPU", "job", "user", ">held for", ">memory")
-    return FleetTable(
-        "held", headings, _keys(rows, held), cells, _LINKS, max(0, len(held) - MOST_ROWS)
-    )
+_LINKS: Mapping[str, str] = {"GPU": "node", "job": "job", "user": "user"}
 
 
-def _sick_table(rows: FleetRows, sick: Sequence[int]) -> FleetTable:
-    cells = tuple(
-        (
-            rows.text("gpu")[row],
-            _state(rows.text("health")[row]),
-            gpu_reasons(rows.view, row).health_why,
-            rows.text("job")[row],
-            rows.text("user")[row],
-        )
-        for row in sick[:MOST_ROWS]
-    )
-    links = {0: "node", 3: "job", 4: "user"}
-    return FleetTable(
-        "sick", ("GPU", "health", "reason", "job", "user"), _keys(rows, sick), cells, links,
-        max(0, len(sick) - MOST_ROWS),
-    )  # fmt: skip
-
-
-def _gpu_table(rows: FleetRows, ordered: Longs) -> FleetTable:
-    shown = [int(row) for row in ordered[:MOST_ROWS]]
+def _gpu_table(
+    rows: FleetRows, name: str, chosen: Sequence[int], headings: Sequence[str]
+) -> FleetTable:
+    """Return some of the columns of GPUs, the first MOST_ROWS of them."""
     util, real, power, temp = (rows.number(name) for name in ("util", "real", "power", "temp"))
-    cells = tuple(
-        (
-            rows.text("gpu")[row],
-            rows.text("job")[row],
-            rows.text("user")[row],
-            LOOKS[int(rows.looks[row])].text,
-            _state(rows.text("health")[row]),
-            _percent(util[row]),
-            _percent(real[row]),
-            _memory(rows, row),
-            _whole(power[row], "W"),
-            _whole(temp[row], "C"),
-        )
-        for row in shown
-    )
-    headings = (
-        "GPU",
-        "job",
-        "user",
-        "class",
-        "health",
-        ">use",
-        ">real use",
-        ">memory",
-        ">power",
-        ">temp.",
-    )
+    columns: Mapping[str, Callable[[int], str]] = {
+        "GPU": lambda row: rows.text("gpu")[row],
+        "job": lambda row: rows.text("job")[row],
+        "user": lambda row: rows.text("user")[row],
+        "class": lambda row: LOOKS[int(rows.looks[row])].text,
+        "health": lambda row: _state(rows.text("health")[row]),
+        "reason": lambda row: gpu_reasons(rows.view, row).health_why,
+        ">held for": lambda row: _minutes(rows.number("held")[row]),
+        ">use": lambda row: _percent(util[row]),
+        ">real use": lambda row: _percent(real[row]),
+        ">memory": lambda row: _memory(rows, row),
+        ">power": lambda row: _whole(power[row], "W"),
+        ">temp.": lambda row: _whole(temp[row], "C"),
+    }
+    shown = chosen[:MOST_ROWS]
     return FleetTable(
-        "gpus", headings, _keys(rows, shown), cells, _LINKS, max(0, len(ordered) - MOST_ROWS)
+        name,
+        tuple(headings),
+        tuple(rows.text("gpu")[row] for row in shown),
+        tuple(tuple(columns[heading](row) for heading in headings) for row in shown),
+        {place: _LINKS[heading] for place, heading in enumerate(headings) if heading in _LINKS},
+        len(chosen) - len(shown),
     )
-
-
-_LINKS: Mapping[int, str] = {0: "node", 1: "job", 2: "user"}
-
-
-def _keys(rows: FleetRows, chosen: Sequence[int]) -> tuple[str, ...]:
-    return tuple(rows.text("gpu")[row] for row in chosen[:MOST_ROWS])
 
 
 def _groups(
@@ -319,34 +276,29 @@ def _groups(
     partitions: Mapping[str, str],
     findings: Mapping[str, Sequence[Finding]],
 ) -> FleetTable:
-    names = _group_names(rows, by, partitions)
-    members: dict[str, list[int]] = {}
-    for row in sorted_rows(rows, "gpu").tolist():
-        members.setdefault(names[row], []).append(row)
-    listed = [name for name in members if name] + [name for name in members if not name]
+    listed = groups_of(_group_names(rows, by, partitions), sorted_rows(rows, "gpu"))
     shown = listed[:MOST_GROUPS]
     util, real, power = (rows.number(name) for name in ("util", "real", "power"))
     cells = []
-    for name in shown:
-        mine = np.array(members[name], np.int64)
+    for group in shown:
+        mine = group.rows
         cells.append(
             (
-                name or _NOT_KNOWN,
+                group.name or _NOT_KNOWN,
                 f"{len(mine):,}",
                 _classes(rows, mine),
                 _state(_worst(rows, mine)),
                 _percent(known_mean(util[mine])),
                 _percent(known_mean(real[mine])),
                 _power(power[mine]),
-                *((_named_findings(findings.get(name, ())),) if by == "job" else ()),
+                *((_named_findings(findings.get(group.name, ())),) if by == "job" else ()),
             )
         )
     more = ("findings",) if by == "job" else ()
     headings = (by, ">GPUs", "classes", "worst health", ">use", ">real use", ">power", *more)
     links = {0: by} if by in ("node", "job", "user") else {}
-    return FleetTable(
-        "groups", headings, tuple(shown), tuple(cells), links, len(listed) - len(shown)
-    )
+    keys = tuple(group.name for group in shown)
+    return FleetTable("groups", headings, keys, tuple(cells), links, len(listed) - len(shown))
 
 
 def _group_names(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> Sequence[str]:
@@ -376,10 +328,9 @@ def _named_findings(found: Sequence[Finding]) -> str:
 
 def _places(rows: FleetRows) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Nodes and their GPUs, in the order of the heat map."""
-    found: dict[str, list[str]] = {}
-    for row in sorted_rows(rows, "gpu").tolist():
-        found.setdefault(rows.text("node")[row], []).append(rows.text("gpu")[row])
-    return tuple((node, tuple(gpus)) for node, gpus in found.items())
+    nodes = grouped(rows, sorted_rows(rows, "gpu"), "node")
+    names = rows.text("gpu")
+    return tuple((node.name, tuple(names[row] for row in node.rows.tolist())) for node in nodes)
 
 
 def _heat(rows: FleetRows, by: str) -> list[str]:

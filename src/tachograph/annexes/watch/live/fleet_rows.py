@@ -149,14 +149,14 @@ class FleetRows:
             case "node":
                 return self._roster.nodes
             case "job":
-                free = self.view.snapshot.free
-                named = self._of_allocations("job_id")
+                jobs = {gpu: held.name_on(gpu) for gpu, held in snapshot.allocations.items()}
                 return [
-                    job or (NO_JOB if gpu in free else "")
-                    for job, gpu in zip(named, self.gpus, strict=True)
+                    printable(jobs.get(gpu) or (NO_JOB if gpu in snapshot.free else ""))
+                    for gpu in self.gpus
                 ]
             case "user":
-                return self._of_allocations("user")
+                held = snapshot.allocations
+                return [printable(getattr(held.get(gpu), "user", None) or "") for gpu in self.gpus]
             case "class":
                 return [WORKLOAD_CLASSES[label] for label in self.view.labels.tolist()]
             case "health":
@@ -168,10 +168,6 @@ class FleetRows:
                 ]
             case _:
                 raise no_column(name)
-
-    def _of_allocations(self, name: str) -> list[str]:
-        allocations = self.view.snapshot.allocations
-        return [printable(getattr(allocations.get(gpu), name, None) or "") for gpu in self.gpus]
 
 
 def number_name(name: str) -> str:
@@ -210,7 +206,7 @@ class _Roster:
     def __init__(self, gpus: tuple[GpuId, ...]) -> None:
         self.gpus = gpus
         self.names = tuple(printable(gpu.name) for gpu in gpus)
-        self.nodes = tuple(printable(gpu.node) for gpu in gpus)
+        self.nodes = tuple(printable(gpu.host) for gpu in gpus)
         rank = {node: place for place, node in enumerate(sorted(set(self.nodes), key=natural))}
         keys = []
         for node, gpu in zip(self.nodes, gpus, strict=True):
@@ -419,7 +415,11 @@ def grouped(rows: FleetRows, ordered: Longs, by: str) -> list[FleetGroup]:
 
     Errors: UsageError for a column that cannot group.
     """
-    texts = rows.text(group_name(by))
+    return groups_of(rows.text(group_name(by)), ordered)
+
+
+def groups_of(texts: Sequence[str], ordered: Longs) -> list[FleetGroup]:
+    """Return the groups of rows with the same text, as `grouped`."""
     members: dict[str, list[int]] = {}
     for row in ordered.tolist():
         members.setdefault(texts[row], []).append(row)

@@ -6,7 +6,7 @@ Import it on demand: it imports the compiler and tables.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuDevice, GpuId
+from tachograph.annexes.watch.live.snapshot import (
+    GpuAllocation,
+    GpuDevice,
+    GpuId,
+    moved,
+    old_places,
+)
 from tachograph.annexes.watch.live.view import FleetView
 from tachograph.catalog.arrays import Floats, Longs, Singles
 from tachograph.catalog.codes import known_codes
@@ -38,17 +44,20 @@ from tachograph.pipeline.timelines import empty_timeline, merge_timelines, timel
 
 # counters whose minutes job classes need
 JOB_CLASS_COUNTERS = (
-    *(
-        "gpu_util",
-        "gr_engine_active",
-        "sm_active",
-        "fp64_active",
-        "fp32_active",
-        "fp16_active",
-        "tensor_active",
-    ),
-    *("dram_active", "power_w", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"),
-    *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "mem_copy_util"),
+    "gpu_util",
+    "gr_engine_active",
+    "sm_active",
+    "fp64_active",
+    "fp32_active",
+    "fp16_active",
+    "tensor_active",
+    "dram_active",
+    "power_w",
+    "pcie_tx_bytes_per_s",
+    "pcie_rx_bytes_per_s",
+    "nvlink_tx_bytes_per_s",
+    "nvlink_rx_bytes_per_s",
+    "mem_copy_util",
 )
 MINUTE_US = 60_000_000
 FORGET_S = 300.0  # the state of a job without allocations is kept for so long
@@ -102,14 +111,24 @@ class _MinuteSums:
     counts: Longs
 
     @classmethod
-    def new(cls, size: int) -> _MinuteSums:
-        """GPUs that no job holds."""
-        start_us, minute = (np.full(size, -1, np.int64) for _ in range(2))
-        shape = (len(JOB_CLASS_COUNTERS), size)
+    def none(cls) -> _MinuteSums:
+        """Sums of no GPU."""
+        start_us, minute, samples = np.empty((3, 0), np.int64)
+        shape = (len(JOB_CLASS_COUNTERS), 0)
         return cls(
-            np.full(size, np.nan), start_us, minute, np.zeros(size, np.int64), np.zeros(shape),
-            np.zeros(shape, np.int64),
-        )  # fmt: skip
+            np.empty(0), start_us, minute, samples, np.empty(shape), np.empty(shape, np.int64)
+        )
+
+    def rearranged(self, places: Longs) -> _MinuteSums:
+        """Return the sums of other GPUs; no job holds the new ones."""
+        return _MinuteSums(
+            moved(self.t, places),
+            moved(self.start_us, places, -1),
+            moved(self.minute, places, -1),
+            moved(self.samples, places, 0),
+            moved(self.sums, places, 0.0),
+            moved(self.counts, places, 0),
+        )
 
 
 class JobMinutes:
@@ -119,7 +138,7 @@ class JobMinutes:
         self.jobs: dict[str, ObservedJob] = {}
         self._gpus: tuple[GpuId, ...] = ()
         self._job: list[str | None] = []
-        self._rows = _MinuteSums.new(0)
+        self._rows = _MinuteSums.none()
         self._allocations: Mapping[GpuId, GpuAllocation] | None = None
 
     def add(self, view: FleetView) -> None:
@@ -158,16 +177,16 @@ class JobMinutes:
 
     def _hold(self, allocations: Mapping[GpuId, GpuAllocation], t: float) -> None:
         """Jobs with allocations now; a job with another start begins again."""
-        held = [allocations.get(gpu) for gpu in self._gpus]
+        held = {gpu: allocations[gpu] for gpu in self._gpus if gpu in allocations}
         since: dict[str, float | None] = {}
-        for one in held:
-            if one is not None and one.job_id is not None:
-                known = since.get(one.job_id)
+        for gpu, one in held.items():
+            if job := one.name_on(gpu):
+                known = since.get(job)
                 earlier = known is not None and (one.since is None or known <= one.since)
-                since[one.job_id] = known if earlier else one.since
+                since[job] = known if earlier else one.since
         jobs = {job: self._seen(job, began, t) for job, began in since.items()}
-        for row, (gpu, one) in enumerate(zip(self._gpus, held, strict=True)):
-            job_id = one.job_id if one else None
+        for row, gpu in enumerate(self._gpus):
+            job_id = held[gpu].name_on(gpu) or None if gpu in held else None
             start_us = -1
             if job_id is not None:
                 jobs[job_id].totals.setdefault(gpu, CounterTotals())
@@ -219,17 +238,11 @@ class JobMinutes:
 
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
         """Change the GPUs: those that stay keep their current minute."""
-        places = {gpu: place for place, gpu in enumerate(self._gpus)}
-        old = np.array([places.get(gpu, -1) for gpu in gpus], np.int64)
+        old = old_places(self._gpus, gpus)
         for row in set(range(len(self._gpus))).difference(old.tolist()):
             self._end_minute(row)
-        rows = _MinuteSums.new(len(gpus))
-        for one in fields(rows):
-            getattr(rows, one.name)[..., old >= 0] = getattr(self._rows, one.name)[
-                ..., old[old >= 0]
-            ]
         self._job = [self._job[place] if place >= 0 else None for place in old.tolist()]
-        self._rows, self._gpus, self._allocations = rows, gpus, None
+        self._rows, self._gpus, self._allocations = self._rows.rearranged(old), gpus, None
 
 
 EVERY_S = 60.0  # between two evaluations
@@ -294,14 +307,8 @@ class LiveJobClasses:
         all.
         """
         self._gathered.add(view)
-        t, held = (
-            view.snapshot.t,
-            {
-                allocation.job_id
-                for allocation in view.snapshot.allocations.values()
-                if allocation.job_id
-            },
-        )
+        t = view.snapshot.t
+        held = {allocation.name_on(gpu) for gpu, allocation in view.snapshot.allocations.items()}
         here = held.intersection(self._gathered.jobs)
         requested = here if wanted is None else here.intersection(wanted)
         if (
@@ -336,7 +343,7 @@ class LiveJobClasses:
             totals = gathered[job].totals | {minute.gpu: total for minute, total in under_way}
             rows = [
                 _gpu_row(job, gpu, totals[gpu], view.snapshot.devices.get(gpu))
-                for gpu in sorted(gathered[job].totals, key=lambda gpu: (gpu.node, gpu.gpu))
+                for gpu in sorted(gathered[job].totals, key=GpuId.order)
             ]
             gpu_rows += rows
             job_rows.append(_job_row(job, gathered[job], rows, view.snapshot.t))

@@ -5,9 +5,9 @@ Classes and health are from the functions that evaluate stored data.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from tachograph.annexes.watch.live.snapshot import (
     GpuId,
     Snapshot,
     SourceInfo,
-    spread_rows,
+    moved,
+    old_places,
 )
 from tachograph.annexes.watch.live.view import FleetView, GpuHistory
 from tachograph.catalog.arrays import Bytes, Flags, Floats, Ints, Longs
@@ -27,9 +28,8 @@ from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES
 from tachograph.judge.workload.settings import WorkloadSettings
 
 _UNKNOWN = WORKLOAD_CLASSES.index(UNKNOWN)
-_FIRST_SLOTS = 64
 # Polls that a window holds; of one with more, the newest: a poll of 1,000 GPUs takes 90 kB.
-MOST_SLOTS = 1200
+MOST_POLLS = 1200
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,49 +57,60 @@ class _GpuStates:
     counts: Ints
 
     @classmethod
-    def new(cls, size: int) -> _GpuStates:
-        """GPUs without any reading."""
-        t, real, since = (np.full(size, np.nan) for _ in range(3))
-        shown, candidate = (np.full(size, _UNKNOWN, np.uint8) for _ in range(2))
-        return cls(t, real, since, shown, candidate, np.zeros((len(COUNTERS), size), np.int32))
+    def none(cls) -> _GpuStates:
+        """States of no GPU."""
+        t, real, since = np.empty((3, 0))
+        shown, candidate = np.empty((2, 0), np.uint8)
+        return cls(t, real, since, shown, candidate, np.empty((len(COUNTERS), 0), np.int32))
+
+    def rearranged(self, places: Longs) -> _GpuStates:
+        """Return the states of other GPUs; new ones have no reading."""
+        return _GpuStates(
+            moved(self.t, places),
+            moved(self.real, places),
+            moved(self.since, places),
+            moved(self.shown, places, _UNKNOWN),
+            moved(self.candidate, places, _UNKNOWN),
+            moved(self.counts, places, 0),
+        )
 
 
 @dataclass(slots=True)
 class _PolledReadings:
-    """Readings by slot and GPU: times measured and received; values (0: missing); presence."""
+    """Readings of a poll by GPU: when measured, values (0: missing), which are known.
 
+    arrived: when the poll was received. alive: GPUs with a new reading in it.
+    """
+
+    arrived: float
     times: Floats
-    arrived: Floats
     values: Floats
     known: Flags
     alive: Flags
 
-    @classmethod
-    def new(cls, slots: int, size: int) -> _PolledReadings:
-        """Empty slots."""
-        shape = (slots, len(COUNTERS), size)
-        return cls(
-            np.full((slots, size), np.nan),
-            np.zeros(slots),
-            np.zeros(shape),
-            np.zeros(shape, np.bool_),
-            np.zeros((slots, size), np.bool_),
+    def rearranged(self, places: Longs) -> _PolledReadings:
+        """Return the readings of other GPUs; new ones have none."""
+        return _PolledReadings(
+            self.arrived,
+            moved(self.times, places),
+            moved(self.values, places, 0.0),
+            moved(self.known, places, 0),
+            moved(self.alive, places, 0),
         )
 
 
 class SmoothingWindow:
     """Readings of the last `smoothing_s` of GPUs, and the labels from them.
 
-    A poll is one slot of all GPUs; empty for those without a new reading. So a GPU's readings are
-    in their order, and sums over slots round as sums over its readings do. Slots beyond every
-    window are dropped, and after two windows also those of GPUs that reported nothing since.
+    A poll is of all GPUs; empty for those without a new reading. So a GPU's readings are in their
+    order, and sums over polls round as sums over its readings do. Polls beyond every window are
+    dropped, and after two windows also those of GPUs that reported nothing since.
     """
 
-    def __init__(self, settings: WorkloadSettings, *, most_slots: int = MOST_SLOTS) -> None:
-        self.settings, self.most_slots = settings, most_slots
-        self._gpus = _GpuStates.new(0)
-        self._polls = _PolledReadings.new(_FIRST_SLOTS, 0)
-        self._begin = self._end = 0
+    def __init__(self, settings: WorkloadSettings, *, most_polls: int = MOST_POLLS) -> None:
+        self.settings, self.most_polls = settings, most_polls
+        self._gpus = _GpuStates.none()
+        self._polls: deque[_PolledReadings] = deque()
 
     def step(self, now: float, measured: Floats, values: Mapping[str, Floats]) -> ClassLabels:
         """Return the labels after a poll at `now`.
@@ -125,79 +136,47 @@ class SmoothingWindow:
 
     def rearrange(self, places: Longs) -> None:
         """Change the GPUs: `places` are old indices, -1 for new GPUs."""
-        stays = places >= 0
-        gpus, polls = (
-            _GpuStates.new(len(places)),
-            _PolledReadings.new(len(self._polls.times), len(places)),
-        )
-        for kept, before in ((gpus, self._gpus), (polls, self._polls)):
-            for one in fields(kept):
-                if one.name == "arrived":
-                    polls.arrived = self._polls.arrived
-                else:
-                    getattr(kept, one.name)[..., stays] = getattr(before, one.name)[
-                        ..., places[stays]
-                    ]
-        self._gpus, self._polls = gpus, polls
+        self._gpus = self._gpus.rearranged(places)
+        self._polls = deque(poll.rearranged(places) for poll in self._polls)
 
     def _forget(self, now: float, begins: Flags, until: Floats) -> None:
-        """Remove readings up to `until` per GPU, all of restarted GPUs, and empty slots."""
-        held = slice(self._begin, self._end)
-        gone = self._polls.alive[held] & ((self._polls.times[held] <= until) | begins)
-        for place in np.flatnonzero(gone.any(axis=1)).tolist():
-            self._drop(held.start + place, gone[place])
+        """Remove readings up to `until` per GPU, all of restarted GPUs, and empty polls."""
+        for poll in self._polls:
+            gone = poll.alive & ((poll.times <= until) | begins)
+            if gone.any():
+                self._drop(poll, gone)
         age_s = 2 * self.settings.smoothing_s
-        while self._begin < self._end:
-            slot = self._begin
-            if self._polls.alive[slot].any():
-                if (
-                    0 <= now - self._polls.arrived[slot] < age_s
-                    and self._end - slot < self.most_slots
-                ):
+        while self._polls:
+            oldest = self._polls[0]
+            if oldest.alive.any():
+                is_recent = 0 <= now - oldest.arrived < age_s
+                if is_recent and len(self._polls) < self.most_polls:
                     break
-                self._drop(slot, self._polls.alive[slot].copy())
-            self._begin += 1
+                self._drop(oldest, oldest.alive.copy())
+            self._polls.popleft()
 
-    def _drop(self, slot: int, gone: Flags) -> None:
-        self._gpus.counts[:, gone] -= self._polls.known[slot][:, gone]
-        self._polls.values[slot][:, gone] = 0.0
-        self._polls.known[slot][:, gone] = False
-        self._polls.alive[slot][gone] = False
+    def _drop(self, poll: _PolledReadings, gone: Flags) -> None:
+        self._gpus.counts[:, gone] -= poll.known[:, gone]
+        poll.values[:, gone] = 0.0
+        poll.known[:, gone] = False
+        poll.alive[gone] = False
 
     def _keep(
         self, now: float, fresh: Flags, measured: Floats, values: Mapping[str, Floats]
     ) -> None:
-        """Store the new readings in a new slot."""
-        if self._end == len(self._polls.times):
-            self._make_room()
-        slot = self._end
-        self._polls.times[slot] = np.where(fresh, measured, np.nan)
-        self._polls.arrived[slot] = now
-        self._polls.alive[slot] = fresh
-        for place, name in enumerate(COUNTERS):
-            column = values.get(name)
-            known = np.zeros(len(fresh), np.bool_) if column is None else fresh & ~np.isnan(column)
-            self._polls.known[slot, place] = known
-            self._polls.values[slot, place] = (
-                0.0 if column is None else np.where(known, column, 0.0)
-            )
-        self._gpus.counts += self._polls.known[slot]
-        self._end += 1
-
-    def _make_room(self) -> None:
-        """Compact the used slots to the front; double the capacity if more than half is used."""
-        polls, count = self._polls, self._end - self._begin
-        slots = len(polls.times)
-        if count * 2 > slots:
-            self._polls = _PolledReadings.new(slots * 2, polls.times.shape[1])
-        for one in fields(polls):
-            getattr(self._polls, one.name)[:count] = getattr(polls, one.name)[
-                self._begin : self._end
-            ]
-        self._begin, self._end = 0, count
+        """Store the new readings."""
+        missing = np.full(len(fresh), np.nan)
+        columns = np.array([values.get(name, missing) for name in COUNTERS])
+        known = fresh & ~np.isnan(columns)
+        times = np.where(fresh, measured, np.nan)
+        kept = _PolledReadings(now, times, np.where(known, columns, 0.0), known, fresh.copy())
+        self._polls.append(kept)
+        self._gpus.counts += known
 
     def _means(self) -> Mapping[str, Floats]:
-        sums = np.add.reduce(self._polls.values[self._begin : self._end], axis=0)
+        sums = np.zeros(self._gpus.counts.shape)
+        for poll in self._polls:
+            sums += poll.values
         with np.errstate(invalid="ignore"):
             return dict(zip(COUNTERS, sums / self._gpus.counts, strict=True))
 
@@ -217,15 +196,14 @@ class SmoothingWindow:
 class RecentReplays:
     """New replays within the last `keep_s` seconds, and each GPU's last count.
 
-    Few GPUs ever have one, so only those that do are examined one by one.
+    Few GPUs ever have one, so only polls with new ones are kept.
     """
 
     def __init__(self, keep_s: float) -> None:
         self.keep_s = keep_s
         self._count: Floats = np.empty(0)
         self._counted_at: Floats = np.empty(0)  # when new ones were counted last, none among them
-        # {GPU: (when, new ones)}.
-        self._events: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
+        self._events: list[tuple[float, Floats]] = []  # when, new ones of each GPU
 
     def step(self, t: float, count: Floats) -> Floats:
         """Return new visible replays of each GPU at `t`; NaN with fewer than two counts.
@@ -236,35 +214,23 @@ class RecentReplays:
         new = np.where(count >= self._count, count - self._count, count)
         self._counted_at = np.where(begun, t, self._counted_at)
         self._count = np.where(np.isnan(count), self._count, count)
-        for row in np.flatnonzero(begun & (new > 0)).tolist():
-            self._events[row].append((t, float(new[row])))
+        new = np.where(begun & (new > 0), new, 0.0)
+        if new.any():
+            self._events.append((t, new))
         recent = self._counted_at > t - self.keep_s
         # Permanently, if the clock goes back.
         self._counted_at = np.where(recent, self._counted_at, np.nan)
-        visible = np.where(np.isnan(self._counted_at), np.nan, 0.0)
-        for row, events in list(self._events.items()):
-            kept = [event for event in events if event[0] > t - self.keep_s]
-            if kept:
-                self._events[row] = kept
-                visible[row] = sum(one for _, one in kept)
-            else:
-                del self._events[row]
-        return visible
+        self._events = [event for event in self._events if event[0] > t - self.keep_s]
+        visible = np.zeros(len(count))
+        for _, replays in self._events:
+            visible += replays
+        return np.where(np.isnan(self._counted_at) & (visible == 0), np.nan, visible)
 
     def rearrange(self, places: Longs) -> None:
         """Change the GPUs: `places` are old indices, -1 for new GPUs."""
-        stays = places >= 0
-        count, counted_at = np.full(len(places), np.nan), np.full(len(places), np.nan)
-        count[stays], counted_at[stays] = (
-            self._count[places[stays]],
-            self._counted_at[places[stays]],
-        )
-        events = self._events
-        self._events = defaultdict(list)
-        self._events.update(
-            {new: events[old] for new, old in enumerate(places.tolist()) if old in events}
-        )
-        self._count, self._counted_at = count, counted_at
+        self._count = moved(self._count, places)
+        self._counted_at = moved(self._counted_at, places)
+        self._events = [(t, moved(new, places, 0.0)) for t, new in self._events]
 
 
 GONE_S = 300.0  # a GPU that the source no longer reports is shown as lost for so long
@@ -282,7 +248,6 @@ class Monitor:
         self._window = SmoothingWindow(settings)
         self._replays = RecentReplays(settings.event_memory_s)
         self._gpus: tuple[GpuId, ...] = ()
-        self._places: Mapping[GpuId, int] = {}
         # Of GPUs that the source no longer reports: when it did last.
         self._lost_since: dict[GpuId, float] = {}
         self._measured: Floats = np.empty(0)  # last, of each GPU
@@ -344,30 +309,16 @@ class Monitor:
         if not self._lost_since:
             return snapshot
         gpus = _with_lost_gpus(snapshot.gpus, list(self._lost_since))
-        places = {gpu: place for place, gpu in enumerate(gpus)}
-        rows = np.array([places[gpu] for gpu in snapshot.gpus], np.int64)
         lost = {gpu: self._devices[gpu] for gpu in self._lost_since if gpu in self._devices}
-        return replace(
-            snapshot,
-            gpus=gpus,
-            measured=spread_rows(snapshot.measured, rows, len(gpus)),
-            values={
-                name: spread_rows(column, rows, len(gpus))
-                for name, column in snapshot.values.items()
-            },
-            devices={**snapshot.devices, **lost},
-        )
+        return replace(snapshot.of(gpus), devices={**snapshot.devices, **lost})
 
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
         """Other GPUs, or in another order: those that stay keep their state."""
-        places = np.array([self._places.get(gpu, -1) for gpu in gpus], np.int64)
+        places = old_places(self._gpus, gpus)
         for part in (self._window, self._replays):
             part.rearrange(places)
-        measured = np.full(len(gpus), np.nan)
-        measured[places >= 0] = self._measured[places[places >= 0]]
-        self._measured = measured
+        self._measured = moved(self._measured, places)
         self._gpus = gpus
-        self._places = {gpu: place for place, gpu in enumerate(gpus)}
 
     def _set_limits(self, snapshot: Snapshot) -> None:
         """Temperatures of the devices, computed once while these are unchanged."""
@@ -380,13 +331,13 @@ class Monitor:
 
 def _with_lost_gpus(listed: Sequence[GpuId], lost: Sequence[GpuId]) -> tuple[GpuId, ...]:
     """Return GPUs in source order, each node's lost GPUs after its others."""
-    last = {gpu.node: place for place, gpu in enumerate(listed)}
+    last = {gpu.host: place for place, gpu in enumerate(listed)}
     end = len(listed)
     order = sorted(
         [
             *((place, 0, gpu) for place, gpu in enumerate(listed)),
-            *((last.get(gpu.node, end), 1, gpu) for gpu in lost),
+            *((last.get(gpu.host, end), 1, gpu) for gpu in lost),
         ],
-        key=lambda one: (one[0], one[1], one[2].node if one[1] else "", *GpuId.order(one[2])[1:]),
+        key=lambda one: (one[0], one[1], one[2].order()),
     )
     return tuple(gpu for _, _, gpu in order)

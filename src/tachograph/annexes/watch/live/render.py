@@ -6,7 +6,6 @@ Source of the columns and their units: KempnerPulse, docs/export.md; ours stand 
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,9 +14,15 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from tachograph.annexes.watch.live.snapshot import GpuAllocation
+from tachograph.annexes.watch.live.snapshot import (
+    NO_ALLOCATION,
+    GpuAllocation,
+    GpuDevice,
+    GpuId,
+)
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import harmless_cell
 from tachograph.report.lines import to_text
 from tachograph.report.tables import TextColumn, fit_table
@@ -27,7 +32,6 @@ if TYPE_CHECKING:
     from tachograph.judge.workload.settings import Weights, WorkloadSettings
 
 _UNKNOWN: Final = "unknown"
-_NO_ALLOCATION = GpuAllocation()
 _WHOLE: Final = frozenset(counter.name for counter in COUNTERS if counter.storage == "i64")
 _GB: Final = 1e9
 
@@ -61,10 +65,11 @@ def json_rows(view: FleetView, settings: WorkloadSettings | None = None) -> list
 
 
 def _identity(view: FleetView, row: int) -> dict[str, object]:
-    gpu = view.snapshot.gpus[row]
-    device, allocation = view.snapshot.device(row), _allocation(view, row)
+    one = _PrintedGpu(view, row)
+    gpu, device, allocation = one.gpu, one.device, one.allocation
     return {
         "node": gpu.node,
+        "cluster": gpu.cluster,
         "gpu": gpu.gpu,
         "mig": gpu.mig,
         "model": device.model,
@@ -91,30 +96,48 @@ def _plain(view: FleetView, counter: str) -> list[float | int | None]:
     return [None if value != value else number(value) for value in values]
 
 
-def _allocation(view: FleetView, row: int) -> GpuAllocation:
-    return view.snapshot.allocations.get(view.snapshot.gpus[row], _NO_ALLOCATION)
-
-
 def _known(value: float) -> float | None:
     return None if value != value else float(value)
 
 
 # --- CSV
 
-_Cell = Callable[["FleetView", int, "FleetView | None"], "float | str | None"]
+
+@dataclass(frozen=True, slots=True)
+class _PrintedGpu:
+    """A GPU of a view. before: the view of the poll before."""
+
+    view: FleetView
+    row: int
+    before: FleetView | None = None
+
+    @property
+    def gpu(self) -> GpuId:
+        return self.view.snapshot.gpus[self.row]
+
+    @property
+    def device(self) -> GpuDevice:
+        return self.view.snapshot.device(self.row)
+
+    @property
+    def allocation(self) -> GpuAllocation:
+        return self.view.snapshot.allocations.get(self.gpu, NO_ALLOCATION)
+
+    def value(self, counter: str) -> float | None:
+        return self.view.snapshot.value(counter, self.row)
 
 
 @dataclass(frozen=True, slots=True)
 class _CsvColumn:
     """A column: its value in the unit of its name, and the format of a number."""
 
-    value: _Cell
+    value: Callable[[_PrintedGpu], float | str | None]
     format_spec: str = ".2f"
 
 
 def _counter(name: str, factor: float = 1.0, format_spec: str = ".2f") -> _CsvColumn:
-    def value(view: FleetView, row: int, before: FleetView | None) -> float | None:
-        found = view.snapshot.value(name, row)
+    def value(gpu: _PrintedGpu) -> float | None:
+        found = gpu.value(name)
         return None if found is None else found * factor
 
     return _CsvColumn(value, format_spec)
@@ -124,35 +147,39 @@ def _fraction(name: str) -> _CsvColumn:
     return _counter(name, 100.0)
 
 
-def _never(view: FleetView, row: int, before: FleetView | None) -> None:
+def _whole(name: str) -> _CsvColumn:
+    return _counter(name, format_spec=".0f")
+
+
+def _never(gpu: _PrintedGpu) -> None:
     """A column of KempnerPulse that is not measured here."""
     return
 
 
-def _hbm_mib(view: FleetView, row: int, before: FleetView | None = None) -> float | None:
+def _hbm_mib(gpu: _PrintedGpu) -> float | None:
     """Device memory, or used plus free memory."""
-    reported = view.snapshot.device(row).hbm_mib
-    if reported is not None:
-        return reported
-    used, free = (view.snapshot.value(name, row) for name in ("hbm_used_mib", "hbm_free_mib"))
+    if gpu.device.hbm_mib is not None:
+        return gpu.device.hbm_mib
+    used, free = gpu.value("hbm_used_mib"), gpu.value("hbm_free_mib")
     return None if used is None or free is None else used + free
 
 
-def _hbm_used_pct(view: FleetView, row: int, before: FleetView | None) -> float | None:
-    used, total = view.snapshot.value("hbm_used_mib", row), _hbm_mib(view, row)
+def _hbm_used_pct(gpu: _PrintedGpu) -> float | None:
+    used, total = gpu.value("hbm_used_mib"), _hbm_mib(gpu)
     return None if used is None or not total else used / total * 100
 
 
-def _nvlink_gbps(view: FleetView, row: int, before: FleetView | None) -> float | None:
-    both = [view.snapshot.value(f"nvlink_{way}_bytes_per_s", row) for way in ("tx", "rx")]
+def _nvlink_gbps(gpu: _PrintedGpu) -> float | None:
+    both = [gpu.value(f"nvlink_{way}_bytes_per_s") for way in ("tx", "rx")]
     return None if None in both else sum(filter(None, both)) / _GB
 
 
-def _replay_rate(view: FleetView, row: int, before: FleetView | None) -> float | None:
+def _replay_rate(gpu: _PrintedGpu) -> float | None:
     """Replays per second since the reading before; a count that went back began again.
 
     Of a reading that was shown before there is no rate: nothing new was counted, not nothing.
     """
+    view, row, before = gpu.view, gpu.row, gpu.before
     if before is None or before.snapshot.gpus != view.snapshot.gpus:
         return None
     now, then = (one.snapshot.value("pcie_replays", row) for one in (view, before))
@@ -182,40 +209,40 @@ def short_model(model: str) -> str:
     return _MODEL_ENDS.sub("", name) or model
 
 
-def _model(view: FleetView, row: int, before: FleetView | None = None) -> str | None:
-    model = view.snapshot.device(row).model
+def _model(gpu: _PrintedGpu) -> str | None:
+    model = gpu.device.model
     return None if model is None else short_model(model)
 
 
 _COLUMNS: Mapping[str, _CsvColumn] = MappingProxyType(
     {
-        "timestamp": _CsvColumn(lambda view, row, before: view.snapshot.t),
-        "gpu_id": _CsvColumn(lambda view, row, before: view.snapshot.gpus[row].gpu, "d"),
+        "timestamp": _CsvColumn(lambda gpu: gpu.view.snapshot.t),
+        "gpu_id": _CsvColumn(lambda gpu: gpu.gpu.gpu, "d"),
         "model": _CsvColumn(_model),
-        "real_util_pct": _CsvColumn(lambda view, row, before: float(view.real[row]) * 100),
-        "status": _CsvColumn(lambda view, row, before: view.label(row)),
-        "health": _CsvColumn(lambda view, row, before: view.state(row)),
+        "real_util_pct": _CsvColumn(lambda gpu: float(gpu.view.real[gpu.row]) * 100),
+        "status": _CsvColumn(lambda gpu: gpu.view.label(gpu.row)),
+        "health": _CsvColumn(lambda gpu: gpu.view.state(gpu.row)),
         "sm_active_pct": _fraction("sm_active"),
         "tensor_active_pct": _fraction("tensor_active"),
         "dram_active_pct": _fraction("dram_active"),
         "gr_engine_active_pct": _fraction("gr_engine_active"),
         "gpu_util_pct": _fraction("gpu_util"),
-        "mem_used_mib": _counter("hbm_used_mib", format_spec=".0f"),
+        "mem_used_mib": _whole("hbm_used_mib"),
         "mem_total_mib": _CsvColumn(_hbm_mib, ".0f"),
         "mem_used_pct": _CsvColumn(_hbm_used_pct),
         "power_w": _counter("power_w"),
-        "gpu_temp_c": _counter("gpu_temp_c", format_spec=".0f"),
-        "mem_temp_c": _counter("mem_temp_c", format_spec=".0f"),
+        "gpu_temp_c": _whole("gpu_temp_c"),
+        "mem_temp_c": _whole("mem_temp_c"),
         "sm_occupancy_pct": _fraction("sm_occupancy"),
         "fp16_pipe_pct": _fraction("fp16_active"),
         "fp32_pipe_pct": _fraction("fp32_active"),
         "fp64_pipe_pct": _fraction("fp64_active"),
         "memcpy_util_pct": _fraction("mem_copy_util"),
-        "pcie_rx_bytes_s": _counter("pcie_rx_bytes_per_s", format_spec=".0f"),
-        "pcie_tx_bytes_s": _counter("pcie_tx_bytes_per_s", format_spec=".0f"),
+        "pcie_rx_bytes_s": _whole("pcie_rx_bytes_per_s"),
+        "pcie_tx_bytes_s": _whole("pcie_tx_bytes_per_s"),
         "nvlink_gbps": _CsvColumn(_nvlink_gbps, ".3f"),
-        "sm_clock_mhz": _counter("sm_clock_mhz", format_spec=".0f"),
-        "mem_clock_mhz": _counter("mem_clock_mhz", format_spec=".0f"),
+        "sm_clock_mhz": _whole("sm_clock_mhz"),
+        "mem_clock_mhz": _whole("mem_clock_mhz"),
         "pcie_replay_rate_s": _CsvColumn(_replay_rate, ".4g"),
         "energy_j": _counter("energy_j", format_spec=".3f"),
         "tc_hmma_pct": _fraction("tensor_hmma_active"),
@@ -224,20 +251,21 @@ _COLUMNS: Mapping[str, _CsvColumn] = MappingProxyType(
         "tc_dmma_pct": _CsvColumn(_never),
         "tc_qmma_pct": _CsvColumn(_never),
         # ours
-        "node": _CsvColumn(lambda view, row, before: view.snapshot.gpus[row].node),
-        "mig": _CsvColumn(lambda view, row, before: view.snapshot.gpus[row].mig, "d"),
-        "uuid": _CsvColumn(lambda view, row, before: view.snapshot.device(row).uuid),
-        "pci": _CsvColumn(lambda view, row, before: view.snapshot.device(row).pci),
-        "job_id": _CsvColumn(lambda view, row, before: _allocation(view, row).job_id),
-        "user": _CsvColumn(lambda view, row, before: _allocation(view, row).user),
-        "bottleneck": _CsvColumn(lambda view, row, before: view.bottleneck(row)),
-        "throttle_reasons": _counter("throttle_reasons", format_spec=".0f"),
-        "xid": _counter("xid", format_spec=".0f"),
-        "pcie_replays": _counter("pcie_replays", format_spec=".0f"),
-        "remapped_rows_uncorrectable": _counter("remapped_rows_uncorrectable", format_spec=".0f"),
-        "remapped_rows_correctable": _counter("remapped_rows_correctable", format_spec=".0f"),
-        "row_remap_failure": _counter("row_remap_failure", format_spec=".0f"),
-        "stale_s": _CsvColumn(lambda view, row, before: float(view.stale_s[row])),
+        "node": _CsvColumn(lambda gpu: gpu.gpu.node),
+        "mig": _CsvColumn(lambda gpu: gpu.gpu.mig, "d"),
+        "uuid": _CsvColumn(lambda gpu: gpu.device.uuid),
+        "pci": _CsvColumn(lambda gpu: gpu.device.pci),
+        "job_id": _CsvColumn(lambda gpu: gpu.allocation.job_id),
+        "user": _CsvColumn(lambda gpu: gpu.allocation.user),
+        "bottleneck": _CsvColumn(lambda gpu: gpu.view.bottleneck(gpu.row)),
+        "throttle_reasons": _whole("throttle_reasons"),
+        "xid": _whole("xid"),
+        "pcie_replays": _whole("pcie_replays"),
+        "remapped_rows_uncorrectable": _whole("remapped_rows_uncorrectable"),
+        "remapped_rows_correctable": _whole("remapped_rows_correctable"),
+        "row_remap_failure": _whole("row_remap_failure"),
+        "stale_s": _CsvColumn(lambda gpu: float(gpu.view.stale_s[gpu.row])),
+        "cluster": _CsvColumn(lambda gpu: gpu.gpu.cluster),
     }
 )
 ALL_COLUMNS: tuple[str, ...] = tuple(_COLUMNS)
@@ -261,8 +289,7 @@ def csv_columns(written: str) -> tuple[str, ...]:
     chosen = tuple(name.strip() for name in written.split(",") if name.strip())
     for name in chosen:
         if name not in _COLUMNS:
-            close = difflib.get_close_matches(name, ALL_COLUMNS, n=1)
-            do = f"did you mean {close[0]}?" if close else f"there are: {', '.join(ALL_COLUMNS)}"
+            do = did_you_mean(name, ALL_COLUMNS, otherwise=f"there are: {', '.join(ALL_COLUMNS)}")
             raise UsageError(f"--csv: unknown column {name!r}", do=do)
     return chosen
 
@@ -284,13 +311,12 @@ def csv_row(
 
     Texts are harmless to spreadsheets and terminals unless `raw`.
     """
-    return _line(_written(_COLUMNS[name], view, row, before, raw=raw) for name in columns)
+    gpu = _PrintedGpu(view, row, before)
+    return _line(_written(_COLUMNS[name], gpu, raw=raw) for name in columns)
 
 
-def _written(
-    column: _CsvColumn, view: FleetView, row: int, before: FleetView | None, *, raw: bool
-) -> str:
-    value = column.value(view, row, before)
+def _written(column: _CsvColumn, gpu: _PrintedGpu, *, raw: bool) -> str:
+    value = column.value(gpu)
     if value is None or value != value:
         return ""
     if isinstance(value, str):
@@ -315,12 +341,13 @@ def real_definition(weights: Weights) -> str:
     >>> real_definition((0.5, 0.0, 0.5, 0.0))
     'real utilisation = 50 % SM + 50 % DRAM activity'
     """
-    parts = [
-        f"{weight * 100:.3g} % {name}"
-        for name, weight in zip(WEIGHED, weights, strict=True)
-        if weight
-    ]
-    return f"real utilisation = {' + '.join(parts)} activity"
+    return f"real utilisation = {' + '.join(weighed_parts(weights, '%'))} activity"
+
+
+def weighed_parts(weights: Weights, unit: str) -> list[str]:
+    """Return the parts of real utilisation that count: share, unit, title of the column."""
+    parts = zip(WEIGHED, weights, strict=True)
+    return [f"{weight * 100:.3g} {unit} {name}" for name, weight in parts if weight]
 
 
 # title of a column; where the table is too wide, they are removed in this order
@@ -350,61 +377,48 @@ def text_table(view: FleetView, *, width: int) -> str:
     )
 
 
-def _percent(value: float | None) -> str | None:
-    return None if value is None or value != value else f"{value:.0f}%"
-
-
-def _share(name: str) -> Callable[[FleetView, int], str | None]:
-    def cell(view: FleetView, row: int) -> str | None:
-        value = view.snapshot.value(name, row)
-        return _percent(None if value is None else value * 100)
-
-    return cell
-
-
-def _number(name: str) -> Callable[[FleetView, int], str | None]:
-    def cell(view: FleetView, row: int) -> str | None:
-        value = view.snapshot.value(name, row)
-        return None if value is None else f"{value:.0f}"
-
-    return cell
-
-
-def _class(view: FleetView, row: int) -> str:
+def _class(gpu: _PrintedGpu) -> str:
     """The class; of an idle GPU also whether a job holds it, as far as known."""
-    name, gpu = view.label(row), view.snapshot.gpus[row]
+    name = gpu.view.label(gpu.row)
     if name != "idle":
         return name
-    return "idle, held" if gpu in view.snapshot.allocations else _free(view, row) or name
+    return "idle, held" if gpu.gpu in gpu.view.snapshot.allocations else _free(gpu) or name
 
 
-def _free(view: FleetView, row: int) -> str | None:
+def _free(gpu: _PrintedGpu) -> str | None:
     """Text instead of a job for GPUs that no job holds."""
-    return "free" if view.snapshot.gpus[row] in view.snapshot.free else None
+    return "free" if gpu.gpu in gpu.view.snapshot.free else None
 
 
-# as on the screen: what nvitop shows comes first
-_TITLES: Mapping[str, Callable[[FleetView, int], str | None]] = MappingProxyType(
+# title of a column of the table: its value, and what follows the whole number; as on the screen:
+# what nvitop shows comes first
+_TITLES: Mapping[str, tuple[Callable[[_PrintedGpu], float | str | None], str]] = MappingProxyType(
     {
-        "GPU": lambda view, row: view.snapshot.gpus[row].name,
-        "UTIL": _share("gpu_util"),
-        "MEM": lambda view, row: _percent(_hbm_used_pct(view, row, None)),
-        "W": _number("power_w"),
-        "TEMP": _number("gpu_temp_c"),
-        "CLASS": _class,
-        "REAL": lambda view, row: _percent(float(view.real[row]) * 100),
-        "SM": _share("sm_active"),
-        "TENS": _share("tensor_active"),
-        "DRAM": _share("dram_active"),
-        "JOB": lambda view, row: _allocation(view, row).job_id or _free(view, row),
-        "USER": lambda view, row: _allocation(view, row).user,
-        "HEALTH": lambda view, row: view.state(row),
-        "MODEL": _model,
+        "GPU": (lambda gpu: gpu.gpu.name, ""),
+        "UTIL": (_COLUMNS["gpu_util_pct"].value, "%"),
+        "MEM": (_hbm_used_pct, "%"),
+        "W": (_COLUMNS["power_w"].value, ""),
+        "TEMP": (_COLUMNS["gpu_temp_c"].value, ""),
+        "CLASS": (_class, ""),
+        "REAL": (_COLUMNS["real_util_pct"].value, "%"),
+        "SM": (_COLUMNS["sm_active_pct"].value, "%"),
+        "TENS": (_COLUMNS["tensor_active_pct"].value, "%"),
+        "DRAM": (_COLUMNS["dram_active_pct"].value, "%"),
+        "JOB": (lambda gpu: gpu.allocation.name_on(gpu.gpu) or _free(gpu), ""),
+        "USER": (_COLUMNS["user"].value, ""),
+        "HEALTH": (_COLUMNS["health"].value, ""),
+        "MODEL": (_model, ""),
     }
 )
 
 
 def _cells(view: FleetView, title: str) -> list[str]:
-    cell = _TITLES[title]
-    found = [cell(view, row) for row in range(len(view.snapshot.gpus))]
-    return [_ABSENT if text is None else text for text in found]
+    value_of, unit = _TITLES[title]
+    cells = []
+    for row in range(len(view.snapshot.gpus)):
+        value = value_of(_PrintedGpu(view, row))
+        if value is None or value != value:
+            cells.append(_ABSENT)
+        else:
+            cells.append(value if isinstance(value, str) else f"{value:.0f}{unit}")
+    return cells

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
-
-import numpy as np
 
 from tachograph.annexes.watch.live.snapshot import (
     GpuAllocation,
@@ -28,7 +26,7 @@ _SOME: Final = 12  # names in a message
 UUID = re.compile(r"(?:GPU|MIG)-[0-9a-zA-Z][0-9a-zA-Z/_-]*")
 _PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
 _PLACE = re.compile(
-    r"(?:(?P<node>[A-Za-z][\w.-]*):)?(?P<low>\d{1,4})(?:-(?P<high>\d{1,4})|\.(?P<mig>\d{1,4}))?",
+    r"(?:(?P<node>[A-Za-z][\w./-]*):)?(?P<low>\d{1,4})(?:-(?P<high>\d{1,4})|\.(?P<mig>\d{1,4}))?",
     re.ASCII,
 )
 
@@ -65,7 +63,8 @@ class GpuTerm:
             return _fits_uuid(self.uuid, device.uuid)
         if self.pci is not None:
             return device.pci is not None and bus_address(device.pci) == self.pci
-        if self.node is not None and self.node not in (gpu.node, short_node(gpu.node)):
+        names = (gpu.node, short_node(gpu.node), gpu.host)
+        if self.node is not None and self.node not in names:
             return False
         return gpu.gpu in self.gpus and (self.mig is None or gpu.mig == self.mig)
 
@@ -171,7 +170,12 @@ def select_job(
         rows = [row for row in range(len(snapshot.gpus)) if holds(snapshot, row, names)]
         if not rows:
             raise NotFoundError(f"job {job} has no GPU in view", do=_jobs_seen(snapshot, about))
-        nodes = len({snapshot.gpus[row].node for row in rows})
+        same = {snapshot.gpus[row].job_name(job) for row in rows}
+        if len(same) > 1:
+            raise UsageError(
+                f"several clusters have a job {job}", do=f"write {' or '.join(sorted(same))}"
+            )
+        nodes = len({snapshot.gpus[row].host for row in rows})
         on = "" if nodes == 1 else f" on {nodes} nodes"
         return GpuSelection(
             tuple(rows),
@@ -183,24 +187,38 @@ def select_job(
 
 def holds(snapshot: Snapshot, row: int, names: Iterable[str | None]) -> bool:
     """Return whether a job (or part) with one of these ids holds a GPU, alone or shared."""
-    allocation = snapshot.allocations.get(snapshot.gpus[row])
-    return allocation is not None and is_of(allocation, names)
+    gpu = snapshot.gpus[row]
+    allocation = snapshot.allocations.get(gpu)
+    return allocation is not None and is_of(allocation, gpu, names)
 
 
-def is_of(allocation: GpuAllocation, names: Iterable[str | None]) -> bool:
-    """Return whether an allocation includes a job with one of these ids.
+def is_of(allocation: GpuAllocation, gpu: GpuId, names: Iterable[str | None]) -> bool:
+    """Return whether an allocation of a GPU includes a job with one of these ids.
 
-    >>> is_of(GpuAllocation("3_0"), ["3"]), is_of(GpuAllocation("8,9"), ["9"]), is_of(GpuAllocation("30"), ["3"])
-    (True, True, False)
+    >>> gpu = GpuId("n1", 0, cluster="hpc")
+    >>> [is_of(GpuAllocation(job), gpu, [name]) for job, name in (("3_0", "3"), ("8,9", "hpc/9"))]
+    [True, True]
+    >>> [is_of(GpuAllocation(job), gpu, [name]) for job, name in (("30", "3"), ("8", "ai/8"))]
+    [False, False]
     """
     for name, job in product(filter(None, names), allocation.jobs):
-        if job == name or job.startswith((f"{name}_", f"{name}+")):
-            return True
+        for written in (job, gpu.job_name(job)):
+            if written == name or written.startswith((f"{name}_", f"{name}+")):
+                return True
     return False
 
 
+def jobs_in_view(snapshot: Snapshot) -> set[str]:
+    """Return the names of all jobs that hold GPUs."""
+    return {
+        gpu.job_name(job)
+        for gpu, allocation in snapshot.allocations.items()
+        for job in allocation.jobs
+    }
+
+
 def _jobs_seen(snapshot: Snapshot, about: SourceInfo) -> str:
-    jobs = sorted({job for allocation in snapshot.allocations.values() for job in allocation.jobs})
+    jobs = sorted(jobs_in_view(snapshot))
     if jobs:
         return f"jobs in view: {_some(jobs)}"
     source = advised_source(DCGM_EXPORTER, about.exporters)
@@ -217,10 +235,10 @@ def _jobs_seen(snapshot: Snapshot, about: SourceInfo) -> str:
 
 def _named(snapshot: Snapshot) -> str:
     """The existing GPUs: by name, of one host by index."""
-    if len({gpu.node for gpu in snapshot.gpus}) == 1:
+    if len({gpu.host for gpu in snapshot.gpus}) == 1:
         return (
             f"{_some(gpu.name.partition(':')[2] for gpu in snapshot.gpus)} on "
-            f"{snapshot.gpus[0].node}"
+            f"{snapshot.gpus[0].host}"
         )
     return _some(gpu.name for gpu in snapshot.gpus)
 
@@ -229,31 +247,6 @@ def _some(names: Iterable[str]) -> str:
     every = list(names)
     more = f" and {len(every) - _SOME} others" if len(every) > _SOME else ""
     return ", ".join(every[:_SOME]) + more
-
-
-def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = None) -> Snapshot:
-    """Return some rows of a snapshot with all problems. like: same rows of a similar snapshot."""
-    if list(rows) == list(range(len(snapshot.gpus))):
-        return snapshot
-    places = np.array(rows, np.intp)
-    devices, allocations = snapshot.devices, snapshot.allocations
-    if like is None:
-        gpus = tuple(snapshot.gpus[row] for row in rows)
-        devices = {gpu: devices[gpu] for gpu in gpus if gpu in devices}
-        allocations = {gpu: allocations[gpu] for gpu in gpus if gpu in allocations}
-    else:
-        gpus, devices, allocations = like.gpus, like.devices, like.allocations
-    running = snapshot.processes
-    return replace(
-        snapshot,
-        gpus=gpus,
-        measured=snapshot.measured[places],
-        values={name: values[places] for name, values in snapshot.values.items()},
-        devices=devices,
-        allocations=allocations,
-        processes={gpu: running[gpu] for gpu in gpus if gpu in running},
-        pm=tuple(measurement for measurement in snapshot.pm if measurement.gpu in gpus),
-    )
 
 
 class SelectedSource:
@@ -268,8 +261,7 @@ class SelectedSource:
         self._pick = pick
         self._picked: GpuSelection | None = None
         self._of: Snapshot | None = None  # the snapshot selected from
-        self._gpus: tuple[GpuId, ...] = ()
-        self._part: Snapshot | None = None  # its selected rows
+        self._gpus: frozenset[GpuId] = frozenset()
         self._lost: SourceProblem | None = None
         self._first: Snapshot | None = None
 
@@ -305,9 +297,7 @@ class SelectedSource:
             return snapshot
         if self._changed(snapshot):
             self._pick_from(snapshot, self._pick)
-            self._part = None
-        rows = self._picked.rows if self._picked is not None else ()
-        shown = self._part = subset(snapshot, rows, like=self._part)
+        shown = snapshot.of(tuple(gpu for gpu in snapshot.gpus if gpu in self._gpus))
         if self._picked is not None and self._picked.allocation is not None:
             shown = replace(shown, allocations=dict.fromkeys(shown.gpus, self._picked.allocation))
         return replace(shown, problems=(*shown.problems, self._lost)) if self._lost else shown
@@ -323,12 +313,9 @@ class SelectedSource:
     def _pick_from(self, snapshot: Snapshot, pick: GpuSelector) -> None:
         try:
             self._picked, self._lost = pick(snapshot, self._source.about), None
-            self._gpus = tuple(snapshot.gpus[row] for row in self._picked.rows)
+            self._gpus = frozenset(snapshot.gpus[row] for row in self._picked.rows)
         except TachographError as problem:
             if self._picked is None:
                 raise
-            places = {gpu: row for row, gpu in enumerate(snapshot.gpus)}
-            rows = tuple(sorted(places[gpu] for gpu in self._gpus if gpu in places))
-            self._picked = replace(self._picked, rows=rows)
             self._lost = SourceProblem(problem.what, do="the previous selection stays")
         self._of = snapshot

@@ -5,43 +5,58 @@ A source is added by one file under `sources` and a line in `discovery`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from tachograph.catalog.arrays import Flags, Floats, Longs
-from tachograph.catalog.errors import InputError
+from tachograph.catalog.errors import InputError, TachographError
 from tachograph.catalog.secrets import redacted
 from tachograph.sources.score_sums import PmSums
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuId:
-    """Identity of a GPU: its host, its index there, its MIG slice."""
+    """Identity of a GPU: its node, its index there, its MIG slice.
+
+    cluster: of the node, where the source knows several clusters; None: one, or not reported.
+    """
 
     node: str
     gpu: int
     mig: int | None = None
+    cluster: str | None = None
+
+    @property
+    def host(self) -> str:
+        """Name of the node that differs from that of every other node."""
+        return self.node if self.cluster is None else f"{self.cluster}/{self.node}"
 
     @property
     def name(self) -> str:
         """Displayed name.
 
-        >>> GpuId("nid001", 3).name, GpuId("nid001", 3, 7).name
-        ('nid001:3', 'nid001:3.7')
+        >>> GpuId("nid001", 3).name, GpuId("nid001", 3, 7).name, GpuId("n1", 0, None, "hpc").name
+        ('nid001:3', 'nid001:3.7', 'hpc/n1:0')
         """
-        return f"{self.node}:{self.gpu}" + (f".{self.mig}" if self.mig is not None else "")
+        return f"{self.host}:{self.gpu}" + (f".{self.mig}" if self.mig is not None else "")
 
-    def order(self) -> tuple[str, int, int]:
+    def job_name(self, job: str) -> str:
+        """Return the name of a job on this GPU: clusters give the same ids."""
+        return job if self.cluster is None else f"{self.cluster}/{job}"
+
+    def order(self) -> tuple[str, str, int, int]:
         """Sort key: a whole GPU is before its slices.
 
         >>> sorted([GpuId("n1", 0, 3), GpuId("n1", 0), GpuId("n0", 1)], key=GpuId.order)[0].name
         'n0:1'
         """
-        return self.node, self.gpu, -1 if self.mig is None else self.mig
+        return self.node, self.cluster or "", self.gpu, -1 if self.mig is None else self.mig
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +94,13 @@ class GpuAllocation:
         """
         return tuple(self.job_id.split(",")) if self.job_id else ()
 
+    def name_on(self, gpu: GpuId) -> str:
+        """Return the names of its jobs, with the cluster where there are several; "" for none."""
+        return ",".join(gpu.job_name(job) for job in self.jobs)
+
+
+NO_ALLOCATION = GpuAllocation()
+
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
@@ -101,6 +123,11 @@ class SourceProblem:
     where: str = ""
     do: str = ""
     fatal: bool = False
+
+    @classmethod
+    def of(cls, error: TachographError, *, where: str = "") -> SourceProblem:
+        """Return an error as a problem. where: of one that names no place."""
+        return cls(error.what, error.where or where, error.do or "")
 
     @property
     def sentence(self) -> str:
@@ -175,11 +202,42 @@ class Snapshot:
             found |= column == column
         return found
 
+    def of(self, gpus: tuple[GpuId, ...]) -> Snapshot:
+        """Return the same of other GPUs, with all problems; those it lacks report nothing."""
+        if gpus == self.gpus:
+            return self
+        places = old_places(self.gpus, gpus)
+        selected = frozenset(gpus)
+        return replace(
+            self,
+            gpus=gpus,
+            measured=moved(self.measured, places),
+            values={name: moved(column, places) for name, column in self.values.items()},
+            devices={gpu: one for gpu, one in self.devices.items() if gpu in selected},
+            allocations={gpu: one for gpu, one in self.allocations.items() if gpu in selected},
+            processes={gpu: one for gpu, one in self.processes.items() if gpu in selected},
+            free=self.free & selected,
+            pm=tuple(measurement for measurement in self.pm if measurement.gpu in selected),
+        )
 
-def spread_rows(column: Floats, rows: Longs, size: int) -> Floats:
-    """Return a column with its values at other rows, NaN between them."""
-    found = np.full(size, np.nan)
-    found[rows] = column
+
+def old_places(before: Sequence[GpuId], gpus: Sequence[GpuId]) -> Longs:
+    """Return the index of each GPU among those before, -1 of a new one."""
+    places = {gpu: place for place, gpu in enumerate(before)}
+    return np.array([places.get(gpu, -1) for gpu in gpus], np.int64)
+
+
+def moved(
+    values: np.ndarray[Any, np.dtype[Scalar]], places: Longs, empty: float = np.nan
+) -> np.ndarray[Any, np.dtype[Scalar]]:
+    """Return values of GPUs, the last axis, at `old_places`; new GPUs have `empty` ones.
+
+    >>> moved(np.array([1.0, 2.0]), np.array([1, -1, 0])).tolist()
+    [2.0, nan, 1.0]
+    """
+    found = np.full((*values.shape[:-1], len(places)), empty, values.dtype)
+    stays = places >= 0
+    found[..., stays] = values[..., places[stays]]
     return found
 
 

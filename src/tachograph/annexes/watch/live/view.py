@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tachograph.annexes.watch.explained import explained
-from tachograph.annexes.watch.live.snapshot import GpuId, Snapshot, SourceInfo
+from tachograph.annexes.watch.live.snapshot import (
+    GpuId,
+    Snapshot,
+    SourceInfo,
+    moved,
+    old_places,
+)
 from tachograph.catalog.arrays import Bytes, Flags, Floats, Longs, Singles
 from tachograph.judge.health import (
     INPUTS,
@@ -101,14 +107,9 @@ class GpuHistory:
 
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
         """Columns for other GPUs, in arrays of their own; those that stay keep their values."""
-        before = {gpu: column for column, gpu in enumerate(self._gpus)}
-        kept = [(new, before[gpu]) for new, gpu in enumerate(gpus) if gpu in before]
-        new, old = [pair[0] for pair in kept], [pair[1] for pair in kept]
-        values: dict[str, Singles] = {}
-        for counter, ring in self._values.items():
-            moved = values[counter] = np.full((self.capacity, len(gpus)), np.nan, np.float32)
-            moved[:, new] = ring[:, old]
-        self._values, self._gpus = values, gpus
+        places = old_places(self._gpus, gpus)
+        self._values = {counter: moved(ring, places) for counter, ring in self._values.items()}
+        self._gpus = gpus
 
 
 _IDLE = WORKLOAD_CLASSES.index("idle")

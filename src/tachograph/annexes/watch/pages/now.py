@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import polars as pl
+
 from tachograph.annexes.watch.live.fleet_report import GROUPINGS, MAPS, FleetChoice
 from tachograph.annexes.watch.served_fleet import LiveState, fleet_of, fleet_report
 from tachograph.api.pages import PageView, Pending, Progress
@@ -13,6 +15,7 @@ from tachograph.api.parameters import Parameters, Word
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.tables import DEVICES
 from tachograph.catalog.units import EPOCH, text
+from tachograph.lake.places import in_accounting, read_same_clusters
 from tachograph.lake.query import read_latest
 
 
@@ -70,20 +73,32 @@ def _values(view: PageView, parameters: NowParameters, state: LiveState) -> dict
         "own_only": not view.viewer.sees_all,
         "known": {
             "node": _nodes(view),
-            "job": frozenset(running["name"]),
-            "user": frozenset(running["user"].drop_nulls()),
+            "job": _names(running.select("name", "cluster")),
+            "user": {user: (user, None) for user in running["user"].drop_nulls()},
         },
     }
 
 
-def _recorded_nodes(view: PageView, _: Progress) -> frozenset[str]:
-    return frozenset(read_latest(view.opened.lake, DEVICES)["node"])
+def _recorded_nodes(view: PageView, _: Progress) -> Mapping[str, tuple[str, str | None]]:
+    lake = view.opened.lake
+    devices = in_accounting(read_latest(lake, DEVICES), read_same_clusters(lake))
+    return _names(devices.select("node", "cluster"))
 
 
-def _nodes(view: PageView) -> frozenset[str]:
+def _nodes(view: PageView) -> Mapping[str, tuple[str, str | None]]:
     """Nodes that have a page."""
     found = view.made(_recorded_nodes)
-    return frozenset() if isinstance(found, Pending) else found
+    return {} if isinstance(found, Pending) else found
+
+
+def _names(rows: pl.DataFrame) -> Mapping[str, tuple[str, str | None]]:
+    """Return {name as shown, with and without cluster: (name, cluster)}."""
+    names: dict[str, tuple[str, str | None]] = {}
+    for name, cluster in rows.iter_rows():
+        names[name] = name, None
+        if cluster is not None:
+            names[f"{cluster}/{name}"] = name, cluster
+    return names
 
 
 def _age(view: PageView, measured: float) -> str:

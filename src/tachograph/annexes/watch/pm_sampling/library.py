@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Any, Protocol
@@ -35,13 +35,6 @@ class PmSample(Protocol):
     def metric_values(self) -> list[float]: ...  # noqa: D102
 
 
-class PmDecoded(Protocol):
-    """Samples decoded from the hardware buffer; metrics are evaluated lazily."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[PmSample]: ...
-
-
 class PmCollector(Protocol):
     """`cupti.pm_sampling.Collector`: the session of one GPU."""
 
@@ -57,16 +50,8 @@ class PmCollector(Protocol):
     ) -> None: ...
     def start(self) -> None: ...  # noqa: D102
     def stop(self) -> None: ...  # noqa: D102
-    def decode(self, max_samples: int = ...) -> PmDecoded: ...  # noqa: D102
+    def decode(self, max_samples: int = ...) -> Collection[PmSample]: ...  # noqa: D102
     def disable(self) -> None: ...  # noqa: D102
-
-
-class PmHost(Protocol):
-    """`cupti.profiler_host.ProfilerHost`: which metrics can be counted together."""
-
-    def initialize(self) -> None: ...  # noqa: D102
-    def deinitialize(self) -> None: ...  # noqa: D102
-    def create_config_image(self, metrics: Sequence[str]) -> Any: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)

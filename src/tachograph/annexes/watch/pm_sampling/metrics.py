@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from tachograph.annexes.watch.pm_sampling.library import PmHost, PmLibrary
+from tachograph.annexes.watch.pm_sampling.library import PmLibrary
 from tachograph.catalog.score_formulas import (
     DRAM_ACTIVE,
     DRAM_ELAPSED,
@@ -100,9 +101,9 @@ def _in_one_pass(
 
 
 @contextmanager
-def _host(library: PmLibrary, chip: str, single_pass_set: str | None) -> Iterator[PmHost]:
+def _host(library: PmLibrary, chip: str, single_pass_set: str | None) -> Iterator[Any]:
     kind = library.profiler_host.ProfilerType.PM_SAMPLING
-    host: PmHost = library.profiler_host.ProfilerHost(
+    host = library.profiler_host.ProfilerHost(
         chip, kind, single_pass_metric_set_name=single_pass_set
     )
     host.initialize()

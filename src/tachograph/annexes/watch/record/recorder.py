@@ -260,8 +260,7 @@ def record_command(command: Sequence[str], connect: Connect, plan: RecordPlan) -
             )
         except NotStartedError as problem:
             beside.finish(CommandEnd(problem.exit_code, None, time.time()), plan)
-            plan.spool.unlink(missing_ok=True)
-            _leave_no_trace(plan)
+            plan.discard()
             raise
         return RecordedCommand(plan, ended, beside.finish(ended, plan))
 
@@ -298,15 +297,6 @@ def record_until(
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def _leave_no_trace(plan: RecordPlan) -> None:
-    """Remove the empty folders of a recording."""
-    for folder in (plan.spool.parent, plan.folder):
-        try:
-            folder.rmdir()
-        except OSError:  # not made, or not empty
-            return
 
 
 def job_is_over(

@@ -12,7 +12,7 @@ import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,10 +48,6 @@ class JobIdentity:
     qos: str | None = None
     cluster: str | None = None
     nodes: int | None = None
-
-    def columns(self) -> dict[str, Any]:
-        """Return {column of `jobs`: value}."""
-        return asdict(self)
 
 
 def identify(
@@ -164,6 +160,13 @@ class RecordPlan:
             / f"{self.identity.job_id}{of}-{round(self.start * 1000)}{SPOOL_SUFFIX}"
         )
 
+    def discard(self) -> None:
+        """Remove the file, and folders that are empty then."""
+        with suppress(OSError):  # not made, or not empty
+            self.spool.unlink(missing_ok=True)
+            self.spool.parent.rmdir()
+            self.folder.rmdir()
+
 
 @dataclass(frozen=True, slots=True)
 class SpoolResult:
@@ -246,7 +249,7 @@ def _head(plan: RecordPlan) -> dict[str, Any]:
         "kind": "head",
         "id": uuid4().hex,
         "version": __version__,
-        "job": plan.identity.columns(),
+        "job": asdict(plan.identity),
         "start": plan.start,
         "interval_s": plan.interval_s,
         "singles": SINGLES,

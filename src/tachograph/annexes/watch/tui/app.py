@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import ClassVar, cast
 
 from textual import events
@@ -20,15 +22,16 @@ from tachograph.annexes.watch.live.snapshot import GpuId, LiveSource, SourceProb
 from tachograph.annexes.watch.live.view import FleetView
 from tachograph.annexes.watch.tui import colours, keys
 from tachograph.annexes.watch.tui.fleet import FleetScreen
+from tachograph.annexes.watch.tui.focus import FocusScreen
 from tachograph.annexes.watch.tui.header import HeaderState, Lines, Prompt, footer, header
+from tachograph.annexes.watch.tui.help import HelpScreen
+from tachograph.annexes.watch.tui.job import JobScreen
 from tachograph.annexes.watch.tui.screens import (
     ChoosesGpu,
     Dismissible,
     OpenScreen,
     ShowNote,
     ShowsView,
-    make_screen,
-    subject_of,
 )
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import UsageError
@@ -37,6 +40,15 @@ from tachograph.judge.workload.settings import WorkloadSettings
 FASTEST_S, SLOWEST_S = 0.1, 60.0  # between two polls
 _NOTE_S = 8.0  # a note is shown for so long before the keys
 _DEEPEST = 20  # screens kept for Esc
+# name of a screen: its class, and of what it is: a GPU, a job by its name, ""
+SCREENS: Mapping[str, tuple[Callable[..., Widget], str]] = MappingProxyType(
+    {
+        "fleet": (FleetScreen, ""),
+        "focus": (FocusScreen, "gpu"),
+        "job": (JobScreen, "job"),
+        "help": (HelpScreen, ""),
+    }
+)
 
 
 class Arrived(Message):
@@ -89,9 +101,11 @@ class WatchApp(App[int]):
         self.filter_before = ""
 
         def monitor() -> SnapshotJudge:
-            return judge or _monitor(
-                source, self.settings, interval_s=interval_s, history_s=history_s
-            )
+            from tachograph.annexes.watch.live.monitor import Monitor
+            from tachograph.annexes.watch.live.view import GpuHistory
+
+            history = GpuHistory(max(60, round(history_s / interval_s)))
+            return judge or Monitor(source.about, settings=self.settings, history=history)
 
         self.feed = ViewFeed(source, monitor, interval_s=interval_s, deliver=self.deliver)
 
@@ -192,7 +206,7 @@ class WatchApp(App[int]):
         body = self.query_one("#body")
         if not body.is_attached:  # keys pressed while the program ends
             return
-        about = subject_of(name)
+        make_screen, about = SCREENS[name]
         if about and of is None:
             of = self.chosen if about == "gpu" else self._job_of_chosen()
             if of is None:
@@ -206,7 +220,7 @@ class WatchApp(App[int]):
             self._opened.pop(1)[2].remove()
         if self._opened:
             self.seen.display = False
-        widget = make_screen(name, of)
+        widget = make_screen(of) if about else make_screen()
         self._opened.append((name, of, widget))
         body.mount(widget)
         self.call_after_refresh(self._settle)
@@ -226,7 +240,7 @@ class WatchApp(App[int]):
         if self.view and self.chosen:
             allocation = self.view.snapshot.allocations.get(self.chosen)
             if allocation:
-                return allocation.job_id
+                return allocation.name_on(self.chosen) or None
         return self._job
 
     def on_open_screen(self, message: OpenScreen) -> None:
@@ -398,38 +412,3 @@ def _has_shell() -> bool:
     could continue a stopped process.
     """
     return os.getpgrp() != os.getsid(0)
-
-
-def _monitor(
-    source: LiveSource, settings: WorkloadSettings, *, interval_s: float, history_s: float
-) -> SnapshotJudge:
-    from tachograph.annexes.watch.live.monitor import Monitor
-    from tachograph.annexes.watch.live.view import GpuHistory
-
-    capacity = max(60, round(history_s / interval_s))
-    made: SnapshotJudge = Monitor(source.about, settings=settings, history=GpuHistory(capacity))
-    return made
-
-
-def run(
-    source: LiveSource,
-    *,
-    interval_s: float,
-    settings: WorkloadSettings,
-    history_s: float = 600.0,
-    job: str | None = None,
-    configuration: Configuration | None = None,
-) -> int:
-    """Show `source` until the user quits; return the exit code. The caller closes the source.
-
-    Textual draws on stderr, which must be a terminal.
-    """
-    app = WatchApp(
-        source,
-        interval_s=interval_s,
-        settings=settings,
-        history_s=history_s,
-        job=job,
-        configuration=configuration,
-    )
-    return app.run() or 0

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from rich.style import Style
 
 from tachograph.annexes.watch.live import looks
-from tachograph.annexes.watch.live.looks import CLASS_LIMITS, FREE, HEALTH_SIGNS, HELD, MARKS, Look
+from tachograph.annexes.watch.live.looks import CLASS_LIMITS, FREE, HEALTH_SIGNS, HELD, Look
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WARN
-from tachograph.judge.workload.classes import COLOURS, WORKLOAD_BY_NAME, Bottleneck, bottleneck
+from tachograph.judge.workload.classes import COLOURS, Bottleneck
 
 PLAIN = Style()
 DIM = Style(dim=True)
@@ -41,9 +41,7 @@ HEALTH_STYLES: Mapping[str, Style] = MappingProxyType(
         HEALTH_UNKNOWN: DIM,
     }
 )
-# by place in CLASSES and in STATES, for drawing from arrays
-CLASS_MARKS = tuple(MARKS[limit] for limit in CLASS_LIMITS)
-CLASS_STYLES = tuple(STYLES[limit] for limit in CLASS_LIMITS)
+# by place in STATES, for drawing from arrays
 STATE_STYLES = tuple(HEALTH_STYLES[state] for state in STATES)
 
 
@@ -55,21 +53,13 @@ class StyledLook(Look):
 
 
 _OF_IDLE = {HELD: Style(color="blue"), FREE: DIM}
+# the classes in their order, then idle GPUs
 LOOKS: tuple[StyledLook, ...] = tuple(
     StyledLook(look.mark, look.name, look.text, _OF_IDLE.get(place) or STYLES[CLASS_LIMITS[place]])
     for place, look in enumerate(looks.LOOKS)
 )
 # One of each letter, in the order of counts.
 SHOWN_LOOKS = tuple(LOOKS[place] for place in looks.SHOWN_LOOKS)
-
-
-def class_text(name: str) -> str:
-    """Return a class with the letter of its limit.
-
-    >>> class_text("tensor compute"), class_text("idle")
-    ('C tensor compute', '. idle')
-    """
-    return f"{MARKS[bottleneck(name)]} {name}"
 
 
 def state_text(state: str) -> str:
@@ -79,8 +69,3 @@ def state_text(state: str) -> str:
     ('HOT ^', 'OK')
     """
     return f"{state} {HEALTH_SIGNS[state]}".rstrip()
-
-
-def class_style(name: str) -> Style:
-    """Return the style of a class."""
-    return STYLES[bottleneck(name)] if name in WORKLOAD_BY_NAME else STYLES["unknown"]

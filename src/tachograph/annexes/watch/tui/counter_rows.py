@@ -20,52 +20,48 @@ from tachograph.catalog import devices
 from tachograph.catalog.arrays import Floats, Singles
 from tachograph.catalog.counters import COUNTERS_BY_NAME, CounterKind
 from tachograph.judge.health import CLOCKS_LOWERED, clock_reasons, xid_meaning
-from tachograph.report.lines import bar
+from tachograph.report.lines import bar, sparkline
 
 _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Activity": (
-            *(
-                "gpu_util",
-                "gr_engine_active",
-                "sm_active",
-                "sm_occupancy",
-                "tensor_active",
-                "tensor_hmma_active",
-            ),
-            *(
-                "tensor_imma_active",
-                "tensor_dfma_active",
-                "fp64_active",
-                "fp32_active",
-                "fp16_active",
-                "dram_active",
-            ),
+            "gpu_util",
+            "gr_engine_active",
+            "sm_active",
+            "sm_occupancy",
+            "tensor_active",
+            "tensor_hmma_active",
+            "tensor_imma_active",
+            "tensor_dfma_active",
+            "fp64_active",
+            "fp32_active",
+            "fp16_active",
+            "dram_active",
             "mem_copy_util",
         ),
         "Memory and traffic": (
-            *("hbm_used_mib", "hbm_free_mib", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"),
-            *("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"),
+            "hbm_used_mib",
+            "hbm_free_mib",
+            "pcie_rx_bytes_per_s",
+            "pcie_tx_bytes_per_s",
+            "nvlink_rx_bytes_per_s",
+            "nvlink_tx_bytes_per_s",
         ),
         "Power, heat, clocks": (
-            *(
-                "power_w",
-                "energy_j",
-                "gpu_temp_c",
-                "mem_temp_c",
-                "sm_clock_mhz",
-                "mem_clock_mhz",
-                "throttle_reasons",
-            ),
+            "power_w",
+            "energy_j",
+            "gpu_temp_c",
+            "mem_temp_c",
+            "sm_clock_mhz",
+            "mem_clock_mhz",
+            "throttle_reasons",
         ),
         "Errors": (
-            *(
-                "xid",
-                "pcie_replays",
-                "remapped_rows_uncorrectable",
-                "remapped_rows_correctable",
-                "row_remap_failure",
-            ),
+            "xid",
+            "pcie_replays",
+            "remapped_rows_uncorrectable",
+            "remapped_rows_correctable",
+            "row_remap_failure",
         ),
     }
 )
@@ -79,7 +75,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 # harmless reasons, and problems. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
 _USUAL = {0x1: "idle", 0x2: "application clocks", 0x10: "sync boost", 0x100: "display clocks"}
 THROTTLED: Mapping[int, str] = MappingProxyType(dict(sorted({**_USUAL, **CLOCKS_LOWERED}.items())))
-EIGHTHS = "▁▂▃▄▅▆▇█"
 _NAME, _VALUE, _BAR = 27, 10, 12
 _SPANS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600)  # s that one block may stand for
 
@@ -153,23 +148,18 @@ def spark(
     >>> spark(np.arange(5.0), np.array([0, 0.5, 1, np.nan, 1]), width=6, each=1, low=0, high=1)
     ' ▁▅█ █'
     """
-    return "".join(blocks(means(times, values, width=width, each=each), low=low, high=high))
+    return blocks(means(times, values, width=width, each=each), low=low, high=high)
 
 
-def blocks(values: Floats, *, low: float, high: float) -> list[str]:
+def blocks(values: Floats, *, low: float, high: float) -> str:
     """Return a block character per value, low to full; a space for missing ones.
 
     >>> blocks(np.array([0, np.nan, 2]), low=0, high=1)
-    ['▁', ' ', '█']
+    '▁ █'
     """
-    known = np.isfinite(values)
     span = high - low if high > low else 1.0
-    steps = np.floor((np.where(known, values, low) - low) / span * (len(EIGHTHS) - 1) + 0.5)
-    places = np.clip(steps, 0, len(EIGHTHS) - 1).astype(np.int64)
-    return [
-        EIGHTHS[place] if reported else " "
-        for place, reported in zip(places.tolist(), known.tolist(), strict=True)
-    ]
+    levels = ((values - low) / span).tolist()
+    return sparkline([None if level != level else level for level in levels], len(levels))
 
 
 def means(times: Floats, values: Floats | Singles, *, width: int, each: float) -> Floats:
@@ -283,16 +273,12 @@ def _past(
     averaged = means(times, values, width=columns, each=each)
     if drawn.full is None:
         return _between(averaged) if COUNTERS_BY_NAME[counter].unit != "flag" else ""
-    return "".join(blocks(averaged, low=drawn.low, high=drawn.full))
+    return blocks(averaged, low=drawn.low, high=drawn.full)
 
 
 def _between(averaged: Floats) -> str:
     known = averaged[np.isfinite(averaged)]
-    return "".join(
-        blocks(
-            averaged, low=0.0, high=float(known.max()) if len(known) and known.max() > 0 else 1.0
-        )
-    )
+    return blocks(averaged, low=0.0, high=float(known.max(initial=0.0)) or 1.0)
 
 
 def _bad(counter: str, value: float) -> bool:

@@ -202,19 +202,21 @@ def _classes_of_group(rows: FleetRows, group: FleetGroup) -> str:
     return " ".join(f"{count}{mark}" for mark, count in _marks_of_group(rows, group).items())
 
 
-def _letter_of_group(rows: FleetRows, group: FleetGroup) -> str:
-    """Most frequent letter; `+` if there are others."""
-    marks = _marks_of_group(rows, group)
+def _letter(rows: FleetRows, line: int | FleetGroup) -> str:
+    """Letter of the class; of a group the most frequent one, `+` if there are others."""
+    if not isinstance(line, FleetGroup):
+        return colours.LOOKS[int(rows.looks[line])].mark
+    marks = _marks_of_group(rows, line)
     return max(marks, key=lambda mark: marks[mark]) + ("+" if len(marks) > 1 else "")
 
 
-def _worst(rows: FleetRows, group: FleetGroup) -> str:
-    states = {STATES[state] for state in np.unique(rows.view.health[group.rows]).tolist()}
+def _worst(rows: FleetRows, members: Longs) -> str:
+    states = {STATES[state] for state in np.unique(rows.view.health[members]).tolist()}
     return min(states, key=WORST_FIRST.index)
 
 
 def _health_of_group(rows: FleetRows, group: FleetGroup) -> str:
-    return _state(_worst(rows, group))
+    return _state(_worst(rows, group.rows))
 
 
 def _class(rows: FleetRows, row: int) -> str:
@@ -234,30 +236,26 @@ def _brief_state(state: str) -> str:
     return "?" if state == HEALTH_UNKNOWN else state
 
 
-def _mean(values: Floats, rows: Longs) -> float:
-    return known_mean(values[rows])
-
-
-def _sum(values: Floats, rows: Longs) -> float:
-    return known_sum(values[rows])
-
-
 def _sums(used: Floats, there: Floats, rows: Longs) -> tuple[float, float]:
     """Used and total memory, only of GPUs that report the used memory."""
     reporting = rows[~np.isnan(used[rows])]
     whole = not np.isnan(there[reporting]).any()
-    return _sum(used, reporting), _sum(there, reporting) if whole else float("nan")
+    return known_sum(used[reporting]), known_sum(there[reporting]) if whole else float("nan")
 
 
-def _max(values: Floats, rows: Longs) -> float:
-    reported = values[rows]
-    reported = reported[~np.isnan(reported)]
-    return float(reported.max()) if len(reported) else float("nan")
+def _known_max(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.max()) if len(known) else float("nan")
 
 
-def _text(name: str, title: str) -> FleetColumn:
+def _text(name: str, title: str, width: int = 0) -> FleetColumn:
     return FleetColumn(
-        name, title, 0, lambda rows, row: rows.text(name)[row] or MISSING, _of_all(name), left=True
+        name,
+        title,
+        width,
+        lambda rows, row: rows.text(name)[row] or MISSING,
+        _of_all(name),
+        left=True,
     )
 
 
@@ -266,24 +264,14 @@ def _number(
     title: str,
     width: int,
     written: Callable[[float], str],
-    merged: Callable[[Floats, Longs], float],
+    merged: Callable[[Floats], float],
 ) -> FleetColumn:
-    return FleetColumn(
-        name,
-        title,
-        width,
-        lambda rows, row: written(rows.number(name)[row]),
-        lambda rows, group: written(merged(rows.number(name), group.rows)),
-    )
+    def of_group(rows: FleetRows, group: FleetGroup) -> str:
+        value = written(merged(rows.number(name)[group.rows]))
+        return _summed(value) if merged is known_sum else value
 
-
-def _sum_of(name: str, title: str, width: int, written: Callable[[float], str]) -> FleetColumn:
     return FleetColumn(
-        name,
-        title,
-        width,
-        lambda rows, row: written(rows.number(name)[row]),
-        lambda rows, group: _summed(written(_sum(rows.number(name), group.rows))),
+        name, title, width, lambda rows, row: written(rows.number(name)[row]), of_group
     )
 
 
@@ -311,7 +299,7 @@ def _watts(value: float) -> str:
 
 COLUMNS: tuple[FleetColumn, ...] = (
     FleetColumn("gpu", "gpu", 0, lambda rows, row: rows.text("gpu")[row], _gpu_of_group, left=True),
-    _number("util", "GPU%", 4, percent, _mean),
+    _number("util", "GPU%", 4, percent, known_mean),
     FleetColumn(
         "mem",
         "memory GiB",
@@ -322,41 +310,36 @@ COLUMNS: tuple[FleetColumn, ...] = (
         ),
         brief="mem GiB",
     ),
-    _sum_of("power", "power", 6, _watts),
-    _number("temp", "temp", 4, _degrees, _max),
+    _number("power", "power", 6, _watts, known_sum),
+    _number("temp", "temp", 4, _degrees, _known_max),
     FleetColumn("class", "class", 22, _class, _classes_of_group, left=True, brief="cls"),
     FleetColumn(
         "real",
         "real utilisation",
         _BAR_FROM,
         lambda rows, row: percent(rows.view.real[row]),
-        lambda rows, group: percent(_mean(rows.view.real, group.rows)),
+        lambda rows, group: percent(known_mean(rows.view.real[group.rows])),
         left=True,
     ),
-    _number("sm", "SM", 4, percent, _mean),
-    _number("tensor", "TENS", 4, percent, _mean),
-    _number("dram", "DRAM", 4, percent, _mean),
+    _number("sm", "SM", 4, percent, known_mean),
+    _number("tensor", "TENS", 4, percent, known_mean),
+    _number("dram", "DRAM", 4, percent, known_mean),
     _text("job", "job"),
     _text("user", "user"),
     FleetColumn("health", "health", 7, _health, _health_of_group, left=True, brief="hlth"),
-    _number("occ", "OCC", 4, percent, _mean),
-    _number("fp64", "FP64", 4, percent, _mean),
-    _number("fp32", "FP32", 4, percent, _mean),
-    _number("fp16", "FP16", 4, percent, _mean),
-    _number("memtemp", "mem°", 4, _degrees, _max),
-    _number("clock", "MHz", 4, lambda value: MISSING if value != value else f"{value:.0f}", _mean),
-    _sum_of("rx", "PCIe<", 5, short),
-    _sum_of("tx", "PCIe>", 5, short),
-    _sum_of("nvlink", "NVLnk", 5, short),
-    _number("held", "held", 6, span, _max),
-    FleetColumn(
-        "model",
-        "model",
-        24,
-        lambda rows, row: rows.text("model")[row] or MISSING,
-        _of_all("model"),
-        left=True,
+    _number("occ", "OCC", 4, percent, known_mean),
+    _number("fp64", "FP64", 4, percent, known_mean),
+    _number("fp32", "FP32", 4, percent, known_mean),
+    _number("fp16", "FP16", 4, percent, known_mean),
+    _number("memtemp", "mem°", 4, _degrees, _known_max),
+    _number(
+        "clock", "MHz", 4, lambda value: MISSING if value != value else f"{value:.0f}", known_mean
     ),
+    _number("rx", "PCIe<", 5, short, known_sum),
+    _number("tx", "PCIe>", 5, short, known_sum),
+    _number("nvlink", "NVLnk", 5, short, known_sum),
+    _number("held", "held", 6, span, _known_max),
+    _text("model", "model", 24),
 )
 
 
@@ -364,17 +347,7 @@ def pieces(
     rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace]
 ) -> list[tuple[str, Style]]:
     """Return a line as texts and styles, neighbours of one style together."""
-    if isinstance(line, FleetGroup):
-        made = [
-            (_group_cell(rows, line, place), _group_style(rows, line, place.column.name))
-            for place in places
-        ]
-    else:
-        plain = colours.PLAIN if rows.view.reported[line] else colours.DIM
-        made = [
-            (_gpu_cell(rows, line, place), _style(rows, line, place.column.name, plain))
-            for place in places
-        ]
+    made = [(_cell(rows, line, place), _style(rows, line, place.column.name)) for place in places]
     joined: list[tuple[str, Style]] = []
     for text, style in made:
         if joined:
@@ -390,43 +363,34 @@ def pieces(
     return joined
 
 
-def _gpu_cell(rows: FleetRows, row: int, place: ColumnPlace) -> str:
+def _cell(rows: FleetRows, line: int | FleetGroup, place: ColumnPlace) -> str:
     column = place.column
+    members = line.rows if isinstance(line, FleetGroup) else np.array([line])
     if column.name == "real" and place.width >= _BAR_FROM:
-        return percent_bar(float(rows.view.real[row]), place.width)
+        return percent_bar(known_mean(rows.view.real[members]), place.width)
     if column.name == "class" and place.width <= _LETTER:
-        return _class(rows, row)[:2].ljust(place.width)
+        return _letter(rows, line).ljust(place.width)
     if column.name == "health" and place.width <= _SHORT_HEALTH:
-        return _brief_state(rows.view.state(row)).ljust(place.width)
-    return filled(column.of_gpu(rows, row), place.width, column.left and column.name != "real")
+        return _brief_state(_worst(rows, members)).ljust(place.width)
+    text = (
+        column.of_group(rows, line) if isinstance(line, FleetGroup) else column.of_gpu(rows, line)
+    )
+    return filled(text, place.width, column.left and column.name != "real")
 
 
-def _group_cell(rows: FleetRows, group: FleetGroup, place: ColumnPlace) -> str:
-    column = place.column
-    if column.name == "real" and place.width >= _BAR_FROM:
-        return percent_bar(_mean(rows.view.real, group.rows), place.width)
-    if column.name == "class" and place.width <= _LETTER:
-        return _letter_of_group(rows, group).ljust(place.width)
-    if column.name == "health" and place.width <= _SHORT_HEALTH:
-        return _brief_state(_worst(rows, group)).ljust(place.width)
-    return filled(column.of_group(rows, group), place.width, column.left and column.name != "real")
-
-
-def _group_style(rows: FleetRows, group: FleetGroup, name: str) -> Style:
-    if name == "gpu":
-        return colours.GROUP
-    worst = _worst(rows, group)
-    return colours.HEALTH_STYLES[worst] if name == "health" and worst != OK else colours.BOLD
-
-
-def _style(rows: FleetRows, row: int, name: str, plain: Style) -> Style:
+def _style(rows: FleetRows, line: int | FleetGroup, name: str) -> Style:
+    if isinstance(line, FleetGroup):
+        if name == "gpu":
+            return colours.GROUP
+        worst = _worst(rows, line.rows)
+        return colours.HEALTH_STYLES[worst] if name == "health" and worst != OK else colours.BOLD
     if name in ("class", "real"):
-        return colours.LOOKS[int(rows.looks[row])].style
+        return colours.LOOKS[int(rows.looks[line])].style
     if name == "health":
-        return colours.STATE_STYLES[int(rows.view.health[row])]
-    if name == "temp" and rows.view.state(row) == HOT:
+        return colours.STATE_STYLES[int(rows.view.health[line])]
+    if name == "temp" and rows.view.state(line) == HOT:
         return colours.ALARM
-    return plain
+    return colours.PLAIN if rows.view.reported[line] else colours.DIM
 
 
 def legend(rows: FleetRows | None, *, width: int) -> Pieces:

@@ -9,7 +9,7 @@ from rich.segment import Segment
 from textual.binding import BindingType
 
 from tachograph.annexes.watch.live import unsupported
-from tachograph.annexes.watch.live.looks import MISSING
+from tachograph.annexes.watch.live.looks import MISSING, looks
 from tachograph.annexes.watch.live.snapshot import GpuId
 from tachograph.annexes.watch.live.view import FleetView, GpuReasons, gpu_reasons
 from tachograph.annexes.watch.tui import colours, keys
@@ -43,9 +43,10 @@ def classed_and_healthy(view: FleetView, row: int, *, width: int) -> list[Row]:
 def classed(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list[Row]:
     """Return the class, its rule with values and thresholds, and the parts of real utilisation."""
     smoothed, window = view.label(row), view.settings.smoothing_s
+    look = colours.LOOKS[int(looks(view)[row])]
     rows: list[Row] = [
         heading("Class", width, f"over {quantity(window, 's')}" if window else "of this reading"),
-        [Segment(colours.class_text(smoothed), colours.class_style(smoothed))],
+        [Segment(look.text, look.style)],
     ]
     if not view.reported[row]:
         return rows + paragraph("no values now", width, colours.NOTICE, indent=2)
@@ -192,18 +193,19 @@ def focus(view: FleetView, gpu: GpuId, *, width: int) -> list[Row]:
 
 def identity(view: FleetView, row: int, *, width: int) -> list[Row]:
     """Return the GPU's name, its state in one line, and its allocation."""
-    snapshot, label, state = view.snapshot, view.label(row), view.state(row)
+    snapshot, state = view.snapshot, view.state(row)
+    look = colours.LOOKS[int(looks(view)[row])]
     gpu = snapshot.gpus[row]
     device = snapshot.device(row)
     first: Row = [
         Segment(f"{gpu.name}  ", colours.BOLD),
-        Segment(colours.class_text(label), colours.class_style(label)),
+        Segment(look.text, look.style),
         Segment(f"  real {quantity(float(view.real[row]), 'fraction')}  "),
         Segment(colours.state_text(state), colours.HEALTH_STYLES[state]),
         *_age(view, row),
         Segment(f"  {row + 1} of {len(snapshot.gpus)}", colours.DIM),
     ]
-    board = [device.model or "model unknown", f"node {gpu.node}", f"GPU {gpu.gpu}"]
+    board = [device.model or "model unknown", f"node {gpu.host}", f"GPU {gpu.gpu}"]
     if gpu.mig is not None:
         board.append(f"MIG slice {gpu.mig}")
     if device.hbm_mib:
@@ -222,7 +224,7 @@ def _allocation_text(view: FleetView, gpu: GpuId) -> str:
     allocation = view.snapshot.allocations.get(gpu)
     if allocation is None:
         return "no allocation known"
-    parts = [f"job {allocation.job_id or MISSING}", f"user {allocation.user or MISSING}"]
+    parts = [f"job {allocation.name_on(gpu) or MISSING}", f"user {allocation.user or MISSING}"]
     if allocation.since is not None:
         parts.append(f"for {quantity(max(0.0, view.snapshot.t - allocation.since), 's')}")
     return printable(join_parts(parts))

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from rich.segment import Segment
 
 from tachograph.annexes.watch.live.fleet_rows import absent_columns
-from tachograph.annexes.watch.live.render import WEIGHED
+from tachograph.annexes.watch.live.render import weighed_parts
 from tachograph.annexes.watch.live.unsupported import unsupported_lines
 from tachograph.annexes.watch.live.view import FleetView
 from tachograph.annexes.watch.tui import colours, keys
@@ -107,12 +107,8 @@ def real_sentence(weights: Weights) -> str:
     >>> real_sentence((0.5, 0.0, 0.5, 0.0))
     'Real utilisation is a weighted mean: 50 % of SM + 50 % of DRAM activity.'
     """
-    parts = [
-        f"{weight * 100:.3g} % of {name}"
-        for name, weight in zip(WEIGHED, weights, strict=True)
-        if weight
-    ]
-    return f"Real utilisation is a weighted mean: {' + '.join(parts)} activity."
+    parts = " + ".join(weighed_parts(weights, "% of"))
+    return f"Real utilisation is a weighted mean: {parts} activity."
 
 
 def _columns(view: FleetView, width: int) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -14,13 +14,13 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.binding import BindingType
 
+from tachograph.annexes.watch.live.selection import jobs_in_view
 from tachograph.annexes.watch.live.snapshot import GpuId, Snapshot
 from tachograph.annexes.watch.live.view import FleetView
 from tachograph.annexes.watch.tui import colours, keys
 from tachograph.annexes.watch.tui.job_table import (
     ORDERS,
     JobFacts,
-    JobGpuTable,
     gpu_row,
     job_facts,
     job_gpu_table,
@@ -239,24 +239,23 @@ class JobScreen(Page):
 
 
 class JobLines:
-    """Rows of a job: above its GPUs, one per GPU (built when drawn), below."""
+    """Rows of a job: above its GPUs, one per GPU (made by `draw` when visible), below."""
 
-    def __init__(self) -> None:
-        self.above: list[Row] = []
-        self.below: list[Row] = []
-        self.gpus: list[GpuId] = []
-        self.cursor = 0
-        self._drawn: tuple[FleetView, JobFacts, JobGpuTable, list[int]] | None = None
+    def __init__(
+        self,
+        above: Sequence[Row] = (),
+        gpus: Sequence[GpuId] = (),
+        below: Sequence[Row] = (),
+        *,
+        draw: Callable[[int], Row] = lambda line: [],
+    ) -> None:
+        self.above, self.gpus, self.below = above, gpus, below
+        self._draw = draw
 
     @property
     def first(self) -> int:
         """Index of the first row of the GPUs."""
         return len(self.above)
-
-    def fill(self, view: FleetView, job: JobFacts, columns: JobGpuTable, order: list[int]) -> None:
-        """Set the data of the lines of GPUs."""
-        self._drawn = (view, job, columns, order)
-        self.gpus = [view.snapshot.gpus[job.rows[place]] for place in order]
 
     def __len__(self) -> int:
         return len(self.above) + len(self.gpus) + len(self.below)
@@ -265,13 +264,9 @@ class JobLines:
         line = place - len(self.above)
         if line < 0:
             return self.above[place]
-        if line >= len(self.gpus) or self._drawn is None:
+        if line >= len(self.gpus):
             return self.below[line - len(self.gpus)]
-        view, job, columns, order = self._drawn
-        row = gpu_row(view, job, order[line], columns)
-        if line == self.cursor:
-            return under_cursor(row)
-        return row
+        return self._draw(line)
 
 
 def job_lines(
@@ -284,21 +279,21 @@ def job_lines(
     width: int,
 ) -> JobLines:
     """Return the rows of a job."""
-    found = JobLines()
-    columns = job_gpu_table(view, job, width=width)
-    found.above += [*job_title(view, job, width=width), *finding_rows(reported, width=width)]
-    found.below += programs_rows(view, job, width=width)
-    found.above += [heading("GPUs", width, order), table_head(columns)]
-    found.cursor = cursor
-    found.fill(view, job, columns, ordered(view, job, order))
-    return found
+    columns, places = job_gpu_table(view, job, width=width), ordered(view, job, order)
+    above = [*job_title(view, job, width=width), *finding_rows(reported, width=width)]
+    above += [heading("GPUs", width, order), table_head(columns)]
+
+    def draw(line: int) -> Row:
+        row = gpu_row(view, job, places[line], columns)
+        return under_cursor(row) if line == cursor else row
+
+    gpus = [view.snapshot.gpus[job.rows[place]] for place in places]
+    return JobLines(above, gpus, programs_rows(view, job, width=width), draw=draw)
 
 
 def nothing(view: FleetView, job_id: str, *, width: int) -> list[Row]:
     """Return the message for a job that holds no GPU here, with the jobs that do."""
-    jobs = sorted(
-        {job for allocation in view.snapshot.allocations.values() for job in allocation.jobs}
-    )
+    jobs = sorted(jobs_in_view(view.snapshot))
     rows = paragraph(
         f"job {printable(job_id)} has no GPU in view: it may have ended", width, colours.NOTICE
     )

@@ -9,8 +9,13 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
-from tachograph.annexes.watch.live.looks import MISSING, known_mean, known_sum
-from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuProcess, Snapshot
+from tachograph.annexes.watch.live.looks import MISSING, known_mean, known_sum, looks
+from tachograph.annexes.watch.live.snapshot import (
+    NO_ALLOCATION,
+    GpuAllocation,
+    GpuProcess,
+    Snapshot,
+)
 from tachograph.annexes.watch.live.view import FleetView
 from tachograph.annexes.watch.tui import colours
 from tachograph.annexes.watch.tui.counter_rows import span, spark
@@ -24,9 +29,8 @@ from tachograph.annexes.watch.tui.page import (
     paragraph,
     quantity,
 )
-from tachograph.catalog.arrays import Flags, Floats, Longs, Singles
+from tachograph.catalog.arrays import Bytes, Flags, Floats, Longs, Singles
 from tachograph.catalog.units import plural, printable
-from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES
 
 # counters that show whether a GPU was working, most common first; MIG slices have no gpu_util
 ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")
@@ -141,13 +145,15 @@ def never_used(activity: Floats | Singles) -> Flags:
 class JobFacts:
     """One row per GPU of the job, in the order of `rows` (indices in the view).
 
-    counter: that of activity, None where no source reports one; activity: its values at `times`,
-    the whole history. unused: GPUs at zero in all that time.
+    looks: indices in LOOKS, which the header and the table of all GPUs show, too. counter: that of
+    activity, None where no source reports one; activity: its values at `times`, the whole history.
+    unused: GPUs at zero in all that time.
     """
 
     job_id: str
     rows: tuple[int, ...]
     allocation: GpuAllocation
+    looks: Bytes
     counter: str | None
     times: Floats
     activity: Singles
@@ -180,16 +186,27 @@ def job_facts(view: FleetView, job_id: str) -> JobFacts | None:
     anchor = allocation.since if allocation.since is not None else 0.0
     evenness = spread(times[last], activity[last], anchor=anchor)
     return JobFacts(
-        job_id, rows, allocation, counter, times, activity, evenness, never_used(activity)
+        job_id,
+        rows,
+        allocation,
+        looks(view)[list(rows)],
+        counter,
+        times,
+        activity,
+        evenness,
+        never_used(activity),
     )
 
 
 def rows_of_job(snapshot: Snapshot, job_id: str) -> tuple[int, ...]:
     """Return rows of GPUs that a job holds, alone or shared."""
-    allocations = [snapshot.allocations.get(gpu) for gpu in snapshot.gpus]
-    return tuple(
-        row for row, one in enumerate(allocations) if one and job_id in (*one.jobs, one.job_id)
-    )
+    rows: list[int] = []
+    for row, gpu in enumerate(snapshot.gpus):
+        held = snapshot.allocations.get(gpu, NO_ALLOCATION)
+        names = [*held.jobs, held.job_id, held.name_on(gpu), *map(gpu.job_name, held.jobs)]
+        if job_id in names:
+            rows.append(row)
+    return tuple(rows)
 
 
 def programs(view: FleetView, rows: Sequence[int]) -> list[JobProgram]:
@@ -201,7 +218,7 @@ def programs(view: FleetView, rows: Sequence[int]) -> list[JobProgram]:
             grouped.setdefault((process.user, process.command), []).append((row, process))
     unordered = []
     for (user, command), members in grouped.items():
-        processes = {(gpus[row].node, process.pid) for row, process in members}
+        processes = {(gpus[row].host, process.pid) for row, process in members}
         used_rows = {row for row, _ in members}
         used_mib = np.array([process.hbm_used_mib for _, process in members], np.float64)
         unordered.append(
@@ -222,7 +239,7 @@ _UNITS = ("fraction", "fraction", "fraction", "fraction", "MiB", "W")
 def job_title(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
     """Return the job's identity, its classes, its imbalance, and unusual GPUs."""
     snapshot, allocation = view.snapshot, job.allocation
-    nodes = len({snapshot.gpus[row].node for row in job.rows})
+    nodes = len({snapshot.gpus[row].host for row in job.rows})
     since = (
         ""
         if allocation.since is None
@@ -254,28 +271,22 @@ def job_title(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
     first: Row = [Segment(f"job {printable(job.job_id)}  ", colours.BOLD), Segment(printable(who))]
     return [
         first,
-        *_kinds(view, job, width=width),
+        *_kinds(job, width=width),
         *paragraph(means, width),
         *evenness(view, job, width=width),
     ]
 
 
-def _kinds(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
+def _kinds(job: JobFacts, *, width: int) -> list[Row]:
     """Number of GPUs of each class, the most frequent first."""
-    found = np.bincount(view.labels[list(job.rows)], minlength=len(WORKLOAD_CLASSES))
-    seen = [place for place in np.argsort(-found, kind="stable").tolist() if found[place]]
-    return flow(
-        (
-            [
-                Segment(
-                    f"{colours.CLASS_MARKS[one]} {found[one]} {WORKLOAD_CLASSES[one]}  ",
-                    colours.CLASS_STYLES[one],
-                )
-            ]
-            for one in seen
-        ),
-        width,
-    )
+    counts = np.bincount(job.looks, minlength=len(colours.LOOKS))
+    frequent = [index for index in np.argsort(-counts, kind="stable").tolist() if counts[index]]
+    parts: list[Row] = []
+    for index in frequent:
+        look = colours.LOOKS[index]
+        written = f"{look.mark} {counts[index]} {look.text.removeprefix(look.mark).strip()}  "
+        parts.append([Segment(written, look.style)])
+    return flow(parts, width)
 
 
 def evenness(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
@@ -366,7 +377,7 @@ def job_gpu_table(view: FleetView, job: JobFacts, *, width: int) -> JobGpuTable:
     """Return the columns that fit."""
     names = min(24, max(len(view.snapshot.gpus[row].name) for row in job.rows))
     fixed = 2 + names + 1 + sum(size for _, size in _COLUMNS) + 1
-    classes = 23 if width - fixed >= 60 else 15
+    classes = 23 if width - fixed >= 60 else 16  # with the letter: "C tensor compute"
     programs_width = 26 if width - fixed - classes >= 66 else 0
     left = max(0, width - fixed - classes - programs_width - 1)
     return JobGpuTable(names, classes, left, programs_width, span(job.times, max(1, left)))
@@ -394,13 +405,12 @@ def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) ->
     row = job.rows[place]
     snapshot = view.snapshot
     sign, style = _sign(view, job, place)
-    label = int(view.labels[row])
-    name = WORKLOAD_CLASSES[label] if columns.classes > 20 else WORKLOAD_CODES[label]
+    look = colours.LOOKS[int(job.looks[place])]
     values = (float(view.real[row]), *(snapshot.value(counter, row) for counter in _COUNTERS))
     cells: Row = [
         cell(sign, 2, style),
         cell(snapshot.gpus[row].name, columns.names + 1, style),
-        cell(f"{colours.CLASS_MARKS[label]} {name}", columns.classes, colours.CLASS_STYLES[label]),
+        cell(look.text, columns.classes, look.style),
     ]
     for value, unit, (_, size) in zip(values, _UNITS, _COLUMNS, strict=True):
         known = float("nan") if value is None else value

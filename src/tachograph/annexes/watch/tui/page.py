@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from itertools import pairwise
@@ -33,10 +33,13 @@ Pieces = list[tuple[str, Style]]
 class KeptLines(ScrollView):
     """Lines drawn on demand by `line`, titles included; `draw` renders visible ones."""
 
-    def __init__(self, line: Callable[[int], Pieces]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._line = line
         self.lines: list[Strip] = []  # the visible ones
+
+    def line(self, y: int) -> Pieces:
+        """Return a visible line."""
+        raise NotImplementedError
 
     @property
     def line_width(self) -> int:
@@ -46,7 +49,7 @@ class KeptLines(ScrollView):
     def draw(self) -> None:
         """Make the visible lines; send changed ones to the terminal."""
         width = self.line_width
-        made = [strip_of(self._line(y)).adjust_cell_length(width) for y in range(self.size.height)]
+        made = [strip_of(self.line(y)).adjust_cell_length(width) for y in range(self.size.height)]
         before = self.lines
         if len(before) != len(made) or not before or before[0].cell_length != width:
             self.lines = made

@@ -1,43 +1,20 @@
-"""The screens: a name, a class each, and how one opens another.
+"""What screens have in common, and how one opens another.
 
 A screen is a widget that fills the space between header and footer. The app makes it when it is
-opened, gives it the focus, calls `show` at once and at each new view, and keeps it until another is
-opened. Keys are those of its place in `keys.KEYS`: `BINDINGS = keys.bindings("job")`. It opens
-another by `self.post_message(OpenScreen("focus", gpu))`.
+opened (`app.SCREENS`), gives it the focus, calls `show` at once and at each new view, and keeps it
+until another is opened. Keys are those of its place in `keys.KEYS`:
+`BINDINGS = keys.bindings("job")`. It opens another by
+`self.post_message(OpenScreen("focus", gpu))`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from types import MappingProxyType
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from textual.message import Message
-from textual.widget import Widget
 
 from tachograph.annexes.watch.live.snapshot import GpuId
 from tachograph.annexes.watch.live.view import FleetView
-
-
-@dataclass(frozen=True, slots=True)
-class ScreenEntry:
-    """One screen. about: its constructor's argument: "gpu" (a Gpu), "job" (a job id), ""."""
-
-    module: str
-    class_name: str
-    about: str = ""
-
-
-SCREENS: Mapping[str, ScreenEntry] = MappingProxyType(
-    {
-        "fleet": ScreenEntry("fleet", "FleetScreen"),
-        "focus": ScreenEntry("focus", "FocusScreen", "gpu"),
-        "job": ScreenEntry("job", "JobScreen", "job"),
-        "help": ScreenEntry("help", "HelpScreen"),
-    }
-)
 
 
 @runtime_checkable
@@ -82,15 +59,3 @@ class OpenScreen(Message):
     def __init__(self, name: str, of: GpuId | str | None = None) -> None:
         super().__init__()
         self.name, self.of = name, of
-
-
-def subject_of(name: str) -> str:
-    """Return the subject of a screen: "gpu", "job" or ""."""
-    return SCREENS[name].about
-
-
-def make_screen(name: str, of: GpuId | str | None = None) -> Widget:
-    """Return a new screen. Its module is imported only now."""
-    entry = SCREENS[name]
-    made = getattr(import_module(f"tachograph.annexes.watch.tui.{entry.module}"), entry.class_name)
-    return cast("Widget", made(of) if entry.about else made())

@@ -20,14 +20,15 @@ from tachograph.annexes.watch.live.snapshot import (
     SourceInfo,
     SourceProblem,
     closed_on_failure,
-    spread_rows,
 )
 from tachograph.annexes.watch.live.unsupported import advised_source, unsupported_counters
 from tachograph.catalog.arrays import Floats
+from tachograph.catalog.chunks import of_cluster
 from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.catalog.errors import ConfigError, InputError, TachographError
 from tachograph.catalog.units import plural
 from tachograph.lake.newest_rows import ALLOCATIONS, SAMPLES, NewestRows, NewestTables
+from tachograph.lake.places import ClusterNames
 from tachograph.sources.dcgm_exporter import ScrapeFeed
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterSettings, endpoints_of
 from tachograph.sources.gpu_indices import AMBIGUOUS, NO_GPU
@@ -60,8 +61,8 @@ class PolledFeed:
     """A feed and its newest rows: polled by one thread, read by another.
 
     first_s: how far back the first poll reads; overlap_s: how far back each further one does again,
-    for samples that arrive late. where, do: of problems that name no address. clock: seconds since
-    1970.
+    for samples that arrive late. cluster: of rows that name none. where, do: of problems that name
+    no address. clock: seconds since 1970.
     """
 
     def __init__(
@@ -71,13 +72,14 @@ class PolledFeed:
         where: str,
         every_s: float,
         kept_s: float,
+        cluster: str = "",
         first_s: float = 0.0,
         overlap_s: float = 0.0,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self.feed, self.where, self.every_s = feed, where, every_s
-        self._rows = NewestRows(kept_s)
+        self._cluster, self._rows = cluster, NewestRows(kept_s)
         self._first_s, self._overlap_s = first_s, overlap_s
         self._clock, self._steady = clock, steady
         self._marks: dict[str, datetime] = {}
@@ -116,11 +118,7 @@ class PolledFeed:
             do = "is it running, and is the address right?"
             return [SourceProblem(why, label, do) for label, why in unreachable.items()]
         if self.failed is not None:
-            return [
-                SourceProblem(
-                    self.failed.what, self.failed.where or self.where, self.failed.do or ""
-                )
-            ]
+            return [SourceProblem.of(self.failed, where=self.where)]
         return []
 
     def start(self) -> None:
@@ -155,7 +153,8 @@ class PolledFeed:
                 return self._marks[name] - overlap
             return start if self._first_s and not name.endswith(":late") else None
 
-        for chunk in self.feed.poll(watermark, now=now):
+        for polled in self.feed.poll(watermark, now=now):
+            chunk = of_cluster(polled, self._cluster)
             self._rows.add(chunk, now)
             if chunk.watermark is not None:
                 self._marks[chunk.id] = chunk.watermark
@@ -173,7 +172,7 @@ class FeedSource:
     """Feeds as one live source; use `connect_exporters` or `connect_server`. clock: s since 1970.
 
     sentence: of the source, before its GPUs. stuck_s: values that always change and do not for so
-    long are reported.
+    long are reported. names: of clusters, as a lake knows them.
     """
 
     def __init__(
@@ -184,10 +183,11 @@ class FeedSource:
         sentence: Callable[[FeedSource], str],
         refresh_s: float,
         stuck_s: float | None = None,
+        names: ClusterNames | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._name, self._feeds, self._sentence = name, feeds, sentence
-        self._refresh_s, self._clock = refresh_s, clock
+        self._refresh_s, self._names, self._clock = refresh_s, names, clock
         self._moving = None if stuck_s is None else MovingValues(stuck_s)
         self._snapshot = Snapshot(0.0, (), np.empty(0), {})
         self._seen: dict[GpuId, float] = {}  # when each GPU had values last
@@ -197,7 +197,7 @@ class FeedSource:
 
     @property
     def exporters(self) -> tuple[str, ...]:
-        """Names of the exporters that write the values, as far as known."""
+        """Names of the exporters that write the values, as a lake knows them."""
         return tuple(sorted({name for feed in self._feeds for name in feed.feed.exporters}))
 
     @property
@@ -274,7 +274,7 @@ class FeedSource:
         tables = [feed.tables for feed in self._feeds]
         if not any(SAMPLES in part.rows for part in tables):
             return Snapshot(now, (), np.empty(0), {})
-        snapshot = self._with_silent(newest_snapshot(tables, now), now)
+        snapshot = self._with_silent(newest_snapshot(tables, now, self._names), now)
         if any(feed.has_unknown_holders for feed in self._feeds):
             return snapshot
         unplaced = frozenset().union(*(feed.unplaced for feed in self._feeds))
@@ -289,18 +289,7 @@ class FeedSource:
         if len(self._seen) == len(snapshot.gpus):
             return snapshot
         gpus = tuple(sorted(self._seen, key=GpuId.order))
-        places = {gpu: row for row, gpu in enumerate(gpus)}
-        rows = np.array([places[gpu] for gpu in snapshot.gpus], np.int64)
-        return replace(
-            snapshot,
-            gpus=gpus,
-            measured=spread_rows(snapshot.measured, rows, len(gpus)),
-            values={
-                name: spread_rows(column, rows, len(gpus))
-                for name, column in snapshot.values.items()
-            },
-            devices=self._devices,
-        )
+        return replace(snapshot.of(gpus), devices=self._devices)
 
 
 def unlabelled_gpus(snapshot: Snapshot, unplaced: frozenset[str]) -> frozenset[GpuId]:
@@ -310,10 +299,10 @@ def unlabelled_gpus(snapshot: Snapshot, unplaced: frozenset[str]) -> frozenset[G
 
     On nodes with slices it is unknown which GPU a job holds.
     """
-    sliced = {gpu.node for gpu in snapshot.gpus if gpu.mig is not None}
-    nodes = {gpu.node for gpu in snapshot.allocations} - sliced - unplaced
+    sliced = {gpu.host for gpu in snapshot.gpus if gpu.mig is not None}
+    labelled = {gpu.host for gpu in snapshot.allocations if gpu.node not in unplaced} - sliced
     return frozenset(
-        gpu for gpu in snapshot.gpus if gpu.node in nodes and gpu not in snapshot.allocations
+        gpu for gpu in snapshot.gpus if gpu.host in labelled and gpu not in snapshot.allocations
     )
 
 
@@ -328,7 +317,7 @@ class MovingValues:
         """Return one problem per node with stale values."""
         rows: dict[str, list[int]] = {}
         for row, gpu in enumerate(snapshot.gpus):
-            rows.setdefault(gpu.node, []).append(row)
+            rows.setdefault(gpu.host, []).append(row)
         moving = np.array([snapshot.column(name) for name in _MOVING])
         problems: list[SourceProblem] = []
         since: dict[str, tuple[float, bytes]] = {}
@@ -357,24 +346,29 @@ _STUCK_READINGS = 4.0
 _LEAST_REFRESH_S = 3.0
 
 
-def connect_exporters(configuration: Configuration, *, urls: Sequence[str] = ()) -> FeedSource:
+def connect_exporters(
+    configuration: Configuration, *, urls: Sequence[str] = (), names: ClusterNames | None = None
+) -> FeedSource:
     """Return exporters as a live source, polled once.
 
     Those at `urls` (hostlists allowed), else those of `[[sources]]`, else the one of this node, as
-    `[watch]` names it.
+    `[watch]` names it. names: of clusters, as a lake knows them.
 
     Errors: ConfigError for invalid settings or URLs; InputError if none reports a GPU, with the
     reason.
     """
     entries = _exporter_settings(configuration, tuple(urls))
-    source = exporter_source(entries)
+    source = exporter_source(entries, names=names)
     with closed_on_failure(source.close):
         source.begin()
     return source
 
 
 def exporter_source(
-    entries: Sequence[ExporterSettings], *, clock: Callable[[], float] = time.time
+    entries: Sequence[ExporterSettings],
+    *,
+    names: ClusterNames | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> FeedSource:
     """Return exporters as a live source; nothing is polled yet."""
     feeds: list[PolledFeed] = []
@@ -388,13 +382,22 @@ def exporter_source(
         every_s = max(_EVERY_S, len(endpoints) / _PER_S)
         kept_s = _KEPT_READINGS * max(settings.refresh_s, _LEAST_REFRESH_S)
         where = endpoints[0].server.where
-        feeds.append(PolledFeed(feed, where=where, every_s=every_s, kept_s=kept_s, clock=clock))
+        feeds.append(
+            PolledFeed(
+                feed,
+                where=where,
+                every_s=every_s,
+                kept_s=kept_s,
+                cluster=settings.cluster,
+                clock=clock,
+            )
+        )
 
     def sentence(source: FeedSource) -> str:
         gpus = plural(len(source.gpus), "GPU")
         if len(labels) == 1:
             return f"{advised_source(DCGM_EXPORTER, source.exporters)} at {labels[0]}, {gpus}"
-        nodes = len({gpu.node for gpu in source.gpus})
+        nodes = len({gpu.host for gpu in source.gpus})
         return f"{len(labels):,} exporters, {gpus} of {plural(nodes, 'node')}"
 
     refresh_s = max(settings.refresh_s for settings in entries)
@@ -404,6 +407,7 @@ def exporter_source(
         sentence=sentence,
         refresh_s=refresh_s,
         stuck_s=_STUCK_READINGS * refresh_s,
+        names=names,
         clock=clock,
     )
 
@@ -429,8 +433,12 @@ _OVERLAP_S = 15.0  # a scrape may take so long until it can be queried
 _SERVER_KEPT_S = 180.0
 
 
-def connect_server(configuration: Configuration, *, url: str | None = None) -> FeedSource:
+def connect_server(
+    configuration: Configuration, *, url: str | None = None, names: ClusterNames | None = None
+) -> FeedSource:
     """Return a Prometheus polled once: at `url`, else the first of `[[sources]]`.
+
+    names: of clusters, as a lake knows them.
 
     Errors: ConfigError without a server or for invalid settings; RequestError, InputError if it
     does not answer, or has no GPU series.
@@ -448,16 +456,21 @@ def connect_server(configuration: Configuration, *, url: str | None = None) -> F
         where=settings.url,
         every_s=settings.step_s / 3 if settings.step_s else _SERVER_EVERY_S,
         kept_s=max(_SERVER_KEPT_S, 3 * (settings.step_s or 0.0)),
+        cluster=settings.cluster,
         first_s=_BACK_S,
         overlap_s=_OVERLAP_S,
     )
 
     def sentence(source: FeedSource) -> str:
-        nodes = plural(len({gpu.node for gpu in source.gpus}), "node")
+        nodes = plural(len({gpu.host for gpu in source.gpus}), "node")
         return f"Prometheus at {settings.url}, {plural(len(source.gpus), 'GPU')} of {nodes}"
 
     source = FeedSource(
-        PROMETHEUS, [feed], sentence=sentence, refresh_s=settings.step_s or _SERVER_EVERY_S
+        PROMETHEUS,
+        [feed],
+        sentence=sentence,
+        refresh_s=settings.step_s or _SERVER_EVERY_S,
+        names=names,
     )
     with closed_on_failure(source.close):
         source.begin()

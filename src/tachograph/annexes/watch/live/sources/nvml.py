@@ -38,7 +38,6 @@ from tachograph.annexes.watch.live.sources.nvml_calls import (
     NvmlLibrary,
     XidEvents,
     how_to_permit,
-    last_of,
 )
 from tachograph.annexes.watch.live.sources.nvml_devices import (
     GpuProcesses,
@@ -103,7 +102,7 @@ class NvmlSession:
         """Query every GPU; return {counter: column} and row times; failures go to `problems`."""
         table = np.full((len(self.rows), len(COUNTER_NAMES)), np.nan)
         measured = np.full(len(self.rows), np.nan)
-        self.xids.update(last_of(self._events.take()))
+        self.xids.update(self._events.take())
         self._wait()
         first = 0
         for board in self.boards:
@@ -599,31 +598,30 @@ class NvmlSource:
         return Snapshot(t, gpus, moments, columns, dict(self._rows), {}, running, reported)
 
 
+# what prevents a start, and what to do
+_ABSENT: Mapping[int, tuple[str, str]] = {
+    LIBRARY_NOT_FOUND: (
+        "NVML is not installed: libnvidia-ml.so.1 was not found",
+        (
+            "install the NVIDIA driver (Debian, Ubuntu: apt-get install libnvidia-ml1); in a "
+            "container, start it with GPUs (--gpus all, --nv) and "
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        ),
+    ),
+    DRIVER_NOT_LOADED: (
+        "no NVIDIA driver is loaded",
+        "run it on a node with GPUs; there: modprobe nvidia",
+    ),
+    NO_PERMISSION: ("no permission to access the driver", "who may open /dev/nvidiactl?"),
+    VERSION_MISMATCH: (
+        "NVML and the loaded driver are of different versions",
+        "reload the driver, or reboot the node",
+    ),
+}
+
+
 def _absent(error: Exception) -> NotFoundError:
     """Why NVML is not available."""
-    match getattr(error, "value", 0):
-        case code if code == LIBRARY_NOT_FOUND:
-            return NotFoundError(
-                "NVML is not installed: libnvidia-ml.so.1 was not found",
-                do="install the NVIDIA driver (Debian, Ubuntu: apt-get install libnvidia-ml1); "
-                "in a container, "
-                "start it with GPUs (--gpus all, --nv) and "
-                "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-            )
-        case code if code == DRIVER_NOT_LOADED:
-            return NotFoundError(
-                "no NVIDIA driver is loaded",
-                do="run it on a node with GPUs; there: modprobe nvidia",
-            )
-        case code if code == NO_PERMISSION:
-            return NotFoundError(
-                "no permission to access the driver", do="who may open /dev/nvidiactl?"
-            )
-        case code if code == VERSION_MISMATCH:
-            return NotFoundError(
-                "NVML and the loaded driver are of different versions",
-                do="reload the driver, or reboot the node",
-            )
-    return NotFoundError(
-        f"NVML does not start: {error}", do="run nvidia-smi: it should fail the same way"
-    )
+    unknown = f"NVML does not start: {error}", "run nvidia-smi: it should fail the same way"
+    what, do = _ABSENT.get(getattr(error, "value", 0), unknown)
+    return NotFoundError(what, do=do)

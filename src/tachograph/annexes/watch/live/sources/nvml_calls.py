@@ -291,15 +291,6 @@ _NO_INSTANCE = 0xFFFFFFFF
 _MOST = 256  # events taken at a time: a GPU in trouble may report thousands
 
 
-@dataclass(frozen=True, slots=True)
-class XidEvent:
-    """One event. index: GPU; instance: MIG slice, None if it concerns the whole GPU."""
-
-    index: int
-    instance: int | None
-    code: int
-
-
 class XidEvents:
     """Events of GPUs since they were registered."""
 
@@ -329,10 +320,13 @@ class XidEvents:
         """Whether XID errors of a GPU would be reported."""
         return index in self._indices.values()
 
-    def take(self) -> list[XidEvent]:
-        """Events since the last call, oldest first; does not block."""
-        found: list[XidEvent] = []
-        while self._set is not None and len(found) < _MOST:
+    def take(self) -> Mapping[tuple[int, int | None], int]:
+        """Return {(GPU, MIG slice, None: the whole GPU): last code} since the last call.
+
+        Does not block.
+        """
+        codes: dict[tuple[int, int | None], int] = {}
+        for _ in range(_MOST if self._set is not None else 0):
             try:
                 event = self._nvml.nvmlEventSetWait(self._set, 0)
             except (
@@ -342,12 +336,9 @@ class XidEvents:
             index = self._indices.get(_address(event.device))
             if index is not None and event.eventType & _XID:
                 whole = event.gpuInstanceId == _NO_INSTANCE
-                found.append(
-                    XidEvent(
-                        index, None if whole else int(event.gpuInstanceId), int(event.eventData)
-                    )
-                )
-        return found
+                instance = None if whole else int(event.gpuInstanceId)
+                codes[index, instance] = int(event.eventData)
+        return codes
 
     def close(self) -> None:
         """Free the event set."""
@@ -358,15 +349,6 @@ class XidEvents:
                 self._nvml.nvmlEventSetFree(events)
             except self._nvml.NVMLError:  # the driver ended first
                 return
-
-
-def last_of(events: list[XidEvent]) -> Mapping[tuple[int, int | None], int]:
-    """Return {(GPU, slice or None): last code}.
-
-    >>> last_of([XidEvent(0, None, 13), XidEvent(1, 7, 31), XidEvent(0, None, 79)])
-    {(0, None): 79, (1, 7): 31}
-    """
-    return {(event.index, event.instance): event.code for event in events}
 
 
 def _address(handle: NvmlHandle) -> int | None:

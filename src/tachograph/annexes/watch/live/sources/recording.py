@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from tachograph.annexes.watch.live.newest_snapshot import NodeClusters
 from tachograph.annexes.watch.live.selection import is_of
 from tachograph.annexes.watch.live.snapshot import (
     GpuAllocation,
@@ -28,9 +29,10 @@ from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_KEY, JOBS, TABLES
 from tachograph.catalog.units import plural, text
 from tachograph.lake.delta import Lake
+from tachograph.lake.places import ClusterNames, NodePlaces, cluster_pairs, in_accounting
 from tachograph.lake.query import SampleReader, read_latest
 from tachograph.pipeline.attribution import attribute
-from tachograph.pipeline.job_runs import build_runs, with_raw_ids
+from tachograph.pipeline.job_runs import build_runs, with_clusters, with_raw_ids
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -86,18 +88,27 @@ class RecordingSource:
                 "the lake has no GPU samples", where=lake.location, do="name another one"
             )
         first, last = samples.span
-        devices = dict(_devices_of(lake))
+        listed, names = read_latest(lake, DEVICES), ClusterNames.of(lake)
+        self._clusters = NodeClusters.of([listed], names)
+        devices = dict(_devices_in(self._clusters.resolve(listed)))
         self._gpus = tuple(sorted(devices, key=GpuId.order))
         notes = list(_recorder_notes(lake.location))
-        self._devices = _with_slowdown(devices, notes)
-        allocations = _allocations_of_lake(lake, self._gpus, last)
+        self._devices = _with_slowdown(devices, notes, self._clusters)
+        allocations = _allocations_of_lake(lake, listed, self._clusters, last)
         self._span = first.timestamp(), last.timestamp()
-        rows = self._rows(samples, _end(allocations, job, last=last.timestamp()), first)
+        of_job = [
+            allocation
+            for allocation in allocations
+            if job is not None and is_of(allocation.allocation, allocation.gpu, (job,))
+        ]
+        ends = [allocation.end - _JUST_BEFORE_S for allocation in of_job]
+        rows = self._rows(samples, min(last.timestamp(), max(ends, default=math.inf)), first)
         interval_s = min((float(note["interval_s"]) for note in notes), default=0.0) or _interval_s(
             rows
         )
         self._hold_s = _HOLD_INTERVALS * interval_s + _MARGIN_S
-        counted = _holding(allocations, job, self._gpus)
+        held = {allocation.gpu for allocation in of_job}
+        counted = [place for place, gpu in enumerate(self._gpus) if gpu in held or not held]
         t = _instant(rows, counted, self._hold_s)
         self._snapshot = self._at(rows, t, allocations)
         reported = [note["source"] for note in notes if note["source"]]
@@ -120,8 +131,8 @@ class RecordingSource:
         reach_s = LAST_S
         while True:
             since = until - timedelta(seconds=reach_s)
-            rows = samples.read(max(first, since), until)
-            rows = rows.join(places, on=list(GPU_KEY), how="inner", nulls_equal=True)
+            rows = self._clusters.resolve(samples.read(max(first, since), until))
+            rows = rows.join(places, on=[*GPU_KEY, "cluster"], how="inner", nulls_equal=True)
             rows = rows.filter(pl.any_horizontal(pl.col(COUNTER_NAMES).is_not_null()))
             if rows.height or since <= first:
                 break
@@ -168,29 +179,7 @@ class RecordingSource:
         )
 
 
-def _end(allocations: list[RecordedAllocation], job: str | None, *, last: float) -> float:
-    """Return the end of the window: just before the job's recorded end."""
-    ends = [
-        allocation.end
-        for allocation in allocations
-        if job is not None and is_of(allocation.allocation, (job,))
-    ]
-    return min(last, max(ends) - _JUST_BEFORE_S) if ends else last
-
-
-def _holding(
-    allocations: list[RecordedAllocation], job: str | None, gpus: tuple[GpuId, ...]
-) -> Longs:
-    """The places of the GPUs that count: those of a job, where it is recorded, else all."""
-    held = {
-        allocation.gpu
-        for allocation in allocations
-        if job is not None and is_of(allocation.allocation, (job,))
-    }
-    return np.array([place for place, gpu in enumerate(gpus) if gpu in held or not held], np.int64)
-
-
-def _instant(rows: pl.DataFrame, counted: Longs, hold_s: float) -> float:
+def _instant(rows: pl.DataFrame, counted: Sequence[int], hold_s: float) -> float:
     """Return the last time at which half of the GPUs report, else most."""
     t: Floats = rows.get_column("t").to_numpy()
     place: Longs = rows.get_column("place").cast(pl.Int64).to_numpy()
@@ -229,16 +218,18 @@ def _places(gpus: tuple[GpuId, ...]) -> pl.DataFrame:
             "node": pl.Series([gpu.node for gpu in gpus], dtype=pl.String),
             "gpu": pl.Series([gpu.gpu for gpu in gpus], dtype=pl.Int16),
             "mig": pl.Series([gpu.mig for gpu in gpus], dtype=pl.Int16),
+            "cluster": pl.Series([gpu.cluster for gpu in gpus], dtype=pl.String),
             "place": pl.Series(range(len(gpus)), dtype=pl.Int32),
         }
     )
 
 
-def _devices_of(lake: Lake) -> Iterator[tuple[GpuId, GpuDevice]]:
-    """Every GPU in the lake."""
-    for row in read_latest(lake, DEVICES).iter_rows(named=True):
+def _devices_in(devices: pl.DataFrame) -> Iterator[tuple[GpuId, GpuDevice]]:
+    """Every GPU in the lake. devices: rows of resolved clusters."""
+    merged = devices.group_by(*GPU_KEY, "cluster", maintain_order=True)
+    for row in merged.agg(pl.all().drop_nulls().last()).iter_rows(named=True):
         yield (
-            GpuId(row["node"], row["gpu"], row["mig"]),
+            GpuId(row["node"], row["gpu"], row["mig"], row["cluster"]),
             GpuDevice(
                 row["model"],
                 row["uuid"],
@@ -250,12 +241,13 @@ def _devices_of(lake: Lake) -> Iterator[tuple[GpuId, GpuDevice]]:
 
 
 def _with_slowdown(
-    devices: dict[GpuId, GpuDevice], notes: list[Mapping[str, Any]]
+    devices: dict[GpuId, GpuDevice], notes: list[Mapping[str, Any]], clusters: NodeClusters
 ) -> Mapping[GpuId, GpuDevice]:
     """The devices with their throttling temperature, where a recorder noted it."""
     for note in notes:
         for entry in note["slowdown_c"]:
-            gpu = GpuId(entry["node"], entry["gpu"], entry["mig"])
+            cluster = clusters.cluster_of(entry["node"], None)
+            gpu = GpuId(entry["node"], entry["gpu"], entry["mig"], cluster)
             if gpu in devices:
                 devices[gpu] = replace(devices[gpu], slowdown_c=entry["slowdown_c"])
     return devices
@@ -275,26 +267,44 @@ def _recorder_notes(location: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _allocations_of_lake(
-    lake: Lake, gpus: tuple[GpuId, ...], last: datetime
+    lake: Lake, devices: pl.DataFrame, clusters: NodeClusters, last: datetime
 ) -> list[RecordedAllocation]:
     """Allocations, as in an analysis."""
     jobs = read_latest(lake, JOBS)
     allocations = with_raw_ids(read_latest(lake, ALLOCATIONS), jobs)
     if allocations.is_empty():
         return []
-    runs = build_runs(jobs, allocations, slurm=SlurmOptions(), now=last)
-    owned = attribute(runs, allocations, _places(gpus).drop("place")).intervals
-    named = owned.join(
+    allocations = in_accounting(allocations, clusters.same)
+    accounted = in_accounting(devices, clusters.same)
+    named = pl.concat([jobs["cluster"], allocations["cluster"]]).drop_nulls().unique()
+    allocations = with_clusters(allocations, jobs, named)
+    places = NodePlaces.of(cluster_pairs([accounted]), cluster_pairs([allocations]))
+    allocations = places.named(allocations)
+    # a job that runs still holds its GPUs at the last instant, which is not before its end
+    now = last + timedelta(microseconds=1)
+    runs = build_runs(jobs, allocations, slurm=SlurmOptions(), now=now, clusters=named)
+    units = places.named(accounted)
+    gpus = {
+        place: GpuId(*gpu)
+        for place, gpu in zip(
+            units.select(GPU_KEY).iter_rows(),
+            clusters.resolve(devices).select(*GPU_KEY, "cluster").iter_rows(),
+            strict=True,
+        )
+    }
+    owned = attribute(runs, allocations, units.select(GPU_KEY).unique()).intervals
+    held = owned.join(
         runs.select("run", "display_id", "user", began=pl.col("start")),
         on="run",
         maintain_order="left",
     )
     return [
         RecordedAllocation(
-            GpuId(row["node"], row["gpu"], row["mig"]),
+            gpus[row["node"], row["gpu"], row["mig"]],
             row["start"].timestamp(),
             row["end"].timestamp(),
             GpuAllocation(row["display_id"], row["user"], row["began"].timestamp()),
         )
-        for row in named.iter_rows(named=True)
+        for row in held.iter_rows(named=True)
+        if (row["node"], row["gpu"], row["mig"]) in gpus  # else no telemetry names it
     ]

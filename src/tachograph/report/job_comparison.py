@@ -15,8 +15,10 @@ from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
 from tachograph.report.job import JobReport
 from tachograph.report.job_plots import ComparedLine, compared_charts
+from tachograph.report.lines import Line, plain, wrapped
 from tachograph.report.recording import COUNTER_LABELS
 from tachograph.report.svg import svg
+from tachograph.report.tables import TextColumn, fit_table
 
 MOST_JOBS = 4
 # {column of job_summaries: label}
@@ -118,6 +120,42 @@ def compare_jobs(reports: Sequence[JobReport]) -> JobComparison:
     for title in chain.from_iterable(by_job):
         findings[title] = tuple(by_title.get(title) for by_title in by_job)
     return JobComparison(tuple(reports), tuple(ordered), findings)
+
+
+def comparison_lines(comparison: JobComparison, *, width: int) -> list[Line]:
+    """Return the comparison as lines: what differs most, numbers, then which job has what."""
+    reports = comparison.reports
+    numbers = comparison.numbers
+    columns = [
+        TextColumn("", ["state", *(row.label for row in numbers), *comparison.findings]),
+        *(
+            TextColumn(
+                report.job,
+                [
+                    report.summary["state"] or text(None),
+                    *(row.texts[place] for row in numbers),
+                    *(
+                        finding.severity if (finding := found[place]) else text(None)
+                        for found in comparison.findings.values()
+                    ),
+                ],
+                right=True,
+            )
+            for place, report in enumerate(reports)
+        ),
+        TextColumn(
+            "difference",
+            ["", *(text(row.difference, "fraction") for row in numbers)]
+            + [""] * len(comparison.findings),
+            right=True,
+            hide=0,
+        ),
+    ]
+    return [
+        *wrapped(comparison.headline, width, style="bold"),
+        plain(""),
+        *fit_table(columns, width).with_note(width=width),
+    ]
 
 
 def _number(label: str, name: str, rows: Sequence[Mapping[str, Any]]) -> ComparedNumber:

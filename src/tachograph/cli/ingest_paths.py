@@ -1,0 +1,275 @@
+"""`tachograph ingest PATH...`: files and folders of any kind, each read by the source it needs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tachograph.catalog.config import FILE_NAME
+from tachograph.catalog.errors import ConfigError, InputError, UsageError
+from tachograph.catalog.units import plural, printable, zone
+from tachograph.cli import narrate
+from tachograph.cli.options import Arguments, Parser, add_common, add_json
+from tachograph.sources.registry import SourceEntry, find_source, load_source
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tachograph.catalog.chunks import Chunk
+    from tachograph.catalog.config import Configuration
+    from tachograph.lake.delta import Lake
+    from tachograph.pipeline.site_evidence import WholeNodeEvidence, ZoneEvidence
+
+_OF_PATHS = ("paths", "source", "rest", "instead_of")
+_COMMAND = 4000  # characters of a proposed command
+_NAMES_SHOWN = 10  # of files that no source reads
+
+
+@dataclass(slots=True)
+class RecognisedFiles:
+    """Files by the source that reads them; unknown: no source does; damaged: {file: why}."""
+
+    of_sources: dict[str, list[str]] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+    def local(self) -> RecognisedFiles:
+        """Return the files with times in the time zone of the site."""
+        return RecognisedFiles({name: of for name, of in self.of_sources.items() if is_local(name)})
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """What the data say about the site beyond the configuration."""
+
+    zone: ZoneEvidence | None
+    whole_nodes: Sequence[WholeNodeEvidence]
+
+
+def path_options(words: Sequence[str], before: Arguments) -> Arguments | None:
+    """Return the options of `ingest PATH...`, after those `before` it; None: help was shown."""
+    parser = Parser("tachograph ingest", "Read files and folders, each by the source it needs.")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="files, or folders of files")
+    parser.add_argument("--cluster", default="", metavar="NAME", help="cluster of what names none")
+    parser.add_argument(
+        "--trusted",
+        action="store_true",
+        help="trust text of sacct and scontrol: no job name in it imitates a record",
+    )
+    parser.add_argument(
+        "--instead-of",
+        metavar="ZONE",
+        help="these files were read in the time zone ZONE: replace what was read of them then",
+    )
+    parser.add_argument(
+        "--adopt",
+        action="store_true",
+        help="correct the time zone and write a new tachograph.toml, as the data propose",
+    )
+    parser.add_argument("--show-rejected", action="store_true", help="print examples of rejects")
+    add_json(parser)
+    add_common(parser)
+    try:
+        options = parser.parse_args(words, Arguments(**vars(before)))
+    except SystemExit:
+        return None
+    if options.instead_of and not options.time_zone:
+        raise UsageError("--instead-of needs --time-zone", do="give the right zone with it")
+    if options.instead_of:
+        try:
+            zone(options.instead_of)
+        except ConfigError as problem:
+            raise UsageError(f"--instead-of: {problem.what}", do=problem.do) from None
+    return options
+
+
+def recognise_files(paths: Sequence[str]) -> RecognisedFiles:
+    """Return the files of the paths by source, in the order in which sources are read.
+
+    Errors: InputError for a path that does not exist, and where there is no file.
+    """
+    from tachograph.sources.recognition import ORDER, files_below, source_of
+
+    recognised = RecognisedFiles({name: [] for name in ORDER})
+    for path in files_below(paths):
+        try:
+            source = source_of(path)
+        except InputError as problem:  # the boundary: one file
+            narrate.error(problem)
+            recognised.damaged[str(path)] = str(problem)
+            continue
+        if source is None:
+            recognised.unknown.append(str(path))
+        else:
+            recognised.of_sources[source].append(str(path))
+    recognised.of_sources = {name: of for name, of in recognised.of_sources.items() if of}
+    if not (recognised.of_sources or recognised.unknown or recognised.damaged):
+        where = ", ".join(map(printable, paths))
+        raise InputError("there are no files", where=where, do="name other files or folders")
+    return recognised
+
+
+def each_source(
+    recognised: RecognisedFiles,
+    options: Arguments,
+    declare: Callable[[SourceEntry, Parser], None],
+) -> Iterable[tuple[SourceEntry, Arguments]]:
+    """Yield each source with its options: their defaults, and those of the command."""
+    for name, files in recognised.of_sources.items():
+        source = find_source(name)
+        parser = Parser(f"tachograph ingest {name}", source.sentence)
+        declare(source, parser)
+        add_common(parser)
+        of_source = vars(parser.parse_args(["-"], Arguments()))
+        shared = {key: value for key, value in vars(options).items() if key not in _OF_PATHS}
+        # The zone is that of accounting: exporters, LDMS and NVML write UTC.
+        yield source, Arguments(**{**of_source, **shared, "time_zone": None, "files": files})
+
+
+def is_local(source: str) -> bool:
+    """Return whether the files of a source have times in the time zone of the site."""
+    return source in ("sacct", "allocation-map")
+
+
+def keys_read(
+    source: SourceEntry, options: Arguments, configuration: Configuration, *, now: datetime
+) -> Mapping[str, pl.DataFrame]:
+    """Return {table: keys of its rows} that the files of a source give with a configuration.
+
+    Files that cannot be read give none: the ingest that follows names them.
+    """
+    import polars as pl
+
+    from tachograph.catalog.chunks import of_cluster
+    from tachograph.catalog.tables import TABLES
+    from tachograph.lake.conform import conform
+
+    keys: dict[str, list[pl.DataFrame]] = {}
+    for file in options.files:
+        of_file = Arguments(**{**vars(options), "files": [file]})
+        for chunk in _readable(source, of_file, configuration, now):
+            for part in of_cluster(chunk, options.cluster).parts:
+                table = TABLES[part.table]
+                rows = conform(part.frame, table, now=now, units=part.units).frame
+                keys.setdefault(part.table, []).append(rows.select(table.key))
+    return {name: pl.concat(frames).unique() for name, frames in keys.items()}
+
+
+def _readable(
+    source: SourceEntry, options: Arguments, configuration: Configuration, now: datetime
+) -> Iterator[Chunk]:
+    try:
+        yield from load_source(source).read(options, configuration=configuration, now=now)
+    except InputError:  # the boundary: one file
+        return
+
+
+def zone_proposal(
+    lake: Lake, local: RecognisedFiles, configuration: Configuration
+) -> ZoneEvidence | None:
+    """Return the time zone that the data of a lake show, if it is another one.
+
+    local: the accounting and maps that were read with this configuration. Without any, the zone
+    in which those of the lake were read is not known.
+    """
+    from tachograph.pipeline.site_evidence import zone_evidence
+
+    return zone_evidence(lake, configuration.site.time_zone) if local.of_sources else None
+
+
+def adopt(proposals: Proposals, options: Arguments) -> bool:
+    """Write the proposals into a new configuration; False if there is one, or nothing to write."""
+    from tachograph.cli.init import configuration_text
+
+    file = Path(options.config or FILE_NAME)
+    if not (proposals.zone or proposals.whole_nodes):
+        return False
+    time_zone = options.time_zone or "UTC"
+    if proposals.zone is not None:
+        time_zone = proposals.zone.zone_name
+    exclusive = [name.name for name in proposals.whole_nodes]
+    text = configuration_text(options.lake or "", time_zone, exclusive)
+    try:
+        with file.open("x", encoding="utf-8") as stream:  # what lies there stays, links too
+            stream.write(text)
+    except FileExistsError:
+        return False
+    narrate.remark(f"wrote {file}: time_zone = {time_zone}, exclusive = {json.dumps(exclusive)}")
+    return True
+
+
+def proposal_lines(
+    proposals: Proposals,
+    local: RecognisedFiles,
+    configuration: Configuration,
+    options: Arguments,
+    *,
+    adopted: bool,
+) -> Iterator[str]:
+    """Return what the data say about the time zone and whole nodes, and how to set it.
+
+    local: the files that were read in that zone. adopted: a configuration was written.
+    """
+    best, present = proposals.zone, configuration.site.time_zone
+    if best is not None:
+        right = best.zone_name
+        fits = (
+            f"time zone: {best.fitting} of {plural(best.jobs, 'job')} start with GPU work if their "
+            f"times are of {right}, {best.now_fitting} if of {present}"
+        )
+        command = printable(_correction(right, present, local, options), most=_COMMAND)
+        yield f"{fits}; corrected" if options.adopt else f"{fits}; to correct it: {command}"
+        if not adopted:
+            yield f'  then, for later commands, under [site] in {FILE_NAME}: time_zone = "{right}"'
+    for name in proposals.whole_nodes:
+        yield (
+            f"whole nodes: {name.whole} of {plural(name.jobs, 'job')} of {name.name} had all of "
+            "their nodes, none shared one"
+        )
+    if proposals.whole_nodes and not adopted:
+        names = (name.name for name in proposals.whole_nodes)
+        exclusive = json.dumps([*configuration.slurm.exclusive, *names])
+        yield f"  to count them so, under [slurm] in {FILE_NAME}: exclusive = {exclusive}"
+
+
+def _correction(right: str, wrong: str, local: RecognisedFiles, options: Arguments) -> str:
+    """Return the command that reads the local files among the paths in the right zone."""
+    files = [Path(file) for of_source in local.of_sources.values() for file in of_source]
+    of_local = [path for path in options.paths if any(file.is_relative_to(path) for file in files)]
+    paths = [f"./{path}" if path.startswith("-") else path for path in of_local]
+    words = ["tachograph", "ingest", *paths, "--time-zone", right, "--instead-of", wrong]
+    for name in ("lake", "config", "cluster"):
+        value = getattr(options, name)
+        words += [f"--{name}", value] if value else []
+    words += ["--trusted"] if options.trusted else []
+    return shlex.join(words)
+
+
+def file_lines(recognised: RecognisedFiles) -> Iterable[str]:
+    """Return what became of files that no source reads."""
+    if recognised.unknown:
+        yield _named("not recognised", recognised.unknown)
+        yield "  a table of another form: tachograph ingest table --suggest FILE"
+    if recognised.damaged:
+        yield _named("not readable", list(recognised.damaged))
+
+
+def _named(what: str, files: Sequence[str]) -> str:
+    names = [printable(Path(file).name) for file in files[:_NAMES_SHOWN]]
+    others = len(files) - len(names)
+    more = f" and {plural(others, 'other')}" if others else ""
+    return f"{what}: {plural(len(files), 'file')}: {', '.join(names)}{more}"
+
+
+def files_as_json(recognised: RecognisedFiles) -> Mapping[str, object]:
+    """Return what was recognised, for `--json`."""
+    return {
+        "files": {name: len(files) for name, files in recognised.of_sources.items()},
+        "not_recognised": recognised.unknown,
+        "not_readable": recognised.damaged,
+    }

@@ -1,0 +1,150 @@
+"""Which source reads a file: by its content, never by its name alone."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from tachograph.catalog.errors import InputError, unreadable
+from tachograph.catalog.spool import SPOOL_SUFFIX
+from tachograph.sources.columns import recognise
+from tachograph.sources.files import (
+    BROKEN_GZIP,
+    format_of,
+    open_file,
+    parquet_columns,
+    read_json,
+)
+from tachograph.sources.slurm.exports import TelemetryError, detect, slurm_output
+from tachograph.sources.slurm.fields import json_objects
+from tachograph.sources.table.job_columns import job_meaning
+
+# Samples come first: GPU numbers of maps and of accounting refer to the devices that they name.
+ORDER: Final = (
+    "recording",
+    "ldms",
+    "prometheus",
+    "dcgm-exporter",
+    "nvidia-smi",
+    "sacct",
+    "allocation-map",
+)
+_HEAD_BYTES = 65536  # of text; its first lines decide
+_SMI = re.compile(r"^#? ?gpu\s+(?:pwr|sm|pid)|\[(?:%|MiB|W|MHz)\]", re.MULTILINE)
+_DELIMITERS = ",;\t|"
+
+
+def files_below(paths: Iterable[str]) -> Iterator[Path]:
+    """Yield the named files and all files of named folders, sorted; a recording is one folder.
+
+    Hidden files and folders are left out, except where they are named themselves. Errors:
+    InputError for a path that does not exist.
+    """
+    for name in paths:
+        path = Path(name)
+        if not path.exists():
+            raise InputError("no such file or folder", where=path, do="check the name")
+        if not path.is_dir() or is_recording(path):
+            yield path
+        else:
+            yield from _files_of(path)
+
+
+def _files_of(folder: Path) -> Iterator[Path]:
+    try:
+        entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    except OSError as problem:
+        raise unreadable(problem, folder) from None
+    for entry in entries:
+        if entry.is_symlink() and entry.is_dir():
+            continue  # it may lead to a folder above
+        if entry.is_dir() and not is_recording(entry):
+            yield from _files_of(entry)
+        elif entry.is_dir() or entry.is_file():
+            yield entry
+
+
+def is_recording(path: Path) -> bool:
+    """Return whether a folder was written by `tachograph record`."""
+    return path.is_dir() and (any(path.glob(f"*{SPOOL_SUFFIX}")) or any(path.glob("*/_delta_log")))
+
+
+def source_of(path: Path) -> str | None:
+    """Return the name of the source that reads a file or a recording; None if none does.
+
+    Errors: InputError for a file that cannot be read or is damaged.
+    """
+    if path.is_dir() or path.name.endswith(SPOOL_SUFFIX):
+        return "recording"
+    match format_of(path):
+        case "parquet":
+            return _of_columns(parquet_columns(path))
+        case "json":
+            return _of_json(path)
+        case "csv":
+            return _of_text(path)
+
+
+def _of_json(path: Path) -> str | None:
+    try:
+        document, _ = read_json(path)
+    except InputError:
+        if ".json" in path.suffixes:
+            raise
+        return None  # another format that begins with a bracket, such as TOML
+    with path.open("rb") as file:
+        content = file.read()
+    try:
+        detect(content, where=str(path))
+    except TelemetryError as telemetry:
+        return telemetry.source
+    except InputError:
+        rows = json_objects(document)
+        return _of_columns(rows[0]) if rows else None
+    written = slurm_output(content, job_meaning)
+    return None if written is None else written[1]
+
+
+def _of_text(path: Path) -> str | None:
+    with open_file(path) as file:
+        try:
+            head = file.read(_HEAD_BYTES)
+        except BROKEN_GZIP:
+            raise InputError("damaged gzip", where=path, do="copy it again") from None
+    if b"\0" in head:
+        return None
+    try:
+        found = detect(head, where=str(path))
+    except TelemetryError as telemetry:
+        return telemetry.source
+    except InputError:
+        return None
+    if found.kind == "map":
+        return "allocation-map"
+    written = slurm_output(head, job_meaning)
+    if written is not None:
+        return written[1]
+    text = head.decode("utf-8-sig", "replace")
+    if _SMI.search(text):
+        return "nvidia-smi"
+    return _of_header(text)
+
+
+def _of_header(text: str) -> str | None:
+    """Return "ldms" if the first line names a time, a node and counters."""
+    first = text.lstrip().partition("\n")[0].lstrip("#").strip()
+    delimiter = max(_DELIMITERS, key=first.count)
+    try:
+        names = next(csv.reader([first], delimiter=delimiter), [])
+    except csv.Error:
+        return None
+    return _of_columns(name.strip() for name in names)
+
+
+def _of_columns(names: Iterable[str]) -> str | None:
+    columns = recognise(names)
+    has_values = columns.counters or columns.node_values or columns.host
+    return "ldms" if has_values and columns.time and columns.node else None

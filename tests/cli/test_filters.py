@@ -1,0 +1,36 @@
+"""The options of the job filter: each reaches the filter, and none chooses all jobs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tachograph.catalog.config import Configuration
+from tachograph.cli.options import Arguments, OpenedLake, Parser, add_filters, job_filter
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter, parse_condition
+
+NOW = datetime(2026, 4, 23, 12, tzinfo=UTC)
+OPENED = OpenedLake(Configuration(), Lake("unused"), NOW, as_of=NOW)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("", JobFilter()),
+        ("--user ann --user bob", JobFilter(users=("ann", "bob"))),
+        ("--account a --partition p", JobFilter(accounts=("a",), partitions=("p",))),
+        ("--state FAILED --attribution explicit", JobFilter(states=("FAILED",), attributions=("explicit",))),
+        ("--finding stall --verdict no", JobFilter(findings=("stall",), verdict="no")),
+        ("--where gpus=8", JobFilter(where=(parse_condition("gpus=8"),))),
+        ("--since 2026-04-23T10:00", JobFilter(since=NOW.replace(hour=10))),
+        ("--until 1h", JobFilter(until=NOW.replace(hour=11))),
+        ("--excluded", JobFilter(excluded=True)),
+        ("--in-study", JobFilter(excluded=False)),
+    ],
+)  # fmt: skip
+def test_options_reach_the_filter(words: str, wanted: JobFilter) -> None:
+    parser = Parser("tachograph jobs", "Jobs.")
+    add_filters(parser)
+    assert job_filter(parser.parse_args(words.split(), Arguments()), OPENED) == wanted
