@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from starlette.testclient import TestClient
 
 import fast_tests  # first of ours: it watches sleeps from its import on
 import nsight_reports
+import python_environment
 from native_stack import stack_of_core
 from servers.process import program
 from servers.slurm import SlurmCluster, slurm_cluster, together
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+CRASHES: list[str] = []  # of workers of this run, with their stacks
 OUTER_RUN = "TACHOGRAPH_OUTER_RUN"  # names the temporary folder of the run that started this one
 RECORDED = Path(os.environ.get("TACHOGRAPH_RECORDED", REPOSITORY.parent / "shared" / "data"))
 
@@ -52,6 +55,10 @@ _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow
 settings.register_profile("fixed", _UNHURRIED, max_examples=40, derandomize=True, database=None)
 settings.register_profile("wide", _UNHURRIED, max_examples=1000)
 settings.load_profile("fixed")
+
+os.environ["TZ"] = "UTC"  # before the next line: the clock of native code is that of all tests
+time.tzset()
+python_environment.keep()
 
 
 @pytest.fixture(autouse=True)
@@ -366,9 +373,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object, error: object) -> None:
-    """Show where native code crashed a worker."""
+    """Keep where native code crashed a worker, for the end of what is printed."""
     if error:
-        sys.stderr.write(f"\n{node}: {error}\n{stack_of_core(Path.cwd())}\n")
+        CRASHES.append(f"{node}: {error}\n{stack_of_core(Path.cwd())}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show where native code crashed workers."""
+    for crash in CRASHES:
+        terminalreporter.section("crashed worker")
+        terminalreporter.write_line(crash)
 
 
 @pytest.hookimpl(optionalhook=True)

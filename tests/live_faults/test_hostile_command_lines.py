@@ -95,8 +95,8 @@ def test_a_signal_leaves_the_terminal_as_it_was(
 ) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ["TERM"] = "xterm-256color"
-        os.execv(sys.executable, [sys.executable, "-m", "tachograph", "watch", "--simulate", "2"])
+        words = [sys.executable, "-m", "tachograph", "watch", "--simulate", "2"]
+        os.execve(sys.executable, words, {**os.environ, "TERM": "xterm-256color"})
     before, written = termios.tcgetattr(terminal), b""
     until, sent, status = time.monotonic() + 60, False, None
     while status is None and time.monotonic() < until:
