@@ -324,33 +324,39 @@ def _in_pieces(
     Columns: low, high, start, end, parent, sampling interval (us). `parent`: the interval that each
     is a part of.
     """
-    borders: list[Longs] = []
-    parents: list[int] = []
-    sampled_us = [np.empty(0)]
+    begins: list[Longs] = []
+    ends: list[Longs] = []
+    parents: list[Longs] = []
+    sampled_us: list[Floats] = []
     new_low, new_high = np.zeros_like(low), np.zeros_like(high)
+    count = 0
     for stripe in range(len(low)):
-        new_low[stripe] = len(parents)
-        first, interval = sampling.pieces.get(stripe, _ONE_PIECE)
-        for k in range(low[stripe], high[stripe]):
-            ends = np.append(sampling.t[first[1:]], end[k]).clip(start[k], end[k])
-            begins = np.append(start[k], ends[:-1])
-            left = np.flatnonzero(begins < ends)
-            borders.append(np.stack([begins[left], ends[left]]))
-            sampled_us.append(interval[left])
-            parents += [k] * len(left)
-        new_high[stripe] = len(parents)
-    starts, ends = np.concatenate([np.empty((2, 0), np.int64), *borders], axis=1)
+        own = np.arange(low[stripe], high[stripe])
+        begin, end_of = start[own, None], end[own, None]
+        interval = np.full((len(own), 1), np.nan)
+        if stripe in sampling.pieces:
+            first, of_pieces = sampling.pieces[stripe]
+            changes = np.broadcast_to(sampling.t[first[1:]], (len(own), len(first) - 1))
+            begin, end_of = (
+                np.column_stack(both).clip(begin, end_of)
+                for both in ((begin, changes), (changes, end_of))
+            )
+            interval = np.broadcast_to(of_pieces, begin.shape)
+        left = begin < end_of
+        begins.append(begin[left])
+        ends.append(end_of[left])
+        sampled_us.append(interval[left])
+        parents.append(np.repeat(own, left.sum(axis=1)))
+        new_low[stripe], count = count, count + len(begins[-1])
+        new_high[stripe] = count
     return (
         new_low,
         new_high,
-        starts,
-        ends,
-        np.array(parents, np.int64),
+        np.concatenate(begins),
+        np.concatenate(ends),
+        np.concatenate(parents),
         np.concatenate(sampled_us),
     )
-
-
-_ONE_PIECE = (np.zeros(1, np.int64), np.full(1, np.nan))
 
 
 def _identity(layout: _Layout, keys: pl.DataFrame, intervals: pl.DataFrame) -> dict[str, pl.Series]:
