@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -56,8 +55,6 @@ settings.register_profile("fixed", _UNHURRIED, max_examples=40, derandomize=True
 settings.register_profile("wide", _UNHURRIED, max_examples=1000)
 settings.load_profile("fixed")
 
-os.environ["TZ"] = "UTC"  # before the next line: the clock of native code is that of all tests
-time.tzset()
 python_environment.keep()
 
 

@@ -15,13 +15,20 @@ from typing import Any
 
 import pytest
 
+ZONE = "TZ"  # that of tests is also the clock's; replaced in its place, it moves nothing
 ENVIRONMENT = 5  # its place among the arguments of fork_exec; None: what native code has
 
 
 def keep() -> None:
-    """From now on, changes of `os.environ` change nothing in native code."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr(os, "putenv", lambda name, value: None)
+    """From now on, changes of `os.environ` change nothing in native code, but the time zone."""
+    os.environ.setdefault(ZONE, "UTC")
+    patch, putenv = pytest.MonkeyPatch(), os.putenv
+
+    def put(name: bytes, value: bytes) -> None:
+        if name == os.fsencode(ZONE):
+            putenv(name, value)
+
+    patch.setattr(os, "putenv", put)
     patch.setattr(os, "unsetenv", lambda name: None)
     fork_exec = _with_environment(_posixsubprocess.fork_exec)
     patch.setattr(_posixsubprocess, "fork_exec", fork_exec)

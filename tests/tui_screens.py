@@ -9,6 +9,8 @@ def test_it() -> None:
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -107,14 +109,23 @@ def app_of(
 async def watching(
     gpus: int = 8, *, size: tuple[int, int] = (80, 24), polls: int = 3, app: ByHand | None = None
 ) -> AsyncIterator[Pilot[int]]:
-    """Run an app on a terminal of `size` after so many looks, a second apart."""
+    """Run an app on a terminal of `size` after so many looks, a second apart, at UTC."""
+    zone, os.environ["TZ"] = os.environ.get("TZ"), "UTC"
+    time.tzset()
     app = app or app_of(gpus)
-    async with app.run_test(size=size) as pilot:
-        for _ in range(polls - 1):
-            app.clock.t += 1
-            app.poll()
-        await settled(pilot)
-        yield pilot
+    try:
+        async with app.run_test(size=size) as pilot:
+            for _ in range(polls - 1):
+                app.clock.t += 1
+                app.poll()
+            await settled(pilot)
+            yield pilot
+    finally:
+        if zone is None:
+            del os.environ["TZ"]
+        else:
+            os.environ["TZ"] = zone
+        time.tzset()
 
 
 async def settled(pilot: Pilot[int]) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import time
 from multiprocessing import get_context
 
 import pytest
@@ -23,6 +24,14 @@ def test_native_code_does_not_see_it() -> None:
     getenv.restype = ctypes.c_char_p
     assert getenv(b"PATH") is not None
     assert getenv(NAME.encode()) is None
+
+
+def test_the_clock_has_the_zone_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Kathmandu")
+        time.tzset()
+        assert time.localtime(0).tm_gmtoff == 19_800
+    time.tzset()
 
 
 def test_a_program_inherits_it() -> None:

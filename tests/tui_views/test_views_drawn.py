@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -24,6 +27,15 @@ from tui_screens import Clock
 SIZES = [(80, 24), (120, 40), (200, 50)]
 VIEWS = [("focus", GpuId("sim001", 1)), ("job", "1001")]
 PROFILING = ("sm_active", "fp64_active", "tensor_active", "sm_occupancy")
+
+
+@pytest.fixture(autouse=True)
+def _at_utc() -> Iterator[None]:
+    zone, os.environ["TZ"] = os.environ.get("TZ"), "UTC"
+    time.tzset()
+    yield
+    os.environ.pop("TZ") if zone is None else os.environ.update(TZ=zone)
+    time.tzset()
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
