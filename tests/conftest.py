@@ -20,9 +20,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from starlette.testclient import TestClient
 
+import copied_environment
 import fast_tests  # first of ours: it watches sleeps from its import on
 import nsight_reports
-import python_environment
 from native_stack import stack_of_core
 from servers.process import program
 from servers.slurm import SlurmCluster, slurm_cluster, together
@@ -55,7 +55,7 @@ settings.register_profile("fixed", _UNHURRIED, max_examples=40, derandomize=True
 settings.register_profile("wide", _UNHURRIED, max_examples=1000)
 settings.load_profile("fixed")
 
-python_environment.keep()
+copied_environment.keep_old_copies()
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,12 @@ earlier.
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from subprocess import CompletedProcess
-from unittest.mock import patch
 
+from copied_environment import variables
 from tachograph.cli import main
 
 
@@ -24,7 +23,7 @@ def run_here(
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
     with (
         chdir(folder),
-        patch.dict(os.environ, environment, clear=True),
+        variables(environment),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
