@@ -12,6 +12,7 @@ import pytest
 
 from madelake import held, job, make_lake, summarized, utc
 from tachograph.lake.query import read_minutes, read_summaries
+from tachograph.pipeline.sampling import Sampling
 
 HOUR = timedelta(hours=1)
 
@@ -133,3 +134,10 @@ def test_lost_samples_are_no_other_interval(lost: str, tmp_path: Path) -> None:
     _, jobs = summarized(lake)
     single = np.array([row["gpu_util"] for row in kept], np.float32).astype(float)
     assert jobs["1"]["gpu_util_mean"] == pytest.approx(single.sum() / len(single), rel=1e-14)
+
+
+@pytest.mark.parametrize("lost", [0.1, 0.2, 0.3])
+def test_samples_lost_at_random_are_no_other_interval(lost: float) -> None:
+    distances_s = 10 * np.random.default_rng(3).geometric(1 - lost, 500_000)
+    t = np.cumsum(distances_s) * 1_000_000
+    assert Sampling.of(t, np.array([0, len(t)])).pieces == {}

@@ -19,6 +19,7 @@ DISTANCE_BINS = 1 << 10
 STEADY = 10  # as many like distances, one after the other, show a sampling interval
 BACK = 3  # as many show the one that was there before
 CHANGED = 1.5  # times as long or as short is another sampling interval
+LIKE = 1.4  # times as long or as short is a like distance; two and three lost intervals are not
 APART = 1.02  # times as long: intervals that many distances show differ, by more than jitter
 
 
@@ -71,7 +72,7 @@ def steady_pieces(t: Longs, first: Longs, interval: Floats) -> int:
     piece_n, piece_total = 0, np.int64(0)
     for i in range(1, t.shape[0] + 1):
         d = t[i] - t[i - 1] if i < t.shape[0] else np.int64(0)
-        if n > 0 and d * n <= total * CHANGED and total <= d * n * CHANGED:
+        if n > 0 and d * n <= total * LIKE and total <= d * n * LIKE:
             n += 1
             total += d
             continue
