@@ -142,9 +142,12 @@ def test_long_times_are_drawn_by_week_and_month(
     assert (table["in_use"] == 0).sum() == (2 if count == 92 else 0)
 
 
-def _node_report(start: datetime, *, zone_name: str = "UTC", is_sampled: bool = True) -> NodeReport:
+def _node_report(
+    start: datetime, *, zone_name: str = "UTC", is_sampled: bool = True, **of_gpus: object
+) -> NodeReport:
     """Return a report of two GPUs: a job of 36 hours on both, and 8 days later a sick one of 6
-    hours on the second; `is_sampled`: whether there are samples of that one.
+    hours on the second; `is_sampled`: whether there are samples of that one. `of_gpus`: other
+    columns of the three rows.
     """
     jobs = pl.DataFrame(
         {
@@ -174,6 +177,7 @@ def _node_report(start: datetime, *, zone_name: str = "UTC", is_sampled: bool = 
             "xid_event_max": [None, None, 79.0],
             "remapped_rows_uncorrectable_last": 0.0,
             "row_remap_failure_max": 0.0,
+            **of_gpus,
         }
     )
     devices = pl.DataFrame(
@@ -188,6 +192,18 @@ def test_hours_of_a_node_are_divided_where_clocks_skip_midnight() -> None:
     assert dict(days.select("day", "hours").rows()) == pytest.approx(
         {date(2026, 4, 23): 12.0, date(2026, 4, 24): 23.0, date(2026, 4, 25): 1.0}
     )
+
+
+def test_means_of_a_node_count_time() -> None:
+    report = _node_report(
+        datetime.fromisoformat("2026-03-02T00:00:00+00:00"),
+        samples=[600, 100, 300],
+        interval_s=[10.0, 60.0, None],  # that of the second job: 60 s
+        gpu_util_mean=[0.25, 0.75, 1.0],
+    )
+    second, first = report.jobs.rows(named=True)
+    assert (first["gpu_util_mean"], second["gpu_util_mean"]) == (0.5, 1.0)
+    assert report.gpus["gpu_util_mean"].to_list() == [0.25, (0.75 * 100 + 300) / 400]
 
 
 def test_a_sick_week_without_samples_is_marked_where_it_was() -> None:

@@ -112,11 +112,15 @@ def build_node_report(
     )  # fmt: skip
 
 
+# A job of one sample has no interval.
+_INTERVAL_S = pl.coalesce("gpu_interval_s", "interval_s")
+
+
 def _weighted(column: str) -> pl.Expr:
-    """Mean of a column over jobs by their samples, of those in which it is known."""
-    known = pl.col("samples").filter(pl.col(column).is_not_null() & (pl.col("samples") > 0))
-    total = (pl.col(column) * pl.col("samples")).filter(pl.col("samples") > 0)
-    return pl.when(known.sum() > 0).then(total.sum() / known.sum())
+    """Mean of a column over jobs by the time of their samples, of those in which it is known."""
+    sampled_s = pl.col("samples") * _INTERVAL_S.fill_null(1.0)
+    known_s = sampled_s.filter(pl.col(column).is_not_null()).sum()
+    return pl.when(known_s > 0).then((pl.col(column) * sampled_s).sum() / known_s)
 
 
 def _known_sum(column: str) -> pl.Expr:
@@ -125,13 +129,12 @@ def _known_sum(column: str) -> pl.Expr:
 
 def _health(held: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """Sums and extremes over jobs: one row per group."""
-    interval_s = pl.coalesce("gpu_interval_s", "interval_s")
-    expected = (pl.col("seconds") / interval_s).filter(interval_s > 0)
+    expected = (pl.col("seconds") / _INTERVAL_S).filter(_INTERVAL_S > 0)
     found = held.group_by(by).agg(
         jobs=pl.col("job_key").n_unique(),
         hours=pl.col("seconds").sum() / 3600,
         coverage=pl.when(expected.sum() > 0).then(
-            (pl.col("samples").filter(interval_s > 0).sum() / expected.sum()).clip(0, 1)
+            (pl.col("samples").filter(_INTERVAL_S > 0).sum() / expected.sum()).clip(0, 1)
         ),
         gpu_util_mean=_weighted("gpu_util_mean"),
         throttled=_weighted("throttle_reasons_mean"),
