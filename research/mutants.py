@@ -148,8 +148,12 @@ def run_pytest(arguments: Sequence[str], plugin: object, basetemp: Path) -> None
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     options = ("-q", "-m", "not slow", "--benchmark-disable", "-p", "no:cacheprovider")
+    # a limit that ends a test inside a hook is no error of the hook
+    hooks = ("-W", "ignore::pluggy.PluggyTeardownRaisedWarning")
     imported = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
-    pytest.main([*options, *imported, "--basetemp", str(basetemp), *arguments], plugins=[plugin])
+    words = [*options, *hooks, *imported, "--basetemp", str(basetemp), *arguments]
+    if pytest.main(words, plugins=[plugin]) == pytest.ExitCode.INTERNAL_ERROR:
+        raise RuntimeError("pytest broke off")
 
 
 class Watching:
@@ -644,6 +648,8 @@ def _run_all(
             mapping = CoverageRun(test_map)
             if forked(functools.partial(run_pytest, folders, mapping, temporary), lambda: 0, day_s):
                 break
+        else:
+            raise RuntimeError("the map of tests is not whole: run again, it goes on")
     run = MutationRun(chosen, read_map(test_map, folders), state, budget)
     while any(run.left(at_import=False)):
         forked(lambda: run_pytest(folders, Warm(run), run.temporary), run.progress, WALL_S)
