@@ -157,6 +157,35 @@ def test_the_proposed_command_corrects_the_zone_of_a_lake(tmp_path: Path) -> Non
     assert not (tmp_path / "owned").exists()
 
 
+@pytest.mark.parametrize("source", [(), ("sacct",)], ids=["paths", "source"])
+@pytest.mark.parametrize("is_configured", [True, False], ids=["configured", "option"])
+def test_jobs_are_not_read_a_second_time_in_another_zone(
+    tmp_path: Path, source: tuple[str, ...], is_configured: bool
+) -> None:
+    """Nothing is doubled, and the printed command replaces what was read before."""
+    file, lake = "my jobs.txt", ("--lake", "mine")
+    write_jobs(
+        tmp_path / file, [FIRST + timedelta(hours=5 * job) for job in range(9)], "Asia/Tokyo"
+    )
+    ingest(tmp_path, *source, file, *lake)
+    before = accounting(tmp_path / "mine")
+    (tmp_path / "tachograph.toml").write_text('[site]\ntime_zone = "Asia/Tokyo"\n')
+    zone = () if is_configured else ("--time-zone", "Asia/Tokyo")
+    done = ingest(tmp_path, *source, file, *lake, *zone)
+    assert done.returncode == 4
+    assert accounting(tmp_path / "mine") == before
+    (line,) = done.stderr.splitlines()
+    assert "9 of 9 jobs are in the lake with all times 9 h later, as of the time zone UTC" in line
+    _, _, command = line.partition("to replace them: ")
+    assert command.startswith(
+        f"tachograph ingest '{file}' --time-zone Asia/Tokyo --instead-of UTC --lake mine"
+    )
+    assert ingest(tmp_path, *shlex.split(command)[2:]).returncode == 0
+    ingest(tmp_path, *source, file, "--lake", "right")
+    assert accounting(tmp_path / "mine") == accounting(tmp_path / "right") != before
+    assert ingest(tmp_path, *source, file, *lake).returncode == 0
+
+
 def test_times_that_are_instants_stay(tmp_path: Path) -> None:
     """`sacct --json` has seconds since 1970: a zone changes nothing."""
     (tmp_path / "sacct.json").write_bytes((SACCT / "sacct.json").read_bytes())

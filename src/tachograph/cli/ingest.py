@@ -139,10 +139,12 @@ def _commit(
 
     again: added to the names of chunks that are read although the lake may have them.
     """
+    from tachograph.cli.ingest_paths import refuse_other_zone
     from tachograph.lake.ingest import IngestReport, ingest
 
     module = load_source(source)
     report = IngestReport()
+    check = partial(refuse_other_zone, lake, configuration.site.time_zone, options)
     with narrator.progress(f"ingest {source.name}") as advance:
         files = dict(_one_by_one(module, options))
         joint = load_joint_source(source)
@@ -161,6 +163,7 @@ def _commit(
                     chunks,
                     now=now,
                     progress=lambda chunk: advance(chunk.rows_read),
+                    check=None if again else check,
                     report=report,
                 )
             except InputError as problem:  # the boundary: one file, or one query
@@ -194,7 +197,7 @@ def _ingest_paths(words: Sequence[str], before: Arguments) -> int:
     lake = Lake.create(config.lake_location(options.lake, configuration))
     run = _PathRun(lake, configuration, options, Narrator.of(options), datetime.now(UTC))
     reports = run.read(recognised, instead_of=options.instead_of)
-    local = recognised.local()
+    local = recognised.local({file for report in reports.values() for file in report.unread})
     zone = ingest_paths.zone_proposal(lake, local, configuration)
     if options.adopt and zone is not None:
         run.configuration = config.with_time_zone(configuration, zone.zone_name)

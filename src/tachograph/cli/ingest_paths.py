@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -38,9 +38,14 @@ class RecognisedFiles:
     unknown: list[str] = field(default_factory=list)
     damaged: dict[str, str] = field(default_factory=dict)
 
-    def local(self) -> RecognisedFiles:
-        """Return the files with times in the time zone of the site."""
-        return RecognisedFiles({name: of for name, of in self.of_sources.items() if is_local(name)})
+    def local(self, unread: Collection[str] = ()) -> RecognisedFiles:
+        """Return the files with times in the time zone of the site, without unread ones."""
+        read = {
+            name: [file for file in files if file not in unread]
+            for name, files in self.of_sources.items()
+            if is_local(name)
+        }
+        return RecognisedFiles({name: files for name, files in read.items() if files})
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +227,7 @@ def proposal_lines(
             f"time zone: {best.fitting} of {plural(best.jobs, 'job')} start with GPU work if their "
             f"times are of {right}, {best.now_fitting} if of {present}"
         )
-        command = printable(_correction(right, present, local, options), most=_COMMAND)
+        command = _correction(_local_paths(local, options), right, present, options)
         yield f"{fits}; corrected" if options.adopt else f"{fits}; to correct it: {command}"
         if not adopted:
             yield f'  then, for later commands, under [site] in {FILE_NAME}: time_zone = "{right}"'
@@ -237,17 +242,49 @@ def proposal_lines(
         yield f"  to count them so, under [slurm] in {FILE_NAME}: exclusive = {exclusive}"
 
 
-def _correction(right: str, wrong: str, local: RecognisedFiles, options: Arguments) -> str:
-    """Return the command that reads the local files among the paths in the right zone."""
+def _local_paths(local: RecognisedFiles, options: Arguments) -> list[str]:
+    """Return the paths of the command that have local files."""
     files = [Path(file) for of_source in local.of_sources.values() for file in of_source]
-    of_local = [path for path in options.paths if any(file.is_relative_to(path) for file in files)]
-    paths = [f"./{path}" if path.startswith("-") else path for path in of_local]
-    words = ["tachograph", "ingest", *paths, "--time-zone", right, "--instead-of", wrong]
+    return [path for path in options.paths if any(file.is_relative_to(path) for file in files)]
+
+
+def _correction(paths: Sequence[str], right: str, wrong: str, options: Arguments) -> str:
+    """Return the command that reads local files in the right zone, with the options of this one."""
+    words = [
+        "tachograph",
+        "ingest",
+        *(f"./{path}" if path.startswith("-") else path for path in paths),
+    ]
+    words += ["--time-zone", right, "--instead-of", wrong]
     for name in ("lake", "config", "cluster"):
         value = getattr(options, name)
         words += [f"--{name}", value] if value else []
-    words += ["--trusted"] if options.trusted else []
-    return shlex.join(words)
+    words += ["--trusted"] if getattr(options, "trusted", False) else []
+    return printable(shlex.join(words), most=_COMMAND)
+
+
+def refuse_other_zone(lake: Lake, zone_name: str, options: Arguments, chunk: Chunk) -> None:
+    """Refuse jobs that the lake has with the times of another zone: beside these they are doubled.
+
+    Raises InputError with the command that replaces them.
+    """
+    from tachograph.catalog.tables import JOBS
+    from tachograph.pipeline.site_evidence import earlier_zone_in
+
+    for part in chunk.parts:
+        earlier = None
+        if part.table == JOBS.name and part.frame.height:
+            earlier = earlier_zone_in(lake, part.frame, zone_name)
+        if earlier is None:
+            continue
+        hours = f"{abs(earlier.later_s) / 3600:g} h {'later' if earlier.later_s > 0 else 'earlier'}"
+        wrong = earlier.zone_name or "ZONE"
+        raise InputError(
+            f"{earlier.jobs} of {plural(earlier.known, 'job')} are in the lake with all times "
+            f"{hours}, as of the time zone {wrong}; this command reads them as of {zone_name}",
+            where=chunk.origin,
+            do=f"to replace them: {_correction([chunk.origin], zone_name, wrong, options)}",
+        )
 
 
 def file_lines(recognised: RecognisedFiles) -> Iterable[str]:
