@@ -17,6 +17,7 @@ from in_process import run_here
 from tachograph.catalog.tables import ALLOCATIONS, JOBS
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
+from tachograph.sources.recognition import source_of
 
 SACCT = Path(__file__).parents[1] / "slurm" / "recorded" / "26.05.5"
 PAGE = """\
@@ -105,7 +106,7 @@ def test_json_names_the_sources_and_what_was_not_recognised(tmp_path: Path) -> N
     ("words", "code", "what"),
     [
         (["./none"], 4, "no such file or folder"),
-        (["nonsense"], 2, "unknown source 'nonsense'"),
+        (["nonsense"], 2, "no such file or folder, and unknown source 'nonsense'; use one of: "),
         (["notes"], 4, ""),
         (["notes", "--instead-of", "UTC"], 2, "--instead-of needs --time-zone"),
         (["notes", "--time-zone", "UTC", "--instead-of", "Mars"], 2, "unknown time zone 'Mars'"),
@@ -120,6 +121,43 @@ def test_what_cannot_be_read_is_named(
     done = ingest(tmp_path, *words)
     assert done.returncode == code
     assert what in done.stderr
+
+
+OWN = "timestamp,hostname,dev,SM [%],frame buffer [MiB]\n2026-04-20 03:10:00,n1,0,50,100\n"
+QUERY = "timestamp, index, utilization.gpu [%]\n2026/04/20 03:10:00.000, 0, 50 %\n"
+DMON = """\
+#Date       Time        gpu    pwr  gtemp
+#YYYYMMDD   HH:MM:SS    Idx      W      C
+ 20260420   03:10:00      0    120     40
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [(OWN, None), (OWN + QUERY, None), (QUERY, "nvidia-smi"), (DMON, "nvidia-smi")],
+    ids=["own", "fields below", "query", "dmon"],
+)
+def test_units_in_brackets_are_no_sign_of_nvidia_smi(
+    tmp_path: Path, text: str, source: str | None
+) -> None:
+    file = tmp_path / "gpus.csv"
+    file.write_text(text)
+    assert source_of(file) == source
+    if source is None:
+        done = ingest(tmp_path, file.name)
+        assert "not recognised: 1 file: gpus.csv" in done.stdout
+        assert "tachograph ingest table --suggest" in done.stdout
+
+
+def test_where_no_file_names_the_gpu_model_it_can_be_configured(tmp_path: Path) -> None:
+    write_samples(tmp_path / "day.parquet", [FIRST])
+    (tmp_path / "page").write_text(PAGE)  # names the model of its GPU
+    done = ingest(tmp_path, "day.parquet", "page")
+    assert "GPU model: not recorded for 1 GPU" in done.stdout
+    _, _, models = done.stdout.partition("under [nodes] in tachograph.toml: ")
+    assert models == 'models = { "n1" = "H100" }\n'
+    (tmp_path / "tachograph.toml").write_text(f"[nodes]\n{models}")
+    assert "GPU model" not in ingest(tmp_path, "day.parquet").stdout
 
 
 def test_the_proposed_command_corrects_the_zone_of_a_lake(tmp_path: Path) -> None:

@@ -66,13 +66,20 @@ def run(arguments: Arguments) -> int:
     keep_freed_memory(KEEP_IN_ONE_ARENA)  # before anything below brings Polars
     if _is_path(arguments.source):
         return _ingest_paths([arguments.source, *arguments.rest], arguments)
-    source = find_source(arguments.source)
+    source = _named_source(arguments.source)
     options = options_of_part("ingest", source, partial(_declare, source), arguments.rest)
     if options is None:
         return 0
     if getattr(options, "suggest", None) is not None:
         return _suggest(options)
     return _ingest(source, options, Narrator.of(options))
+
+
+def _named_source(word: str) -> SourceEntry:
+    try:
+        return find_source(word)
+    except UsageError as problem:
+        raise UsageError(f"no such file or folder, and {problem.what}", do=problem.do) from None
 
 
 def parts() -> Sequence[tuple[str, str, Callable[[Parser], None]]]:
@@ -212,6 +219,7 @@ def _ingest_paths(words: Sequence[str], before: Arguments) -> int:
         lines = [
             *ingest_paths.file_lines(recognised),
             *ingest_paths.proposal_lines(proposals, local, configuration, options, adopted=adopted),
+            *ingest_paths.model_lines(lake, configuration),
         ]
         output.print_text("".join(f"{line}\n" for line in lines))
     is_unread = recognised.damaged or any(report.unread for report in reports.values())

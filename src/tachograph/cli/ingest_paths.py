@@ -242,6 +242,23 @@ def proposal_lines(
         yield f"  to count them so, under [slurm] in {FILE_NAME}: exclusive = {exclusive}"
 
 
+def model_lines(lake: Lake, configuration: Configuration) -> Iterator[str]:
+    """Return what to configure where nothing names the model of GPUs."""
+    from tachograph.catalog.tables import DEVICES
+    from tachograph.pipeline.attribution import inventory
+    from tachograph.report.job import fold_nodes
+
+    units = inventory(lake.latest(DEVICES), configuration.nodes)
+    unnamed = units.filter(units["model"].is_null())
+    if unnamed.height:
+        nodes = json.dumps(fold_nodes(unnamed["node"].unique().to_list()))
+        yield f"GPU model: not recorded for {plural(unnamed.height, 'GPU')}: no peaks are known"
+        yield printable(
+            f'  with that of yours, under [nodes] in {FILE_NAME}: models = {{ {nodes} = "H100" }}',
+            most=_COMMAND,
+        )
+
+
 def _local_paths(local: RecognisedFiles, options: Arguments) -> list[str]:
     """Return the paths of the command that have local files."""
     files = [Path(file) for of_source in local.of_sources.values() for file in of_source]
