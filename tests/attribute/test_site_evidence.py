@@ -25,7 +25,7 @@ from tachograph.pipeline.site_evidence import (
 HOUR = timedelta(hours=1)
 
 
-def starts_read_in(zone_name: str, read_in: str, starts: Sequence[datetime]) -> pl.DataFrame:
+def starts_read_in(zone_name: str, read_in: str, starts: Sequence[datetime | None]) -> pl.DataFrame:
     """Starts that clocks of `zone_name` showed, read as if they were of `read_in`."""
     instants = pl.Series("start", starts, dtype=TIME).dt.convert_time_zone(zone_name)
     local = instants.dt.replace_time_zone(None).dt.replace_time_zone(
@@ -93,9 +93,14 @@ def records(clocks: str, read_in: str, jobs: Waits) -> pl.DataFrame:
         None if lasts is None else start + timedelta(seconds=lasts)
         for start, (_, _, lasts) in zip(starts, jobs, strict=True)
     ]
+    moments: dict[str, Sequence[datetime | None]] = {
+        "submit": submits,
+        "start": starts,
+        "end": ends,
+    }
     columns = {
-        name: starts_read_in(clocks, read_in, moments)["start"].alias(name)
-        for name, moments in {"submit": submits, "start": starts, "end": ends}.items()
+        name: starts_read_in(clocks, read_in, instants)["start"].alias(name)
+        for name, instants in moments.items()
     }
     return pl.DataFrame({"cluster": "c", "job_id": [str(job[0]) for job in jobs], **columns})
 

@@ -15,7 +15,7 @@ from syrupy.assertion import SnapshotAssertion
 from tachograph.annexes.watch.tui.counter_rows import span
 from tachograph.annexes.watch.tui.fleet_plots import FleetActivity, fleet_plots
 from tachograph.annexes.watch.tui.page import quantity
-from tachograph.catalog.arrays import Floats
+from tachograph.catalog.arrays import Floats, Singles
 from tachograph.report.lines import LEVELS
 from tui_screens import screen
 
@@ -67,7 +67,7 @@ def test_plots_take_no_more_lines_than_there_are(gpus: int, height: int) -> None
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[Floats, Floats]:
+def histories(draw: st.DrawFn) -> tuple[Floats, Singles]:
     """Times with gaps, and activity 0..1 of some GPUs, values missing here and there."""
     steps = draw(st.lists(st.sampled_from([1.0, 1.0, 1.0, 2.0, 45.0]), min_size=0, max_size=90))
     times = 1e9 + np.concatenate([[0.0], np.cumsum(steps)])
@@ -111,7 +111,7 @@ def _drawn_lines(activity: FleetActivity, width: int, height: int) -> list[str]:
 @given(history=histories(), width=st.integers(100, 170), height=st.integers(8, 50))
 @example(history=(np.array([1e9]), np.array([[0.5, np.nan]], np.float32)), width=120, height=20)
 def test_every_block_is_the_mean_of_its_seconds(
-    history: tuple[Floats, Floats], width: int, height: int
+    history: tuple[Floats, Singles], width: int, height: int
 ) -> None:
     """Read back from the screen each value is right within one cell, from the newest at the right
     to the oldest, and nothing is drawn where nothing was measured.

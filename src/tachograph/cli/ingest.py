@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from tachograph.catalog.chunks import Chunk
     from tachograph.catalog.config import Configuration
-    from tachograph.cli.ingest_paths import RecognisedFiles
+    from tachograph.cli.ingest_paths import RecognisedFiles, RowKeys
     from tachograph.lake.delta import Lake
     from tachograph.lake.ingest import IngestReport
 
@@ -140,18 +140,19 @@ def _commit(
     *,
     now: datetime,
     narrator: Narrator,
-    again: str = "",
+    keys: RowKeys | None = None,
 ) -> IngestReport:
     """Commit the chunks of a source; a file that cannot be read is named, the others are read.
 
-    again: added to the names of chunks that are read although the lake may have them.
+    keys: takes those of the rows; then chunks are read although the lake may have them.
     """
     from tachograph.cli.ingest_paths import refuse_other_zone
     from tachograph.lake.ingest import IngestReport, ingest
 
     module = load_source(source)
     report = IngestReport()
-    check = partial(refuse_other_zone, lake, configuration.site.time_zone, options)
+    again = "" if keys is None else f":{now.isoformat()}"
+    refuse = partial(refuse_other_zone, lake, configuration.site.time_zone, options)
     with narrator.progress(f"ingest {source.name}") as advance:
         files = dict(_one_by_one(module, options))
         joint = load_joint_source(source)
@@ -170,7 +171,7 @@ def _commit(
                     chunks,
                     now=now,
                     progress=lambda chunk: advance(chunk.rows_read),
-                    check=None if again else check,
+                    check=refuse if keys is None else keys.add,
                     report=report,
                 )
             except InputError as problem:  # the boundary: one file, or one query
@@ -247,7 +248,8 @@ class _PathRun:
 
         reports: dict[str, IngestReport] = {}
         for source, options in ingest_paths.each_source(recognised, self.options, _declare):
-            is_corrected = instead_of is not None and ingest_paths.is_local(source.name)
+            is_local = ingest_paths.is_local(source.name)
+            keys = ingest_paths.RowKeys(self.now) if instead_of and is_local else None
             reports[source.name] = _commit(
                 source,
                 options,
@@ -255,33 +257,29 @@ class _PathRun:
                 self.lake,
                 now=self.now,
                 narrator=self.narrator,
-                again=f":{self.now.isoformat()}" if is_corrected else "",
+                keys=keys,
             )
             if not options.json:
                 output.print_text(f"{source.name}: {plural(len(options.files), 'file')}\n")
                 _print(reports[source.name], self.lake.location, options)
-            if instead_of is not None and is_corrected:
-                self._remove_stale(source, options, instead_of)
+            if instead_of and keys is not None:
+                self._remove_stale(source, options, instead_of, keys)
         return reports
 
-    def _remove_stale(self, source: SourceEntry, options: Arguments, wrong_zone: str) -> None:
-        """Remove the rows that the files give in the wrong zone only.
+    def _remove_stale(
+        self, source: SourceEntry, options: Arguments, wrong_zone: str, after: RowKeys
+    ) -> None:
+        """Remove the rows that the files give in the wrong zone only; after: keys in the right one.
 
         It is last: killed before it, the lake has both, and the same command ends the work.
         """
         from tachograph.catalog.config import with_time_zone
-        from tachograph.catalog.tables import TABLES
-        from tachograph.cli.ingest_paths import keys_read
-        from tachograph.lake.corrections import remove_keys, stale_keys
+        from tachograph.cli.ingest_paths import RowKeys
+        from tachograph.lake.corrections import remove_keys
 
-        wrong = with_time_zone(self.configuration, wrong_zone)
-        before = keys_read(source, options, wrong, now=self.now)
-        after = keys_read(source, options, self.configuration, now=self.now)
-        keys = {
-            name: stale_keys(rows, after.get(name, rows.clear()), TABLES[name])
-            for name, rows in before.items()
-        }
-        removed = remove_keys(self.lake, keys)
+        before = RowKeys(self.now)
+        before.read(source, options, with_time_zone(self.configuration, wrong_zone))
+        removed = remove_keys(self.lake, before.missing_in(after))
         counted = (
             plural(count, name.removesuffix("s")) for name, count in removed.items() if count
         )

@@ -141,28 +141,45 @@ def is_local(source: str) -> bool:
     return source in ("sacct", "allocation-map")
 
 
-def keys_read(
-    source: SourceEntry, options: Arguments, configuration: Configuration, *, now: datetime
-) -> Mapping[str, pl.DataFrame]:
-    """Return {table: keys of its rows} that the files of a source give with a configuration.
+@dataclass(slots=True)
+class RowKeys:
+    """Keys of the rows of chunks, by table."""
 
-    Files that cannot be read give none: the ingest that follows names them.
-    """
-    import polars as pl
+    now: datetime
+    frames: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
 
-    from tachograph.catalog.chunks import of_cluster
-    from tachograph.catalog.tables import TABLES
-    from tachograph.lake.conform import conform
+    def add(self, chunk: Chunk) -> None:
+        """Add the keys of the rows that a chunk commits."""
+        from tachograph.catalog.tables import TABLES
+        from tachograph.lake.conform import conform
 
-    keys: dict[str, list[pl.DataFrame]] = {}
-    for file in options.files:
-        of_file = Arguments(**{**vars(options), "files": [file]})
-        for chunk in _readable(source, of_file, configuration, now):
-            for part in of_cluster(chunk, options.cluster).parts:
-                table = TABLES[part.table]
-                rows = conform(part.frame, table, now=now, units=part.units).frame
-                keys.setdefault(part.table, []).append(rows.select(table.key))
-    return {name: pl.concat(frames).unique() for name, frames in keys.items()}
+        for part in chunk.parts:
+            table = TABLES[part.table]
+            rows = conform(part.frame, table, now=self.now, units=part.units).frame
+            self.frames.setdefault(part.table, []).append(rows.select(table.key))
+
+    def read(self, source: SourceEntry, options: Arguments, configuration: Configuration) -> None:
+        """Add those of files, read with a configuration, without files that cannot be read."""
+        from tachograph.catalog.chunks import of_cluster
+
+        for file in options.files:
+            of_file = Arguments(**{**vars(options), "files": [file]})
+            for chunk in _readable(source, of_file, configuration, self.now):
+                self.add(of_cluster(chunk, options.cluster))
+
+    def missing_in(self, later: RowKeys) -> dict[str, pl.DataFrame]:
+        """Return the keys that another reading of the same files does not have."""
+        import polars as pl
+
+        from tachograph.catalog.tables import TABLES
+        from tachograph.lake.corrections import stale_keys
+
+        stale: dict[str, pl.DataFrame] = {}
+        for name, frames in self.frames.items():
+            before = pl.concat(frames)
+            after = pl.concat([before.clear(), *later.frames.get(name, [])])
+            stale[name] = stale_keys(before, after, TABLES[name])
+        return stale
 
 
 def _readable(
@@ -223,10 +240,7 @@ def proposal_lines(
     best, present = proposals.zone, configuration.site.time_zone
     if best is not None:
         right = best.zone_name
-        fits = (
-            f"time zone: {best.fitting} of {plural(best.jobs, 'job')} start with GPU work if their "
-            f"times are of {right}, {best.now_fitting} if of {present}"
-        )
+        fits = f"time zone: {best.sentence}"
         command = _correction(_local_paths(local, options), right, present, options)
         yield f"{fits}; corrected" if options.adopt else f"{fits}; to correct it: {command}"
         if not adopted:

@@ -15,6 +15,7 @@ import polars as pl
 
 from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
+from tachograph.catalog.units import plural
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import SampleReader
@@ -53,6 +54,15 @@ class ZoneEvidence:
     fitting: int
     now_fitting: int
     jobs: int
+    present: str
+
+    @property
+    def sentence(self) -> str:
+        """How many jobs fit, in both zones."""
+        return (
+            f"{self.fitting} of {plural(self.jobs, 'job')} start with GPU work if their times are "
+            f"of {self.zone_name}, {self.now_fitting} if of {self.present}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +206,7 @@ def best_zone(
     is_clear = 2 * max(others, default=0) < count and 2 * fits[zone_name].len() < count
     if count < max(LEAST_JOBS, jobs / 2) or not is_clear:
         return None
-    return ZoneEvidence(best, count, fits[zone_name].len(), jobs)
+    return ZoneEvidence(best, count, fits[zone_name].len(), jobs, zone_name)
 
 
 def _on_clocks(zone_name: str) -> pl.Expr:

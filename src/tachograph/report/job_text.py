@@ -209,7 +209,8 @@ def _head(report: JobReport, width: int) -> Iterator[Line]:
         yield ("Next time: ", ""), (report.next_time.line, "green")
         yield from wrapped(report.next_time.why, width, indent="  ", style="dim")
     elif report.next_time:
-        yield from wrapped(f"Next time: {report.next_time.why}", width, indent="  ", style="dim")
+        note = f"Next time: {report.next_time.why}"
+        yield from wrapped(note, width, indent="  ", first="", style="dim")
     elapsed = text(number(row, "elapsed_s"), "s")
     limit = "" if row.get("timelimit_s") is None else f" of {text(row['timelimit_s'], 's')}"
     ran = f"{report.ran}: {elapsed}{limit}"
