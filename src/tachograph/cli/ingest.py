@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from tachograph.catalog.chunks import Chunk
     from tachograph.catalog.config import Configuration
-    from tachograph.cli.ingest_paths import RecognisedFiles, RowKeys
+    from tachograph.cli.ingest_paths import ReadingKeys, RecognisedFiles
     from tachograph.lake.delta import Lake
     from tachograph.lake.ingest import IngestReport
 
@@ -140,7 +140,7 @@ def _commit(
     *,
     now: datetime,
     narrator: Narrator,
-    keys: RowKeys | None = None,
+    keys: ReadingKeys | None = None,
 ) -> IngestReport:
     """Commit the chunks of a source; a file that cannot be read is named, the others are read.
 
@@ -249,7 +249,7 @@ class _PathRun:
         reports: dict[str, IngestReport] = {}
         for source, options in ingest_paths.each_source(recognised, self.options, _declare):
             is_local = ingest_paths.is_local(source.name)
-            keys = ingest_paths.RowKeys(self.now) if instead_of and is_local else None
+            keys = ingest_paths.ReadingKeys(self.now) if instead_of and is_local else None
             reports[source.name] = _commit(
                 source,
                 options,
@@ -267,17 +267,17 @@ class _PathRun:
         return reports
 
     def _remove_stale(
-        self, source: SourceEntry, options: Arguments, wrong_zone: str, after: RowKeys
+        self, source: SourceEntry, options: Arguments, wrong_zone: str, after: ReadingKeys
     ) -> None:
         """Remove the rows that the files give in the wrong zone only; after: keys in the right one.
 
         It is last: killed before it, the lake has both, and the same command ends the work.
         """
         from tachograph.catalog.config import with_time_zone
-        from tachograph.cli.ingest_paths import RowKeys
+        from tachograph.cli.ingest_paths import ReadingKeys
         from tachograph.lake.corrections import remove_keys
 
-        before = RowKeys(self.now)
+        before = ReadingKeys(self.now)
         before.read(source, options, with_time_zone(self.configuration, wrong_zone))
         removed = remove_keys(self.lake, before.missing_in(after))
         counted = (

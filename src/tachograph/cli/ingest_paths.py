@@ -142,7 +142,7 @@ def is_local(source: str) -> bool:
 
 
 @dataclass(slots=True)
-class RowKeys:
+class ReadingKeys:
     """Keys of the rows of chunks, by table."""
 
     now: datetime
@@ -167,7 +167,7 @@ class RowKeys:
             for chunk in _readable(source, of_file, configuration, self.now):
                 self.add(of_cluster(chunk, options.cluster))
 
-    def missing_in(self, later: RowKeys) -> dict[str, pl.DataFrame]:
+    def missing_in(self, later: ReadingKeys) -> dict[str, pl.DataFrame]:
         """Return the keys that another reading of the same files does not have."""
         import polars as pl
 
