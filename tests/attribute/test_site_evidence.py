@@ -17,6 +17,7 @@ from tachograph.catalog.tables import TIME
 from tachograph.pipeline.site_evidence import (
     ZONES,
     best_zone,
+    earlier_zone,
     whole_node_names,
     work_onsets,
 )
@@ -24,7 +25,7 @@ from tachograph.pipeline.site_evidence import (
 HOUR = timedelta(hours=1)
 
 
-def starts_read_in(zone_name: str, read_in: str, starts: Sequence[datetime]) -> pl.DataFrame:
+def starts_read_in(zone_name: str, read_in: str, starts: Sequence[datetime | None]) -> pl.DataFrame:
     """Starts that clocks of `zone_name` showed, read as if they were of `read_in`."""
     instants = pl.Series("start", starts, dtype=TIME).dt.convert_time_zone(zone_name)
     local = instants.dt.replace_time_zone(None).dt.replace_time_zone(
@@ -77,6 +78,80 @@ def test_work_between_idle_hours_shows_a_zone() -> None:
     evidence = best_zone(starts_read_in("Europe/Berlin", "UTC", starts), onsets, "UTC")
     assert evidence is not None
     assert (evidence.zone_name, evidence.fitting, evidence.jobs) == ("Europe/Berlin", 12, 12)
+
+
+Waits = Sequence[tuple[int, int, int | None]]
+
+
+def records(clocks: str, read_in: str, jobs: Waits) -> pl.DataFrame:
+    """Jobs (id, seconds of waiting, and of running or None), one every 29 days, read in a zone."""
+    submits = [utc(1) + 29 * 24 * HOUR * number for number in range(len(jobs))]
+    starts = [
+        submit + timedelta(seconds=wait) for submit, (_, wait, _) in zip(submits, jobs, strict=True)
+    ]
+    ends = [
+        None if lasts is None else start + timedelta(seconds=lasts)
+        for start, (_, _, lasts) in zip(starts, jobs, strict=True)
+    ]
+    moments: dict[str, Sequence[datetime | None]] = {
+        "submit": submits,
+        "start": starts,
+        "end": ends,
+    }
+    columns = {
+        name: starts_read_in(clocks, read_in, instants)["start"].alias(name)
+        for name, instants in moments.items()
+    }
+    return pl.DataFrame({"cluster": "c", "job_id": [str(job[0]) for job in jobs], **columns})
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(
+    zones=st.tuples(*[st.sampled_from(ZONES)] * 3),
+    jobs=st.lists(
+        st.tuples(st.integers(1, 99), st.integers(0, 1800), st.none() | st.integers(1, 1800)),
+        min_size=1,
+        max_size=20,
+        unique_by=lambda job: job[0],
+    ),
+    is_requeued=st.booleans(),
+)
+def test_records_read_in_another_zone_before_are_noticed(
+    zones: tuple[str, str, str], jobs: Waits, is_requeued: bool
+) -> None:
+    """The zone that is named gives the rows of the lake; other jobs are not taken for them."""
+    clocks, before, now = zones
+    known, read = records(clocks, before, jobs), records(clocks, now, jobs)
+    offsets = [
+        {later - earlier for later, earlier in zip(one[2:], other[2:], strict=True) if later}
+        for one, other in zip(known.rows(), read.rows(), strict=True)
+    ]
+    # A record about a change of clocks has several offsets.
+    shifted = sum(len(of_job) == 1 and timedelta(0) not in of_job for of_job in offsets)
+    if is_requeued:  # a second run of each job
+        later = pl.col("submit", "start", "end") + timedelta(seconds=1801)
+        known = pl.concat([known, known.with_columns(later)])
+        read = pl.concat([read, read.with_columns(later)])
+    evidence = earlier_zone(read, known, now)
+    assert (evidence is not None) == (10 * shifted > len(jobs))
+    if evidence is not None:
+        assert (evidence.jobs, evidence.known) == (shifted, len(jobs))
+        assert evidence.zone_name is not None
+        named = records(clocks, evidence.zone_name, jobs)
+        assert named["start"].equals(records(clocks, before, jobs)["start"])
+    assert earlier_zone(read, read, now) is None
+    assert earlier_zone(read, known.with_columns(job_id="0" + pl.col("job_id")), now) is None
+    assert earlier_zone(read, known.with_columns(cluster=pl.lit("d")), now) is None
+
+
+def test_a_run_that_was_requeued_is_of_no_other_zone() -> None:
+    """It has the same id, but waits and lasts as long only by chance."""
+    read = records("UTC", "UTC", [(1, 5, 600), (2, 5, 600)])
+    run = pl.col("submit", "start") + timedelta(hours=1)
+    later = read.with_columns(run, end=pl.col("end") + timedelta(minutes=61))
+    assert earlier_zone(later, read, "UTC") is None
+    same = read.with_columns(run, end=pl.col("end") + timedelta(hours=1)).head(1)
+    assert earlier_zone(pl.concat([read, same]), read, "UTC") is None
 
 
 @pytest.mark.parametrize("util", [0.0, 0.9])

@@ -17,6 +17,7 @@ from in_process import run_here
 from tachograph.catalog.tables import ALLOCATIONS, JOBS
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
+from tachograph.sources.recognition import source_of
 
 SACCT = Path(__file__).parents[1] / "slurm" / "recorded" / "26.05.5"
 PAGE = """\
@@ -105,7 +106,7 @@ def test_json_names_the_sources_and_what_was_not_recognised(tmp_path: Path) -> N
     ("words", "code", "what"),
     [
         (["./none"], 4, "no such file or folder"),
-        (["nonsense"], 2, "unknown source 'nonsense'"),
+        (["nonsense"], 2, "no such file or folder, and unknown source 'nonsense'; use one of: "),
         (["notes"], 4, ""),
         (["notes", "--instead-of", "UTC"], 2, "--instead-of needs --time-zone"),
         (["notes", "--time-zone", "UTC", "--instead-of", "Mars"], 2, "unknown time zone 'Mars'"),
@@ -120,6 +121,43 @@ def test_what_cannot_be_read_is_named(
     done = ingest(tmp_path, *words)
     assert done.returncode == code
     assert what in done.stderr
+
+
+OWN = "timestamp,hostname,dev,SM [%],frame buffer [MiB]\n2026-04-20 03:10:00,n1,0,50,100\n"
+QUERY = "timestamp, index, utilization.gpu [%]\n2026/04/20 03:10:00.000, 0, 50 %\n"
+DMON = """\
+#Date       Time        gpu    pwr  gtemp
+#YYYYMMDD   HH:MM:SS    Idx      W      C
+ 20260420   03:10:00      0    120     40
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [(OWN, None), (OWN + QUERY, None), (QUERY, "nvidia-smi"), (DMON, "nvidia-smi")],
+    ids=["own", "fields below", "query", "dmon"],
+)
+def test_units_in_brackets_are_no_sign_of_nvidia_smi(
+    tmp_path: Path, text: str, source: str | None
+) -> None:
+    file = tmp_path / "gpus.csv"
+    file.write_text(text)
+    assert source_of(file) == source
+    if source is None:
+        done = ingest(tmp_path, file.name)
+        assert "not recognised: 1 file: gpus.csv" in done.stdout
+        assert "tachograph ingest table --suggest" in done.stdout
+
+
+def test_where_no_file_names_the_gpu_model_it_can_be_configured(tmp_path: Path) -> None:
+    write_samples(tmp_path / "day.parquet", [FIRST])
+    (tmp_path / "page").write_text(PAGE)  # names the model of its GPU
+    done = ingest(tmp_path, "day.parquet", "page")
+    assert "GPU model: not recorded for 1 GPU" in done.stdout
+    _, _, models = done.stdout.partition("under [nodes] in tachograph.toml: ")
+    assert models == 'models = { "n1" = "H100" }\n'
+    (tmp_path / "tachograph.toml").write_text(f"[nodes]\n{models}")
+    assert "GPU model" not in ingest(tmp_path, "day.parquet").stdout
 
 
 def test_the_proposed_command_corrects_the_zone_of_a_lake(tmp_path: Path) -> None:
@@ -155,6 +193,35 @@ def test_the_proposed_command_corrects_the_zone_of_a_lake(tmp_path: Path) -> Non
         )
         assert accounting(tmp_path / "mine") == expected
     assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("source", [(), ("sacct",)], ids=["paths", "source"])
+@pytest.mark.parametrize("is_configured", [True, False], ids=["configured", "option"])
+def test_jobs_are_not_read_a_second_time_in_another_zone(
+    tmp_path: Path, source: tuple[str, ...], is_configured: bool
+) -> None:
+    """Nothing is doubled, and the printed command replaces what was read before."""
+    file, lake = "my jobs.txt", ("--lake", "mine")
+    write_jobs(
+        tmp_path / file, [FIRST + timedelta(hours=5 * job) for job in range(9)], "Asia/Tokyo"
+    )
+    ingest(tmp_path, *source, file, *lake)
+    before = accounting(tmp_path / "mine")
+    (tmp_path / "tachograph.toml").write_text('[site]\ntime_zone = "Asia/Tokyo"\n')
+    zone = () if is_configured else ("--time-zone", "Asia/Tokyo")
+    done = ingest(tmp_path, *source, file, *lake, *zone)
+    assert done.returncode == 4
+    assert accounting(tmp_path / "mine") == before
+    (line,) = done.stderr.splitlines()
+    assert "9 of 9 jobs are in the lake with all times 9 h later, as of the time zone UTC" in line
+    _, _, command = line.partition("to replace them: ")
+    assert command.startswith(
+        f"tachograph ingest '{file}' --time-zone Asia/Tokyo --instead-of UTC --lake mine"
+    )
+    assert ingest(tmp_path, *shlex.split(command)[2:]).returncode == 0
+    ingest(tmp_path, *source, file, "--lake", "right")
+    assert accounting(tmp_path / "mine") == accounting(tmp_path / "right") != before
+    assert ingest(tmp_path, *source, file, *lake).returncode == 0
 
 
 def test_times_that_are_instants_stay(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
@@ -18,7 +19,7 @@ from tachograph.catalog.columns import COLUMN_UNITS
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.judge.finding import Finding, findings_frame
-from tachograph.lake.filters import JobFilter, choose_job, filter_jobs, parse_condition
+from tachograph.lake.filters import JobFilter, choose_job, filter_jobs, lost_hours, parse_condition
 from tachograph.report.jobs import (
     WORST_SORT,
     JobsTable,
@@ -516,3 +517,69 @@ def test_unknown_and_doubtful_ids() -> None:
 def test_a_job_of_another_cluster_is_named_with_the_cluster() -> None:
     with pytest.raises(NotFoundError, match="no job '100' of cluster 'nowhere'"):
         choose_job(pl.DataFrame([summary()], schema=JOB_SUMMARIES.schema), "100", cluster="nowhere")
+
+
+MANY = build_jobs_table(
+    frame(
+        JOB_SUMMARIES,
+        [
+            _job(
+                number,
+                user="alice",
+                name=f"train-{number}",
+                partition="gpu",
+                gpu_util_mean=0.5,
+                state=("RUNNING", "COMPLETED", "OUT_OF_MEMORY")[number % 3],
+            )
+            for number in range(1, 50)
+        ],
+    ),
+    FOUND.clear(),
+    limit=40,
+    matching=90,
+)
+
+
+@settings(max_examples=settings().max_examples // 4)
+@given(st.integers(3, 60), st.integers(40, 220), st.integers(1, 40))
+def test_a_table_of_a_terminal_fits_it(rows: int, width: int, count: int) -> None:
+    """The first jobs stay, titles are the first line, and the last one names what is left out."""
+    table = replace(MANY, frame=MANY.frame.head(count))
+    lines = to_text(
+        jobs_lines(table, width=width, ascii_only=False, rows=rows), ascii_only=False
+    ).splitlines()
+    ids = [line.split()[0] for line in lines[1:] if line.split()[0].isdigit()]
+    shown = ids[:-1]  # the last line begins with a number, too
+    assert lines[0].startswith("job")
+    assert shown == MANY.frame["job_id"].head(len(shown)).to_list()
+    assert (
+        lines[-1] == f"{len(shown)} of 90 jobs; --limit N shows more; --columns LIST shows others"
+    )
+    assert len(lines) <= rows or len(shown) == 1
+    # One more job would not fit.
+    assert len(shown) == count or len(lines) >= rows - 2
+    whole = jobs_text(table, width)
+    assert "--limit N" not in whole
+    assert whole.count("\n") > count
+
+
+def test_codes_of_states_are_explained() -> None:
+    narrow, wide = jobs_text(MANY, 66), jobs_text(MANY, 200)
+    assert " ST " in narrow.splitlines()[0]
+    words = " ".join(narrow.split())
+    assert "ST: CD completed, R running, OOM out of memory" in words
+    assert "ST:" not in wide
+    completed = replace(MANY, frame=MANY.frame.filter(state="COMPLETED"))
+    assert "ST: CD completed" in " ".join(jobs_text(completed, 66).split())
+
+
+def test_running_jobs_that_lost_nothing_yet_may_still() -> None:
+    """What is lost is decided when they end; what they lost so far is a lower limit."""
+    causes = [{"gpu_hours_idle": 0.0}, {"gpu_hours_idle": 2.0}, {"gpu_hours_idle": 0.0}]
+    ends = [None, None, START]
+    rows = [
+        _job(number, **lost | {"end": end})
+        for number, (lost, end) in enumerate(zip(causes, ends, strict=True))
+    ]
+    lost = frame(JOB_SUMMARIES, rows).select(lost_hours()).to_series()
+    assert lost.to_list() == [None, 2.0, 0.0]

@@ -254,11 +254,15 @@ def test_accounting_of_another_zone_is_named(study: Study, tmp_path: Path) -> No
     report, messages = analyzed(tmp_path, *sources, zone="UTC")
     jobs = study.layout.jobs.height
     assert (report["jobs"], report["ambiguous"], report["misplaced"]) == (jobs, jobs, jobs)
-    assert report["misplaced_by_s"] == 8 * 3600
+    zone = report["zone"]
+    assert zone["zone_name"] == "America/Los_Angeles"
+    assert zone["fitting"] > 0.9 * jobs > 0.2 * jobs > zone["now_fitting"]
     assert (
-        f"{jobs} jobs named by samples or maps only outside of the accounted times, most 8 h later"
-        in messages
+        f"{jobs} jobs named by samples or maps only outside of the accounted times: "
+        f"{zone['fitting']} of {jobs} jobs start with GPU work if their times are of "
+        f"America/Los_Angeles, {zone['now_fitting']} if of UTC" in messages
     )
+    assert "--time-zone America/Los_Angeles --instead-of UTC" in messages
     assert "site.time_zone" in page_of(tmp_path, study.layout.jobs.item(0, "job_id"))
 
 

@@ -145,16 +145,13 @@ def caveats(report: AnalysisReport) -> Iterator[str]:
             "alone: their times are those of the records; ingest the accounting of that time"
         )
     if report.misplaced:
-        later = report.misplaced_by_s
-        by = (
-            ""
-            if later is None
-            else f", most {abs(later) / 3600:g} h {'later' if later > 0 else 'earlier'}"
-        )
+        best = report.zone
+        fits = f": {best.sentence}" if best else ""
+        right, wrong = (best.zone_name, best.present) if best else ("ZONE", "WRONG")
         yield (
             f"{plural(report.misplaced, 'job')} named by samples or maps only outside of the "
-            f"accounted times{by}: "
-            "set site.time_zone to the zone of the accounting and ingest it into a new lake"
+            f"accounted times{fits}: set site.time_zone to the zone of the accounting and replace "
+            f"it: tachograph ingest FILES --time-zone {right} --instead-of {wrong}"
         )
     if report.handover_samples:
         yield (

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from tachograph.catalog.chunks import Chunk
     from tachograph.catalog.config import Configuration
-    from tachograph.cli.ingest_paths import RecognisedFiles
+    from tachograph.cli.ingest_paths import ReadingKeys, RecognisedFiles
     from tachograph.lake.delta import Lake
     from tachograph.lake.ingest import IngestReport
 
@@ -66,13 +66,20 @@ def run(arguments: Arguments) -> int:
     keep_freed_memory(KEEP_IN_ONE_ARENA)  # before anything below brings Polars
     if _is_path(arguments.source):
         return _ingest_paths([arguments.source, *arguments.rest], arguments)
-    source = find_source(arguments.source)
+    source = _named_source(arguments.source)
     options = options_of_part("ingest", source, partial(_declare, source), arguments.rest)
     if options is None:
         return 0
     if getattr(options, "suggest", None) is not None:
         return _suggest(options)
     return _ingest(source, options, Narrator.of(options))
+
+
+def _named_source(word: str) -> SourceEntry:
+    try:
+        return find_source(word)
+    except UsageError as problem:
+        raise UsageError(f"no such file or folder, and {problem.what}", do=problem.do) from None
 
 
 def parts() -> Sequence[tuple[str, str, Callable[[Parser], None]]]:
@@ -133,16 +140,19 @@ def _commit(
     *,
     now: datetime,
     narrator: Narrator,
-    again: str = "",
+    keys: ReadingKeys | None = None,
 ) -> IngestReport:
     """Commit the chunks of a source; a file that cannot be read is named, the others are read.
 
-    again: added to the names of chunks that are read although the lake may have them.
+    keys: takes those of the rows; then chunks are read although the lake may have them.
     """
+    from tachograph.cli.ingest_paths import refuse_other_zone
     from tachograph.lake.ingest import IngestReport, ingest
 
     module = load_source(source)
     report = IngestReport()
+    again = "" if keys is None else f":{now.isoformat()}"
+    refuse = partial(refuse_other_zone, lake, configuration.site.time_zone, options)
     with narrator.progress(f"ingest {source.name}") as advance:
         files = dict(_one_by_one(module, options))
         joint = load_joint_source(source)
@@ -161,6 +171,7 @@ def _commit(
                     chunks,
                     now=now,
                     progress=lambda chunk: advance(chunk.rows_read),
+                    check=refuse if keys is None else keys.add,
                     report=report,
                 )
             except InputError as problem:  # the boundary: one file, or one query
@@ -194,7 +205,7 @@ def _ingest_paths(words: Sequence[str], before: Arguments) -> int:
     lake = Lake.create(config.lake_location(options.lake, configuration))
     run = _PathRun(lake, configuration, options, Narrator.of(options), datetime.now(UTC))
     reports = run.read(recognised, instead_of=options.instead_of)
-    local = recognised.local()
+    local = recognised.local({file for report in reports.values() for file in report.unread})
     zone = ingest_paths.zone_proposal(lake, local, configuration)
     if options.adopt and zone is not None:
         run.configuration = config.with_time_zone(configuration, zone.zone_name)
@@ -209,6 +220,7 @@ def _ingest_paths(words: Sequence[str], before: Arguments) -> int:
         lines = [
             *ingest_paths.file_lines(recognised),
             *ingest_paths.proposal_lines(proposals, local, configuration, options, adopted=adopted),
+            *ingest_paths.model_lines(lake, configuration),
         ]
         output.print_text("".join(f"{line}\n" for line in lines))
     is_unread = recognised.damaged or any(report.unread for report in reports.values())
@@ -236,7 +248,8 @@ class _PathRun:
 
         reports: dict[str, IngestReport] = {}
         for source, options in ingest_paths.each_source(recognised, self.options, _declare):
-            is_corrected = instead_of is not None and ingest_paths.is_local(source.name)
+            is_local = ingest_paths.is_local(source.name)
+            keys = ingest_paths.ReadingKeys(self.now) if instead_of and is_local else None
             reports[source.name] = _commit(
                 source,
                 options,
@@ -244,33 +257,29 @@ class _PathRun:
                 self.lake,
                 now=self.now,
                 narrator=self.narrator,
-                again=f":{self.now.isoformat()}" if is_corrected else "",
+                keys=keys,
             )
             if not options.json:
                 output.print_text(f"{source.name}: {plural(len(options.files), 'file')}\n")
                 _print(reports[source.name], self.lake.location, options)
-            if instead_of is not None and is_corrected:
-                self._remove_stale(source, options, instead_of)
+            if instead_of and keys is not None:
+                self._remove_stale(source, options, instead_of, keys)
         return reports
 
-    def _remove_stale(self, source: SourceEntry, options: Arguments, wrong_zone: str) -> None:
-        """Remove the rows that the files give in the wrong zone only.
+    def _remove_stale(
+        self, source: SourceEntry, options: Arguments, wrong_zone: str, after: ReadingKeys
+    ) -> None:
+        """Remove the rows that the files give in the wrong zone only; after: keys in the right one.
 
         It is last: killed before it, the lake has both, and the same command ends the work.
         """
         from tachograph.catalog.config import with_time_zone
-        from tachograph.catalog.tables import TABLES
-        from tachograph.cli.ingest_paths import keys_read
-        from tachograph.lake.corrections import remove_keys, stale_keys
+        from tachograph.cli.ingest_paths import ReadingKeys
+        from tachograph.lake.corrections import remove_keys
 
-        wrong = with_time_zone(self.configuration, wrong_zone)
-        before = keys_read(source, options, wrong, now=self.now)
-        after = keys_read(source, options, self.configuration, now=self.now)
-        keys = {
-            name: stale_keys(rows, after.get(name, rows.clear()), TABLES[name])
-            for name, rows in before.items()
-        }
-        removed = remove_keys(self.lake, keys)
+        before = ReadingKeys(self.now)
+        before.read(source, options, with_time_zone(self.configuration, wrong_zone))
+        removed = remove_keys(self.lake, before.missing_in(after))
         counted = (
             plural(count, name.removesuffix("s")) for name, count in removed.items() if count
         )

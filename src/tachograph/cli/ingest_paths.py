@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -38,9 +38,14 @@ class RecognisedFiles:
     unknown: list[str] = field(default_factory=list)
     damaged: dict[str, str] = field(default_factory=dict)
 
-    def local(self) -> RecognisedFiles:
-        """Return the files with times in the time zone of the site."""
-        return RecognisedFiles({name: of for name, of in self.of_sources.items() if is_local(name)})
+    def local(self, unread: Collection[str] = ()) -> RecognisedFiles:
+        """Return the files with times in the time zone of the site, without unread ones."""
+        read = {
+            name: [file for file in files if file not in unread]
+            for name, files in self.of_sources.items()
+            if is_local(name)
+        }
+        return RecognisedFiles({name: files for name, files in read.items() if files})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,28 +141,45 @@ def is_local(source: str) -> bool:
     return source in ("sacct", "allocation-map")
 
 
-def keys_read(
-    source: SourceEntry, options: Arguments, configuration: Configuration, *, now: datetime
-) -> Mapping[str, pl.DataFrame]:
-    """Return {table: keys of its rows} that the files of a source give with a configuration.
+@dataclass(slots=True)
+class ReadingKeys:
+    """Keys of the rows of chunks, by table."""
 
-    Files that cannot be read give none: the ingest that follows names them.
-    """
-    import polars as pl
+    now: datetime
+    frames: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
 
-    from tachograph.catalog.chunks import of_cluster
-    from tachograph.catalog.tables import TABLES
-    from tachograph.lake.conform import conform
+    def add(self, chunk: Chunk) -> None:
+        """Add the keys of the rows that a chunk commits."""
+        from tachograph.catalog.tables import TABLES
+        from tachograph.lake.conform import conform
 
-    keys: dict[str, list[pl.DataFrame]] = {}
-    for file in options.files:
-        of_file = Arguments(**{**vars(options), "files": [file]})
-        for chunk in _readable(source, of_file, configuration, now):
-            for part in of_cluster(chunk, options.cluster).parts:
-                table = TABLES[part.table]
-                rows = conform(part.frame, table, now=now, units=part.units).frame
-                keys.setdefault(part.table, []).append(rows.select(table.key))
-    return {name: pl.concat(frames).unique() for name, frames in keys.items()}
+        for part in chunk.parts:
+            table = TABLES[part.table]
+            rows = conform(part.frame, table, now=self.now, units=part.units).frame
+            self.frames.setdefault(part.table, []).append(rows.select(table.key))
+
+    def read(self, source: SourceEntry, options: Arguments, configuration: Configuration) -> None:
+        """Add those of files, read with a configuration, without files that cannot be read."""
+        from tachograph.catalog.chunks import of_cluster
+
+        for file in options.files:
+            of_file = Arguments(**{**vars(options), "files": [file]})
+            for chunk in _readable(source, of_file, configuration, self.now):
+                self.add(of_cluster(chunk, options.cluster))
+
+    def missing_in(self, later: ReadingKeys) -> dict[str, pl.DataFrame]:
+        """Return the keys that another reading of the same files does not have."""
+        import polars as pl
+
+        from tachograph.catalog.tables import TABLES
+        from tachograph.lake.corrections import stale_keys
+
+        stale: dict[str, pl.DataFrame] = {}
+        for name, frames in self.frames.items():
+            before = pl.concat(frames)
+            after = pl.concat([before.clear(), *later.frames.get(name, [])])
+            stale[name] = stale_keys(before, after, TABLES[name])
+        return stale
 
 
 def _readable(
@@ -218,11 +240,8 @@ def proposal_lines(
     best, present = proposals.zone, configuration.site.time_zone
     if best is not None:
         right = best.zone_name
-        fits = (
-            f"time zone: {best.fitting} of {plural(best.jobs, 'job')} start with GPU work if their "
-            f"times are of {right}, {best.now_fitting} if of {present}"
-        )
-        command = printable(_correction(right, present, local, options), most=_COMMAND)
+        fits = f"time zone: {best.sentence}"
+        command = _correction(_local_paths(local, options), right, present, options)
         yield f"{fits}; corrected" if options.adopt else f"{fits}; to correct it: {command}"
         if not adopted:
             yield f'  then, for later commands, under [site] in {FILE_NAME}: time_zone = "{right}"'
@@ -237,17 +256,66 @@ def proposal_lines(
         yield f"  to count them so, under [slurm] in {FILE_NAME}: exclusive = {exclusive}"
 
 
-def _correction(right: str, wrong: str, local: RecognisedFiles, options: Arguments) -> str:
-    """Return the command that reads the local files among the paths in the right zone."""
+def model_lines(lake: Lake, configuration: Configuration) -> Iterator[str]:
+    """Return what to configure where nothing names the model of GPUs."""
+    from tachograph.catalog.tables import DEVICES
+    from tachograph.pipeline.attribution import inventory
+    from tachograph.report.job import fold_nodes
+
+    units = inventory(lake.latest(DEVICES), configuration.nodes)
+    unnamed = units.filter(units["model"].is_null())
+    if unnamed.height:
+        nodes = json.dumps(fold_nodes(unnamed["node"].unique().to_list()))
+        yield f"GPU model: not recorded for {plural(unnamed.height, 'GPU')}: no peaks are known"
+        yield printable(
+            f'  with that of yours, under [nodes] in {FILE_NAME}: models = {{ {nodes} = "H100" }}',
+            most=_COMMAND,
+        )
+
+
+def _local_paths(local: RecognisedFiles, options: Arguments) -> list[str]:
+    """Return the paths of the command that have local files."""
     files = [Path(file) for of_source in local.of_sources.values() for file in of_source]
-    of_local = [path for path in options.paths if any(file.is_relative_to(path) for file in files)]
-    paths = [f"./{path}" if path.startswith("-") else path for path in of_local]
-    words = ["tachograph", "ingest", *paths, "--time-zone", right, "--instead-of", wrong]
+    return [path for path in options.paths if any(file.is_relative_to(path) for file in files)]
+
+
+def _correction(paths: Sequence[str], right: str, wrong: str, options: Arguments) -> str:
+    """Return the command that reads local files in the right zone, with the options of this one."""
+    words = [
+        "tachograph",
+        "ingest",
+        *(f"./{path}" if path.startswith("-") else path for path in paths),
+    ]
+    words += ["--time-zone", right, "--instead-of", wrong]
     for name in ("lake", "config", "cluster"):
         value = getattr(options, name)
         words += [f"--{name}", value] if value else []
-    words += ["--trusted"] if options.trusted else []
-    return shlex.join(words)
+    words += ["--trusted"] if getattr(options, "trusted", False) else []
+    return printable(shlex.join(words), most=_COMMAND)
+
+
+def refuse_other_zone(lake: Lake, zone_name: str, options: Arguments, chunk: Chunk) -> None:
+    """Refuse jobs that the lake has with the times of another zone: beside these they are doubled.
+
+    Raises InputError with the command that replaces them.
+    """
+    from tachograph.catalog.tables import JOBS
+    from tachograph.pipeline.site_evidence import earlier_zone_in
+
+    for part in chunk.parts:
+        earlier = None
+        if part.table == JOBS.name and part.frame.height:
+            earlier = earlier_zone_in(lake, part.frame, zone_name)
+        if earlier is None:
+            continue
+        hours = f"{abs(earlier.later_s) / 3600:g} h {'later' if earlier.later_s > 0 else 'earlier'}"
+        wrong = earlier.zone_name or "ZONE"
+        raise InputError(
+            f"{earlier.jobs} of {plural(earlier.known, 'job')} are in the lake with all times "
+            f"{hours}, as of the time zone {wrong}; this command reads them as of {zone_name}",
+            where=chunk.origin,
+            do=f"to replace them: {_correction([chunk.origin], zone_name, wrong, options)}",
+        )
 
 
 def file_lines(recognised: RecognisedFiles) -> Iterable[str]:

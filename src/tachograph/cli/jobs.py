@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tachograph.lake.filters import JobFilter
     from tachograph.report.jobs import JobsTable
 
-_SCREENFUL = 40  # jobs on a terminal
+_PROMPTS = 2  # lines of a terminal with the command and the next prompt
 
 
 def add_arguments(parser: Parser) -> None:
@@ -57,7 +57,7 @@ def add_arguments(parser: Parser) -> None:
         "--limit",
         type=whole_number(1),
         metavar="N",
-        help="at most N jobs (default: 40 on a terminal, else all)",
+        help="at most N jobs (default: as many as fit on a terminal, else all)",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("-o", "--output", metavar="FILE", help="write .csv, .parquet or .json")
@@ -80,11 +80,10 @@ def run(arguments: Arguments) -> int:
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
     exported = bool(arguments.json or arguments.csv or arguments.output)
-    limit = (
-        arguments.limit
-        if arguments.limit is not None or exported or not output.is_shown()
-        else _SCREENFUL
-    )
+    limit, rows = arguments.limit, None
+    height = output.height()
+    if limit is None and not exported and height is not None:
+        limit = rows = max(1, height - _PROMPTS)
     columns = tuple(name for name in (arguments.columns or "").split(",") if name)
     sort = WORST_SORT if arguments.worst else arguments.sort or DEFAULT_SORT
     check_jobs_columns(columns, sort)
@@ -113,7 +112,7 @@ def run(arguments: Arguments) -> int:
             )
         )
         return 0
-    _show(table, arguments)
+    _show(table, arguments, rows)
     return 0
 
 
@@ -139,7 +138,7 @@ def _remark_if_stale(arguments: Arguments, opened: OpenedLake) -> None:
         )
 
 
-def _show(table: JobsTable, arguments: Arguments) -> None:
+def _show(table: JobsTable, arguments: Arguments, rows: int | None) -> None:
     from tachograph.report.jobs import jobs_csv, jobs_json, jobs_lines
 
     if arguments.output:
@@ -155,7 +154,8 @@ def _show(table: JobsTable, arguments: Arguments) -> None:
     elif arguments.csv:
         output.print_data(jobs_csv(table, raw=arguments.raw))
     else:
-        lines = jobs_lines(table, width=output.width(default=200), ascii_only=output.ascii_only())
+        width = output.width(default=200)
+        lines = jobs_lines(table, width=width, ascii_only=output.ascii_only(), rows=rows)
         output.print_lines(lines, no_color=arguments.no_color)
 
 

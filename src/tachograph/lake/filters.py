@@ -364,11 +364,14 @@ def with_reported(jobs: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
 
 
 def lost_hours() -> pl.Expr:
-    """GPU-hours lost to any cause, from a job_summaries row; null if unknown."""
+    """GPU-hours lost to any cause, from a job_summaries row; null if unknown.
+
+    A running job that has lost none so far may still: most causes are decided at its end.
+    """
     causes = [pl.col(f"gpu_hours_{cause}") for cause in WASTE]
-    return pl.when(pl.any_horizontal(cause.is_not_null() for cause in causes)).then(
-        pl.sum_horizontal(causes)
-    )
+    lost = pl.sum_horizontal(causes)
+    is_known = pl.any_horizontal(cause.is_not_null() for cause in causes)
+    return pl.when(is_known & (pl.col("end").is_not_null() | (lost > 0))).then(lost)
 
 
 def answers_to(findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:

@@ -117,11 +117,12 @@ def ingest(
     *,
     now: datetime,
     progress: Callable[[Chunk], None] | None = None,
+    check: Callable[[Chunk], None] | None = None,
     report: IngestReport | None = None,
 ) -> IngestReport:
     """Commit chunks to the lake; a chunk already there changes nothing.
 
-    Adds to `report` if one is given.
+    Adds to `report` if one is given. `check` raises InputError for a chunk to refuse.
 
     Each table takes its part of a chunk in one transaction named after the chunk; what was removed
     is written last, so a chunk is complete once its rejects are there, and an interrupted one is
@@ -142,6 +143,8 @@ def ingest(
                 chunk = given.fetch()
             else:
                 chunk = given
+            if check:
+                check(chunk)
             # The same content under two names, or devices by which this chunk's indices are known.
             if any(
                 (one.chunk.id == chunk.id and one.may_wait) or one.names_gpus for one in waiting

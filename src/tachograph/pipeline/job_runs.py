@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 import polars as pl
@@ -14,7 +13,7 @@ from tachograph.lake.filters import FINAL_STATES
 from tachograph.lake.places import may_be_of
 from tachograph.sources.slurm.partitions import gives_whole_nodes, read_partitions
 
-COARSE_S, QUARTER_S = 60.0, 900.0
+COARSE_S = 60.0
 
 
 def build_runs(
@@ -169,39 +168,14 @@ def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Misplaced:
-    """Jobs whose samples or maps lie outside their accounted times, and the usual offset."""
-
-    jobs: int
-    later_s: float | None
-
-
-def misplaced(runs: pl.DataFrame, allocations: pl.DataFrame) -> Misplaced:
-    """Count jobs whose runs overlap none of their records; `later_s`: offset of half of them.
-
-    Often the zone of the accounting is not the configured one: differences are rounded to quarters
-    of hours.
-    """
+def misplaced(runs: pl.DataFrame, allocations: pl.DataFrame) -> int:
+    """Return how many jobs with accounted times are in maps or samples only at other times."""
     named = allocations.filter(pl.col("start").is_not_null(), pl.col("end").is_not_null())
     ours = runs.filter("accounted").select("job_id", "until", first="start")
     joined = named.select("job_id", "start", "end").join(ours, on="job_id", how="inner")
     # Ends count: a run that was over in less than a second has no time between them.
     inside = (pl.col("start") <= pl.col("until")) & (pl.col("end") >= pl.col("first"))
-    quarters = (
-        (pl.col("start").min() - pl.col("first").min()).dt.total_seconds() / QUARTER_S
-    ).round()
-    jobs = (
-        joined.group_by("job_id")
-        .agg(inside=inside.any(), quarters=quarters)
-        .filter(~pl.col("inside"))
-    )
-    if jobs.is_empty():
-        return Misplaced(0, None)
-    number, count = jobs["quarters"].value_counts(sort=True).row(0)
-    return Misplaced(
-        jobs.height, number * QUARTER_S if number and 2 * count >= jobs.height else None
-    )
+    return joined.group_by("job_id").agg(inside=inside.any()).filter(~pl.col("inside")).height
 
 
 def with_raw_ids(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:

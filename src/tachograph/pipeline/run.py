@@ -43,7 +43,6 @@ from tachograph.pipeline.attribution import (
 )
 from tachograph.pipeline.hosts import HostMinutes
 from tachograph.pipeline.job_runs import (
-    Misplaced,
     build_runs,
     misplaced,
     under_raw_ids,
@@ -55,6 +54,7 @@ from tachograph.pipeline.near import read_accounting, read_steps
 from tachograph.pipeline.partition import Labeller
 from tachograph.pipeline.reduction import Reduction, TaskPool, ThreadPool, reduce_days
 from tachograph.pipeline.row_buffers import PIPE_MEANS, RowBuffer, SummaryBuffer, drop_summaries
+from tachograph.pipeline.site_evidence import ZoneEvidence, zone_evidence
 from tachograph.pipeline.state import (
     EVER,
     InputVersions,
@@ -117,7 +117,7 @@ class AnalysisReport:
     unaccounted_samples: int = 0
     unplaced: int = 0  # jobs without a record of where they ran
     misplaced: int = 0  # jobs that samples or maps name only at other times
-    misplaced_by_s: float | None = None  # how much later than accounted, most of them
+    zone: ZoneEvidence | None = None  # of the accounting, where there are such jobs
     # In the second in which a GPU went from one job to another: of neither.
     handover_samples: int = 0
     # {name in telemetry: name in the accounting} of clusters with two names
@@ -175,7 +175,7 @@ class _Plan:
     possible_names: Mapping[str, tuple[str, ...]]
     seen: InputVersions
     gone: pl.DataFrame
-    misplaced: Misplaced
+    misplaced: int
     horizon: datetime | None
     full: bool
 
@@ -411,8 +411,10 @@ class _Analysis:
             unaccounted=unaccounted.height,
             unaccounted_samples=int(unaccounted["samples"].sum()),
             unplaced=self.runs.filter("unplaced").height,
-            misplaced=self.plan.misplaced.jobs,
-            misplaced_by_s=self.plan.misplaced.later_s,
+            misplaced=self.plan.misplaced,
+            zone=zone_evidence(self.lake, self.configuration.site.time_zone)
+            if self.plan.misplaced
+            else None,
             jobs=jobs.height,
             ambiguous=jobs.filter(pl.col("attribution") == "ambiguous").height,
             samples=tally.samples,

@@ -15,6 +15,7 @@ import polars as pl
 
 from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
+from tachograph.catalog.units import plural
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import SampleReader
@@ -37,6 +38,7 @@ FARTHEST: Final = timedelta(hours=14)  # of a zone from UTC
 SILENCE: Final = timedelta(minutes=10)  # longer than an interval of samples
 BUSY: Final = 0.05  # of a utilisation: above what an idle GPU reports
 _UTILISATIONS = ("gpu_util", "gr_engine_active", "sm_active")
+QUARTER: Final = timedelta(minutes=15)  # clocks of two zones differ by whole ones
 _BEFORE, _AFTER = timedelta(minutes=1), timedelta(minutes=5)  # of work around the start of its job
 _HANDOVER = timedelta(minutes=1)  # two jobs on a node for longer share it
 _NAME = re.compile(r"[\w.+-]{1,64}")  # others could be patterns, or more than a name
@@ -52,6 +54,15 @@ class ZoneEvidence:
     fitting: int
     now_fitting: int
     jobs: int
+    present: str
+
+    @property
+    def sentence(self) -> str:
+        """How many jobs fit, in both zones."""
+        return (
+            f"{self.fitting} of {plural(self.jobs, 'job')} start with GPU work if their times are "
+            f"of {self.zone_name}, {self.now_fitting} if of {self.present}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,61 @@ class WholeNodeEvidence:
     name: str
     whole: int
     jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierZone:
+    """The zone in which a lake has `jobs` of `known` jobs of a file; zone_name None: not known."""
+
+    zone_name: str | None
+    later_s: float  # the times of the first of these jobs in the lake
+    jobs: int
+    known: int
+
+
+def earlier_zone_in(lake: Lake, jobs: pl.DataFrame, zone_name: str) -> EarlierZone | None:
+    """Return the `earlier_zone` of rows of `jobs` that a lake has.
+
+    Errors: LakeError.
+    """
+    with lake_errors(lake.uri(JOBS)):
+        known = lake.read_named(JOBS, jobs["job_id"].drop_nulls().unique().to_list())
+        return earlier_zone(jobs, known.collect(), zone_name)
+
+
+def earlier_zone(read: pl.DataFrame, known: pl.DataFrame, zone_name: str) -> EarlierZone | None:
+    """Return in which other zone than `zone_name` known jobs were read before, if they were.
+
+    read, known: cluster, job_id, submit, start, end. A job was if no record of it has the submit
+    time of a known one, and all times of one are shifted by the same quarters of hours; more than
+    a tenth of the known jobs are needed: a run that is requeued may be shifted so by chance.
+    """
+    run, moments = ["cluster", "job_id"], ["submit", "start", "end"]
+    pairs = read.select(*run, *moments).join(
+        known.select(*run, *moments), on=run, nulls_equal=True, suffix="_known"
+    )
+    submit, start, end = (pl.col(f"{name}_known") - pl.col(name) for name in moments)
+    seconds = start.dt.total_seconds()
+    pairs = pairs.with_columns(
+        seconds=seconds,
+        is_same=submit == timedelta(0),
+        is_shifted=(submit == start)
+        & (end == start).fill_null(value=True)
+        & (seconds % int(QUARTER.total_seconds()) == 0)
+        & (seconds.abs() <= 2 * FARTHEST.total_seconds()),
+    )
+    known_jobs = pairs.group_by(run).agg(pl.col("is_same", "is_shifted").any())
+    shifted = known_jobs.filter(pl.col("is_shifted") & ~pl.col("is_same"))
+    if 10 * shifted.height <= known_jobs.height:
+        return None
+    rows = pairs.filter("is_shifted").join(shifted, on=run, how="semi", nulls_equal=True)
+    written = rows.sort("start").with_columns(_on_clocks(zone_name))
+    fits = {
+        name: (_read_in(written, name)["start"] == written["start_known"]).sum() for name in ZONES
+    }
+    best = max(ZONES, key=lambda name: fits[name])
+    later_s = written.item(0, "seconds")
+    return EarlierZone(best if fits[best] else None, later_s, shifted.height, known_jobs.height)
 
 
 def zone_evidence(lake: Lake, zone_name: str) -> ZoneEvidence | None:
@@ -125,9 +191,7 @@ def best_zone(
     starts: run, node, start as read in `zone_name`. It is clear if at least LEAST_JOBS and half of
     all jobs fit, and no zone of another offset, the present one included, fits half as many.
     """
-    written = starts.with_columns(
-        start=pl.col("start").dt.convert_time_zone(zone_name).dt.replace_time_zone(None)
-    )
+    written = starts.with_columns(_on_clocks(zone_name))
     read_as = {name: _read_in(written, name) for name in dict.fromkeys((zone_name, *zones))}
     fits = {name: _fitting(rows, onsets) for name, rows in read_as.items()}
     best = max(fits, key=lambda name: fits[name].len())  # the first of equal ones
@@ -142,7 +206,12 @@ def best_zone(
     is_clear = 2 * max(others, default=0) < count and 2 * fits[zone_name].len() < count
     if count < max(LEAST_JOBS, jobs / 2) or not is_clear:
         return None
-    return ZoneEvidence(best, count, fits[zone_name].len(), jobs)
+    return ZoneEvidence(best, count, fits[zone_name].len(), jobs, zone_name)
+
+
+def _on_clocks(zone_name: str) -> pl.Expr:
+    """Starts as clocks of a zone show them."""
+    return pl.col("start").dt.convert_time_zone(zone_name).dt.replace_time_zone(None)
 
 
 def _read_in(written: pl.DataFrame, zone_name: str) -> pl.DataFrame:

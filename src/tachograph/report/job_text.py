@@ -8,7 +8,7 @@ from typing import Any
 
 from tachograph.catalog.columns import share_text
 from tachograph.catalog.doors import annex_function
-from tachograph.catalog.units import capitalized, gpu_hours_text, plural, text
+from tachograph.catalog.units import capitalized, gpu_hours_text, plural, printable, text
 from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
 from tachograph.report.findings import (
@@ -70,6 +70,7 @@ def _full_group(report: JobReport, findings: Sequence[Finding], width: int) -> I
 MIN_WIDTH, MAX_WIDTH = 72, 120
 MARKS = {"problem": "▲", "hint": "●"}
 _BAR = 10
+_LEAST_NAME = 12  # characters of a job's name beside whose it is
 _LABEL = 10  # columns of a label and what stands before it
 MOST_LINES = 30
 # Left out first where lines are few.
@@ -182,25 +183,34 @@ def _body(report: JobReport, layout: Layout, width: int, *, ascii_only: bool) ->
 
 def _head(report: JobReport, width: int) -> Iterator[Line]:
     row = report.summary
-    name = f"  {row['name']}" if row.get("name") else ""
+    title = f"Job {report.job}"
+    name = f"  {printable(row['name'])}" if row.get("name") else ""
     whose = ", ".join(
-        f"{label} {row[label]}"
+        f"{label} {printable(row[label])}"
         for label in ("user", "account", "partition", "cluster")
         if row.get(label)
     )
     state = f"  {row['state']}" if row.get("state") else ""
-    room = width - len(report.job) - len(state) - 8
-    yield (
-        (f"Job {report.job}", "bold"),
-        (cut(name, max(12, room - len(whose))), ""),
+    room = width - len(title) - len(state)
+    beside = room - len(whose) - 4  # of the name, in one line with all else
+    is_one_line = min(len(name), _LEAST_NAME) <= beside
+    line: Line = (
+        (title, "bold"),
+        (cut(name, beside if is_one_line else room), ""),
         (state, ""),
-        (f"  {whose}", "dim"),
     )
+    if is_one_line:
+        yield *line, (f"  {whose}", "dim")
+    else:
+        yield line
+        yield from wrapped(whose, width, indent="  ", style="dim")
     yield from wrapped(report.headline, width, style="bold")
-    if report.next_time:
-        if report.next_time.line:
-            yield ("Next time: ", ""), (report.next_time.line, "green")
+    if report.next_time and report.next_time.line:
+        yield ("Next time: ", ""), (report.next_time.line, "green")
         yield from wrapped(report.next_time.why, width, indent="  ", style="dim")
+    elif report.next_time:
+        note = f"Next time: {report.next_time.why}"
+        yield from wrapped(note, width, indent="  ", first="", style="dim")
     elapsed = text(number(row, "elapsed_s"), "s")
     limit = "" if row.get("timelimit_s") is None else f" of {text(row['timelimit_s'], 's')}"
     ran = f"{report.ran}: {elapsed}{limit}"

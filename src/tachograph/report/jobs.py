@@ -194,20 +194,38 @@ def _exported(table: JobsTable) -> pl.DataFrame:
     return table.frame.select(table.columns) if table.chosen else table.frame.select(KNOWN)
 
 
-def jobs_lines(table: JobsTable, *, width: int, ascii_only: bool) -> list[Line]:
+def jobs_lines(
+    table: JobsTable, *, width: int, ascii_only: bool, rows: int | None = None
+) -> list[Line]:
     """Return the table as styled lines: titles, one line per job, hidden columns, a legend.
 
-    They fit into `width` characters as far as the columns allow.
+    They fit into `width` characters as far as the columns allow. `rows`: the lines of a terminal;
+    the first jobs that fit are there, and the last line says how to see more.
     """
     if table.frame.is_empty():
         return [plain("No job matches.")]
+    while True:
+        lines = _table_lines(table, width, ascii_only=ascii_only, in_terminal=rows is not None)
+        jobs = table.frame.height
+        if rows is None or len(lines) <= rows or jobs == 1:
+            return lines
+        # With fewer jobs other columns may fit, with lines of their own.
+        table = replace(table, frame=table.frame.head(max(1, jobs + rows - len(lines))))
+
+
+def _table_lines(
+    table: JobsTable, width: int, *, ascii_only: bool, in_terminal: bool
+) -> list[Line]:
     columns = [_text_column(table, name, ascii_only=ascii_only) for name in table.columns]
     fitted = fit_table(columns, width)
-    if not table.chosen and column_heading("state") in fitted.hidden:
+    state = column_heading("state")
+    has_codes = not table.chosen and state in fitted.hidden
+    if has_codes:
         fitted = fit_table([*map(_shortened, table.columns, columns)], width)
     notes: list[str] = []
-    if table.matching > table.frame.height:
-        notes.append(f"{table.frame.height:,} of {table.matching:,} jobs")
+    count = f"{table.frame.height:,} of {table.matching:,} jobs"
+    if table.matching > table.frame.height and not in_terminal:
+        notes.append(count)
     if table.first_user:
         notes.append(f"jobs of {table.first_user} first, newest first")
     legend = [
@@ -215,9 +233,20 @@ def jobs_lines(table: JobsTable, *, width: int, ascii_only: bool) -> list[Line]:
         for name, meaning in _LEGEND.items()
         if name in table.columns and column_heading(name) not in fitted.hidden
     ]
+    legend += ["0: even"] if legend else []
+    if has_codes and fitted.narrow and state not in fitted.hidden:
+        states = table.frame["state"].drop_nulls().unique(maintain_order=True)
+        codes = [
+            f"{_STATE_CODES[name]} {name.lower().replace('_', ' ')}"
+            for name in states
+            if name in _STATE_CODES
+        ]
+        legend += [f"ST: {', '.join(codes)}"] if codes else []
     lines = [*fitted.with_note(*notes, width=width)]
     if legend:
-        lines += wrapped(f"{'; '.join(legend)}; 0: even", width, style="dim")
+        lines += wrapped("; ".join(legend), width, style="dim")
+    if table.matching > table.frame.height and in_terminal:
+        lines.append(plain(f"{count}; --limit N shows more; --columns LIST shows others", "dim"))
     return lines
 
 

@@ -18,6 +18,7 @@ from tachograph.sources.files import (
     parquet_columns,
     read_json,
 )
+from tachograph.sources.nvidia_smi import QUERY_FIELDS, field_names
 from tachograph.sources.slurm.exports import TelemetryError, detect, slurm_output
 from tachograph.sources.slurm.fields import json_objects
 from tachograph.sources.table.job_columns import job_meaning
@@ -33,7 +34,8 @@ ORDER: Final = (
     "allocation-map",
 )
 _HEAD_BYTES = 65536  # of text; its first lines decide
-_SMI = re.compile(r"^#? ?gpu\s+(?:pwr|sm|pid)|\[(?:%|MiB|W|MHz)\]", re.MULTILINE)
+_DMON = re.compile(r"^#[^\n]*\bgpu\s+(?:pwr|sm|pid)\b", re.MULTILINE)
+_SMI_UNIT = re.compile(r"\[(?:%|MiB|W|MHz)\]")
 _DELIMITERS = ",;\t|"
 
 
@@ -128,9 +130,17 @@ def _of_text(path: Path) -> str | None:
     if written is not None:
         return written[1]
     text = head.decode("utf-8-sig", "replace")
-    if _SMI.search(text):
-        return "nvidia-smi"
-    return _of_header(text)
+    return "nvidia-smi" if _is_nvidia_smi(text) else _of_header(text)
+
+
+def _is_nvidia_smi(text: str) -> bool:
+    """Return whether a text is of `dmon`, or its first line names fields of --query-gpu with units.
+
+    Other programs write units in brackets, too.
+    """
+    first = text.lstrip().partition("\n")[0]
+    has_fields = any(name in QUERY_FIELDS for name in field_names(first.split(",")))
+    return bool(_DMON.search(text) or (_SMI_UNIT.search(first) and has_fields))
 
 
 def _of_header(text: str) -> str | None:
