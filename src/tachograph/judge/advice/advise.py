@@ -496,13 +496,15 @@ def _sharing(given: _Given) -> AdviceLine:
 
 
 def _time(given: _Given) -> AdviceLine:
-    """The longest run and a margin; runs judged hung are left out, and named."""
+    """The longest run and a margin; left out are runs judged hung, and limits raised since."""
     topic: Topic = "time"
     asked = given.request.timelimit_s
     hung = [job for job in given.alike if job.hung]
     known = [job for job in given.alike if job.elapsed_s is not None and not job.hung]
     ended = [job for job in known if job.completed]
-    cut = [job for job in known if job.state == "TIMEOUT"]
+    cut = [
+        job for job in known if job.state == "TIMEOUT" and not _finished_since(given, job, ended)
+    ]
     if len(ended) < given.options.least_runs:
         return given.too_few(topic, ended, "a run time to the end is known", asked)
     if cut:
@@ -537,6 +539,19 @@ def _time(given: _Given) -> AdviceLine:
         margin=wanted / longest - 1 if longest else given.options.time_margin,
         evidence=evidence,
     )
+
+
+def _finished_since(given: _Given, cut: PastJob, ended: Sequence[PastJob]) -> bool:
+    """Whether enough later runs took longer than one that its limit ended, and completed.
+
+    They show how long the job needs: its limit was raised.
+    """
+    longer = [
+        job
+        for job in ended
+        if job.submit > cut.submit and (job.elapsed_s or 0.0) > (cut.elapsed_s or 0.0)
+    ]
+    return len(longer) >= given.options.least_runs
 
 
 def _host_memory(given: _Given) -> AdviceLine:
