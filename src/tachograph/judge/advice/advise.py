@@ -15,7 +15,13 @@ from tachograph.catalog.config import AdviceOptions
 from tachograph.catalog.mig import profiles_of
 from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import MI, slurm_duration
-from tachograph.judge.advice.past_jobs import History, PastJob, PastJobGroup, most_common
+from tachograph.judge.advice.past_jobs import (
+    History,
+    PastJob,
+    PastJobGroup,
+    finished_since,
+    most_common,
+)
 from tachograph.judge.advice.request import JobRequest
 from tachograph.judge.bounds import (
     GIB,
@@ -503,7 +509,9 @@ def _time(given: _Given) -> AdviceLine:
     known = [job for job in given.alike if job.elapsed_s is not None and not job.hung]
     ended = [job for job in known if job.completed]
     cut = [
-        job for job in known if job.state == "TIMEOUT" and not _finished_since(given, job, ended)
+        job
+        for job in known
+        if job.state == "TIMEOUT" and not finished_since(job, ended, given.options.least_runs)
     ]
     if len(ended) < given.options.least_runs:
         return given.too_few(topic, ended, "a run time to the end is known", asked)
@@ -539,19 +547,6 @@ def _time(given: _Given) -> AdviceLine:
         margin=wanted / longest - 1 if longest else given.options.time_margin,
         evidence=evidence,
     )
-
-
-def _finished_since(given: _Given, cut: PastJob, ended: Sequence[PastJob]) -> bool:
-    """Whether enough later runs took longer than one that its limit ended, and completed.
-
-    They show how long the job needs: its limit was raised.
-    """
-    longer = [
-        job
-        for job in ended
-        if job.submit > cut.submit and (job.elapsed_s or 0.0) > (cut.elapsed_s or 0.0)
-    ]
-    return len(longer) >= given.options.least_runs
 
 
 def _host_memory(given: _Given) -> AdviceLine:
