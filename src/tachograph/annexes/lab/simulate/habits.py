@@ -14,9 +14,9 @@ from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.workload import SimulatedRequest
 
 HABITS_FILE = "habits.parquet"
-RUNS_PER_DAY = 2
+RUNS_PER_DAY = 3
 _FIRST_JOB_ID = 900_001  # below those of other simulated clusters
-_FIRST_START_H, _HOURS_BETWEEN = 6.0, 7.0  # UTC; runs of a job never overlap, nor cross midnight
+_FIRST_START_H, _HOURS_BETWEEN = 6.0, 5.0  # UTC; runs of a job never overlap, nor cross midnight
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ _EMBED = RepeatedJob(64, "embed", 4, 70, 120, kind=JobKind.HALF_USED, host_gpus=
 _NIGHTLY = RepeatedJob(65, "nightly", 8, 60, 75, nodes=1, later_h=3.5)
 HABITS = (
     JobHabit("one_gpu_of_eight", _ENSEMBLE),
-    JobHabit("limit_raised", _LONG, replace(_LONG, limit_min=300), 8),
-    JobHabit("slower", _WEEKLY, replace(_WEEKLY, minutes=100, share=0.6), 10),
+    JobHabit("limit_raised", _LONG, replace(_LONG, limit_min=300), 9),
+    JobHabit("slower", _WEEKLY, replace(_WEEKLY, minutes=100, share=0.6), 12),
     JobHabit("gpus_stranded", _INDEX),
-    JobHabit("request_halved", _EMBED, replace(_EMBED, gpus=2, kind=JobKind.STEADY), 10),
+    JobHabit("request_halved", _EMBED, replace(_EMBED, gpus=2, kind=JobKind.STEADY), 9),
     JobHabit("no_problem", _NIGHTLY),
 )
 
