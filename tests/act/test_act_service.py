@@ -22,7 +22,7 @@ from servers.process import free_port
 from servers.webhook import webhook_receiver
 from tachograph.annexes.act.advice_table import WrittenAdvice, note_advice
 from tachograph.annexes.act.ledger import ActionLedger, read_ledger
-from tachograph.annexes.act.service import RoundResult, act
+from tachograph.annexes.act.service import NOTHING_ON, RoundResult, act
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions, WebhookOptions
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import JOBS
@@ -38,7 +38,8 @@ def test_comments_and_advice_are_steps(tmp_path: Path) -> None:
     """
     lake = job_lake(tmp_path / "lake", 7, runs=4)
     environment = {"TACHOGRAPH_LAKE": lake.location, **ENVIRONMENT}
-    assert run_here(["act", "--once"], tmp_path, environment).stdout == "dry run: nothing to do\n"
+    off = run_here(["act", "--once"], tmp_path, environment).stdout
+    assert off == f"dry run: nothing to do: {NOTHING_ON}\n"
     advice = tmp_path / "advice"
     on = environment | {
         "TACHOGRAPH_ACT_COMMENT": "true",

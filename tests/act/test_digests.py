@@ -25,6 +25,7 @@ from tachograph.annexes.act.group_digest import GroupDigest
 from tachograph.annexes.act.group_digests import group_digests, send_group_digests
 from tachograph.annexes.act.ledger import LEDGER_FILE, ActionLedger, ActionRecord, read_ledger
 from tachograph.annexes.act.mail import Mail, Mailer
+from tachograph.annexes.act.service import NOTHING_ON
 from tachograph.annexes.act.unsubscribe import OPT_OUT_FILE
 from tachograph.api.managers import managers_of
 from tachograph.catalog.config import (
@@ -381,7 +382,7 @@ def test_the_service_acts_in_rounds(lake: Lake, tmp_path: Path) -> None:
         "TACHOGRAPH_COLLECT_STATE": str(tmp_path / "state"),
     }
     off = run_here(["act", "--once"], tmp_path, environment)
-    assert (off.returncode, off.stdout) == (0, "dry run: nothing to do\n")
+    assert (off.returncode, off.stdout) == (0, f"dry run: nothing to do: {NOTHING_ON}\n")
     status = json.loads((tmp_path / "state" / "act-status.json").read_text())
     assert (status["dry_run"], status["steps"][-1]["step"]) == (True, "ledger")
     assert (

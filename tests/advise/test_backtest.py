@@ -216,6 +216,18 @@ def test_a_job_takes_a_fraction_of_a_millisecond() -> None:
     assert own_seconds(lambda: backtest(jobs), enough=limit) < limit
 
 
+def test_sentences_say_nothing_of_what_no_job_had() -> None:
+    idle = {"recoverable": (2.0, None, None, None, None), "problems": ("gpus_never_used",)}
+    texts = {
+        name: to_text(backtest_lines(backtest(jobs), width=80))
+        for name, jobs in {"clean": chain({}, {}), "idle": chain(*[idle] * 5)}.items()
+    }
+    for part in ("were recoverable", "A cause was named"):
+        assert part not in texts["clean"]
+        assert part in texts["idle"]
+    assert "large memory, " not in texts["clean"]
+
+
 def test_hours_named_of_all_and_those_that_no_past_job_shows() -> None:
     """By hand: five runs one after the other, 4 GPU-hours each; causes: never_used, hung, ...,
     by `recoverable`.

@@ -190,6 +190,10 @@ def test_option_of_a_memory_tier_is_the_sites() -> None:
         # Its spread: nothing is known of the end.
         ([{"elapsed_s": 9000.0, "state": "FAILED"}], None),
         ([{"elapsed_s": 9000.0, "state": "TIMEOUT"}], None),
+        # Three later runs took longer and completed: its limit was raised.
+        ([{"elapsed_s": 1800.0, "state": "TIMEOUT", "submit": 0.0}], 75 * 60),
+        ([{"elapsed_s": 1800.0, "state": "TIMEOUT", "submit": NOW - 2400.0}], None),
+        ([{"elapsed_s": 1800.0, "state": "TIMEOUT", "submit": 0.0}, {"elapsed_s": 900.0}], None),
         ([{"elapsed_s": 86000.0, "state": "TIMEOUT", "problems": ("job_hang",)}], 75 * 60),
         ([{"elapsed_s": 36000.0}], None),
         ([{"elapsed_s": None}] * 2, None),

@@ -125,29 +125,24 @@ def _sharing(line: AdviceLine) -> str:
 
 
 def _time(line: AdviceLine) -> str:
-    asked = "no limit" if line.asked is None else slurm_duration(line.asked)
+    instead = "" if line.asked is None else f" instead of {slurm_duration(line.asked)}"
     longest, usual = (text(_number(line, f"elapsed_s_{name}"), "s") for name in ("max", "p95"))
     hung = _number(line, "hung_left_out")
     left_out = f"; {plural(hung, 'run')} that hung left out" if hung else ""
-    return (
-        f"{slurm_duration(line.value or 0)} instead of {asked}: longest run {longest}, 95 % "
-        f"within {usual}{left_out}"
-    )
+    most = "" if usual == longest else f", 95 % within {usual}"
+    return f"{slurm_duration(line.value or 0)}{instead}: longest run {longest}{most}{left_out}"
 
 
 def _host_memory(line: AdviceLine) -> str:
-    asked = "no request" if line.asked is None else text(line.asked, "MiB")
+    instead = "" if line.asked is None else f" instead of {text(line.asked, 'MiB')}"
     killed = _number(line, "killed")
     if killed:
         return (
-            f"{text(line.value, 'MiB')} of a node instead of {asked}: "
+            f"{text(line.value, 'MiB')} of a node{instead}: "
             f"{plural(killed, 'run')} ran out of memory"
         )
     peak = text(_number(line, "mem_peak_mib_max"), "MiB")
-    return (
-        f"{text(line.value, 'MiB')} of a node instead of {asked}: tasks held at most {peak} "
-        "when polled"
-    )
+    return f"{text(line.value, 'MiB')} of a node{instead}: tasks held at most {peak} when polled"
 
 
 def _cores(line: AdviceLine) -> str:

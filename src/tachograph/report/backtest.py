@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tachograph.catalog.units import plural, printable, text
+from tachograph.catalog.units import gpu_hours_text, plural, printable, text
 from tachograph.judge.advice.backtest import FAILURES, BacktestReport, BacktestSums
 from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, plain, wrapped
@@ -23,43 +23,13 @@ _LISTED = 5
 def backtest_lines(report: BacktestReport, *, top: int | None = 10, width: int = 100) -> list[Line]:
     """Return sums, failures, and tables by user and partition; `top`: rows per table."""
     total = report.total
-    share, named = text(total.broken_share, "fraction"), text(total.named_share, "fraction")
-    first = (
-        f"{plural(total.jobs, 'job')}, {total.grouped:,} with past jobs of their name; the "
-        "request of "
-        f"{total.advised:,} would have changed, and {plural(total.broken_jobs, 'job')} of "
-        "these would have failed "
-        f"({share})."
-    )
-    large = text(total.large_saved, "h")
-    second = (
-        f"Saved: {text(total.saved, 'h')} of {text(total.gpu_hours, 'h')} GPU time; moved to "
-        f"smaller GPUs: {large} of {text(total.large_hours, 'h')} with large memory. Recoverable: "
-        f"{text(total.recoverable, 'h')}, "
-        f"{text(total.with_history, 'h')} of it in jobs with past jobs; advice named {named} of "
-        "these in advance."
-    )
-    shares = (
-        total.named_all_share,
-        total.known_share,
-        total.worth_named_share,
-        total.worth_known_share,
-    )
-    named, known, worth, worth_known = (text(share, "fraction") for share in shares)
-    third = (
-        f"Advice named {named} of all recoverable hours; {known} have a cause that a past job of "
-        "the user had, the others cannot be predicted. Of the hours worth naming (2 % of a job's "
-        f"GPU time, or 1 h) advice named {worth} and could have named {worth_known}. Of "
-        f"{plural(total.warned, 'job')} with a cause named "
-        f"{total.warned_right:,} had one."
-    )
-    lines = [*wrapped(first, width), *wrapped(second, width), *wrapped(third, width), plain("")]
+    lines = [line for sentence in _sentences(total) for line in wrapped(sentence, width)]
+    lines += [plain("")]
     lines += fit_table(
         [
             TextColumn("advice", [_WHAT[topic][0] for topic in FAILURES]),
             TextColumn("jobs", [f"{total.followed[topic]:,}" for topic in FAILURES], right=True),
-            TextColumn("would have failed", [_WHAT[topic][1] for topic in FAILURES]),
-            TextColumn("jobs", [f"{total.broken[topic]:,}" for topic in FAILURES], right=True),
+            TextColumn("failed", [f"{total.broken[topic]:,}" for topic in FAILURES], right=True),
             TextColumn(
                 "not measured",
                 [f"{total.undecided[topic]:,}" for topic in FAILURES],
@@ -101,6 +71,54 @@ def backtest_lines(report: BacktestReport, *, top: int | None = 10, width: int =
             printable(f"{whose}: {used}, confidence {one.confidence}"), width, indent="  "
         )
     return lines
+
+
+def _sentences(total: BacktestSums) -> Iterator[str]:
+    """What following the advice would have meant; nothing on what no job had."""
+    yield (
+        f"{plural(total.jobs, 'job')}, {total.grouped:,} with past jobs of their name. Advice would "
+        f"have changed the request of {total.advised:,}"
+        + (
+            f"; {total.broken_jobs:,} of them ({text(total.broken_share, 'fraction')}) would have "
+            "failed."
+            if total.advised
+            else "."
+        )
+    )
+    if total.saved or total.followed["gpus"]:
+        yield f"It would have saved {text(total.saved, 'h')} of {gpu_hours_text(total.gpu_hours)}."
+    if total.large_saved:
+        yield (
+            f"Of {gpu_hours_text(total.large_hours)} with large memory, "
+            f"{text(total.large_saved, 'h')} would have moved to smaller GPUs."
+        )
+    if not total.recoverable:
+        return
+    yield (
+        f"{gpu_hours_text(total.recoverable)} were recoverable. Advice named the cause of "
+        f"{text(total.named_all_share, 'fraction')} of them before the job ran; past jobs of the "
+        f"user show that of {text(total.known_share, 'fraction')}, the rest cannot be predicted."
+    )
+    if total.with_history:
+        yield (
+            f"In jobs with past jobs of their name {text(total.with_history, 'h')} were "
+            f"recoverable, and {text(total.named_share, 'fraction')} of them were named."
+        )
+    named, known = _percents(total.worth_named_share, total.worth_known_share)
+    if total.minor and (named, known) != _percents(total.named_all_share, total.known_share):
+        yield (
+            "Without causes below 2 % of a job's GPU time and below 1 h, advice named "
+            f"{named} of the hours, and past jobs show the cause of {known}."
+        )
+    if total.warned:
+        yield (
+            f"A cause was named for {plural(total.warned, 'job')}; {total.warned_right:,} of them "
+            "had one that was named."
+        )
+
+
+def _percents(*shares: float | None) -> tuple[str, ...]:
+    return tuple(text(share, "fraction") for share in shares)
 
 
 def _table(

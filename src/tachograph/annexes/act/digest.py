@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
@@ -23,6 +24,7 @@ from tachograph.report.tables import cut
 WIDTH = 72  # of the text
 LEAST_GPU_HOURS = 1.0  # lost or recovered in the week: less is not worth a mail
 _GOOD_SHARE = 0.1  # of the hours lost, at most
+_CUT_OFF = ("TIMEOUT", "OUT_OF_MEMORY", "FAILED", "NODE_FAIL")  # in the order of the sentence
 _MOST_NAME = 60  # characters
 
 
@@ -49,9 +51,10 @@ class UserDigest:
     """A user's week.
 
     week: its Monday. jobs, gpu_hours, lost: of the jobs that ended in it and whose hours are known;
-    unknown: number of others. clean: jobs without a reported problem that lost little. recovered: GPU-hours against
-    the share lost in the weeks before, None in the first week; recovered_since: of all weeks from
-    `since` on.
+    unknown: number of others. clean: jobs without a reported problem that lost little and were not
+    cut off; cut_off: jobs by the state in which they ended before they were done. recovered:
+    GPU-hours against the share lost in the weeks before, None in the first week; recovered_since:
+    of all weeks from `since` on.
     """
 
     template: ClassVar[str] = "digest"
@@ -62,6 +65,7 @@ class UserDigest:
     gpu_hours: float
     lost: float
     clean: int
+    cut_off: Mapping[str, int]
     change: ProposedChange | None
     recovered: float | None
     recovered_since: float | None
@@ -78,7 +82,9 @@ class UserDigest:
         sentences = []
         if self.clean:
             sentences.append(f"{self.clean:,} of {plural(self.jobs, 'job')} had no problem.")
-        if self.gpu_hours > 0 and self.lost <= _GOOD_SHARE * self.gpu_hours:
+        lost_little = self.lost <= _GOOD_SHARE * self.gpu_hours
+        # Hours of jobs that were cut off are in use for the ledger, but may have been for nothing.
+        if self.gpu_hours > 0 and lost_little and not self.cut_off:
             share = text(1 - self.lost / self.gpu_hours, "fraction")
             sentences.append(f"{share} of {gpu_hours_text(self.gpu_hours)} were not lost.")
         if self.recovered is not None and self.recovered >= LEAST_GPU_HOURS:
@@ -86,6 +92,16 @@ class UserDigest:
                 f"{gpu_hours_text(self.recovered)} recovered, compared with your weeks before."
             )
         return tuple(sentences)
+
+    @property
+    def ends(self) -> str:
+        """Sentence on jobs that were cut off; "" without any."""
+        if not self.cut_off:
+            return ""
+        states = ", ".join(f"{state} {jobs:,}" for state, jobs in self.cut_off.items())
+        return (
+            f"{plural(sum(self.cut_off.values()), 'job')} ended before the work was done: {states}."
+        )
 
     @property
     def subject(self) -> str:
@@ -131,7 +147,9 @@ def user_digest(
     )
     recovered = weeks.get_column("recovered").drop_nulls()
     lost_little = pl.col(LOST_COLUMN).fill_null(0.0) <= _GOOD_SHARE * pl.col("gpu_hours")
-    clean = known.filter(lost_little).join(problems, on="job_key", how="anti")
+    is_cut_off = pl.col("state").is_in(_CUT_OFF).fill_null(value=False)
+    clean = known.filter(lost_little, ~is_cut_off).join(problems, on="job_key", how="anti")
+    states = Counter(known.filter(is_cut_off).get_column("state"))
     return UserDigest(
         user=user,
         week=week,
@@ -140,6 +158,7 @@ def user_digest(
         gpu_hours=row["gpu_hours"],
         lost=row["lost"],
         clean=clean.height,
+        cut_off={state: states[state] for state in _CUT_OFF if states[state]},
         change=_change(known, findings),
         recovered=row["recovered"],
         recovered_since=None if recovered.is_empty() else float(recovered.sum()),

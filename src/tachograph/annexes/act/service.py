@@ -27,6 +27,7 @@ from tachograph.collect.systemd import NO_NOTIFIER, SystemdNotifier
 from tachograph.lake.delta import Lake
 
 STATUS_FILE = "act-status.json"
+NOTHING_ON = "no act.alert, act.comment, act.advice_folder, act.digest, [[policy]]"
 
 
 class Step(Protocol):
@@ -81,6 +82,13 @@ class RoundResult(msgspec.Struct, frozen=True):
             if counts or one.problem:
                 parts.append(f"{one.step}: {'; '.join(filter(None, [counts, one.problem]))}")
         return f"{'dry run: ' if self.dry_run else ''}{', '.join(parts) or 'nothing to do'}"
+
+
+def is_switched_on(configuration: Configuration) -> bool:
+    """Whether the configuration switches any action on."""
+    options = configuration.act
+    switches = (options.alert, options.comment, options.advice_folder, options.digest)
+    return any(switches) or bool(configuration.policy)
 
 
 def act_once(

@@ -15,7 +15,13 @@ from tachograph.catalog.config import AdviceOptions
 from tachograph.catalog.mig import profiles_of
 from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import MI, slurm_duration
-from tachograph.judge.advice.past_jobs import History, PastJob, PastJobGroup, most_common
+from tachograph.judge.advice.past_jobs import (
+    History,
+    PastJob,
+    PastJobGroup,
+    finished_since,
+    most_common,
+)
 from tachograph.judge.advice.request import JobRequest
 from tachograph.judge.bounds import (
     GIB,
@@ -496,13 +502,17 @@ def _sharing(given: _Given) -> AdviceLine:
 
 
 def _time(given: _Given) -> AdviceLine:
-    """The longest run and a margin; runs judged hung are left out, and named."""
+    """The longest run and a margin; left out are runs judged hung, and limits raised since."""
     topic: Topic = "time"
     asked = given.request.timelimit_s
     hung = [job for job in given.alike if job.hung]
     known = [job for job in given.alike if job.elapsed_s is not None and not job.hung]
     ended = [job for job in known if job.completed]
-    cut = [job for job in known if job.state == "TIMEOUT"]
+    cut = [
+        job
+        for job in known
+        if job.state == "TIMEOUT" and not finished_since(job, ended, given.options.least_runs)
+    ]
     if len(ended) < given.options.least_runs:
         return given.too_few(topic, ended, "a run time to the end is known", asked)
     if cut:

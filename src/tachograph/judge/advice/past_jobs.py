@@ -336,3 +336,16 @@ def most_common(values: Sequence[float | None]) -> float | None:
     """
     counts = Counter(value for value in values if value is not None)
     return max(counts, key=lambda value: (counts[value], value), default=None)
+
+
+def finished_since(cut: PastJob, ended: Sequence[PastJob], least_runs: int) -> bool:
+    """Return whether enough later runs took longer than one that its limit ended, and completed.
+
+    They show how long the job needs: its limit was raised.
+    """
+    longer = [
+        job
+        for job in ended
+        if job.submit > cut.submit and (job.elapsed_s or 0.0) > (cut.elapsed_s or 0.0)
+    ]
+    return len(longer) >= least_runs

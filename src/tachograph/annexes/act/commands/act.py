@@ -33,7 +33,7 @@ def run(arguments: Arguments) -> int:
     import threading
     from datetime import UTC, datetime
 
-    from tachograph.annexes.act.service import act, act_once
+    from tachograph.annexes.act.service import NOTHING_ON, act, act_once, is_switched_on
     from tachograph.collect.collector import stopping_on_signals
     from tachograph.collect.systemd import SystemdNotifier
     from tachograph.lake.delta import Lake
@@ -50,7 +50,8 @@ def run(arguments: Arguments) -> int:
         if arguments.json:
             output.print_json(result)
         else:
-            output.print_text(f"{result.line}\n")
+            off = "" if is_switched_on(configuration) else f": {NOTHING_ON}"
+            output.print_text(f"{result.line}{off}\n")
         failed = any(step.problem or step.states.get("failed") for step in result.steps)
         return ExportError.exit_code if failed else 0
     notifier = SystemdNotifier.of(os.environ)

@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FOLDER = "tachograph-demo"
 _MARK = ".tachograph-demo"
 _LAKE = "lake"  # inside the folder
+_HISTORY = "history"  # folder of a month of repeated jobs, with a lake of its own
 # {planted problem: job class that reports a long one}
 CLASS_OF_PROBLEM: Mapping[str, str] = MappingProxyType(
     {
@@ -87,8 +88,33 @@ def _make(folder: Path, arguments: Arguments) -> None:
     with contextlib.chdir(folder), _without_overrides(os.environ):
         worst = _walk(plan.end.isoformat())
         output.print_text(_truth(cluster))
+        with narrator.steps() as progress:
+            _make_history(
+                Path(_HISTORY),
+                arguments.seed,
+                lambda done, total: progress("simulate a month", done, total),
+            )
     output.print_text(_next(folder, worst))
     (folder / _MARK).write_text(_made_by(arguments.seed), encoding="utf-8")
+
+
+def _make_history(folder: Path, seed: int, progress: Callable[[int, int], None]) -> None:
+    """Fill a lake with a month of jobs that six users repeat; analyze it."""
+    from tachograph.annexes.lab.fill import fill
+    from tachograph.annexes.lab.simulate.plan import SimulationPlan
+
+    plan = SimulationPlan.history(seed=seed)
+    cluster = fill(plan, str(folder / _LAKE), folder / "cluster", progress)
+    configuration = cluster.configuration.read_text(encoding="utf-8")
+    recorded = '[slurm]\npartitions_file = "cluster/partitions.txt"'
+    (folder / "tachograph.toml").write_text(
+        f'lake = "{_LAKE}"\n\n{configuration.replace("[slurm]", recorded)}', encoding="utf-8"
+    )
+    output.print_text(
+        f"\nA month of six users who repeat their jobs, in a lake of its own\n\n$ cd {folder}"
+    )
+    with contextlib.chdir(folder):
+        _step(["analyze", "--as-of", plan.end.isoformat()])
 
 
 def _made_by(seed: int) -> str:
@@ -241,6 +267,7 @@ Try next
   {program} waste                unused GPU-hours by cause, cost, recoverable part
   {program} share colocate --runs 1  jobs that could share a GPU: mode, slowdown, savings
   {program} jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10
+  (cd {_HISTORY} && {program} advise --backtest)  a month of repeated jobs: what advice would have saved
   {program} serve                pages of all of it, in a browser
   {program} lake
   {program} ingest --help        read your own recordings and accounting

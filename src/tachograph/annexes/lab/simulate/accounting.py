@@ -139,6 +139,19 @@ def write_configuration(plan: SimulationPlan, file: Path) -> None:
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def write_partitions(plan: SimulationPlan, file: Path) -> None:
+    """Write partitions and nodes as `scontrol show partition` and `scontrol show node` print them."""
+    lines: list[str] = []
+    for name, whole in (("gpu", "EXCLUSIVE"), ("shared", "NO")):
+        nodes = fold([node.name for node in plan.nodes() if node.shared == (name == "shared")])
+        lines.append(f"PartitionName={name} State=UP OverSubscribe={whole} Nodes={nodes}")
+    for node in plan.nodes():
+        gpus = plan.groups[node.group].gpus
+        cpus, memory_mib = _CPUS_PER_GPU * gpus, _GIB_PER_GPU * gpus * 1024
+        lines.append(f"NodeName={node.name} CPUTot={cpus} RealMemory={memory_mib} Gres=gpu:{gpus}")
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def fold(names: Sequence[str]) -> str:
     """Return a node list as Slurm writes it.
 
@@ -203,7 +216,7 @@ def _record(
         "ReqTRES": _tres(plan, run, count, typed=False),
         "Constraints": _constraint(plan, run),
         "Timelimit": slurm_duration(request.limit_min * 60),
-        "ReqMem": f"{_memory_gib(request.gpus)}G",
+        "ReqMem": f"{_host_share(request) * _GIB_PER_GPU}G",
         "TotalCPU": slurm_duration(0),  # with steps: `_with_steps`
         "MaxRSS": "",
         "TRESUsageInTot": "",
@@ -232,7 +245,8 @@ def _constraint(plan: SimulationPlan, run: SimulatedRun) -> str:
 
 def _tres(plan: SimulationPlan, run: SimulatedRun, nodes: int, *, typed: bool) -> str:
     gpus = run.request.gpus
-    cpus, memory = max(1, gpus) * _CPUS_PER_GPU, _memory_gib(gpus)
+    share = _host_share(run.request)
+    cpus, memory = share * _CPUS_PER_GPU, share * _GIB_PER_GPU
     parts = [f"billing={cpus}", f"cpu={cpus}"]
     if gpus:
         kind = plan.groups[run.request.group].driver.gres
@@ -241,8 +255,9 @@ def _tres(plan: SimulationPlan, run: SimulatedRun, nodes: int, *, typed: bool) -
     return ",".join([*parts, f"mem={memory}G", f"node={nodes}"])
 
 
-def _memory_gib(gpus: int) -> int:
-    return max(1, gpus) * _GIB_PER_GPU
+def _host_share(request: SimulatedRequest) -> int:
+    """GPUs whose share of CPUs and host memory it requests."""
+    return request.host_gpus or max(1, request.gpus)
 
 
 def _host_use(plan: SimulationPlan, run: SimulatedRun, record: dict[str, str]) -> tuple[int, int]:
@@ -253,7 +268,7 @@ def _host_use(plan: SimulationPlan, run: SimulatedRun, record: dict[str, str]) -
     if run.request.of_group is not None:  # as much as its other runs, but for some percent
         usual = np.random.default_rng([plan.seed, 13, run.request.of_group]).uniform(0.02, 0.6, 2)
         busy, held = usual * (0.9 + 0.2 * np.array([busy, held]))
-    cpu_s = max(1, run.request.gpus) * _CPUS_PER_GPU * (run.end_s - run.start_s)
+    cpu_s = _host_share(run.request) * _CPUS_PER_GPU * (run.end_s - run.start_s)
     return int(busy * cpu_s), int(held * _GIB_PER_GPU * 2**20)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from tachograph.annexes.lab.simulate import accounting
+from tachograph.annexes.lab.simulate.habits import HABITS_FILE, habit_requests, write_habits
 from tachograph.annexes.lab.simulate.hosts import write_hosts
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.samples import Occupancy
@@ -99,7 +100,8 @@ def _simulate(
 ) -> SimulatedCluster:
     for part in ("telemetry", "accounting", "allocations", "truth"):
         (root / part).mkdir(parents=True, exist_ok=True)
-    runs = place_runs(plan, sample_requests(plan))
+    requests = habit_requests(plan) if plan.recorded_days else sample_requests(plan)
+    runs = place_runs(plan, requests)
     held = Occupancy.of(runs)
     files, rows, sums, log = write_telemetry(plan, root / "telemetry", held, progress, take=take)
     hosts: list[Path] = []
@@ -125,4 +127,7 @@ def _simulate(
         frame.write_parquet(root / "truth" / f"{name}.parquet")
     if plan.judged_jobs:
         classes_frame(plan, runs).write_parquet(root / "truth" / CLASSES_FILE)
+    if plan.recorded_days:
+        accounting.write_partitions(plan, root / "partitions.txt")
+        write_habits(root / "truth" / HABITS_FILE, requests)
     return cluster

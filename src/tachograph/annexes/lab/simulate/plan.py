@@ -105,8 +105,9 @@ class SimulationPlan:
     written into one file. `as_printed`: values in the digits that dcgm-exporter prints.
     `as_in_study`: a population with the shapes of the published study. `job_groups`: jobs repeat
     those of so many groups, by load; 0: each job is another. `judged_jobs`: so many jobs to measure
-    judgement with (`judging`), at any load; 0: jobs by load. `hosts`: what the hosts count is
-    written, too, once a minute.
+    judgement with (`judging`), at any load; 0: jobs by load. `recorded_days`: jobs are those of
+    `habits`, on these days only, and other days have no samples; (): all days, other jobs. `hosts`:
+    what the hosts count is written, too, once a minute.
     """
 
     seed: int = 1
@@ -128,6 +129,7 @@ class SimulationPlan:
     as_in_study: bool = False
     judged_jobs: int = 0
     job_groups: int = 0
+    recorded_days: tuple[int, ...] = ()
     hosts: bool = False
 
     def __post_init__(self) -> None:
@@ -158,6 +160,23 @@ class SimulationPlan:
             load=0.7,
             each_kind=5,
             median_hours=2.0,
+        )
+
+    @classmethod
+    def history(cls, *, seed: int = 7) -> SimulationPlan:
+        """The month before the demo's end: six users repeat their jobs on six days."""
+        return cls(
+            seed=seed,
+            start=datetime(2025, 2, 3, tzinfo=UTC),
+            days=30,
+            groups=(NodeGroup(4, 8, "H100 SXM 80GB"),),
+            interval_s=300,
+            shared=0.5,
+            unmapped=0.0,
+            counters=LEAN_COUNTERS,
+            defects=False,
+            # An analysis costs as much as there are days with samples, and the demo is to be quick.
+            recorded_days=(0, 7, 14, 21, 28, 29),
         )
 
     @classmethod

@@ -102,7 +102,7 @@ def write_telemetry(
             )
             for node in part
         ]
-        for day in range(plan.days):
+        for day in plan.recorded_days or range(plan.days):
             date = f"{plan.start + timedelta(days=day):%Y-%m-%d}"
             file = folder / (
                 f"{date}-group{number:03d}.parquet" if len(divided) > 1 else f"{date}.parquet"

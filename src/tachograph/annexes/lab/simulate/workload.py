@@ -158,6 +158,7 @@ class SimulatedRequest:
     cancelled_waiting: bool = False
     course: behaviours.JobCourse | None = None  # None: the job kind decides
     of_group: int | None = None  # the job group that it repeats
+    host_gpus: int | None = None  # GPUs whose share of CPUs and memory it requests; None: its own
 
     @property
     def account(self) -> str:
