@@ -32,9 +32,7 @@ class JobJudge:
         options = self.configuration
         deciding = [
             options.thresholds,
-            options.bound,
             options.classes,
-            options.scores,
             options.workload,
             options.waste.idle_minutes,
             options.site.cluster,

@@ -105,9 +105,9 @@ class _Judge:
     def judged(self, tables: JobTables) -> JudgedRows:
         """Return judged rows, with one finding per job and decider."""
         options = self.configuration
-        scored = scores.judge_scores(tables.jobs, tables.gpus, options.scores)
+        scored = scores.judge_scores(tables.jobs, tables.gpus)
         classified = judge_workload(scored.jobs, scored.gpus)
-        jobs, gpus = with_limiter(classified.jobs, options.bound), classified.gpus
+        jobs, gpus = with_limiter(classified.jobs), classified.gpus
         decided = [
             judge_summaries(self._with_nodes(jobs), gpus, tables.timelines, options.thresholds),
             judge_rules(jobs, gpus, tables.node_minutes, self.ruleset),
@@ -120,8 +120,8 @@ class _Judge:
     def judged_again(self, whole: Completed, questions: Questions) -> pl.DataFrame:
         """Return the verdicts on completed jobs, at least those in question, and limiters."""
         tables, options = whole.tables, self.configuration
-        scored = scores.judge_scores(tables.jobs, tables.gpus, options.scores)
-        jobs, gpus = with_limiter(scored.jobs, options.bound), scored.gpus
+        scored = scores.judge_scores(tables.jobs, tables.gpus)
+        jobs, gpus = with_limiter(scored.jobs), scored.gpus
         decided = [
             judge_summaries(
                 self._with_nodes(jobs),
