@@ -18,7 +18,6 @@ import polars as pl
 
 from tachograph.annexes.act.alerts import alert_state
 from tachograph.catalog.chunks import Chunk, ChunkPart
-from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
@@ -68,7 +67,7 @@ def main() -> int:
         taken, used = [], []
         for _ in range(arguments.looks):
             begin, cpu = time.perf_counter(), time.process_time()
-            state = alert_state(lake, Configuration(), now=NOW)
+            state = alert_state(lake, now=NOW)
             taken.append(time.perf_counter() - begin)
             used.append(time.process_time() - cpu)
         found = [alert.code for alert in state.firing]

@@ -115,7 +115,7 @@ def test_a_cluster_is_named_as_in_the_accounting(tmp_path: Path) -> None:
         now=NOW,
     )
     summarized(lake, now=NOW)
-    [alert] = alert_state(lake, Configuration(), now=NOW).firing
+    [alert] = alert_state(lake, now=NOW).firing
     assert alert.labels["cluster"] == "north"
     assert (alert.target, alert.path) == ("a of north GPU 0", "/node/a?cluster=north")
 
@@ -194,18 +194,16 @@ def test_of_a_lake(tmp_path: Path) -> None:
         "allocations": allocations,
     }
     fill(lake, tables, now=NOW)
-    state = alert_state(lake, Configuration(), now=NOW)
+    state = alert_state(lake, now=NOW)
     assert {alert.code for alert in state.firing} == {"failing_gpu", "node_without_samples"}
     summarized(lake, now=NOW)
-    state = alert_state(lake, Configuration(), now=NOW)
+    state = alert_state(lake, now=NOW)
     assert [(alert.code, alert.labels.get("job") or alert.target) for alert in state.firing] == [
         ("failing_gpu", "a GPU 3"),
         ("node_without_samples", "b"),
         ("hung_job", "7"),
     ]
-    assert (
-        alert_state(Lake.create(str(tmp_path / "empty")), Configuration(), now=NOW) == AlertState()
-    )
+    assert alert_state(Lake.create(str(tmp_path / "empty")), now=NOW) == AlertState()
 
 
 # ---------------------------------------------------------------------------------------------------------- the formats
@@ -278,7 +276,7 @@ class Round:
         )
         monkeypatch.setattr("tachograph.annexes.act.alerts.alert_state", self._look)
 
-    def _look(self, lake: Lake, configuration: Configuration, *, now: datetime) -> AlertState:
+    def _look(self, lake: Lake, *, now: datetime) -> AlertState:
         if self.state is None:
             raise LakeError("cannot be read")
         return self.state

@@ -19,7 +19,7 @@ from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.finding import EVIDENCE, Finding, read_findings
-from tachograph.judge.judge import judge_jobs, rules_in_use
+from tachograph.judge.job_judge import JobJudge
 from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import timelines_of
 
@@ -213,7 +213,7 @@ def judged(jobs: Sequence[PlantedJob]) -> list[dict[str, Finding]]:
         timelines_of(pl.concat(minute_rows), idle_util=configuration.thresholds.idle_util),
         JOB_NODE_MINUTES.empty(),
     )
-    judged_jobs = judge_jobs(tables, configuration, rules_in_use(configuration))
+    judged_jobs = JobJudge(configuration)(tables)
     found: list[dict[str, Finding]] = [{} for _ in jobs]
     for row in judged_jobs.findings.partition_by("job_key"):
         found[int(str(row["job_id"][0]))] = {

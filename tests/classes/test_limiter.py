@@ -8,13 +8,11 @@ import polars as pl
 import pytest
 
 from jobframes import frame, summary
-from tachograph.catalog.config import BoundOptions
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import JOB_SUMMARIES, PIPES
 from tachograph.judge.limiter import shares_of_job, with_limiter
 from tachograph.report.job_sentences import limiter_sentence
 
-OPTIONS = BoundOptions()
 ALL_PIPES = {f"{counter}_mean": 0.0 for counter in PIPES.values()}
 COPY = {"dram_active_mean": 0.6, "dram_at_work": 0.85, "dram_work_fraction": 0.7}
 PRODUCTS = {
@@ -33,7 +31,7 @@ def planted(**columns: Any) -> dict[str, Any]:
 
 def limiter_of(**columns: Any) -> str | None:
     jobs = frame(JOB_SUMMARIES, [planted(**columns)])
-    limiter: str | None = with_limiter(jobs, OPTIONS).item(0, "limiter")
+    limiter: str | None = with_limiter(jobs).item(0, "limiter")
     return limiter
 
 
@@ -69,7 +67,7 @@ def test_no_share_of_what_is_achievable_is_above_all_of_it(
     model: str, peak: float, level: float
 ) -> None:
     row = planted(gpu_model=model, limiter="memory", **(COPY | {"dram_at_work": level}))
-    shares = shares_of_job(row, OPTIONS)
+    shares = shares_of_job(row)
     assert shares["memory"] == pytest.approx(min(1.0, level / peak))
     assert f", {min(1.0, level / peak):.0%}".replace("%", " %") in str(
         limiter_sentence(row, shares)
@@ -104,13 +102,13 @@ def test_measured_peaks_are_below_the_theoretical_ones() -> None:
 )
 def test_without_a_limiter_the_speed_is_unknown(columns: dict[str, Any], expected: str) -> None:
     row = planted(limiter="neither", dram_active_mean=0.05, **columns)
-    sentence = str(limiter_sentence(row, shares_of_job(row, OPTIONS)))
+    sentence = str(limiter_sentence(row, shares_of_job(row)))
     assert f"What set the speed is unknown: {expected}" in sentence
 
 
 def test_rows_are_judged_alone() -> None:
     kinds: tuple[dict[str, Any], ...] = (COPY, PRODUCTS, {})
     rows = [planted(job_key=str(index), **columns) for index, columns in enumerate(kinds)]
-    together = with_limiter(frame(JOB_SUMMARIES, rows), OPTIONS)
-    alone = [with_limiter(frame(JOB_SUMMARIES, [row]), OPTIONS) for row in rows]
+    together = with_limiter(frame(JOB_SUMMARIES, rows))
+    alone = [with_limiter(frame(JOB_SUMMARIES, [row])) for row in rows]
     assert together.equals(pl.concat(alone))

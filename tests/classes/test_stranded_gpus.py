@@ -15,7 +15,8 @@ from tachograph.catalog.config import Thresholds
 from tachograph.judge.check import CheckedJob, JobRows
 from tachograph.judge.checks.stranded_gpus import CHECK, decide
 from tachograph.judge.judge import judge_summaries
-from tachograph.judge.partitions import nodes_of_partitions, with_nodes
+from tachograph.judge.partitions import with_nodes
+from tachograph.sources.slurm.partitions import read_partitions
 
 NODE = {"node_gpus": 8.0, "node_cpus": 64.0, "node_memory_mib": 800_000.0}
 NO_ROWS = JobRows(pl.DataFrame(schema={"job_key": pl.String})).of("")
@@ -76,11 +77,11 @@ def test_verdict_is_unknown_where_nodes_are_not_recorded(tmp_path: Path) -> None
         ],
         infer_schema_length=None,
     )
-    recorded_nodes = nodes_of_partitions(str(file))
-    known = with_nodes(jobs, recorded_nodes)
+    partitions = read_partitions(str(file))
+    known = with_nodes(jobs, partitions)
     elsewhere = jobs.with_columns(cluster=pl.lit("other"))
     for cluster, recorded in (("", 1), ("other", 1), ("this", 0)):
-        of_nodes = with_nodes(elsewhere, recorded_nodes, cluster=cluster)
+        of_nodes = with_nodes(elsewhere, partitions, cluster=cluster)
         assert of_nodes["node_cpus"].count() == recorded
     empty = pl.DataFrame(schema={"job_key": pl.String})
     gpus = empty.with_columns(

@@ -108,7 +108,7 @@ def test_a_key_decides_the_values_that_follow_from_it(tmp_path: Path) -> None:
     )
     assert (serve.admin_users, serve.admin_groups) == (("ann",), ("hpc",))
     assert (serve.support_users, serve.support_groups) == (("bob",), ("desk",))
-    assert (found.waste.price_per_gpu_hour, found.waste.prices) == (2.5, {"L4": 1.0})
+    assert found.waste.prices == {"*": 2.5, "L4": 1.0}
     assert found.workers.memory == "28GB"
     of_samples = dict.fromkeys(("gpu_samples", "node_samples", "gpu_scores"), 90)
     assert found.retention.days == of_samples | dict.fromkeys(

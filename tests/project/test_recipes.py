@@ -301,10 +301,9 @@ def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
         "import polars as pl\n"
         "from jobframes import frame, gpus, summary\n"
         "from tachograph.judge.scores import judge_scores\n"
-        "from tachograph.catalog.config import ScoreOptions\n"
         "from tachograph.catalog.tables import JOB_SUMMARIES\n"
         "of = gpus({'sm_active_mean': 0.2}, {'sm_active_mean': 0.4, 'dram_active_mean': 0.1}, {})\n"
-        "scored = judge_scores(frame(JOB_SUMMARIES, [summary()]), of, ScoreOptions())\n"
+        "scored = judge_scores(frame(JOB_SUMMARIES, [summary()]), of)\n"
         "print(scored.gpus['score_sm'].round(3).to_list(), "
         "scored.jobs['score_sm'].round(3).to_list())"
     )

@@ -206,11 +206,6 @@ def test_a_selector_leaves_out_the_others(servers: Servers, tmp_path: Path) -> N
             "invalid selector 'up'",
         ),
         (
-            ["--url", "http://x", "--from", "1h", "--header", "X"],
-            UsageError,
-            "--header 'X' has no value",
-        ),
-        (
             ["--name", "other", "--from", "1h"],
             UsageError,
             "no [[sources]] entry of prometheus is called 'other'",

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from madelake import fill, held, job, utc
-from tachograph.catalog.config import BoundOptions, Configuration
+from tachograph.catalog.config import Configuration
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.limiter import shares_of_job
 from tachograph.judge.workload.arrays import COUNTERS, classify_rows
@@ -68,7 +68,7 @@ def test_the_limiter_is_what_the_workload_was_made_of(
 ) -> None:
     limiter, share = EXPECTED[name]
     assert jobs[name]["limiter"] == limiter
-    shares = shares_of_job(jobs[name], BoundOptions())
+    shares = shares_of_job(jobs[name])
     assert shares.get(limiter) == (share if share is None else pytest.approx(share, abs=0.005))
     sentence = limiter_sentence(jobs[name], shares)
     assert "achievable" in str(sentence) or limiter == "neither"
@@ -97,7 +97,7 @@ def test_kernels_of_one_element_leave_open_what_set_the_speed(
     jobs: dict[str, dict[str, Any]],
 ) -> None:
     row = jobs["tiny-kernels"]
-    assert limiter_sentence(row, shares_of_job(row, BoundOptions())) == (
+    assert limiter_sentence(row, shares_of_job(row)) == (
         "Neither arithmetic nor memory was near its peak for most of the time. At work, the FP32 "
         "units were active <0.01 % of the time, memory moved data 0.1 % of the time (at work in "
         "1.6 % of the run). The SMs were active 0.027 % of the time. What set the speed is "

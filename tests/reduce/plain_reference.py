@@ -300,35 +300,16 @@ def labels(
                     found["bins"][pipe, bisect_right(EDGES, value / memory * ridges[pipe])] += 1
             if memory is None or None in values.values():
                 continue
-            weight = stands_for(row, unit, telemetry) if analysis.time_weighted_bound else 1.0
-            found["known"].append(weight)
+            found["known"].append(1.0)
             if not any(values.values()):
-                found["idle"].append(weight)
+                found["idle"].append(1.0)
                 continue
             for pipe, value in values.items():
                 if value > 0 and value >= memory:
-                    found[f"compute_{pipe}"].append(weight)
+                    found[f"compute_{pipe}"].append(1.0)
                 elif memory > value:
-                    found[f"memory_{pipe}"].append(weight)
+                    found[f"memory_{pipe}"].append(1.0)
     return found
-
-
-def stands_for(row: Sample, unit: Unit, telemetry: Telemetry) -> float:
-    """Seconds until the next sample of the GPU on that day; a silence, and the last one, count
-    as one interval.
-    """
-    day = row["t"].date()
-    interval = telemetry.interval[unit, day]
-    interval = 1.0 if math.isnan(interval) else interval
-    later = [
-        other["t"]
-        for other in telemetry.rows[unit]
-        if other["t"] > row["t"] and other["t"].date() == day
-    ]
-    if not later:
-        return interval
-    distance = (later[0] - row["t"]).total_seconds()
-    return interval if distance > 3 * interval else float(distance)
 
 
 def spatial_imbalance(

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from in_memory import outcome
 from madelake import configured, held, job, utc
 from tachograph.catalog.config import AnalysisOptions
@@ -86,45 +84,6 @@ def test_imbalance_of_other_counters() -> None:
 def test_imbalance_of_utilisation_is_always_there() -> None:
     row = two_gpus([(1.0, 0.0), (0.5, 0.0)], imbalance_counters=("sm_active",))
     assert (row["spatial_imbalance"], row["temporal_imbalance"]) == (0.5, 0.25)
-
-
-def labelled(**option: Any) -> dict[str, Any]:
-    """Samples at 0 (compute), 10 (memory), 20 (memory), 50 s (compute), 60 s; the 30 s before 50
-    s are no gap.
-    """
-    values = {
-        0: (0.5, 0.25),
-        10: (0.25, 0.5),
-        20: (0.25, 0.5),
-        50: (0.5, 0.25),
-        60: (0.5, 0.25),
-        70: (0.0, 0.25),
-    }
-    samples = [
-        {
-            "t": START + timedelta(seconds=second),
-            "node": "n1",
-            "gpu": 0,
-            "fp64_active": fp64,
-            "dram_active": dram,
-        }
-        for second, (fp64, dram) in values.items()
-    ]
-    jobs = [job("1", START, START + timedelta(seconds=80), gpus=1)]
-    configuration = configured(analysis=AnalysisOptions(**option))
-    return outcome(samples, jobs, held("1", "n1", [0]), configuration=configuration).jobs["1"]
-
-
-def test_bound_weighted_by_samples_and_by_time() -> None:
-    """By samples 3 to 2 for compute; by time 10 + 10 + 10 s against 10 + 30 s."""
-    plain, weighted = labelled(), labelled(time_weighted_bound=True)
-    assert (plain["bound"], plain["compute_fraction"]) == ("compute", 3 / 5)
-    assert plain["idle_fraction"] == 1 / 6
-    assert (weighted["bound"], weighted["memory_fraction"]) == (
-        "memory",
-        pytest.approx(40 / 70, rel=1e-6),
-    )
-    assert weighted["idle_fraction"] == pytest.approx(10 / 80, rel=1e-6)
 
 
 def volume(silence_s: float, **option: Any) -> float | None:

@@ -156,8 +156,7 @@ def at_work(gpus: Iterable[Sequence[Sampled]], name: str) -> float:
     return math.fsum(shares) / math.fsum(weights)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_labels_and_histograms_count_by_time(*, weighted: bool) -> None:
+def test_labels_and_histograms_count_by_time() -> None:
     """Two GPUs at work all the time, one bound by arithmetic and one by memory."""
     compute = {"gpu_util": 1.0, "fp64_active": 0.8, "dram_active": 0.1}
     memory = {"gpu_util": 1.0, "fp64_active": 0.1, "dram_active": 0.8}
@@ -165,7 +164,7 @@ def test_labels_and_histograms_count_by_time(*, weighted: bool) -> None:
         sampled(0, [(0, HOURS_S, 10)], lambda _: compute),
         sampled(1, [(0, HOURS_S, 60)], lambda _: memory),
     ]
-    row = job_of(gpus, HOURS_S, AnalysisOptions(time_weighted_bound=weighted))
+    row = job_of(gpus, HOURS_S, AnalysisOptions())
     assert row["compute_fraction"] == pytest.approx(0.5, abs=1e-3)
     counted = [number for number in row["intensity_histogram"] if number]
     assert counted == [pytest.approx(len(gpus[0] + gpus[1]) / 2, rel=1e-3)] * 2

@@ -35,9 +35,7 @@ VARIANTS = {
         zero_temporal_imbalance=True,
         imbalance_counters=("gpu_util",),
     ),
-    "weighted by time": AnalysisOptions(
-        window_s=1800, time_weighted_bound=True, max_gap_intervals=6.0
-    ),
+    "long gaps": AnalysisOptions(window_s=1800, max_gap_intervals=6.0),
 }
 # what other tests are about, or what is the same by construction
 ELSEWHERE = {
@@ -93,7 +91,7 @@ def compare_jobs(
         - {"job_key", "job_id", "cluster", "node", "gpu", "mig", "gpu_model", "hbm_mib", "seq"}
         - JUDGED
     )
-    relative = 1e-6 if analysis.time_weighted_bound else 1e-9  # weights are single precision
+    relative = 1e-9
     count = 0
     for run in cluster.runs:
         wanted, gpus = job_reference(run, telemetry, cluster.capacities, cluster.ridges, analysis)

@@ -15,13 +15,12 @@ import pytest
 
 from tachograph.api.job_report import read_job
 from tachograph.catalog import config
-from tachograph.catalog.config import BoundOptions
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import PIPES, WASTE_ENERGY
 from tachograph.catalog.units import text
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS
-from tachograph.judge.limiter import MOST, WITHOUT_WORK
+from tachograph.judge.limiter import MOST, NEAR_PEAK, PRACTICAL_DRAM, PRACTICAL_PIPE, WITHOUT_WORK
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job import JobReport
@@ -29,7 +28,6 @@ from tachograph.report.job_message import job_mail, job_ticket
 from tachograph.report.job_page import job_html
 from tachograph.report.job_text import MOST_LINES, job_text
 
-BOUND = BoundOptions()
 FAMILY = {code: check.family for check in CHECKS for code in check.codes}
 OF_A_GROUP = 3  # jobs that are read of each limiter, attribution, state, and of those with gaps
 LARGEST = 1e4  # of a quotient that says something
@@ -61,22 +59,22 @@ def test_the_limiter_came_near_its_peak(reports: list[JobReport]) -> None:
         limiter = row["limiter"]
         seen.add(limiter)
         device = DEVICES_BY_NAME.get(row["gpu_model"] or "")
-        pipe = getattr(device, "practical_pipe_active", None) or BOUND.practical_pipe
-        dram = getattr(device, "practical_dram_active", None) or BOUND.practical_dram
+        pipe = getattr(device, "practical_pipe_active", None) or PRACTICAL_PIPE
+        dram = getattr(device, "practical_dram_active", None) or PRACTICAL_DRAM
         near = {}
         if (row["work_fraction"] or 0.0) >= MOST:
             near["compute"] = row["main_pipe_at_work"] / pipe
         if (row["dram_work_fraction"] or 0.0) >= MOST:
             near["memory"] = row["dram_at_work"] / dram
         if limiter in near:
-            assert near[limiter] >= BOUND.near_peak
+            assert near[limiter] >= NEAR_PEAK
             assert near[limiter] == max(near.values())
             assert str(report.limiter).startswith(limiter.capitalize())
         if limiter == "neither":
             assert all(
                 row[f"{counter}_mean"] is not None for counter in (*PIPES.values(), "dram_active")
             )
-            assert max(near.values(), default=0.0) < BOUND.near_peak
+            assert max(near.values(), default=0.0) < NEAR_PEAK
         codes = {finding.code for finding in report.findings}
         assert (
             "memory_bound" in {one.code for one in report.verdicts if one.verdict == "yes"}

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobframes import frame, gpus, summary
-from tachograph.catalog.config import ScoreOptions
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES, SCORES
 from tachograph.judge.finding import EVIDENCE
 from tachograph.judge.scores import judge_scores
@@ -36,7 +35,7 @@ def judged(
 ) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, dict[str, Any]]]:
     """The job's row, its GPUs' rows, its findings by code."""
     jobs = frame(JOB_SUMMARIES, [summary(gpus=max(1, len(rows)), **job)])
-    scored = judge_scores(jobs, gpus(*rows), ScoreOptions(high=high))
+    scored = judge_scores(jobs, gpus(*rows))
     assert scored.jobs.columns == jobs.columns
     assert scored.gpus.columns == gpus(*rows).columns
     assert dict(scored.findings.schema) == {
@@ -177,7 +176,7 @@ def test_many_jobs_at_once_are_each_their_own() -> None:
     units = [
         {"job_key": f"c:{n}:1", "job_id": str(n), "sm_occupancy_mean": n / 50} for n in range(49)
     ]
-    scored = judge_scores(frame(JOB_SUMMARIES, rows), gpus(*units[::-1]), ScoreOptions())
+    scored = judge_scores(frame(JOB_SUMMARIES, rows), gpus(*units[::-1]))
     assert scored.jobs["score_gpu"].to_list() == [
         pytest.approx(100 * (1 - n / 50)) for n in range(49)
     ] + [None]

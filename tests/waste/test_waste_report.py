@@ -67,7 +67,7 @@ def test_the_heading_has_the_four_classes_of_hours() -> None:
         "2026-04-23 to 2026-04-23: 1 job held 16.0 GPU-hours: 3.0 h in use, 1.0 h in use but work "
         "not known, 10.5 h (66 %) without work, 1.5 h not measured. 4.8 h are recoverable."
     )
-    priced = waste_headline(report(spent(), settings=WasteOptions(price_per_gpu_hour=2.0)))
+    priced = waste_headline(report(spent(), settings=WasteOptions(prices={"*": 2.0})))
     assert "10.5 h (66 %, 21.00 EUR) without work" in priced
     assert priced.endswith(" 4.8 h (9.50 EUR) are recoverable.")
 
@@ -143,9 +143,7 @@ def test_without_jobs() -> None:
 
 def test_all_formats_show_the_same() -> None:
     jobs = [spent(1, user="<b>ada"), spent(2, user="bob", gpu_hours_idle=0.0), spent(3, user=None)]
-    found = report(
-        *jobs, by="user", jobs_of="never_used", settings=WasteOptions(price_per_gpu_hour=1.5)
-    )
+    found = report(*jobs, by="user", jobs_of="never_used", settings=WasteOptions(prices={"*": 1.5}))
     text, page, data = to_text(waste_lines(found)), waste_html(found), waste_json(found)
     for shown in ("6.0 h", "27.5 h", "not known", "9.00 EUR", "never used"):
         assert shown in text, shown
@@ -185,7 +183,7 @@ def test_tables_fit_a_terminal_of_80_columns(price: float) -> None:
         spent(1234567 + n, user=f"user{n:03}", gpu_hours_idle=123.4, gpu_hours=2345.6)
         for n in range(30)
     ]
-    settings = WasteOptions(price_per_gpu_hour=price)
+    settings = WasteOptions(prices={"*": price})
     found = report(*jobs, by="user", jobs_of="idle", top=20, settings=settings)
     narrow, wide = (to_text(waste_lines(found, width=width)).splitlines() for width in (80, 140))
     assert max(map(len, narrow)) <= (100 if price else 80)

@@ -12,7 +12,7 @@ from watching import FakeSource, node_of, snapshot_of
 from tachograph.annexes.watch.live.allocations import SlurmAllocations
 from tachograph.annexes.watch.live.discovery import SourceOpeners, SourceRequest, choose_source
 from tachograph.annexes.watch.live.snapshot import GpuAllocation
-from tachograph.catalog.config import Configuration, WatchOptions
+from tachograph.catalog.config import Configuration
 from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.catalog.errors import (
     ConfigError,
@@ -261,9 +261,6 @@ def test_a_source_that_was_asked_for_is_the_only_one_tried() -> None:
         {"nvml": EVERY, "dmon": EVERY, "dcgm-exporter": refused()}, {"dcgm-exporter": EVERY}
     )
     assert opened.choose(SourceRequest(source="dmon")).startswith("dmon,")
-    assert opened.choose(configuration=Configuration(watch=WatchOptions(source="dmon"))).startswith(
-        "dmon,"
-    )
     assert opened.choose(SourceRequest(urls=("http://n1:9400/metrics",))).startswith(
         "dcgm-exporter, 8 GPUs"
     )
@@ -293,8 +290,6 @@ def test_what_does_not_fit_is_refused() -> None:
     opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
     with pytest.raises(UsageError, match="--source: unknown source 'smi'"):
         opened.choose(SourceRequest(source="smi"))
-    with pytest.raises(ConfigError, match=r"watch\.source: unknown source 'smi'"):
-        opened.choose(configuration=Configuration(watch=WatchOptions(source="smi")))
     with pytest.raises(UsageError, match="--url does not apply to nvml"):
         opened.choose(SourceRequest(source="nvml", urls=("http://x",)))
     with pytest.raises(UsageError, match="invalid GPU"):

@@ -24,7 +24,7 @@ from tachograph.annexes.watch.served_fleet import (
     visible_allocations,
 )
 from tachograph.api.viewer import NOBODY, Role, Viewer
-from tachograph.catalog.config import Configuration, WatchOptions
+from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError
 from tachograph.judge.workload.settings import WorkloadSettings
 
@@ -209,19 +209,9 @@ def _simulated(gpus: int) -> SelectedSource:
     return SelectedSource(SimulatedSource(gpus), None)
 
 
-@pytest.mark.parametrize(
-    ("named", "wanted", "gpus"),
-    [
-        ("", None, 4),
-        ("prometheus", None, 4),
-        ("nvml", None, 8),
-        ("", SourceRequest(simulate=8), 8),
-    ],
-)
-def test_what_a_collector_has_is_not_polled_again(
-    named: str, wanted: SourceRequest | None, gpus: int
-) -> None:
-    configuration = Configuration(watch=WatchOptions(source=named))
+@pytest.mark.parametrize(("wanted", "gpus"), [(None, 4), (SourceRequest(simulate=8), 8)])
+def test_what_a_collector_has_is_not_polled_again(wanted: SourceRequest | None, gpus: int) -> None:
+    configuration = Configuration()
     requests: list[SourceRequest] = []
 
     def opened(request: SourceRequest) -> SelectedSource:

@@ -73,7 +73,6 @@ def read_job(
             ),
             other_runs=chosen.other_runs,
             evidence=read_evidence(lake, chosen.row),
-            bound=configuration.bound,
             kernels=_kernels(lake, chosen.row, configuration),
             runs_s=needs.runs_s,
             unusual=unlike_usual(same, chosen.row["job_key"]),

@@ -49,7 +49,7 @@ def read_partition_facts(lake: Lake, configuration: Configuration) -> SitePartit
     Errors: InputError for a file of partitions that cannot be read.
     """
     slurm = configuration.slurm
-    recorded = read_partitions(slurm.partitions_file) if slurm.partitions_file else {}
+    recorded = read_partitions(slurm.partitions_file)
     use = {}
     if recorded or slurm.shared:
         use = uses_of(read_summaries(lake.of_all_jobs, REQUEST_COLUMNS))

@@ -97,7 +97,6 @@ class AnalysisOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count_zero_windows: Fixed[bool] = False  # notebooks: True, an all-zero window counts as 0
     # Notebooks: True, an idle GPU has temporal imbalance 0.
     zero_temporal_imbalance: Fixed[bool] = False
-    time_weighted_bound: Fixed[bool] = False  # labels weighted by time instead of by sample
     pipe_threshold: Fixed[float] = 0.005
     pipe_percentile: Fixed[bool] = True  # notebooks: False, the fixed threshold alone
     # A longer silence is a gap: rates and power are not integrated over it.
@@ -117,22 +116,6 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_minutes: float = 10.0
 
 
-class BoundOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds of a job's speed: near its practical peak, as a fraction of the device's.
-
-    `practical_pipe` and `practical_dram` are of models without measured ones in the catalogue.
-
-    Sources: `practical_dram` DCGM User Guide, profiling metrics ("a peak of ~0.8 is the maximum
-    achievable"); `practical_link` bus bandwidth of nccl-tests over the link's; `practical_pipe` and
-    `near_peak` our choice.
-    """
-
-    near_peak: float = 0.6  # of the practical peak, from which it limits
-    practical_pipe: float = 0.9
-    practical_dram: float = 0.8
-    practical_link: float = 0.8
-
-
 class ClassOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of job classes; {characteristic: value} replaces the built-in values.
 
@@ -145,12 +128,6 @@ class ClassOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: dict[str, float] = {}  # idle: below it
     busy: dict[str, float] = {}  # idle_nodes, idle_gpus: the busiest is above it
     characteristics: dict[str, tuple[str, ...]] = {}  # {class: those that vote}
-
-
-class ScoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """GPU scores: 0 no problem, 100 worst."""
-
-    high: float = 70.0  # a score from here on is a finding
 
 
 class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -177,7 +154,6 @@ class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Price of GPU time (0: none, no costs are shown), and assumptions about lost time."""
 
     currency: str = "EUR"
-    price_per_gpu_hour: Fixed[float] = 0.0  # waste.prices["*"]
     # {GPU model or partition: price of a GPU-hour}; "*": of all others.
     prices: dict[str, float] = {}
     price_per_kwh: float = 0.0
@@ -204,16 +180,10 @@ class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class AdviceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Basis of advice for the next job: number of past jobs, margins on their use."""
+    """Basis of advice for the next job: which past jobs count."""
 
-    runs: Fixed[int] = 50  # the latest of a group count
     least_runs: Fixed[int] = 3  # with fewer there is no advice
     days: int = 180  # jobs that ended longer ago do not count
-    time_margin: Fixed[float] = 0.25
-    memory_margin: Fixed[float] = 0.5  # of host memory: peaks are polled
-    gpu_memory_margin: Fixed[float] = 0.15
-    # That the next run stays within the advised limit, by the spread of those before.
-    certainty: Fixed[float] = 0.998
     # {memory of a GPU in GB: option that requests it, such as --constraint}.
     memory_options: dict[str, str] = {}
 
@@ -289,7 +259,6 @@ class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     interval_s: Fixed[float] = 1.0  # between two looks
     history_s: Fixed[float] = 600.0  # so long the past of every counter is kept for histories
-    source: Fixed[str] = ""  # dcgm-exporter, dmon, prometheus, nvml; empty: the first that answers
     # Of this node, where no [[sources]] names exporters.
     exporter: str = "http://localhost:9400/metrics"
 
@@ -411,9 +380,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filters: StudyFilters = StudyFilters()
     analysis: AnalysisOptions = AnalysisOptions()
     thresholds: Thresholds = Thresholds()
-    bound: Fixed[BoundOptions] = BoundOptions()
     classes: ClassOptions = ClassOptions()
-    scores: Fixed[ScoreOptions] = ScoreOptions()
     workload: WorkloadOptions = WorkloadOptions()
     rules: RuleOptions = RuleOptions()
     waste: WasteOptions = WasteOptions()
@@ -508,15 +475,9 @@ def _expanded(configuration: Configuration) -> Configuration:
         support_users=tuple(name for name in serve.support if not name.startswith("@")),
         support_groups=tuple(name[1:] for name in serve.support if name.startswith("@")),
     )
-    prices = dict(configuration.waste.prices)
-    waste = msgspec.structs.replace(
-        configuration.waste, price_per_gpu_hour=prices.pop("*", 0.0), prices=prices
-    )
     # measured: about 3 GB for each core, and 2 GB; the rest is a reserve
     workers = msgspec.structs.replace(workers, memory=f"{3 * workers.cores + 4}GB")
-    return msgspec.structs.replace(
-        configuration, analysis=analysis, serve=serve, waste=waste, workers=workers
-    )
+    return msgspec.structs.replace(configuration, analysis=analysis, serve=serve, workers=workers)
 
 
 def lake_location(

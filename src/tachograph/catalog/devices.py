@@ -235,7 +235,7 @@ _LINKS: Mapping[str, tuple[float | None, float | None]] = MappingProxyType(
     }
 )
 
-# measured peaks; of other models the general ones of BoundOptions count
+# measured peaks; of other models the general ones of judge.limiter count
 _PRACTICAL: Mapping[str, tuple[float, float, float]] = MappingProxyType(
     {"H100 SXM 80GB": (0.90, 2842e9, 0.95)}  # DRAM activity, B/s of a copy, pipe activity
 )

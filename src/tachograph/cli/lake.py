@@ -138,7 +138,7 @@ def _describe(arguments: Arguments) -> int:
     if clusters.height:
         _print_clusters(clusters, arguments)
     if nodes is not None and nodes.height:
-        _print_nodes(nodes, zone, arguments)
+        _print_nodes(nodes, arguments)
     _print_rejects(rejects, arguments)
     return 0
 
@@ -200,7 +200,7 @@ def _one(value: float | None) -> str | None:
     return None if value is None else f"{value:.1f}"
 
 
-def _print_nodes(nodes: pl.DataFrame, zone: str, arguments: Arguments) -> None:
+def _print_nodes(nodes: pl.DataFrame, arguments: Arguments) -> None:
     from tachograph.catalog.units import text
 
     worst = nodes.sort("silence_s", "node", "cluster", descending=[True, False, False])

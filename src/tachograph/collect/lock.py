@@ -73,7 +73,12 @@ class CollectLock:
         with ExitStack() as ending:
             ending.callback(os.close, descriptor)
             ending.callback(self._file.give_back)
-            yield self._take(descriptor, _this_process(now), pause, wait)
+            yield self._take(
+                descriptor,
+                LockHolder(os.getpid(), socket.gethostname(), now, _world(), uuid.uuid4().hex),
+                pause,
+                wait,
+            )
 
     def beat(self) -> None:
         """Renew the lock. Errors: LakeError if another process has it."""
@@ -124,7 +129,7 @@ class CollectLock:
                 return self._file.holder()
             return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=LockHolder)
         except msgspec.DecodeError:  # taken a moment ago, or the disk was full
-            return LockHolder(0, "", datetime.fromtimestamp(self.path.stat().st_mtime).astimezone())
+            return _unnamed(self.path)
         finally:
             os.close(descriptor)
 
@@ -220,7 +225,7 @@ class _HolderFile:
         except FileNotFoundError:
             return None
         except msgspec.DecodeError:
-            return LockHolder(0, "", datetime.fromtimestamp(self.path.stat().st_mtime).astimezone())
+            return _unnamed(self.path)
 
     def _is_dead(self, *, by_our_clock: bool = False) -> bool:
         """Whether the file's process is gone from this host, or has not renewed for
@@ -263,8 +268,9 @@ class _HolderFile:
             aside.unlink()
 
 
-def _this_process(now: datetime) -> LockHolder:
-    return LockHolder(os.getpid(), socket.gethostname(), now, _world(), uuid.uuid4().hex)
+def _unnamed(path: Path) -> LockHolder:
+    """A holder that has not written its name yet, or could not."""
+    return LockHolder(0, "", datetime.fromtimestamp(path.stat().st_mtime).astimezone())
 
 
 def _world() -> str:

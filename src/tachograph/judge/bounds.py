@@ -58,43 +58,39 @@ def peaks_of_need(completed: Sequence[float], others: Sequence[float]) -> list[f
     return [*completed, *(peak for peak in others if peak > largest)]
 
 
-def time_bound_s(
-    runs_s: Sequence[float], *, margin: float = TIME_MARGIN, certainty: float = CERTAINTY
-) -> float:
+def time_bound_s(runs_s: Sequence[float]) -> float:
     """Return a time limit for runs that took `runs_s`, rounded up; `runs_s` has one value at least.
 
     >>> time_bound_s([42732.0]) / 3600, time_bound_s([60.0]) / 60
     (15.0, 10.0)
     """
-    wanted = max(LEAST_S, use_bound(runs_s, margin=margin, certainty=certainty))
+    wanted = max(LEAST_S, use_bound(runs_s, margin=TIME_MARGIN))
     if math.isinf(wanted):
         return wanted
     step = next(step for most, step in _STEPS if wanted <= most)
     return math.ceil(wanted / step) * step
 
 
-def memory_bound_mib(
-    peaks_mib: Sequence[float], *, margin: float = MEMORY_MARGIN, certainty: float = CERTAINTY
-) -> float:
+def memory_bound_mib(peaks_mib: Sequence[float]) -> float:
     """Return a request of host memory for peaks, rounded up to whole GiB.
 
     >>> memory_bound_mib([9000.0]) / GIB
     14.0
     """
-    wanted = use_bound(peaks_mib, margin=margin, certainty=certainty)
+    wanted = use_bound(peaks_mib, margin=MEMORY_MARGIN)
     return wanted if math.isinf(wanted) else math.ceil(wanted / GIB) * GIB
 
 
-def use_bound(values: Sequence[float], *, margin: float, certainty: float = CERTAINTY) -> float:
+def use_bound(values: Sequence[float], *, margin: float) -> float:
     """Return an upper bound for the next value: maximum plus margin, or prediction bound.
 
     >>> use_bound([100.0, 100.0, 100.0], margin=0.25), use_bound([10.0, 100.0, 1000.0], margin=0.25) > 1e9
     (125.0, True)
     """
-    return max(max(values) * (1 + margin), prediction_bound(values, certainty))
+    return max(max(values) * (1 + margin), prediction_bound(values))
 
 
-def prediction_bound(values: Sequence[float], certainty: float = CERTAINTY) -> float:
+def prediction_bound(values: Sequence[float]) -> float:
     """Return the upper prediction bound of the next log-normal value; 0 for under three values.
 
     Bound of a single further value: exp(mean + t * s * sqrt(1 + 1/n)) of the logarithms, with
@@ -107,7 +103,7 @@ def prediction_bound(values: Sequence[float], certainty: float = CERTAINTY) -> f
         return 0.0
     mean = math.fsum(logs) / count
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in logs) / (count - 1))
-    exponent = mean + student_t(count - 1, certainty) * spread * math.sqrt(1 + 1 / count)
+    exponent = mean + student_t(count - 1, CERTAINTY) * spread * math.sqrt(1 + 1 / count)
     return math.exp(exponent) if exponent < 700 else math.inf
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import astuple
 from functools import cached_property
 
@@ -14,7 +15,7 @@ from tachograph.judge.rules.ruleset import RuleSet, digest
 from tachograph.judge.workload.arrays import MinuteLabeller
 from tachograph.judge.workload.settings import settings_of
 from tachograph.pipeline.summaries import JobTables
-from tachograph.sources.slurm.partitions import read_partitions
+from tachograph.sources.slurm.partitions import SlurmPartition, read_partitions
 
 
 class JobJudge:
@@ -31,13 +32,15 @@ class JobJudge:
         options = self.configuration
         deciding = [
             options.thresholds,
-            options.bound,
             options.classes,
-            options.scores,
             options.workload,
             options.waste.idle_minutes,
             options.site.cluster,
-            _nodes_of_partitions(options.slurm.partitions_file),
+            # not the file itself: it also holds the load of the moment
+            [
+                (name, known.whole_nodes, sorted(map(astuple, known.nodes)))
+                for name, known in sorted(self._partitions.items())
+            ],
         ]
         return hashlib.sha256(msgspec.json.encode([*deciding, digest(options.rules)])).hexdigest()[
             :16
@@ -50,17 +53,12 @@ class JobJudge:
 
     def __call__(self, tables: JobTables) -> JobTables:
         """Return the tables with judged columns and with findings: one per (job_key, code)."""
-        return judge_jobs(tables, self.configuration, self._ruleset)
+        return judge_jobs(tables, self.configuration, self._ruleset, self._partitions)
 
     @cached_property
     def _ruleset(self) -> RuleSet:
         return rules_in_use(self.configuration)
 
-
-def _nodes_of_partitions(file: str) -> list[object]:
-    """What verdicts take of a file of partitions, which also holds the load of the moment."""
-    recorded = read_partitions(file) if file else {}
-    return [
-        (name, recorded[name].whole_nodes, sorted(map(astuple, recorded[name].nodes)))
-        for name in sorted(recorded)
-    ]
+    @cached_property
+    def _partitions(self) -> Mapping[str, SlurmPartition]:
+        return read_partitions(self.configuration.slurm.partitions_file)

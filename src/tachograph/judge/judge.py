@@ -31,11 +31,12 @@ from tachograph.judge.families import settled, verdicts
 from tachograph.judge.finding import FINDING_SCHEMA, Finding, JudgedRows, findings_frame
 from tachograph.judge.job_classes import class_verdicts, judge_classes
 from tachograph.judge.limiter import limiters, with_limiter, without_idle, without_uncertain
-from tachograph.judge.partitions import nodes_of_partitions, with_nodes
+from tachograph.judge.partitions import with_nodes
 from tachograph.judge.rules.ruleset import RuleSet, read_rules
 from tachograph.judge.rules.verdicts import judge_rules, rule_verdicts
 from tachograph.judge.workload.jobs import judge_workload
 from tachograph.pipeline.summaries import JobTables
+from tachograph.sources.slurm.partitions import SlurmPartition
 
 # codes that no rule of a site may have: a job has one finding of each code
 RESERVED = frozenset(known_codes()).union(check.code for check in CHECKS) - {
@@ -54,12 +55,17 @@ def rules_in_use(configuration: Configuration) -> RuleSet:
     return read_rules(configuration.rules, reserved=RESERVED)
 
 
-def judge_jobs(tables: JobTables, configuration: Configuration, ruleset: RuleSet) -> JobTables:
+def judge_jobs(
+    tables: JobTables,
+    configuration: Configuration,
+    ruleset: RuleSet,
+    partitions: Mapping[str, SlurmPartition] = MappingProxyType({}),
+) -> JobTables:
     """Return tables with judged columns, and with one finding per (job_key, code).
 
-    `ruleset`: `rules_in_use`.
+    `ruleset`: `rules_in_use`. `partitions`: as Slurm records them.
     """
-    judge = _Judge(configuration, ruleset)
+    judge = _Judge(configuration, ruleset, partitions)
     idle_util = configuration.thresholds.idle_util
     timelines = carried(tables.jobs, tables.timelines)
     whole = replace(tables, timelines=timelines)
@@ -86,17 +92,22 @@ def judge_jobs(tables: JobTables, configuration: Configuration, ruleset: RuleSet
 class _Judge:
     """All that decides, with its settings: for jobs as they were measured, and completed ones."""
 
-    def __init__(self, configuration: Configuration, ruleset: RuleSet) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        ruleset: RuleSet,
+        partitions: Mapping[str, SlurmPartition],
+    ) -> None:
         self.configuration, self.ruleset = configuration, ruleset
+        self.partitions = partitions
         self.checks = (*CHECKS, *(entry.check for entry in ruleset.entries))
-        self._nodes = nodes_of_partitions(configuration.slurm.partitions_file)
 
     def judged(self, tables: JobTables) -> JudgedRows:
         """Return judged rows, with one finding per job and decider."""
         options = self.configuration
-        scored = scores.judge_scores(tables.jobs, tables.gpus, options.scores)
+        scored = scores.judge_scores(tables.jobs, tables.gpus)
         classified = judge_workload(scored.jobs, scored.gpus)
-        jobs, gpus = with_limiter(classified.jobs, options.bound), classified.gpus
+        jobs, gpus = with_limiter(classified.jobs), classified.gpus
         decided = [
             judge_summaries(self._with_nodes(jobs), gpus, tables.timelines, options.thresholds),
             judge_rules(jobs, gpus, tables.node_minutes, self.ruleset),
@@ -109,8 +120,8 @@ class _Judge:
     def judged_again(self, whole: Completed, questions: Questions) -> pl.DataFrame:
         """Return the verdicts on completed jobs, at least those in question, and limiters."""
         tables, options = whole.tables, self.configuration
-        scored = scores.judge_scores(tables.jobs, tables.gpus, options.scores)
-        jobs, gpus = with_limiter(scored.jobs, options.bound), scored.gpus
+        scored = scores.judge_scores(tables.jobs, tables.gpus)
+        jobs, gpus = with_limiter(scored.jobs), scored.gpus
         decided = [
             judge_summaries(
                 self._with_nodes(jobs),
@@ -131,7 +142,7 @@ class _Judge:
         return pl.concat([verdicts(pl.concat(slim), self.checks), limiters(jobs)])
 
     def _with_nodes(self, jobs: pl.DataFrame) -> pl.DataFrame:
-        return with_nodes(jobs, self._nodes, cluster=self.configuration.site.cluster)
+        return with_nodes(jobs, self.partitions, cluster=self.configuration.site.cluster)
 
 
 def judge_summaries(

@@ -77,6 +77,7 @@ LEDGER_COLUMNS = (
     *(f"gpu_hours_{name}" for name in (*WASTE, *IN_USE)),
     *(f"energy_j_{cause}" for cause in WASTE_ENERGY),
 )
+LOST_SHARE = pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours"))
 _AMOUNTS = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "recoverable_money")
 
 
@@ -335,8 +336,7 @@ def _groups(ledger: pl.DataFrame, by: str) -> pl.DataFrame:
         lost_money=_known_sum(*(amounts["money"] for amounts in of_causes)),
         recoverable=pl.sum_horizontal(amounts["recoverable"].sum() for amounts in of_causes),
     )
-    share = pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours"))
-    return grouped.with_columns(lost_share=share, others=pl.lit(0)).sort(
+    return grouped.with_columns(lost_share=LOST_SHARE, others=pl.lit(0)).sort(
         "lost", by, descending=[True, False]
     )
 
@@ -350,7 +350,7 @@ def _cut(groups: pl.DataFrame, top: int | None) -> pl.DataFrame:
     sums = {column: _known_sum(pl.col(column)) for column in numbers}
     one = rest.select(pl.lit(None, dtype=pl.String).alias(name), **sums)
     one = one.with_columns(
-        lost_share=pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours")),
+        lost_share=LOST_SHARE,
         others=pl.lit(rest.height, dtype=groups.schema["others"]),
     )
     return pl.concat([groups.head(top), one.select(groups.columns)])

@@ -11,7 +11,6 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.config import BoundOptions
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import (
     ARITHMETIC,
@@ -27,6 +26,11 @@ NEITHER = "neither"
 LIMITER = "limiter"  # stands for a code where verdicts are compared
 WORKED = 0.001  # highest mean of activity, pipes and memory: below, nothing was done
 MOST = 0.5  # minimum share of the time with work: below, waiting limits the speed
+# Bounds of a job's speed: near its practical peak, as a fraction of the device's.
+NEAR_PEAK = 0.6  # of the practical peak, from which it limits. Ours
+PRACTICAL_PIPE = 0.9  # of models without a measured peak in the catalogue. Ours
+PRACTICAL_DRAM = 0.8  # likewise. DCGM User Guide: "a peak of ~0.8 is the maximum achievable"
+PRACTICAL_LINK = 0.8  # bus bandwidth of nccl-tests over the link's
 LINKS: Mapping[str, str] = {"nvlink": "NVLink", "pcie": "PCIe"}
 _NEEDED = (
     "gpu_model",
@@ -36,31 +40,31 @@ _NEEDED = (
 WITHOUT_WORK = ("idle_job", "job_hang")
 
 
-def shares_of_peak(options: BoundOptions) -> Mapping[str, pl.Expr]:
+def shares_of_peak() -> Mapping[str, pl.Expr]:
     """Return how near each limiter came to its practical peak, per row; null: unknown.
 
     Above 1: the peak of this model is higher than the one that is assumed.
     """
     pipe, dram = (
         of_model(f"practical_{name}_active").fill_null(assumed)
-        for name, assumed in (("pipe", options.practical_pipe), ("dram", options.practical_dram))
+        for name, assumed in (("pipe", PRACTICAL_PIPE), ("dram", PRACTICAL_DRAM))
     )
     limiters = {"compute": (ARITHMETIC, pipe), "memory": (MEMORY, dram)}
     for link, traffic in LINK_TRAFFIC.items():
-        limiters[link] = traffic, of_model(f"{link}_bytes_per_s") * options.practical_link
+        limiters[link] = traffic, of_model(f"{link}_bytes_per_s") * PRACTICAL_LINK
     return {
         name: pl.when(pl.col(resource.share) >= MOST).then(pl.col(resource.at_work) / peak)
         for name, (resource, peak) in limiters.items()
     }
 
 
-def shares_of_job(summary: Mapping[str, Any], options: BoundOptions) -> Mapping[str, float | None]:
+def shares_of_job(summary: Mapping[str, Any]) -> Mapping[str, float | None]:
     """Return the same of one row, as numbers up to 1: what was measured moves the peak."""
     row = {name: [summary.get(name)] for name in _NEEDED}
     frame = pl.DataFrame(
         row, schema_overrides={name: JOB_SUMMARIES.schema[name] for name in _NEEDED}
     )
-    shares = {name: share.clip(upper_bound=1.0) for name, share in shares_of_peak(options).items()}
+    shares = {name: share.clip(upper_bound=1.0) for name, share in shares_of_peak().items()}
     return frame.select(**shares).row(0, named=True)
 
 
@@ -70,14 +74,14 @@ def of_model(value: str) -> pl.Expr:
     return pl.col("gpu_model").replace_strict(values, default=None, return_dtype=pl.Float64())
 
 
-def with_limiter(jobs: pl.DataFrame, options: BoundOptions) -> pl.DataFrame:
+def with_limiter(jobs: pl.DataFrame) -> pl.DataFrame:
     """Return rows with `limiter`; null if an unmeasured pipe may have been the limiter."""
-    shares = shares_of_peak(options)
+    shares = shares_of_peak()
     measured = [pl.col(f"{counter}_mean").is_not_null() for counter in PIPES.values()]
     memory = pl.col("dram_active_mean").is_not_null()
     both = pl.any_horizontal(measured) & memory  # one alone: the other may have been nearer
     near = [
-        pl.when((share >= options.near_peak) & (both | (name in LINKS))).then(share)
+        pl.when((share >= NEAR_PEAK) & (both | (name in LINKS))).then(share)
         for name, share in shares.items()
     ]
     most = pl.max_horizontal(near)

@@ -24,6 +24,7 @@ _OF_JOB = (
 )
 
 
+_WORST = pl.col("states").map_elements(lambda states: worst(list(states)), return_dtype=pl.String())
 # what of job_summaries and of job_gpus it is made of
 NODE_JOB_COLUMNS = ("job_key", "job_id", *_OF_JOB)
 NODE_GPU_COLUMNS = (
@@ -146,11 +147,7 @@ def _health(held: pl.DataFrame, by: list[str]) -> pl.DataFrame:
         row_remap_failures=pl.col("row_remap_failure_max").max(),
         states=pl.col("health").drop_nulls(),
     )
-    return found.with_columns(
-        health=pl.col("states").map_elements(
-            lambda states: worst(list(states)), return_dtype=pl.String()
-        )
-    ).drop("states")
+    return found.with_columns(health=_WORST).drop("states")
 
 
 def _jobs(held: pl.DataFrame) -> pl.DataFrame:
@@ -162,12 +159,11 @@ def _jobs(held: pl.DataFrame) -> pl.DataFrame:
         xid_events=_known_sum("xid_events"),
         states=pl.col("health").drop_nulls(),
     )
-    judged = found.with_columns(
-        health=pl.col("states").map_elements(
-            lambda states: worst(list(states)), return_dtype=pl.String()
-        )
+    return (
+        found.with_columns(health=_WORST)
+        .drop("states")
+        .sort("start", "job_key", descending=[True, False])
     )
-    return judged.drop("states").sort("start", "job_key", descending=[True, False])
 
 
 def _days(held: pl.DataFrame, zone_name: str) -> pl.DataFrame:

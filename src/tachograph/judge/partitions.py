@@ -15,12 +15,7 @@ import polars as pl
 from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.units import plural
 from tachograph.judge.bounds import GIB, WORTH, HostMemory, time_bound_s
-from tachograph.sources.slurm.partitions import (
-    SlurmNode,
-    SlurmPartition,
-    gives_whole_nodes,
-    read_partitions,
-)
+from tachograph.sources.slurm.partitions import SlurmNode, SlurmPartition, gives_whole_nodes
 
 NODES = "slurm.partitions_file"  # whether Slurm's record describes a job's nodes
 # of job_summaries, which decide what a request gives and where else it fits
@@ -427,29 +422,22 @@ def _is_allowed(name: str | None, allowed: Collection[str] | None, denied: Colle
 NOT_RECORDED = SitePartitions()  # no partition of the site is known
 
 
-def nodes_of_partitions(file: str) -> pl.DataFrame:
-    """Return what each node of a partition has, and a mark: one row per partition of a file.
+def with_nodes(
+    jobs: pl.DataFrame, recorded: Mapping[str, SlurmPartition], *, cluster: str = ""
+) -> pl.DataFrame:
+    """Return job_summaries with what each node of a job has, and a mark: null where not recorded.
 
-    Partitions whose nodes differ are left out; without a file there is no row. Errors: InputError
-    where the file cannot be read.
+    Partitions whose nodes differ are left out. `cluster`: that these are of; empty: the only one
+    there is.
     """
-    recorded = read_partitions(file) if file else {}
-    alike = {name: known.node for name, known in recorded.items() if len({*known.nodes}) == 1}
-    schema = {"partition": pl.String, NODES: pl.Boolean}
-    schema |= dict.fromkeys(("node_gpus", "node_cpus", "node_memory_mib"), pl.Float64)
     rows = [
         (name, True, node.gpus, node.cpus, node.memory_mib)
-        for name, node in alike.items()
-        if node is not None
+        for name, known in recorded.items()
+        if (node := known.node) is not None and len({*known.nodes}) == 1
     ]
-    return pl.DataFrame(rows, schema, orient="row")
-
-
-def with_nodes(jobs: pl.DataFrame, nodes: pl.DataFrame, *, cluster: str = "") -> pl.DataFrame:
-    """Return job_summaries with what each node of a job has; null where that is not recorded.
-
-    `nodes`: of `nodes_of_partitions`. `cluster`: that these are of; empty: the only one there is.
-    """
+    schema = {"partition": pl.String, NODES: pl.Boolean}
+    schema |= dict.fromkeys(("node_gpus", "node_cpus", "node_memory_mib"), pl.Float64)
+    nodes = pl.DataFrame(rows, schema, orient="row")
     joined = jobs.join(nodes, on="partition", how="left", maintain_order="left")
     if not cluster:
         return joined

@@ -11,30 +11,30 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.config import ScoreOptions
 from tachograph.catalog.tables import SCORES
 from tachograph.catalog.units import text
 from tachograph.judge.finding import CheckedValue, Finding, JudgedRows, findings_frame
 
 IDLE_BELOW = 0.01  # SM and memory activity below it: a score of what hardly ran means little
+HIGH = 70.0  # a score from here on is a finding
 SCORE_TITLES = {"score_gpu": "GPU score", "score_gpumem": "GPU memory score"}
 
 
-def score_findings(row: Mapping[str, Any], *, high: float) -> tuple[Finding, Finding]:
+def score_findings(row: Mapping[str, Any]) -> tuple[Finding, Finding]:
     """Return the findings on a job's two scores; `row`: inputs and scores.
 
-    Verdict yes from `high` on; unknown where a score is null, naming the counters that were not
+    Verdict yes from HIGH on; unknown where a score is null, naming the counters that were not
     measured.
     """
-    return _of_gpu(row, high), _of_memory(row, high)
+    return _of_gpu(row), _of_memory(row)
 
 
-def _of_gpu(row: Mapping[str, Any], high: float) -> Finding:
+def _of_gpu(row: Mapping[str, Any]) -> Finding:
     score, occupancy = row["score_gpu"], row["sm_occupancy_mean"]
     if score is None:
-        return _unknown(row, "score_gpu", high, ("sm_occupancy",))
-    rated = "room for many more warps" if score >= high else "few more warps would fit"
-    if high > score >= high / 2:
+        return _unknown(row, "score_gpu", ("sm_occupancy",))
+    rated = "room for many more warps" if score >= HIGH else "few more warps would fit"
+    if HIGH > score >= HIGH / 2:
         rated = "room for more warps"
     if (row["sm_active_mean"] or occupancy) < IDLE_BELOW:
         rated = "hardly anything ran"
@@ -47,19 +47,19 @@ def _of_gpu(row: Mapping[str, Any], high: float) -> Finding:
         "sm_occupancy_mean": occupancy,
         "sm_active_mean": row["sm_active_mean"],
     }
-    return _finding("score_gpu", score, high, sentence, evidence)
+    return _finding("score_gpu", score, sentence, evidence)
 
 
-def _of_memory(row: Mapping[str, Any], high: float) -> Finding:
+def _of_memory(row: Mapping[str, Any]) -> Finding:
     score, dram, sm = row["score_gpumem"], row["dram_active_mean"], row["sm"]
     if score is None:
-        return _unknown(row, "score_gpumem", high, ("dram_active", "sm_active"))
+        return _unknown(row, "score_gpumem", ("dram_active", "sm_active"))
     rated = (
         "memory traffic rather than the SMs"
-        if score >= high
+        if score >= HIGH
         else "the SMs at least as much as memory traffic"
     )
-    if high > score > 50:
+    if HIGH > score > 50:
         rated = "memory traffic somewhat more than the SMs"
     used = (
         f"what ran used {rated}"
@@ -75,11 +75,11 @@ def _of_memory(row: Mapping[str, Any], high: float) -> Finding:
     evidence = {"score_gpumem": score, "dram_active_mean": dram, "sm_active_mean": sm}
     if row["clocks"]:
         evidence |= {"sm_clock_mhz_mean": row["sm_clock"], "mem_clock_mhz_mean": row["mem_clock"]}
-    return _finding("score_gpumem", score, high, sentence, evidence)
+    return _finding("score_gpumem", score, sentence, evidence)
 
 
 def _finding(
-    code: str, score: float, high: float, sentence: str, evidence: Mapping[str, float | None]
+    code: str, score: float, sentence: str, evidence: Mapping[str, float | None]
 ) -> Finding:
     return Finding(
         code,
@@ -88,12 +88,12 @@ def _finding(
         sentence,
         evidence={name: value for name, value in evidence.items() if value is not None},
         kind="score",
-        verdict="yes" if score >= high else "no",
-        checks=(CheckedValue(code, score, ">=", high, "", score >= high),),
+        verdict="yes" if score >= HIGH else "no",
+        checks=(CheckedValue(code, score, ">=", HIGH, "", score >= HIGH),),
     )
 
 
-def _unknown(row: Mapping[str, Any], code: str, high: float, needed: tuple[str, ...]) -> Finding:
+def _unknown(row: Mapping[str, Any], code: str, needed: tuple[str, ...]) -> Finding:
     missing = tuple(counter for counter in needed if not row[f"measured_{counter}"])
     if row["attribution"] == "ambiguous":
         why, missing = "it is not known which GPUs were the job's own", ()
@@ -110,7 +110,7 @@ def _unknown(row: Mapping[str, Any], code: str, high: float, needed: tuple[str, 
         f"{SCORE_TITLES[code]} not known: {why}.",
         kind="score",
         verdict="unknown",
-        checks=(CheckedValue(code, None, ">=", high, "", None),),
+        checks=(CheckedValue(code, None, ">=", HIGH, "", None),),
         needs=missing,
     )
 
@@ -187,7 +187,7 @@ def _limited(fraction: pl.Expr) -> pl.Expr:
     return (100 * fraction).clip(0.0, 100.0)
 
 
-def judge_scores(jobs: pl.DataFrame, gpus: pl.DataFrame, settings: ScoreOptions) -> JudgedRows:
+def judge_scores(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedRows:
     """Return rows of job_summaries and of job_gpus with the columns SCORES, and two findings a job.
 
     A score of a job is that of its GPUs' mean inputs; null where a counter it needs was not
@@ -199,7 +199,5 @@ def judge_scores(jobs: pl.DataFrame, gpus: pl.DataFrame, settings: ScoreOptions)
     )
     scored = _scored(facts)
     columns = [scored.get_column(name) for name in SCORES]
-    findings = findings_frame(
-        (row, score_findings(row, high=settings.high)) for row in scored.iter_rows(named=True)
-    )
+    findings = findings_frame((row, score_findings(row)) for row in scored.iter_rows(named=True))
     return JudgedRows(jobs.with_columns(columns), with_scores(gpus), findings)

@@ -9,7 +9,13 @@ import polars as pl
 from tachograph.catalog.codes import CODES, REPORTED
 from tachograph.catalog.columns import LOST_COLUMN
 from tachograph.catalog.tables import WASTE
-from tachograph.judge.ledger import LEDGER_COLUMNS, WASTE_BUCKETS, WasteReport, in_ledger
+from tachograph.judge.ledger import (
+    LEDGER_COLUMNS,
+    LOST_SHARE,
+    WASTE_BUCKETS,
+    WasteReport,
+    in_ledger,
+)
 from tachograph.lake.filters import lost_hours, with_findings
 
 _SHOWN = (
@@ -23,6 +29,10 @@ _SHOWN = (
     "state",
     "start",
     "gpus",
+)
+# of findings that are else equal
+CODE_ORDER = pl.col("code").replace_strict(
+    dict(zip(CODES, range(len(CODES)), strict=True)), default=len(CODES)
 )
 # what of job_summaries it is made of
 USAGE_COLUMNS = tuple(
@@ -131,8 +141,7 @@ def weekly_use(jobs: pl.DataFrame, zone_name: str) -> pl.DataFrame:
         )
         .sort("week")
     )
-    share = pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours"))
-    return weeks.with_columns(lost_share=share, recovered=_recovered())
+    return weeks.with_columns(lost_share=LOST_SHARE, recovered=_recovered())
 
 
 def daily_use(jobs: pl.DataFrame, zone_name: str) -> pl.DataFrame:
@@ -196,9 +205,11 @@ def _findings(found: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
     by_code = reported.group_by("code", maintain_order=True).agg(
         jobs=pl.len().cast(pl.Int64), gpu_hours_lost=pl.when(lost.count() > 0).then(lost.sum())
     )
-    place = pl.col("code").replace_strict(
-        dict(zip(CODES, range(len(CODES)), strict=True)), default=len(CODES)
-    )
     return by_code.sort(
-        LOST_COLUMN, "jobs", place, "code", descending=[True, True, False, False], nulls_last=True
+        LOST_COLUMN,
+        "jobs",
+        CODE_ORDER,
+        "code",
+        descending=[True, True, False, False],
+        nulls_last=True,
     )

@@ -342,15 +342,14 @@ JOULES_PER_KWH = 3.6e6
 def with_money(jobs: pl.DataFrame, settings: WasteOptions) -> pl.DataFrame:
     """Return job_summaries with `price` per GPU-hour and `price_kwh`; null: not configured.
 
-    Of `waste.prices` the price of its partition counts, else that of its model, else
-    `price_per_gpu_hour`.
+    Of `waste.prices` the price of its partition counts, else that of its model, else that of "*".
 
-    >>> settings = WasteOptions(price_per_gpu_hour=1.0, prices={"L40S": 1.5, "debug": 0.5})
+    >>> settings = WasteOptions(prices={"*": 1.0, "L40S": 1.5, "debug": 0.5})
     >>> jobs = pl.DataFrame({"partition": ["debug", "gpu", None], "gpu_model": ["L40S", "L40S", None]})
     >>> with_money(jobs, settings)["price"].to_list()
     [0.5, 1.5, 1.0]
     """
-    general = pl.lit(settings.price_per_gpu_hour or None, dtype=pl.Float64)
+    general = pl.lit(settings.prices.get("*") or None, dtype=pl.Float64)
     price = pl.coalesce(
         *(_of(column, settings.prices) for column in ("partition", "gpu_model")), general
     )

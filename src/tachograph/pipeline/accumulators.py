@@ -27,7 +27,6 @@ from tachograph.pipeline.statistics import (
     LABEL,
     LAST,
     LAST_TIME,
-    PER_LABELLED_SAMPLE,
     PER_SAMPLE,
     SECONDS,
     Merge,
@@ -81,13 +80,12 @@ class Accumulators:
     gpu_seconds_attributed: float = 0.0
 
 
-def merge_segments(parts: Sequence[pl.DataFrame], *, time_weighted: bool = False) -> pl.DataFrame:
+def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Return one row per (run, node, gpu, mig) from any number of frames of segments.
 
     Sums and counts add, maxima are compared; between neighbouring segments a cumulative counter's
     step, an integral's trapezoid and a code's change are added, so that cutting a job at midnight
     changes nothing. Where sampling intervals differ, a sample counts by the time it stands for.
-    `time_weighted`: labels of samples do so already.
     """
     frames = [part for part in parts if part.height]
     if not frames:
@@ -99,7 +97,7 @@ def merge_segments(parts: Sequence[pl.DataFrame], *, time_weighted: bool = False
         return together.drop(_UNIT)
     several = together.filter(repeated)
     several = several.with_columns(_joints(several.columns))
-    several = counted_by_time(_with_known_times(several), _UNIT, time_weighted=time_weighted)
+    several = counted_by_time(_with_known_times(several), _UNIT)
     merged = several.group_by(_UNIT, maintain_order=True).agg(_additions(several.columns))
     # Weighted counts are no whole numbers.
     frames = [together.filter(~repeated), merged.select(together.columns)]
@@ -114,13 +112,12 @@ def _with_known_times(segments: pl.DataFrame) -> pl.DataFrame:
     return segments.with_columns(sampled_us=known.otherwise(pl.col("samples") * usual))
 
 
-def counted_by_time(frame: pl.DataFrame, unit: str, *, time_weighted: bool) -> pl.DataFrame:
+def counted_by_time(frame: pl.DataFrame, unit: str) -> pl.DataFrame:
     """Return sums in which each sample counts by the time it stands for.
 
     The rows of a `unit` with one sampling interval are left as they are. The interval of the others
     becomes the mean time of a sample, so the numbers of samples stay what they were on the whole.
-    `frame`: samples, sampled_us, steady_us, and columns of statistics. `time_weighted`: labels of
-    samples count by time already.
+    `frame`: samples, sampled_us, steady_us, and columns of statistics.
     """
     steady, sampled, samples = pl.col("steady_us"), pl.col("sampled_us"), pl.col("samples")
     varied = (steady.max() > APART * steady.min()).over(unit)
@@ -130,10 +127,9 @@ def counted_by_time(frame: pl.DataFrame, unit: str, *, time_weighted: bool) -> p
     mean = sampled.sum().over(unit) / samples.filter(sampled.is_not_null()).sum().over(unit)
     units = pl.when(pl.col("varied") & (samples > 0)).then(sampled / samples / mean)
     weight = units.fill_null(1.0)
-    weighted = PER_SAMPLE if time_weighted else PER_SAMPLE | PER_LABELLED_SAMPLE
     labels = [name for name in frame.columns if name.startswith(LABEL.of(""))]
     return marked.with_columns(
-        *(pl.col(name) * weight for name in frame.columns if name in weighted),
+        *(pl.col(name) * weight for name in frame.columns if name in PER_SAMPLE),
         *((pl.col(name) * weight).round().cast(pl.Int64) for name in labels),
         steady_us=pl.when("varied").then(mean).otherwise("steady_us"),
     ).drop("varied")
@@ -265,7 +261,7 @@ class OpenRuns:
             for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
         )
         return Accumulators(
-            merge_segments(segments, time_weighted=self.analysis.time_weighted_bound),
+            merge_segments(segments),
             pl.concat([pl.DataFrame(schema=INTENSITY_SCHEMA), *intensities]),
             Windows(
                 complete=pl.DataFrame(schema=COMPLETE_WINDOWS),

@@ -222,7 +222,7 @@ def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions, described: str) -> pl.Se
     `described`: cluster of the recorded partitions: others may have some of the same names. Empty:
     the only cluster there is.
     """
-    recorded = read_partitions(slurm.partitions_file) if slurm.partitions_file else {}
+    recorded = read_partitions(slurm.partitions_file)
     queues = runs.select("cluster", "partition", "qos").unique()
     answers = []
     for cluster, partition, qos in queues.iter_rows():

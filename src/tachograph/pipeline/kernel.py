@@ -460,33 +460,31 @@ def _sum_states(state: Bytes, weight: Singles, rows: int) -> tuple[float, float]
 
 @compiled
 def labels(
-    fp64: Singles, fp32: Singles, fp16: Singles, tensor: Singles, dram: Singles, weight: Singles, measured: Singles,
+    fp64: Singles, fp32: Singles, fp16: Singles, tensor: Singles, dram: Singles, measured: Singles,
     seg_a: Longs, seg_b: Longs, compute: Floats, memory: Floats, idle: Floats, known: Floats,
 ) -> None:  # fmt: skip
-    """Return per segment and pipe the weights of samples by label.
+    """Return per segment and pipe the number of samples by label.
 
     Labels: compute-bound, memory-bound, idle, fully measured.
 
     The device's peaks cancel: a sample is compute-bound when the pipe's activity is at least that
     of the memory. A sample in which any pipe of `measured` (segments x 4: 1 or 0) or the memory is
     missing is not labelled; one in which all are zero is idle; one in which this pipe and the
-    memory are zero while another works has no label. `weight` is empty (every sample counts 1) or
-    has one element per row.
+    memory are zero while another works has no label.
     """
     state = np.empty(BLOCK, np.uint8)
-    ones = np.ones(BLOCK, np.float32)
+    ones = np.ones(BLOCK, np.float32)  # adding these is vectorized, adding a constant is not
     for g in range(seg_a.shape[0]):
         for a in range(seg_a[g], seg_b[g], BLOCK):
             b = min(a + BLOCK, seg_b[g])
-            w = weight[a:b] if weight.shape[0] else ones
             _states(fp64[a:b], fp32[a:b], fp16[a:b], tensor[a:b], dram[a:b], measured[g], state)
-            resting, seen = _sum_states(state, w, b - a)
+            resting, seen = _sum_states(state, ones, b - a)
             idle[g] += resting
             known[g] += seen
             for p in range(4):
                 if measured[g, p] > 0:
                     pipe = fp64 if p == 0 else fp32 if p == 1 else fp16 if p == 2 else tensor
-                    c, m = _label(pipe[a:b], dram[a:b], state, w)
+                    c, m = _label(pipe[a:b], dram[a:b], state, ones)
                     compute[g, p] += c
                     memory[g, p] += m
 

@@ -143,9 +143,7 @@ def reduce_partition(
     segments = _segments(columns, layout, keys, intervals, minutely, by_minute, analysis=analysis)
     if labeller:
         segments.update(_labelled(labeller, layout, by_minute))
-    roof, histogram = _roofline(
-        columns, layout, keys, ridges, segments, time_weighted=analysis.time_weighted_bound
-    )
+    roof, histogram = _roofline(columns, layout, keys, ridges, segments)
     segments.update(roof)
     segment_frame = pl.DataFrame(segments)
     run = segment_frame["run"].to_numpy()
@@ -550,8 +548,6 @@ def _roofline(
     keys: pl.DataFrame,
     ridges: Mapping[tuple[str, int], tuple[float, ...]],
     segments: Mapping[str, pl.Series],
-    *,
-    time_weighted: bool,
 ) -> tuple[dict[str, pl.Series], Longs]:
     """Labels per pipe, and the intensity histogram (segments x 4 x 32); empty without memory
     data.
@@ -571,9 +567,8 @@ def _roofline(
             pipes[place] = columns.singles(name)
     compute, memory = np.zeros((size, 4)), np.zeros((size, 4))
     idle, known = np.zeros(size), np.zeros(size)
-    weight = _weights(layout) if time_weighted else np.empty(0, np.float32)
     kernel.labels(
-        pipes[0], pipes[1], pipes[2], pipes[3], dram, weight, measured, layout.seg_a, layout.seg_b,
+        pipes[0], pipes[1], pipes[2], pipes[3], dram, measured, layout.seg_a, layout.seg_b,
         compute, memory, idle, known,
     )  # fmt: skip
     any_pipe = measured.any(axis=1)  # memory alone means neither idle nor busy
@@ -617,16 +612,6 @@ def _count_intensities(
                 pipes[place], dram, known, cells, edges, layout.seg_a, layout.seg_b, counts
             )
             histogram[:, place] = counts[:, :-1]
-
-
-def _weights(layout: _Layout) -> Singles:
-    """Return seconds per sample: until the GPU's next one; a gap counts as one interval."""
-    distance = np.empty(len(layout.sampling.t))
-    distance[:-1] = np.diff(layout.sampling.t)
-    typical = np.nan_to_num(layout.sampling.row_intervals_us(), nan=1e6)
-    ends = layout.sampling.stripes[1:] - 1
-    distance[ends] = typical[ends]
-    return (np.where(distance > 3 * typical, typical, distance) * 1e-6).astype(np.float32)
 
 
 def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:

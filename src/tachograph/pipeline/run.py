@@ -16,7 +16,7 @@ import polars as pl
 
 from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import ConfigError, LakeError
+from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import (
     ANALYSES,
     DEVICES,
@@ -27,7 +27,6 @@ from tachograph.catalog.tables import (
     JOBS,
     STEP_SUMMARIES,
     TIME,
-    WINDOWED,
 )
 from tachograph.catalog.units import midnight
 from tachograph.lake.delta import Lake
@@ -143,9 +142,8 @@ def analyze(
 
     A second run without new data writes nothing. Running jobs are summarized up to `now`.
     Partitions are reduced on `pool`, by default on `threads` threads. `judge`: creates the judge of
-    the jobs from the configuration, before anything is done. Errors: LakeError, ConfigError.
+    the jobs from the configuration, before anything is done. Errors: LakeError.
     """
-    _check(configuration)
     judging = judge(configuration)
     plan = _plan(lake, configuration, judging, now=now, full=full)
     if plan is None:
@@ -258,15 +256,6 @@ def _placed_devices(
     of_jobs = pl.concat([recorded.held, in_accounting(recorded.labelled, same)]).unique()
     places = NodePlaces.of(in_accounting(sampled, same), of_jobs)
     return places.devices(in_accounting(devices, same)), places, recorded
-
-
-def _check(configuration: Configuration) -> None:
-    unknown = [name for name in configuration.analysis.imbalance_counters if name not in WINDOWED]
-    if unknown:
-        raise ConfigError(
-            f"analysis.imbalance_counters: no windows are kept of {', '.join(unknown)}",
-            do=f"use some of: {', '.join(WINDOWED)}",
-        )
 
 
 def _touched(

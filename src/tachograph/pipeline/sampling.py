@@ -67,14 +67,6 @@ class Sampling:
         until_us = np.concatenate(until)
         return cls(t, stripes, interval_us, steady_us, pieces, until_us, timed, shift)
 
-    def row_intervals_us(self) -> Floats:
-        """Sampling interval of each row."""
-        of_rows = np.repeat(self.interval_us, np.diff(self.stripes))
-        for stripe, (first, interval) in self.pieces.items():
-            ends = np.append(first[1:], self.stripes[stripe + 1])
-            of_rows[first[0] : ends[-1]] = np.repeat(interval, ends - first)
-        return of_rows
-
     def sampled_us(self, stripe: Longs, first: Longs, behind: Longs) -> Floats:
         """Time (us) that the samples in ranges of rows stand for; NaN where it is not known."""
         sampled = (behind - first) * self.interval_us[stripe]

@@ -125,11 +125,7 @@ PER_SAMPLE = frozenset(
     for counter in COUNTERS
     for kept in statistics_of(counter)
     if kept.per_sample
-)
-# likewise, unless samples were weighted by time when they were labelled
-PER_LABELLED_SAMPLE = frozenset(
-    {"idle", "known", *(kept.of(pipe) for pipe in PIPES for kept in (COMPUTE, MEMORY))}
-)
+) | {"idle", "known", *(kept.of(pipe) for pipe in PIPES for kept in (COMPUTE, MEMORY))}
 
 
 def merge_of(column: str) -> Merge:

@@ -60,7 +60,8 @@ def build_steps(steps: pl.DataFrame, allocations: pl.DataFrame, owned: Attributi
     accounted = _of_runs(steps.filter(pl.col("start").is_not_null()), runs)
     if accounted.is_empty() and named.is_empty():
         return StepRows(
-            _numbered(accounted).with_columns(attribution=pl.lit(None, pl.String)), _no_intervals()
+            _numbered(accounted).with_columns(attribution=pl.lit(None, pl.String)),
+            pl.DataFrame(schema=INTERVALS_SCHEMA),
         )
     explicit = _inside(
         named.select(
@@ -113,10 +114,6 @@ def build_steps(steps: pl.DataFrame, allocations: pl.DataFrame, owned: Attributi
         .drop("known", "explicit")
     )
     return StepRows(every, intervals.select(*INTERVALS_SCHEMA).sort(*GPU_KEY, "start"))
-
-
-def _no_intervals() -> pl.DataFrame:
-    return pl.DataFrame(schema=INTERVALS_SCHEMA)
 
 
 def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
@@ -278,4 +275,4 @@ class OpenSteps:
         gpus = summarize_gpus(
             merge_segments(out_of(self.segments, gone)), held, as_runs, facts, analysis=analysis
         )
-        return in_schema(step_rows(as_runs, gpus, analysis=analysis), STEP_SUMMARIES)
+        return in_schema(step_rows(as_runs, gpus), STEP_SUMMARIES)

@@ -101,7 +101,7 @@ def summarize(
     return JobTables(jobs, without_places(in_schema(gpus, JOB_GPUS)), timelines, node_minutes)
 
 
-def excluded(frame: pl.DataFrame, filters: StudyFilters) -> pl.Expr:
+def excluded(filters: StudyFilters) -> pl.Expr:
     """Return the reasons of each job, joined with a comma; null: it is in the study."""
     reasons: dict[str, pl.Expr] = {
         "ambiguous_attribution": pl.col("attribution") == "ambiguous",
@@ -308,15 +308,13 @@ def _scaled(measured_s: pl.Expr) -> pl.Expr:
     return pl.max_horizontal(pl.lit(1.0), pl.col("span_s") / measured_s)
 
 
-def step_rows(
-    steps: pl.DataFrame, gpus: pl.DataFrame, *, analysis: AnalysisOptions
-) -> pl.DataFrame:
+def step_rows(steps: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
     """Return one row per step (its number is `run`): accounting, and sums over its GPUs.
 
     `gpus`: from `summarize_gpus`. An ambiguous step has null for everything that would need
     samples; so has one that held no GPU, except that it has 0 of them.
     """
-    gpus = counted_by_time(gpus, "run", time_weighted=analysis.time_weighted_bound)
+    gpus = counted_by_time(gpus, "run")
     summed = gpus.group_by("run").agg(_sums(), measured_s=pl.col("held_s").sum())
     ambiguous = pl.col("attribution") == "ambiguous"
     frame = (
@@ -358,7 +356,7 @@ def summarize_jobs(
     samples. Hours of a MIG slice are its share of those of the GPU; of an unknown share all of
     them. Runs that have shares of GPUs have no GPU-hours.
     """
-    gpus = counted_by_time(gpus, "run", time_weighted=analysis.time_weighted_bound)
+    gpus = counted_by_time(gpus, "run")
     summed = gpus.group_by("run").agg(_sums())
     frame = runs.drop("elapsed_s").join(summed, on="run", how="left")
     frame = frame.join(runs.select("run", accounted_s="elapsed_s"), on="run", how="left")
@@ -395,7 +393,7 @@ def summarize_jobs(
         **_at_work(),
     )
     frame = frame.with_columns(
-        excluded=excluded(frame, filters), pipes=pl.lit(None, dtype=pl.List(pl.String))
+        excluded=excluded(filters), pipes=pl.lit(None, dtype=pl.List(pl.String))
     )
     return in_schema(frame, JOB_SUMMARIES)
 

@@ -17,7 +17,6 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from tachograph.catalog.codes import known_codes
 from tachograph.catalog.columns import COLUMN_UNITS, local_time
-from tachograph.catalog.config import BoundOptions
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
 from tachograph.judge.activity import PIPE_NAMES, activity_counter, gpu_label, number
@@ -267,7 +266,6 @@ def build_job_report(
     steps: JobSteps | None = None,
     other_runs: Sequence[Mapping[str, Any]] = (),
     evidence: str = "",
-    bound: BoundOptions | None = None,
     runs_s: Sequence[float] = (),
     host_memory: HostMemory | None = None,
     site: SitePartitions = NOT_RECORDED,
@@ -278,7 +276,7 @@ def build_job_report(
 
     `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `steps`: see
     job_steps; `other_runs` are the summaries of its other runs, where it was requeued. `evidence`:
-    see read_evidence. `bound`: what counts as near a peak; `runs_s`, `host_memory`, `site`: see
+    see read_evidence. `runs_s`, `host_memory`, `site`: see
     next_time. `unusual`: how it differs from earlier runs. `kernels`: of reports attached to it.
     """
     judged = (
@@ -293,7 +291,7 @@ def build_job_report(
     reported = worst_first(worth_knowing(judged), summary)
     steps = steps or JobSteps()
     own_steps = [step.row for step in steps.steps]
-    shares = shares_of_job(summary, bound or BoundOptions())
+    shares = shares_of_job(summary)
     counter = activity_counter(summary)
     timeline = build_timeline(minutes, elapsed_s=number(summary, "elapsed_s"), counter=counter)
     return JobReport(

@@ -18,7 +18,7 @@ import msgspec
 from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk, of_cluster
 from tachograph.catalog.config import FILE_NAME
 from tachograph.catalog.errors import ConfigError, UsageError
-from tachograph.catalog.units import YEAR_S, parse_time, real_number, whole_number
+from tachograph.catalog.units import YEAR_S, parse_time, real_number
 from tachograph.sources.files import fingerprint, read_bytes
 from tachograph.sources.http import HttpAnswer, RequestError
 from tachograph.sources.prometheus_query import (
@@ -53,10 +53,7 @@ if TYPE_CHECKING:
 
 
 # options that are keys of the settings
-_KEYS = (
-    *("url", "selector", "how", "step_s", "window_s", "parallel", "refresh_s"),
-    *("token_file", "user", "password_file", "ca_file", "timeout_s"),
-)
+_KEYS = ("url", "selector", "how", "step_s", "window_s")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -99,36 +96,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="queried at a time (default 3600)",
     )
-    parser.add_argument(
-        "--parallel", type=whole_number(1), metavar="N", help="queries at a time (default 4)"
-    )
-    parser.add_argument(
-        "--refresh",
-        dest="refresh_s",
-        type=real_number(0, YEAR_S),
-        metavar="S",
-        help="between readings of the exporters",
-    )
-    parser.add_argument("--token-file", metavar="FILE", help="file that holds a bearer token")
-    parser.add_argument("--user", help="user, with --password-file")
-    parser.add_argument("--password-file", metavar="FILE", help="file that holds the password")
-    parser.add_argument(
-        "--ca-file", metavar="FILE", help="certificates to trust in place of the system's"
-    )
-    parser.add_argument(
-        "--header",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="header to send; repeatable",
-    )
-    parser.add_argument(
-        "--timeout",
-        dest="timeout_s",
-        type=real_number(0.001, YEAR_S),
-        metavar="S",
-        help="longest wait for an answer (default 30)",
-    )
 
 
 def settings_of_options(
@@ -142,8 +109,6 @@ def settings_of_options(
     entry = _entry(options, configuration)
     raw = dict(entry)
     raw |= {key: value for key in _KEYS if (value := getattr(options, key)) is not None}
-    given, headers = dict(_header(written) for written in options.header), raw.get("headers", {})
-    raw["headers"] = {**headers, **given} if isinstance(headers, dict) else headers
     if not raw.get("url") and not options.files:
         raise UsageError(
             "no server is given", do="name one with --url, or in [[sources]] of tachograph.toml"
@@ -197,13 +162,6 @@ def _entry(options: argparse.Namespace, configuration: Configuration) -> dict[st
             f"several [[sources]] entries of {PROMETHEUS}", do=f"choose one with --name: {names}"
         )
     return entries[0] if entries else {}
-
-
-def _header(written: str) -> tuple[str, str]:
-    name, equals, value = written.partition("=")
-    if not equals or not name.strip():
-        raise UsageError(f"--header {written!r} has no value", do="write it as NAME=VALUE")
-    return name.strip(), value
 
 
 # what changes the rows; how they are queried does not, but for the times of `range`

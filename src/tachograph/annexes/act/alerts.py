@@ -80,7 +80,7 @@ class AlertBook(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, outbox=left)
 
 
-def alert_state(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertState:
+def alert_state(lake: Lake, *, now: datetime) -> AlertState:
     """Return the current conditions, with the accounting's names of clusters. Errors: LakeError."""
     reader = SampleReader(lake)
     recorded = reader.read_columns(now - WINDOW, HEALTH_COUNTERS)
@@ -92,12 +92,12 @@ def alert_state(lake: Lake, configuration: Configuration, *, now: datetime) -> A
         [
             failing_gpus(samples, now=now),
             nodes_without_samples(last, newest, now=now, limit=WITHOUT_SAMPLES),
-            _hung(lake, configuration, now=now),
+            _hung(lake, now=now),
         ]
     )
 
 
-def _hung(lake: Lake, configuration: Configuration, *, now: datetime) -> AlertState:
+def _hung(lake: Lake, *, now: datetime) -> AlertState:
     try:
         jobs = read_summaries(lake, _JOB)
     except LakeError:  # nothing was analyzed yet
@@ -127,7 +127,7 @@ def send_alerts(
     file = ledger.folder / (DRY_BOOK_FILE if dry_run else BOOK_FILE)
     book, problem = _read_book(file), None
     try:
-        book = updated(book, alert_state(lake, configuration, now=now), webhooks, now=now)
+        book = updated(book, alert_state(lake, now=now), webhooks, now=now)
     except TachographError as error:
         problem = error
     _write_book(file, book)

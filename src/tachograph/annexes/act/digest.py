@@ -12,11 +12,10 @@ from typing import Any, ClassVar, Protocol
 import polars as pl
 from jinja2 import Environment
 
-from tachograph.catalog.codes import CODES
 from tachograph.catalog.columns import LOST_COLUMN
 from tachograph.catalog.units import gpu_hours_text, plural, printable, text
 from tachograph.judge.ledger import in_ledger
-from tachograph.judge.usage import weekly_use
+from tachograph.judge.usage import CODE_ORDER, weekly_use
 from tachograph.lake.filters import lost_hours
 from tachograph.report.pages import environment
 from tachograph.report.tables import cut
@@ -180,13 +179,10 @@ def _change(jobs: pl.DataFrame, findings: pl.DataFrame) -> ProposedChange | None
     )
     if found.is_empty():
         return None
-    place = pl.col("code").replace_strict(
-        dict(zip(CODES, range(len(CODES)), strict=True)), default=len(CODES)
-    )
     by_code = found.group_by("code").agg(jobs=pl.len(), hours=pl.col(LOST_COLUMN).sum())
-    code, count, hours = by_code.sort("hours", place, "code", descending=[True, False, False]).row(
-        0
-    )
+    code, count, hours = by_code.sort(
+        "hours", CODE_ORDER, "code", descending=[True, False, False]
+    ).row(0)
     if hours < LEAST_GPU_HOURS:
         return None
     worst = found.filter(pl.col("code") == code).sort(

@@ -163,8 +163,7 @@ def _bound_method(settings: StudySettings) -> str:
         f"a sample is compute-bound where its arithmetic intensity on the {pipe} pipe is at "
         "least that of the ridge, "
         "which is the same as: pipe activity at least that of memory. A job is what the "
-        "majority of its labelled "
-        f"{'time' if settings.analysis.time_weighted_bound else 'samples'} is; a tie is neither"
+        "majority of its labelled samples is; a tie is neither"
     )
 
 

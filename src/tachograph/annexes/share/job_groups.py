@@ -536,7 +536,10 @@ def _gpus(found: Sequence[Kernel]) -> str:
 def _mixed(kind: JobGroup, timed: Sequence[Kernel]) -> Mix:
     """Return kernels as the mix of a job, weighted by all launches, with the job's memory."""
     first, others = timed[:MOST_KERNELS], timed[MOST_KERNELS:]
-    demands = [_of_one_launch(kernel) for kernel in first]
+    demands = [
+        replace(kernel.demand, seconds=(kernel.seconds or 0.0) / kernel.launches)
+        for kernel in first
+    ]
     seconds = [kernel.seconds or 0.0 for kernel in first]
     if others:
         demands.append(
@@ -545,10 +548,6 @@ def _mixed(kind: JobGroup, timed: Sequence[Kernel]) -> Mix:
         seconds.append(math.fsum(kernel.seconds or 0.0 for kernel in others))
     memory = kind.mix.highest.hbm_bytes
     return mix([replace(demand, hbm_bytes=memory) for demand in demands], seconds, name=kind.label)
-
-
-def _of_one_launch(kernel: Kernel) -> Demand:
-    return replace(kernel.demand, seconds=(kernel.seconds or 0.0) / kernel.launches)
 
 
 def _left_out(kind: JobGroup, elsewhere: int, timeless: int) -> Iterator[str]:

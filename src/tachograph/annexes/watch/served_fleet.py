@@ -19,7 +19,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.annexes.watch.live.collected_source import COLLECT, open_collected
-from tachograph.annexes.watch.live.discovery import OPENERS, SourceRequest, choose_source
+from tachograph.annexes.watch.live.discovery import SourceRequest, choose_source
 from tachograph.annexes.watch.live.feed import FeedFailure, ViewFeed
 from tachograph.annexes.watch.live.fleet_report import (
     FleetChoice,
@@ -95,7 +95,6 @@ class FleetWatch:
         self._opener = opener or (lambda request: choose_source(configuration, request))
         self._collected = collected or (lambda known: open_collected(configuration, lake, known))
         self._read_names, self._names = names, ClusterNames()
-        self._of_fleet = wanted is None and configuration.watch.source in ("", *OPENERS.beyond)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._state = LiveState()
@@ -176,7 +175,7 @@ class FleetWatch:
     def _open(self) -> tuple[SelectedSource, bool, SourceProblem | None]:
         """The source, whether it is the lake, why it is."""
         self._names = self._read_names()
-        collected = self._collected(self._names) if self._of_fleet else None
+        collected = self._collected(self._names) if not self._requested else None
         if collected is not None:
             return collected, False, None
         try:
@@ -202,7 +201,7 @@ class FleetWatch:
             deliver=lambda _: None,
         )
         due = opened = checked = self._clock()
-        may_collect = self._of_fleet and source.about.name != COLLECT
+        may_collect = not self._requested and source.about.name != COLLECT
         while not self._is_unused():
             came = feed.once()
             if isinstance(came, FeedFailure):

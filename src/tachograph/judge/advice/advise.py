@@ -26,6 +26,8 @@ from tachograph.judge.advice.request import JobRequest
 from tachograph.judge.bounds import (
     GIB,
     LEAST_S,
+    MEMORY_MARGIN,
+    TIME_MARGIN,
     WORTH,
     HostMemory,
     memory_bound_mib,
@@ -51,6 +53,7 @@ LARGE_MIB = 64 * GIB  # a GPU of the large memory tier
 _USABLE = 0.97  # of the capacity, where samples do not show what the driver keeps
 _DIFFER = 3.0  # times the largest use: a bound beyond says that the runs are not alike
 _CPU_MARGIN = 1.0  # means over the run hide peaks
+_GPU_MEMORY_MARGIN = 0.15
 _ACTIVITY_MARGIN = 0.25
 _JOBS_NAMED = 5
 _OFTEN = 0.2
@@ -359,11 +362,7 @@ def _gpu_need(given: _Given) -> tuple[float | None, list[PastJob], str]:
     if any((job.hbm_peak_mib or 0) >= RESERVED * (job.hbm_mib or math.inf) for job in peaked):
         return None, shown, "reserved"
     peaks = [job.hbm_peak_mib for job in peaked if job.hbm_peak_mib is not None]
-    return (
-        use_bound(peaks, margin=given.options.gpu_memory_margin, certainty=given.options.certainty),
-        shown,
-        "",
-    )
+    return use_bound(peaks, margin=_GPU_MEMORY_MARGIN), shown, ""
 
 
 def _gpu_memory(given: _Given) -> AdviceLine:
@@ -396,9 +395,7 @@ def _gpu_memory(given: _Given) -> AdviceLine:
         return given.no_advice(topic, "no smaller memory tier of the site suffices", shown, usual)
     peak = max(job.hbm_peak_mib or 0.0 for job in shown)
     evidence = {"hbm_peak_mib_max": peak, "need_mib": need}
-    return _tier(
-        given, size_or_none, max(held), shown, evidence, margin=given.options.gpu_memory_margin
-    )
+    return _tier(given, size_or_none, max(held), shown, evidence, margin=_GPU_MEMORY_MARGIN)
 
 
 def _tier(
@@ -524,9 +521,7 @@ def _time(given: _Given) -> AdviceLine:
     runs_s = [job.elapsed_s or 0.0 for job in ended]
     if longest > max(runs_s):
         runs_s.append(longest)
-    wanted = time_bound_s(
-        runs_s, margin=given.options.time_margin, certainty=given.options.certainty
-    )
+    wanted = time_bound_s(runs_s)
     evidence: dict[str, float | str | None] = {
         "elapsed_s_max": longest,
         "elapsed_s_p95": percentile(runs_s, 0.95),
@@ -544,7 +539,7 @@ def _time(given: _Given) -> AdviceLine:
         asked,
         ended,
         option=f"--time={slurm_duration(wanted)}",
-        margin=wanted / longest - 1 if longest else given.options.time_margin,
+        margin=wanted / longest - 1 if longest else TIME_MARGIN,
         evidence=evidence,
     )
 
@@ -557,12 +552,7 @@ def _host_memory(given: _Given) -> AdviceLine:
     peaks, killed = memory.peaks, memory.killed
     if len(shown) < given.options.least_runs:
         return given.too_few(topic, shown, "peaks of host memory are known", asked)
-    margin, certainty = given.options.memory_margin, given.options.certainty
-    wanted = max(
-        memory_bound_mib(values, margin=margin, certainty=certainty)
-        for values in (peaks, killed)
-        if values
-    )
+    wanted = max(memory_bound_mib(values) for values in (peaks, killed) if values)
     if given.whole_nodes is not False and not killed:
         return given.no_advice(topic, given.nobody_gains, shown, asked)
     if wanted > given.site.partitions.most_memory_mib(asdict(request)):
@@ -577,7 +567,7 @@ def _host_memory(given: _Given) -> AdviceLine:
         asked,
         shown,
         option=memory_option(asdict(request), wanted, request.gpus or 0),
-        margin=margin,
+        margin=MEMORY_MARGIN,
         evidence={"mem_peak_mib_max": max(peaks), "killed": len(killed)},
     )
 

@@ -22,6 +22,7 @@ Level: TypeAlias = Literal["exact", "pattern", "user"]
 LEVELS: tuple[Level, ...] = ("exact", "pattern", "user")
 LEAST_COVERAGE = 0.5  # of the expected samples: with fewer, what GPUs did is not known
 DAY_S = 86400.0
+_MOST_RUNS = 50  # the latest of a group count
 HANGS = frozenset({"job_hang", "busy_waiting", "stall"})
 # columns of the tables that evidence is read from
 SUMMARY_COLUMNS = (
@@ -293,7 +294,7 @@ class History:
         ):
             known = self._groups.get(key)
             if known is None:
-                known = self._groups[key] = deque(maxlen=self._options.runs)
+                known = self._groups[key] = deque(maxlen=_MOST_RUNS)
             known.append(job)
 
     def nearest(self, request: JobRequest, now: float) -> PastJobGroup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -220,7 +220,7 @@ def _gpu_finding(
     """
     level = int(levels.vote[case.place])
     by_level = replace(case, votes={WORK_LEVEL: levels}, own_votes={WORK_LEVEL: level})
-    if not _counters_measured(case):
+    if all(np.isnan(case.values(name)).all() for name in _COUNTERS):
         return _level_finding(place, job_class, by_level, case.with_vote(MISSING))
     if answer == NO and level == YES:
         waiting = _with_interval(by_level)
@@ -240,10 +240,6 @@ def _moves_data(case: HangCase) -> bool:
     return case.spinning and any(
         (rate or 0.0) >= (busy[name] or 0.0) for name, rate in rates.items()
     )
-
-
-def _counters_measured(case: HangCase) -> bool:
-    return any(not np.isnan(case.values(name)).all() for name in _COUNTERS)
 
 
 def _level_finding(
@@ -267,7 +263,9 @@ def _level_finding(
         answer, sentence = UNDECIDED, _level_unknown(place, case)
     else:
         answer, sentence = NO, _level_none(place, case)
-    return _as_finding(job_class, case, answer, sentence, lacking, confidence, _level_check)
+    return _as_finding(
+        job_class, case, answer, sentence, lacking, confidence, _level_check(case, answer)
+    )
 
 
 def _usual_outside(case: HangCase) -> bool:
@@ -378,7 +376,7 @@ def _finding(place: HangPlace, job_class: JobClass, case: HangCase, answer: int)
         case = _with_interval(case)
         sentence = place.found(case)
     confidence: FindingConfidence | None = "high" if answer == YES else None
-    return _as_finding(job_class, case, answer, sentence, missing, confidence, _checks)
+    return _as_finding(job_class, case, answer, sentence, missing, confidence, _checks(case))
 
 
 def _as_finding(
@@ -388,7 +386,7 @@ def _as_finding(
     sentence: str,
     missing: list[str],
     confidence: FindingConfidence | None,
-    checks: Callable[[HangCase, int], Iterator[CheckedValue]],
+    checks: Iterable[CheckedValue],
 ) -> Finding:
     """Return the finding with its checks; where it holds, with the interval of the case."""
     begin, end = _bounds(case) if answer == YES else (None, None)
@@ -397,7 +395,7 @@ def _as_finding(
         answer,
         sentence,
         missing=missing,
-        checks=checks(case, answer),
+        checks=checks,
         evidence=_evidence(case) if answer == YES else {},
         begin=begin,
         end=end,
@@ -460,7 +458,7 @@ def _evidence(case: HangCase) -> dict[str, float]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _checks(case: HangCase, answer: int) -> Iterator[CheckedValue]:
+def _checks(case: HangCase) -> Iterator[CheckedValue]:
     limits = case.form.limits
     for name, votes in case.votes.items():
         known, level = limits.known[name], limits.level[name]

@@ -336,7 +336,7 @@ def limits_of(document: Any) -> dict[str, dict[str, float]]:
     metrics = document.get("metricConfig") if isinstance(document, dict) else None
     for metric in metrics if isinstance(metrics, list) else []:
         if isinstance(metric, dict) and isinstance(metric.get("name"), str):
-            numbers = {limit: metric[limit] for limit in LIMITS if _is_number(metric.get(limit))}
+            numbers = {limit: metric[limit] for limit in LIMITS if is_number(metric.get(limit))}
             found[metric["name"]] = {limit: float(value) for limit, value in numbers.items()}
     return found
 
@@ -359,7 +359,8 @@ def _plain_text(text: str, *, before: str) -> str:
     return escaped
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value of JSON is a number that rules may compute with."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 

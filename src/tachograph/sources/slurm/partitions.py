@@ -100,8 +100,10 @@ class SlurmPartition:
 def read_partitions(file: str) -> dict[str, SlurmPartition]:
     """Return the partitions of a file by name; of those described twice the last.
 
-    Errors: InputError where the file cannot be read or names no partition.
+    `file`: empty: there is none. Errors: InputError where it cannot be read or names no partition.
     """
+    if not file:
+        return {}
     partitions = parse_partitions(partitions_text(file))
     if not partitions:
         raise InputError(

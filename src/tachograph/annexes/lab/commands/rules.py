@@ -472,6 +472,8 @@ def _without_taken_tags(found: Sequence[Translated]) -> list[Translated]:
 
 
 def _parameters(path: Path) -> dict[str, float]:
+    from tachograph.judge.rules.clustercockpit import is_number
+
     if not path.exists():
         return {}
     given = _json(path)
@@ -479,11 +481,7 @@ def _parameters(path: Path) -> dict[str, float]:
         raise InputError(
             "not an object of parameters", where=str(path), do='write {"name": number, ...}'
         )
-    return {
-        str(name): float(value)
-        for name, value in given.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-    }
+    return {str(name): float(value) for name, value in given.items() if is_number(value)}
 
 
 def _json(path: Path) -> Any:

@@ -56,7 +56,7 @@ def compute(study: Study) -> FigureNumbers:
         return study.nothing(("sizes", "duration", "utilisation"), why)
     gpus = sized.get_column("gpus").to_list()
     bins = size_bins(max(gpus))
-    labels = [_words(size_bin) for size_bin in bins]
+    labels = [f"{size_bin[0]} to {size_bin[1]}" for size_bin in bins]
     names = pl.Enum(labels)
     place = np.searchsorted([high for _, high in bins], gpus)
     jobs = sized.select(
@@ -154,10 +154,6 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
             f"{_quoted(numbers, 'worst')}, among sizes with at least {count_jobs(LEAST_JOBS)}."
         )
     return tuple(phrases)
-
-
-def _words(size: Bin) -> str:
-    return f"{size[0]} to {size[1]}"
 
 
 def _extremes(utilisation: pl.DataFrame | None) -> dict[str, Fact]:

@@ -23,17 +23,13 @@ def drawn_name(name: str | None, *, most: int = _MOST) -> str:
     (' _qz', '(no name)', '\\u8bad\\u7ec3\\x1b', 'aaaa…')
     """
     shown = "".join(
-        letter if ord(letter) in _drawable() else _escape(letter)
+        letter if ord(letter) in _drawable() else letter.encode("unicode_escape").decode()
         for letter in printable(name or "", most=400)
     )
     if not shown.strip():
         return NO_NAME
     cut = shown if len(shown) <= most else f"{shown[: most - 1]}…"
     return f" {cut}" if cut.startswith("_") else cut
-
-
-def _escape(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
 
 
 @cache

@@ -24,7 +24,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 from joserfc.jwt import JWTClaimsRegistry
 
-from tachograph.annexes.serve.identity.proof import NotIdentifiedError, Proven, proven_name
+from tachograph.annexes.serve.identity.proof import NotIdentifiedError, Proven, hashed, proven_name
 from tachograph.annexes.serve.identity.safety import is_of_this_machine
 from tachograph.catalog.config import ServeOptions, read_secret
 from tachograph.catalog.errors import InputError
@@ -118,7 +118,7 @@ class OidcProvider:
             while len(self._pending) >= _MOST_PENDING:
                 del self._pending[next(iter(self._pending))]
             self._pending[state] = _Pending(
-                verifier, nonce, _hashed(cookie), redirect, target, now + _PENDING_S
+                verifier, nonce, hashed(cookie), redirect, target, now + _PENDING_S
             )
         asked = {
             "response_type": "code",
@@ -146,7 +146,7 @@ class OidcProvider:
         if (
             login is None
             or login.ends <= self.clock()
-            or not hmac.compare_digest(login.browser, _hashed(cookie))
+            or not hmac.compare_digest(login.browser, hashed(cookie))
         ):
             raise NotIdentifiedError(
                 "the login has expired, or was begun in another browser", do=_AGAIN
@@ -287,7 +287,3 @@ def _challenge(verifier: str) -> str:
     'E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM'
     """
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
-
-
-def _hashed(cookie: str) -> str:
-    return hashlib.sha256(cookie.encode("utf-8", "surrogateescape")).hexdigest()

@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 from tachograph.catalog.config import ServeOptions
 from tachograph.catalog.errors import ConfigError
 
-_DEFAULTS = ServeOptions()
-
 
 def is_of_this_machine(host: str) -> bool:
     """Return whether only processes of this machine reach an address.
@@ -35,17 +33,6 @@ def check_safe(options: ServeOptions, *, host: str) -> None:
     ):
         if any(not name.strip() or "*" in name for name in names):
             raise ConfigError(f"serve.{key} names everyone", do="name users or groups one by one")
-    if options.proxy_header.lower() != _DEFAULTS.proxy_header.lower() and not options.proxies:
-        what = "serve.proxy_header is set without serve.proxies: anyone could send the header"
-        raise ConfigError(what, do="name the addresses of the proxies, as in www-data@unix")
-    if (
-        options.proxy_header.lower() in ("authorization", "cookie", "host", "")
-        or not options.proxy_header.isascii()
-    ):
-        raise ConfigError(
-            f"serve.proxy_header: {options.proxy_header!r} cannot name the user",
-            do="write X-Remote-User",
-        )
     _check_url("url", options.url, schemes=("https", "http", ""))
     _check_url("oidc_issuer", options.oidc_issuer, schemes=("https",))
     if bool(options.oidc_issuer) != bool(options.oidc_client_id):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tachograph.annexes.serve.identity.proof import Proven
+from tachograph.annexes.serve.identity.proof import Proven, hashed
 
 COOKIE = "tachograph_session"
 LENGTH_S = 12 * 3600.0
@@ -48,7 +47,7 @@ class Sessions:
             del self._open[next(iter(self._open))]
         ends = min(now + LENGTH_S, now + LENGTH_S if proven.ends is None else proven.ends)
         cookie = secrets.token_urlsafe(32)
-        self._open[_hashed(cookie)] = Session(replace(proven, ambient=True), ends)
+        self._open[hashed(cookie)] = Session(replace(proven, ambient=True), ends)
         response.set_cookie(
             self.cookie,
             cookie,
@@ -76,11 +75,7 @@ class Sessions:
         response.delete_cookie(self.cookie, path=_path(request))
 
     def _key(self, request: Request) -> str:
-        return _hashed(request.cookies.get(self.cookie, ""))
-
-
-def _hashed(cookie: str) -> str:
-    return hashlib.sha256(cookie.encode("utf-8", "surrogateescape")).hexdigest()
+        return hashed(request.cookies.get(self.cookie, ""))
 
 
 def _path(request: Request) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import secrets
 import time
@@ -17,7 +16,7 @@ from typing import Annotated
 import msgspec
 from starlette.requests import Request
 
-from tachograph.annexes.serve.identity.proof import NotIdentifiedError, Proven, is_user_name
+from tachograph.annexes.serve.identity.proof import NotIdentifiedError, Proven, hashed, is_user_name
 from tachograph.api.viewer import Role
 from tachograph.catalog.durable import sync_folder
 from tachograph.catalog.errors import ConfigError, NotFoundError, UsageError
@@ -59,7 +58,7 @@ def create_token(
         raise UsageError(f"--user: {user!r} is no name of a user", do="give one without spaces")
     token = PREFIX + secrets.token_urlsafe(32)
     now = datetime.now(UTC).replace(microsecond=0)
-    stored = StoredToken(secrets.token_hex(4), _hashed(token), user, role.label, now, expires)
+    stored = StoredToken(secrets.token_hex(4), hashed(token), user, role.label, now, expires)
     with _changing(file) as kept:
         kept.append(stored)
     return token, stored
@@ -138,11 +137,6 @@ def _changing(file: Path) -> Iterator[list[StoredToken]]:
         raise ConfigError(what, where=str(file), do="name another with serve.token_file") from None
 
 
-def _hashed(token: str) -> str:
-    """Return the SHA-256: a token has 256 random bits, so a slow hash is not needed."""
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-
-
 def bearer_of(request: Request) -> str | None:
     """Return the token of `Authorization: Bearer`; None without one."""
     scheme, _, sent = request.headers.get("authorization", "").partition(" ")
@@ -168,7 +162,7 @@ class BearerTokens:
 
     def proven(self, sent: str) -> Proven:
         """Return the user of a token. Errors: NotIdentifiedError; those of `read_tokens`."""
-        found = self._tokens().get(_hashed(sent))
+        found = self._tokens().get(hashed(sent))
         role = None if found is None else Role.__members__.get(found.role.upper())
         if found is None or role is None or found.expires.timestamp() <= self.clock():
             raise WRONG

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import msgspec
 
 from tachograph.annexes.share.colocation import ColocateReport
-from tachograph.annexes.share.proposals import SharingProposal
 from tachograph.annexes.share.sharing_text import (
-    ProposalColumn,
     explained_lines,
     headlines,
     left_out_lines,
@@ -107,7 +105,7 @@ def sharing_values(report: ColocateReport, *, top: int) -> dict[str, Any]:
         "about": jobs,
         "missing": missing_sentence(report) if report.missing else "",
         "columns": columns,
-        "rows": [_cells(columns, proposal) for proposal in shown],
+        "rows": [[column.cell(proposal) for column in columns] for proposal in shown],
         "pairs": [(proposal.one.label, proposal.other.label) for proposal in shown],
         "reasons": sentences(reason_lines(shown, _WHOLE)),
         "more": f"{len(shown):,} of {plural(len(report.proposals), 'pair')}" if more else "",
@@ -116,10 +114,6 @@ def sharing_values(report: ColocateReport, *, top: int) -> dict[str, Any]:
         "left_out": sentences(left_out_lines(report, _WHOLE)),
         "explained": [sentences(lines) for lines in explained],
     }
-
-
-def _cells(columns: Sequence[ProposalColumn], proposal: SharingProposal) -> list[str]:
-    return [column.cell(proposal) for column in columns]
 
 
 def sentences(lines: Iterable[Line]) -> list[tuple[str, bool]]:

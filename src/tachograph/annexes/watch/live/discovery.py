@@ -277,7 +277,7 @@ def _find(
         return _FoundSource(openers.simulated(configuration, wanted), real=False)
     if wanted.recording is not None:
         return _FoundSource(openers.recording(configuration, wanted), real=False)
-    name = wanted.source or (_EXPORTER if wanted.urls else configuration.watch.source)
+    name = wanted.source or (_EXPORTER if wanted.urls else "")
     if name:
         return _named(name, configuration, wanted, openers)
     fleet = _configured(configuration, openers.beyond)
@@ -297,9 +297,7 @@ def _named(
 ) -> _FoundSource:
     """The requested source; its errors are reported as they are."""
     if name not in NAMES:
-        where = "--source" if wanted.source else "watch.source"
-        kind: type[TachographError] = UsageError if wanted.source else ConfigError
-        raise kind(f"{where}: unknown source {name!r}", do=f"use one of: {', '.join(NAMES)}")
+        raise UsageError(f"--source: unknown source {name!r}", do=f"use one of: {', '.join(NAMES)}")
     if wanted.urls and name not in openers.beyond:
         raise UsageError(
             f"--url does not apply to {name}", do=f"use it with {' or '.join(openers.beyond)}"

@@ -60,7 +60,7 @@ class GpuTerm:
     def fits(self, gpu: GpuId, device: GpuDevice) -> bool:
         """Whether a GPU has this name. A UUID may be shortened to its first characters."""
         if self.uuid is not None:
-            return _fits_uuid(self.uuid, device.uuid)
+            return device.uuid is not None and device.uuid.lower().startswith(self.uuid.lower())
         if self.pci is not None:
             return device.pci is not None and bus_address(device.pci) == self.pci
         names = (gpu.node, short_node(gpu.node), gpu.host)
@@ -113,10 +113,6 @@ def bus_address(written: str) -> tuple[int, ...] | None:
     """
     found = _PCI.fullmatch(written.strip())
     return None if found is None else tuple(int(part or "0", 16) for part in found.groups())
-
-
-def _fits_uuid(wanted: str, uuid: str | None) -> bool:
-    return uuid is not None and uuid.lower().startswith(wanted.lower())
 
 
 def select_named(written: str) -> GpuSelector:

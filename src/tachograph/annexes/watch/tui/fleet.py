@@ -102,7 +102,7 @@ class FleetScreen(KeptLines, can_focus=True):
     def show(self, view: FleetView) -> None:
         """Show a new view."""
         self._rows = FleetRows(view, self._rows)
-        self._activity = fleet_activity(view)
+        self._activity = fleet_activity(view, width=self.line_width)
         self._arrange()
 
     def sort_by(self, name: str, *, reverse: bool = False) -> None:

@@ -37,13 +37,14 @@ class FleetActivity:
     looks: Bytes
 
 
-def fleet_activity(view: FleetView) -> FleetActivity | None:
-    """Return a copy of the activity; None of many GPUs, and without a counter of activity.
+def fleet_activity(view: FleetView, *, width: int) -> FleetActivity | None:
+    """Return a copy of the activity; None where no plot is shown.
 
-    Called while the history does not change.
+    That is of many GPUs, without a counter of activity, and on a narrow screen. Called while the
+    history does not change.
     """
     rows = range(len(view.snapshot.gpus))
-    if not 0 < len(rows) <= MOST_GPUS:
+    if not 0 < len(rows) <= MOST_GPUS or width < _LEAST_SCREEN:
         return None
     counter = activity_counter(view, rows)
     if counter is None:
