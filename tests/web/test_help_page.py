@@ -64,7 +64,7 @@ def test_the_contents_lead_to_every_group_and_no_place_is_there_twice(admin: Tes
         ("hbm_mib", "GiB"),
         ("gpu_hours_lost", "h"),
         ("energy_j", "kWh"),
-        ("start", "Europe/Berlin"),
+        ("start", "time of Europe/Berlin"),
         ("power_w_mean", "W"),
     ],
 )

@@ -193,7 +193,7 @@ def test_jobs_that_are_found_are_shown_as_in_the_list(admin: TestClient) -> None
         for column in ("user", "name", "state"):
             assert f">{job[column]}<" in row
         assert re.findall(r'class="found[^>]* title="(\w+)">', row) == job["findings"]
-        end = job["end"] and datetime.fromisoformat(str(job["end"]))
+        end = datetime.fromisoformat(str(job["end"])) if job["end"] else None
         assert f">{local_time(end, 'Europe/Berlin')[:16] if end else '–'}<" in row
 
 

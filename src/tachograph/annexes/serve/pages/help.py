@@ -53,7 +53,7 @@ SHOWN_UNITS: Mapping[str, str] = {
 
 def content(view: View, parameters: Parameters) -> Mapping[str, Any]:
     """Return the meaning of sums and of columns by group."""
-    units = {**SHOWN_UNITS, "UTC": view.zone_name}
+    units = {**SHOWN_UNITS, "UTC": f"time of {view.zone_name}"}
     return {
         "sums": SUMS,
         "groups": _groups(),
