@@ -94,9 +94,16 @@ def _texts(group: ElementTree.Element) -> Iterator[ElementTree.Element]:
     yield from group.iter(f"{_NAME}text")
 
 
+def read_drawings(svg: str) -> tuple[ElementTree.Element, ElementTree.Element]:
+    """Return the wide drawing of a plot, and that for a phone."""
+    wide, narrow = ElementTree.fromstring(f"<both>{svg}</both>")
+    return wide, narrow
+
+
 def read_plot(svg: str) -> ReadPlot:
-    """Return what a plot shows. It must be well-formed XML."""
-    root = ElementTree.fromstring(svg)
+    """Return what a plot shows in its wide drawing. Each drawing must be well-formed XML."""
+    root, narrow = read_drawings(svg)
+    assert narrow.get("display") == "none"
     assert root.get("role") == "img"
     assert root.get("aria-label")
     charts: list[ReadChart] = []

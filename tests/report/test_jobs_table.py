@@ -171,6 +171,7 @@ def test_conditions(written: str, ids: list[str]) -> None:
         ("user<alice", "is text"),
         ("start>2026-01-01", "use since and until"),
         ("intensity_histogram=1", "cannot be compared"),
+        ("findings=stall", "findings cannot be compared here; use finding"),
         ("gpu_util_mean<10", "is a fraction: 10 % or 1000 %?; write 10% or 0.1"),
         ("gpu_util_mean<1.01", "is a fraction: 1.01 % or 101 %?; write 1.01% or 0.0101"),
         ("spatial_imbalance>=50", "is a fraction: 50 % or 5000 %?; write 50% or 0.5"),
@@ -198,10 +199,12 @@ def test_a_fraction_is_at_most_one_or_has_a_percent_sign(
 
 
 def test_unknown_names_suggest_close_ones() -> None:
-    with pytest.raises(NotFoundError, match="no metric 'gpu_utl_mean'; did you mean gpu_util_mean"):
+    with pytest.raises(NotFoundError, match="no column 'gpu_utl_mean'; did you mean gpu_util_mean"):
         parse_condition("gpu_utl_mean<1")
     with pytest.raises(NotFoundError, match="no column 'enrgy_j'; did you mean energy_j"):
         build_jobs_table(JOBS, FOUND, columns=["enrgy_j"])
+    with pytest.raises(NotFoundError, match="no column 'GPU use'; did you mean gpu_util_mean"):
+        parse_condition("GPU use<10%")
     with pytest.raises(NotFoundError, match="no column 'usr'; did you mean user"):
         build_jobs_table(JOBS, FOUND, sort="-usr")
 

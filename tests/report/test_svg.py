@@ -6,7 +6,9 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 from zoneinfo import ZoneInfo
 
 import polars as pl
@@ -15,7 +17,7 @@ from msgspec.structs import replace
 from synthetic_job import NOW, judged
 
 from jobframes import START, gpus, minutes, summary
-from svg_reader import Point, ReadChart, ReadPlot, read_plot, tick_value
+from svg_reader import Point, ReadChart, ReadPlot, read_drawings, read_plot, tick_value
 from tachograph.api.open_lake import open_lake
 from tachograph.judge.steps import job_steps
 from tachograph.report.charts import (
@@ -23,6 +25,7 @@ from tachograph.report.charts import (
     Chart,
     Curve,
     Dots,
+    Tick,
     amount_axis,
     fraction_axis,
     log_axis,
@@ -415,7 +418,8 @@ def test_where_marks_overlap_the_worst_shades_alone() -> None:
     chart = Chart("", 50, time_axis(900.0), fraction_axis(), (curve,))
     drawn = str(svg([chart], label="x", marks=marks))
     grounds = re.findall(
-        r'class="ground (\w+)" color="[^"]+"><rect x="([\d.]+)" y="[^"]+" width="([\d.]+)"', drawn
+        r'class="ground (\w+)" color="[^"]+"><rect x="([\d.]+)" y="[^"]+" width="([\d.]+)"',
+        drawn.partition('class="plot narrow"')[0],
     )
     second = read_plot(drawn).x()
     spans = [
@@ -426,6 +430,32 @@ def test_where_marks_overlap_the_worst_shades_alone() -> None:
         ("hint", 0, 120), ("problem", 120, 240), ("hint", 240, 540), ("hint", 540, 600),
         ("faint", 600, 660),
     ]  # fmt: skip
+
+
+def test_labels_of_the_drawing_for_a_phone_have_room_in_it() -> None:
+    start_s = datetime(2025, 3, 4, tzinfo=ZoneInfo("UTC")).timestamp()
+    label = "Work stopped and did not resume, with a title that no phone has room for"
+    marks = [Mark("finding", label, 60, 120, "problem", "a")]
+    names = Axis(-0.5, 0.5, (Tick(0.0, "nid000022 of a cluster with a long name"),))
+    curve = Curve((0.0, 86_400.0), (0.0, 0.0), "ink", "one of the lines")
+    chart = Chart("Title", 50, time_axis(86_400.0, start_s), names, (curve,))
+    wide, narrow = read_drawings(str(svg([chart], label="x", marks=marks)))
+    for drawing, most in ((wide, 7), (narrow, 4)):
+        width = float(str(drawing.get("viewBox")).split()[2])
+        texts = [text for text in drawing.iter() if text.tag.endswith("}text")]
+        ends = [_span(text) for text in texts]
+        assert all(-0.5 <= left < right <= width + 0.5 for left, right in ends)
+        group = next(group for group in drawing if str(group.get("class")).startswith("clock"))
+        times = [_span(text) for text in group]
+        assert 2 <= len(times) <= most
+        assert all(right <= left for (_, right), (left, _) in pairwise(times))
+
+
+def _span(text: ElementTree.Element) -> tuple[float, float]:
+    """From where to where letters of 5.5 pixels are, which is a little less than they may be."""
+    x, wide = float(text.get("x", 0)), 5.5 * len(str(text.text))
+    shift = {"start": 0.0, "middle": 0.5, "end": 1.0}[str(text.get("text-anchor"))]
+    return x - shift * wide, x + (1 - shift) * wide
 
 
 def test_names_of_points_stay_within_the_plot() -> None:

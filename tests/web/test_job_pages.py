@@ -164,7 +164,7 @@ def test_jobs_side_by_side(admin: TestClient, served: ServedLake) -> None:
 
 
 def test_jobs_that_cannot_be_compared(admin: TestClient) -> None:
-    assert admin.get("/compare?job=1000316&job=absent").status_code == 404
+    assert admin.get("/compare?job=1000316&job=absent").status_code == 400
     assert admin.get("/compare?" + "&".join(f"job={job}" for job in range(5))).status_code == 400
     assert "alone" in admin.get(f"/compare?job={WASTED}&job={WASTED}").text
     assert difference([None, None]) is None

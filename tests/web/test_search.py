@@ -7,13 +7,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from html import escape, unescape
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from tachograph.catalog.columns import LOST_COLUMN, column_text
+from tachograph.annexes.serve.pages.jobs import SHOWN_COLUMNS
+from tachograph.catalog.columns import LOST_COLUMN, column_text, local_time
 from tachograph.catalog.tables import JOB_GPUS
 from tachograph.judge.checks import CHECKS
 from tachograph.lake.delta import Lake
@@ -104,6 +106,11 @@ def test_several_are_listed_and_nothing_is_no_error(admin: TestClient) -> None:
         ({"gpus": "8"}, lambda job: job["gpus"] == 8),
         ({"exit_code": "1"}, lambda job: job["exit_code"] == 1),
         ({"gpus": "4", "exit_code": "0"}, lambda job: (job["gpus"], job["exit_code"]) == (4, 0)),
+        ({"where": "gpu_hours_lost>2"}, lambda job: (job["gpu_hours_lost"] or 0) > 2),
+        (
+            {"where": "gpu_hours_lost<=0.5"},
+            lambda job: job["gpu_hours_lost"] is not None and job["gpu_hours_lost"] <= 0.5,
+        ),
     ],
 )
 def test_fields_of_the_list_choose_jobs_by_what_they_are(
@@ -138,6 +145,56 @@ def test_what_was_wrong_can_be_corrected_where_the_error_is_shown(admin: TestCli
     assert f'name="where" value="{escape(hostile).replace("&quot;", "&#34;")}"' in answer.text
     assert 'name="user" value="user001"' in answer.text
     assert "<script>" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("query", "near"),
+    [
+        ({"where": "lost GPU-h>2"}, "gpu_hours_lost"),
+        ({"where": "gpu_utl_mean<10%"}, "gpu_util_mean"),
+        ({"sort": "-gpu_hours_los"}, "gpu_hours_lost"),
+        ({"columns": "energy"}, "energy_j"),
+        ({"finding": "stal"}, "stall"),
+    ],
+)
+def test_an_unknown_name_keeps_the_form_and_offers_near_ones(
+    admin: TestClient, query: dict[str, str], near: str
+) -> None:
+    asked = {**query, "user": "user001"}
+    answer = admin.get("/jobs", params=asked, headers={"Accept": "text/html"})
+    assert answer.status_code == 400
+    assert re.search(rf"did you mean {near}\b", answer.text)
+    for name, value in asked.items():
+        assert f'name="{name}" value="{escape(value)}"' in answer.text
+
+
+@pytest.mark.parametrize("column", [*SHOWN_COLUMNS])
+def test_each_visible_column_sorts_the_list(admin: TestClient, column: str) -> None:
+    page = admin.get(f"/jobs?sort=-{column}&limit=5", headers={"Accept": "text/html"})
+    assert page.status_code == 200
+    assert 'aria-sort="descending"' in page.text
+
+
+def test_findings_are_chosen_by_title(admin: TestClient) -> None:
+    page = unescape(admin.get("/jobs?finding=stall&finding=hot_gpu").text)
+    options = dict(re.findall(r'<option value="(\w+)"[^>]*>([^<]+)</option>', page))
+    assert options["stall"] == "Work stood still for a long time"
+    assert len(options) == len({*options.values()}) > 30
+    assert '<option value="stall" selected>' in page
+
+
+def test_jobs_that_are_found_are_shown_as_in_the_list(admin: TestClient) -> None:
+    page = unescape(admin.get("/search?q=10003").text)
+    jobs = {str(job["display_id"]): job for job in jobs_of(admin)}
+    rows = re.findall(r"<tr><td><a .*?</tr>", page, flags=re.DOTALL)
+    assert len(rows) == 20
+    for row in rows:
+        job = jobs[re.findall(r">(\w+)</a></td>", row)[0]]
+        for column in ("user", "name", "state"):
+            assert f">{job[column]}<" in row
+        assert re.findall(r'class="found[^>]* title="(\w+)">', row) == job["findings"]
+        end = datetime.fromisoformat(str(job["end"])) if job["end"] else None
+        assert f">{local_time(end, 'Europe/Berlin')[:16] if end else '–'}<" in row
 
 
 def test_bars_findings_and_lost_hours_of_the_list_are_those_of_the_api(admin: TestClient) -> None:

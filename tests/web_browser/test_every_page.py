@@ -18,6 +18,7 @@ from tachograph.annexes.serve.registry import PAGES
 
 pytestmark = pytest.mark.slow
 VIEWS = [path for entry in PAGES for path in EXAMPLES.get(entry.name, (entry.path,))]
+PHONE = 420
 LOOKS = ((NARROW, "dark"), (WIDE, "light"))  # each page in one of them: styles are shared
 # of the page as it is shown, and as a browser without scripts gets it
 _HEADINGS = """async () => {
@@ -139,12 +140,41 @@ def test_names_are_offered_while_one_types_and_the_key_leads_to_the_search_box(
     page.wait_for_url("**/user/user036")
 
 
-def test_the_header_is_one_line_on_a_phone(windows: Mapping[tuple[int, str], Window]) -> None:
-    opened = windows[NARROW, "dark"]
-    opened.open("/jobs?user=user000")
-    parts = opened.page.locator("header.site > *")
+# by how much the document, the header and each chart are wider than they may be
+_OVERFLOWS = """() => [
+    document.documentElement.scrollWidth - innerWidth,
+    ...[...document.querySelectorAll("header.site, figure")].map(part => part.scrollWidth - part.clientWidth)
+]"""
+
+
+@pytest.fixture(scope="module")
+def phone(browser: Browser, server: WebServer) -> Iterator[Window]:
+    with window(browser, server, width=PHONE) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("path", VIEWS)
+def test_header_and_charts_fit_a_phone(phone: Window, path: str) -> None:
+    assert phone.open(path) == 200
+    phone.page.wait_for_load_state("load")
+    assert max(phone.page.evaluate(_OVERFLOWS)) <= 0
+    parts = phone.page.locator("header.site > *:visible")
     tops = {round(box["y"] + box["height"] / 2) for box in map(_box, parts.all())}
     assert max(tops) - min(tops) <= 2
+
+
+def test_the_pages_are_behind_a_button_on_a_phone(phone: Window) -> None:
+    phone.open("/jobs?user=absent")
+    links = phone.page.get_by_role("navigation", name="Pages").get_by_role("link")
+    expect(links.first).to_be_hidden()
+    phone.page.get_by_role("button", name="Menu").click()
+    expect(links.first).to_be_visible()
+    assert phone.violations() == []
+    phone.page.keyboard.press("Escape")
+    expect(links.first).to_be_hidden()
+    phone.page.get_by_role("button", name="Menu").click()
+    links.filter(has_text="Waste").click()
+    phone.page.wait_for_url("**/waste")
 
 
 def test_dark_can_be_chosen_on_a_light_system(windows: Mapping[tuple[int, str], Window]) -> None:
@@ -181,7 +211,9 @@ _BELOW_UNDERSCORES = """() => {
         return parseFloat(style.textUnderlineOffset) - below;
     });
 }"""
-_SIZES_OF_CHARTS = """() => [...document.querySelectorAll("figure svg.plot")].map(
+_SIZES_OF_CHARTS = """() => [...document.querySelectorAll("figure svg.plot")].filter(
+    chart => chart.checkVisibility()
+).map(
     chart => chart.getBoundingClientRect().width / chart.viewBox.baseVal.width
 )"""
 

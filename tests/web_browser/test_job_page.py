@@ -361,7 +361,7 @@ def test_print_has_the_drawing_and_is_short(
 def test_without_scripts_there_is_the_drawing(browser: Browser, server: WebServer) -> None:
     with window(browser, server, scripts=False) as opened:
         opened.open(f"/job/{WASTED}")
-        expect(opened.page.locator("#recorder figure svg.plot")).to_be_visible()
+        expect(opened.page.locator("#recorder figure svg.plot:visible")).to_be_visible()
         expect(opened.page.locator(".stage")).to_be_hidden()
         expect(opened.page.get_by_label("Add")).to_be_hidden()
 

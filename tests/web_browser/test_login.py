@@ -33,6 +33,7 @@ def test_a_person_logs_in_with_a_token_and_out_again(browser: Browser, server: W
         )
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Lax")
         assert page.evaluate("document.cookie") == ""
+        page.get_by_role("button", name="Menu").click()
         page.get_by_role("button", name="Log out").click()
         page.wait_for_url(f"{server.address}/login")
         opened.open("/jobs")

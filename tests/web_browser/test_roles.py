@@ -108,8 +108,10 @@ def test_a_user_sees_no_job_of_others(as_viewer: ApiClient) -> None:
     assert set(re.findall(r'href="/user/([^"]+)"', client.get("/jobs?limit=1000").text)) == {
         "user000"
     }
-    for hidden in ("/job/1000316", "/user/user036", "/compare?job=1000316"):  # of user036
+    for hidden in ("/job/1000316", "/user/user036"):  # of user036
         assert client.get(hidden).status_code == 404
+    for unknown in ("1000316", "absent"):  # the same answer: nothing tells them apart
+        assert client.get(f"/compare?job={unknown}").status_code == 400
     assert 'method="post" action="/findings"' not in client.get("/findings").text
 
 

@@ -128,13 +128,14 @@ def must_exist(
 ) -> None:
     """Check that all `names` are known; `page`: of the documentation, has them all.
 
-    Errors: `error` naming the unknown one and those close to it: UsageError where an option takes
-    few fixed values.
+    Errors: `error` naming the unknown one and those close to it, or whose headings are: UsageError
+    where an option takes few fixed values.
     """
     for name in names:
         if name not in known:
             known = tuple(dict.fromkeys(known))
-            meant = did_you_mean(name, known, most=3)
+            called = {column_heading(column): column for column in known}
+            meant = did_you_mean(name, called | {column: column for column in known}, most=3)
             some = _some(known, page) if page or not meant else ""
             raise error(f"no {what} {name!r}", do=" ".join(filter(None, (meant, some))))
 

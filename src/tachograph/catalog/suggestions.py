@@ -25,8 +25,5 @@ def did_you_mean(
     names = known if isinstance(known, Mapping) else {one: one for one in known}
     written = {one.lower(): names[one] for one in reversed(list(names))}
     close = difflib.get_close_matches(name.lower(), list(reversed(written)), n=most, cutoff=0.5)
-    return (
-        f"did you mean {' or '.join(form.format(written[one]) for one in close)}?"
-        if close
-        else otherwise
-    )
+    meant = dict.fromkeys(form.format(written[one]) for one in close)
+    return f"did you mean {' or '.join(meant)}?" if close else otherwise

@@ -23,7 +23,7 @@ from tachograph.catalog.errors import InputError, NotFoundError, SeveralJobsErro
 from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.catalog.units import plural, refuse_unclear_fraction, span_s
 
-_CONDITION = re.compile(r"^\s*([A-Za-z_]\w*)\s*(<=|>=|!=|==|=|<|>|~)\s*(.*?)\s*$")
+_CONDITION = re.compile(r"^\s*([A-Za-z_][\w -]*?)\s*(<=|>=|!=|==|=|<|>|~)\s*(.*?)\s*$")
 _COMPARE: Mapping[str, Callable[[pl.Expr, Any], pl.Expr]] = {
     "<": lambda column, value: column < value,
     "<=": lambda column, value: column <= value,
@@ -69,6 +69,7 @@ FILTER_KINDS: Mapping[str, str] = {
 }
 _SHARES = ("fraction", "ratio")  # units of columns that run from 0 to 1
 _MAY_BE_NEGATIVE = ("C", "code", "")
+_OF_FINDINGS = (FINDINGS_COLUMN, SEVERITY_COLUMN)
 _EXAMPLE = "write it like 'gpu_util_mean<0.1', 'elapsed_s>2h' or 'bound=memory'"
 
 
@@ -92,8 +93,8 @@ class JobCondition:
     @property
     def expression(self) -> pl.Expr:
         """True for the rows that meet it; a null never does."""
-        column = pl.col(self.name)
-        if isinstance(JOB_SUMMARIES.schema[self.name], pl.List):
+        column = lost_hours() if self.name == LOST_COLUMN else pl.col(self.name)
+        if isinstance(_type_of(self.name), pl.List):
             inside = column.list.contains(self.value)
             return (inside if self.op in ("=", "~") else ~inside).fill_null(value=False)
         return _COMPARE[self.op](column, self.value).fill_null(value=False)
@@ -152,14 +153,16 @@ def parse_condition(written: str) -> JobCondition:
     (7200.0, 'memory')
 
     Errors: UsageError when it is no condition, or the value does not fit, as a bare number above 1
-    for a fraction does not; NotFoundError for an unknown metric.
+    for a fraction does not; NotFoundError for an unknown column.
     """
     found = _CONDITION.match(written)
     if not found or not found[3]:
         raise UsageError(f"invalid condition: {written!r}", do=_EXAMPLE)
     name, op, value = found[1], "=" if found[2] == "==" else found[2], found[3].strip("'\"")
-    must_exist([name], list(JOB_SUMMARIES.schema), what="metric")
-    dtype = JOB_SUMMARIES.schema[name]
+    must_exist([name], (*JOB_SUMMARIES.schema, LOST_COLUMN, *_OF_FINDINGS))
+    if name in _OF_FINDINGS:
+        raise UsageError(f"{name} cannot be compared here", do="use finding, with the code of one")
+    dtype = _type_of(name)
     if isinstance(dtype, pl.Datetime):
         raise UsageError(f"{name} is a time and cannot be compared here", do="use since and until")
     if dtype.is_numeric():
@@ -173,6 +176,11 @@ def parse_condition(written: str) -> JobCondition:
             f"{name} is text and cannot be compared with {op!r}", do="use =, != or ~ (contains)"
         )
     return JobCondition(name, op, value)
+
+
+def _type_of(name: str) -> pl.DataType:
+    """Return the type of a column that conditions may name."""
+    return JOB_SUMMARIES.schema.get(name, pl.Float64())
 
 
 def _number(name: str, written: str) -> float:

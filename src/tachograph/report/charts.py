@@ -12,8 +12,7 @@ from tachograph.catalog.units import KI, printable, text, zone
 from tachograph.report.recording import Colour, Mark, Values
 
 MOST_LETTERS = 40  # of a name
-_CHARACTERS = 100  # of the label of a mark that are as wide as a plot, at most
-_LONGEST_LABEL = 80
+MARK_LETTERS = 100  # of the label of a mark that are as wide as a plot, at most
 _TIMES_S = (
     *(1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200),
     *(86_400, 172_800, 604_800, 1_209_600, 2_419_200),
@@ -212,8 +211,10 @@ def shown_name(name: str | None, *, most: int = MOST_LETTERS) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
-def lanes(marks: Sequence[Mark], length_s: float) -> list[list[Mark]]:
+def lanes(marks: Sequence[Mark], length_s: float, letters: int = MARK_LETTERS) -> list[list[Mark]]:
     """Return marks in rows, in order of begin, in which neither they nor their labels overlap.
+
+    letters: how many are as wide as the plot.
 
     >>> early, late, long = (
     ...     Mark("finding", label, *span)
@@ -224,8 +225,8 @@ def lanes(marks: Sequence[Mark], length_s: float) -> list[list[Mark]]:
     """
     rows: list[list[Mark]] = []
     for mark in sorted(marks, key=lambda mark: (mark.begin_s, -mark.end_s)):
-        taken = extent(mark, length_s)[0]
-        row = next((row for row in rows if extent(row[-1], length_s)[1] <= taken), None)
+        taken = extent(mark, length_s, letters)[0]
+        row = next((row for row in rows if extent(row[-1], length_s, letters)[1] <= taken), None)
         if row is None:
             rows.append([mark])
         else:
@@ -233,14 +234,14 @@ def lanes(marks: Sequence[Mark], length_s: float) -> list[list[Mark]]:
     return rows
 
 
-def extent(mark: Mark, length_s: float) -> tuple[float, float]:
+def extent(mark: Mark, length_s: float, letters: int = MARK_LETTERS) -> tuple[float, float]:
     """Return start and end of a mark with its label; a label at the edge ends with its bar."""
-    label_s = (len(label_of(mark)) + 2) * length_s / _CHARACTERS
+    label_s = (len(label_of(mark, letters)) + 2) * length_s / letters
     if mark.begin_s + label_s <= length_s:
         return mark.begin_s, max(mark.end_s, mark.begin_s + label_s)
     return min(mark.begin_s, max(0.0, mark.end_s - label_s)), mark.end_s
 
 
-def label_of(mark: Mark) -> str:
-    """Return the label, truncated if too long."""
-    return shown_name(mark.label, most=_LONGEST_LABEL)
+def label_of(mark: Mark, letters: int = MARK_LETTERS) -> str:
+    """Return the label, truncated if too long for a plot as wide as so many letters."""
+    return shown_name(mark.label, most=4 * letters // 5)

@@ -222,10 +222,10 @@ def checks_text(finding: Finding, *, zone_name: str = "UTC") -> str:
     return f"{message}; and {more} more" if more else message
 
 
-def evidence_texts(finding: Finding, zone_name: str) -> tuple[tuple[str, str], ...]:
-    """Return the evidence of a finding as (label, text)."""
+def evidence_texts(finding: Finding, zone_name: str) -> tuple[tuple[str, str, str], ...]:
+    """Return the evidence of a finding as (name, label, text)."""
     return tuple(
-        (EVIDENCE[name][0], value_text(value, EVIDENCE[name][1], zone_name=zone_name))
+        (name, EVIDENCE[name][0], value_text(value, EVIDENCE[name][1], zone_name=zone_name))
         for name, value in finding.evidence.items()
         if name in EVIDENCE
     )

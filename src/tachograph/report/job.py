@@ -61,8 +61,9 @@ EXTREMES = 4  # if there are more GPUs: this many least and most busy ones
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A named number with unit; None: unknown."""
+    """A number of a column with unit; None: unknown."""
 
+    name: str
     label: str
     value: float | None
     unit: str
@@ -357,7 +358,9 @@ def _tiles(row: Mapping[str, Any]) -> tuple[Quantity, ...]:
         "power_w_mean": "Power per GPU",
     }
     values = {name: number(row, name) for name in names} | {"power_w_mean": sampled_power(row)}
-    return tuple(Quantity(label, values[name], COLUMN_UNITS[name]) for name, label in names.items())
+    return tuple(
+        Quantity(name, label, values[name], COLUMN_UNITS[name]) for name, label in names.items()
+    )
 
 
 def _pipe_use(row: Mapping[str, Any], pipe: str) -> PipeUse:

@@ -30,7 +30,7 @@ def basis_lines(report: JobReport, finding: Finding, width: int) -> Iterator[Lin
     """Yield the interval of a finding and its values against thresholds."""
     moments = [
         f"{label}: {value}"
-        for label, value in evidence_texts(finding, report.zone_name)
+        for _, label, value in evidence_texts(finding, report.zone_name)
         if label.endswith(" at")
     ]
     when = report.interval(finding)

@@ -17,6 +17,7 @@ import msgspec
 from markupsafe import Markup
 
 from tachograph.report.charts import (
+    MARK_LETTERS,
     MOST_LETTERS,
     Bars,
     Box,
@@ -33,7 +34,7 @@ from tachograph.report.charts import (
 )
 from tachograph.report.recording import Colour, Mark, Values
 
-WIDTH = 720.0  # of every plot; the page scales it
+WIDTH, NARROW = 720.0, 360.0  # of a plot, and of the same on a phone; the page scales them
 _LETTER = 6.3  # mean width of one, in the font size of 10.5; digits are as wide
 _LINE = 15.0  # height of a line of text
 _RIGHT = 14.0
@@ -71,39 +72,52 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 def svg(charts: Sequence[Chart], *, label: str, marks: Sequence[Mark] = ()) -> Markup | None:
-    """Return charts below each other; None if there are none.
+    """Return charts below each other, drawn twice: wide, and for a phone; None if there are none.
 
-    The charts share an axis x, which is drawn below the last one; marks are intervals on it.
+    The charts share an axis x, which is drawn below the last one; marks are intervals on it. The
+    style sheet of a page shows one of the drawings; without it that is the wide one.
     """
     if not charts:
         return None
+    wide = _drawing(charts, label, marks, WIDTH, Markup('class="plot"'))
+    return wide + _drawing(
+        charts, label, marks, NARROW, Markup('class="plot narrow" display="none"')
+    )
+
+
+def _drawing(
+    charts: Sequence[Chart], label: str, marks: Sequence[Mark], width: float, attributes: Markup
+) -> Markup:
+    """Return one SVG element of charts below each other."""
+    letters = round(MOST_LETTERS * width / WIDTH)
     widest = max((len(tick.label) for chart in charts for tick in chart.y.ticks), default=0)
-    left = max(44.0, 10 + _LETTER * min(widest, MOST_LETTERS))
-    rows = lanes(marks, charts[0].x.high)
+    left = max(44.0, 10 + _LETTER * min(widest, letters))
+    characters = round(MARK_LETTERS * width / WIDTH)
+    rows = lanes(marks, charts[0].x.high, characters)
     parts: list[Markup] = []
     top = 4.0 + _LINE * len(rows)
     frames: list[_Frame] = []
     for chart in charts:
-        heading, used = _heading(chart, left, top)
+        heading, used = _heading(chart, left, top, width)
         parts.extend(heading)
-        frames.append(_Frame(left, top + used, WIDTH - left - _RIGHT, chart.height, chart))
+        frames.append(_Frame(left, top + used, width - left - _RIGHT, chart.height, chart))
         top += used + chart.height + 9
     for frame in frames:
-        parts.extend(_grid(frame))
+        parts.extend(_grid(frame, letters))
         parts.extend(_layer(layer, frame) for layer in frame.chart.layers)
         if not any(isinstance(layer, Heat) for layer in frame.chart.layers):
             parts.extend(_grounds(marks, frame))
         for row in rows:
             parts.extend(_shade(mark, frame) for mark in row)
     for place, row in enumerate(rows):
-        parts.extend(_mark_label(mark, frames[0], 4 + _LINE * place) for mark in row)
+        parts.extend(_mark_label(mark, frames[0], 4 + _LINE * place, characters) for mark in row)
     below, used = _axis_x(frames[-1])
     parts.extend(below)
     return Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img" aria-label="{}" '
+        '<svg xmlns="http://www.w3.org/2000/svg" {} role="img" aria-label="{}" '
         'viewBox="0 0 {:g} {:.0f}" font-family="system-ui, sans-serif" font-size="10.5" '
         'stroke-linejoin="round">{}</svg>'
-    ).format(label, WIDTH, top - 9 + used, Markup("").join(parts))
+    ).format(attributes, label, width, top - 9 + used, Markup("").join(parts))
 
 
 def _group(name: str, colour: Colour, content: Markup, label: str = "") -> Markup:
@@ -133,7 +147,7 @@ def _rect(x: float, y: float, width: float, height: float, *, opacity: float = 1
     ).format(x, y, width, height, opacity)
 
 
-def _heading(chart: Chart, left: float, top: float) -> tuple[list[Markup], float]:
+def _heading(chart: Chart, left: float, top: float, width: float) -> tuple[list[Markup], float]:
     """Return the title and the legend on one line, or on more if they need them; their height."""
     entries: dict[str, Curve | FilledArea | Box | Bars | Dots] = {}
     for layer in chart.layers:
@@ -151,7 +165,7 @@ def _heading(chart: Chart, left: float, top: float) -> tuple[list[Markup], float
     for name, layer in entries.items():
         label = shown_name(name)
         wide = 20 + _LETTER * len(label) + 12
-        if x > left and x + wide > WIDTH:
+        if x > left and x + wide > width:
             x, y = left, y + _LINE
         parts.append(_group("key", layer.colour, _swatch(layer, x, y)))
         parts.append(_group("key", "ink", _text(x + 20, y, label)))
@@ -171,7 +185,7 @@ def _swatch(layer: Curve | FilledArea | Box | Bars | Dots, x: float, y: float) -
             return _rect(x, y - 8, 14, 8, opacity=layer.opacity)
 
 
-def _grid(frame: _Frame) -> Iterator[Markup]:
+def _grid(frame: _Frame, letters: int) -> Iterator[Markup]:
     axis = frame.chart.y
     right = frame.left + frame.width
     if axis.grid:
@@ -180,7 +194,12 @@ def _grid(frame: _Frame) -> Iterator[Markup]:
         )
         yield _group("grid", "line", _path(lines, width=0.7))
     labels = [
-        _text(frame.left - 6, frame.y(tick.value) + 3.5, shown_name(tick.label), anchor="end")
+        _text(
+            frame.left - 6,
+            frame.y(tick.value) + 3.5,
+            shown_name(tick.label, most=letters),
+            anchor="end",
+        )
         for tick in axis.ticks
     ]
     yield _group("y", "ink", Markup("").join(labels))
@@ -190,17 +209,22 @@ def _axis_x(frame: _Frame) -> tuple[list[Markup], float]:
     """Return the axis below a chart, and its height."""
     axis, bottom = frame.chart.x, frame.top + frame.height
     right = frame.left + frame.width
-    ticks = "".join(f"M{frame.x(tick.value):.2f},{bottom:.1f}v4" for tick in axis.ticks)
-    line = f"M{frame.left:.1f},{bottom:.1f}H{right:.1f}{ticks}"
-    parts = [_group("axis", "line", _path(line, width=1))]
-    labels, seconds = [], []
+    steps, labels, seconds = [], [], []
+    free = 0.0  # from where on there is no label yet: one that would overlap is left out
     for tick in axis.ticks:
         x = frame.x(tick.value)
         half = _LETTER * max(len(tick.label), len(tick.second)) / 2
-        anchor = "start" if x - half < 0 else "end" if x + half > WIDTH else "middle"
+        begin = min(max(0.0, x - half), right + _RIGHT - 2 * half)
+        if begin < free:
+            continue
+        free = begin + 2 * half + 2
+        anchor = "start" if x - half < 0 else "end" if x + half > right + _RIGHT else "middle"
+        steps.append(f"M{x:.2f},{bottom:.1f}v4")
         labels.append(_text(x, bottom + _LINE, tick.label, anchor=anchor))
         if tick.second:
             seconds.append(_text(x, bottom + 2 * _LINE - 2, tick.second, anchor=anchor))
+    line = f"M{frame.left:.1f},{bottom:.1f}H{right:.1f}{''.join(steps)}"
+    parts = [_group("axis", "line", _path(line, width=1))]
     parts.append(_group("x", "ink", Markup("").join(labels)))
     parts.append(_group("clock", "faint", Markup("").join(seconds)))
     height = 6 + _LINE * (2 if seconds else 1)
@@ -411,11 +435,11 @@ def _grounds(marks: Sequence[Mark], frame: _Frame) -> Iterator[Markup]:
             yield _group("ground", _MARK_COLOURS[max(ranks)], ground)
 
 
-def _mark_label(mark: Mark, frame: _Frame, top: float) -> Markup:
+def _mark_label(mark: Mark, frame: _Frame, top: float, characters: int) -> Markup:
     begin, end = _ends(mark, frame)
     bar = _rect(begin, top + _LINE - 4, end - begin, 3)
-    left = mark.begin_s <= extent(mark, frame.chart.x.high)[0]
-    words = _text(
-        begin if left else end, top + _LINE - 6, label_of(mark), anchor="start" if left else "end"
-    )
+    left = mark.begin_s <= extent(mark, frame.chart.x.high, characters)[0]
+    label = label_of(mark, characters)
+    x, anchor = (begin, "start") if left else (end, "end")
+    words = _text(x, top + _LINE - 6, label, anchor=anchor)
     return _group("mark", _mark_colour(mark), bar) + _group("mark", "ink", words)

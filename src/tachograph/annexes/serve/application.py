@@ -297,6 +297,8 @@ def _tagged(
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, TachographError)
     status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 500)
+    if status == 404 and request.query_params and not request.path_params:
+        status = 400  # the address exists; what its query names does not, and can be corrected
     of_files = isinstance(error, LakeError) and (error.__cause__ is not None or "/" in error.what)
     of_server = of_files and not _viewer(request).sees_server
     # Of the service itself: names of its files and hosts are for its log.
@@ -379,7 +381,7 @@ def _answer_problem(
         "candidates": candidates,
         "row": error.row if isinstance(error, NotAnalyzedError) else None,
         # What was asked for, to be corrected.
-        "asked": request.query_params.multi_items() if isinstance(error, UsageError) else (),
+        "asked": request.query_params.multi_items() if status == 400 else (),
     }
     page = templates.render("problem", request, _viewer(request), title, values)
     return Response(page, status, headers, media_type="text/html")

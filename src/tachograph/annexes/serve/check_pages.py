@@ -33,10 +33,12 @@ class CheckCount:
 _TITLES = {
     **{check.code: (check.title, check.severity) for check in CHECKS},
     **{
-        f"{job_class.code}_host": (job_class.title, job_class.severity) for job_class in JOB_CLASSES
+        f"{job_class.code}_host": (f"{job_class.title}, by host counters", job_class.severity)
+        for job_class in JOB_CLASSES
     },
     **{code: (title, "fact") for code, title in (*SCORE_TITLES.items(), *WORKLOAD_TITLES.items())},
 }
+CHECK_TITLES = {code: _TITLES[code][0] for code in known_codes()}
 _NO_TITLE = ("", "")  # of a rule that is not in use any more
 
 

@@ -78,6 +78,7 @@ def asset(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
+    from tachograph.annexes.serve.pages.help import COLUMNS, SUMS
     from tachograph.annexes.serve.registry import all_pages
 
     made = environment()
@@ -89,6 +90,7 @@ def _environment() -> Environment:
         column_text=column_text,
         plural=plural,
         served=frozenset(entry.name for entry in pages),
+        explains=frozenset((*COLUMNS, *SUMS)),
         query_with=query_with,
         asset=asset,
         checks_by_code={check.code: check for check in CHECKS},

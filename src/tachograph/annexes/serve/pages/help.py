@@ -8,7 +8,9 @@ from typing import Any
 from tachograph.annexes.serve.shapes import OF_FINDINGS, public_columns
 from tachograph.annexes.serve.snapshot import View
 from tachograph.api.parameters import Parameters
+from tachograph.catalog.columns import COLUMN_UNITS
 from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.table_columns import TableColumn
 from tachograph.catalog.tables import JOB_SUMMARIES
 
 PARAMETERS = Parameters
@@ -22,11 +24,52 @@ SUMS: Mapping[str, str] = {
     "recovered": "GPU-hours that were lost less than the share of the weeks before would let one "
     "expect.",
 }
+# {column with which a group begins: its heading}; the others follow as in the table
+GROUPS: Mapping[str, str] = {
+    "job_key": "Job",
+    "submit": "Times and resources",
+    "attribution": "Attribution and coverage",
+    "gpu_util_mean": "Counters",
+    "spatial_imbalance": "Imbalance",
+    "bound": "Bottleneck",
+    "hbm_peak_fraction": "Memory and energy",
+    "gpus_never_used": "Idle GPUs, scores, workload",
+    "gpu_hours_never_used": "GPU-hours by use",
+    "xid_events": "Errors and bookkeeping",
+    OF_FINDINGS[0].name: "Findings and lost hours",
+}
+# {unit in the lake: as `text` writes it for people}; others are the same
+SHOWN_UNITS: Mapping[str, str] = {
+    "fraction": "%",
+    "ratio": "0 to 1",
+    "s": "h, min, s",
+    "J": "kWh",
+    "MiB": "GiB",
+    "B": "GB",
+    "B/s": "GB/s",
+    "C": "°C",
+}
 
 
 def content(view: View, parameters: Parameters) -> Mapping[str, Any]:
-    """Return the meaning of sums and columns."""
-    return {"sums": SUMS, "columns": COLUMNS, "counters": _counters()}
+    """Return the meaning of sums and of columns by group."""
+    units = {**SHOWN_UNITS, "UTC": f"time of {view.zone_name}"}
+    return {
+        "sums": SUMS,
+        "groups": _groups(),
+        "counters": _counters(),
+        "units": {name: units.get(unit, unit) for name, unit in COLUMN_UNITS.items()},
+    }
+
+
+def _groups() -> Mapping[str, list[TableColumn]]:
+    """Return {heading: its columns}."""
+    groups: dict[str, list[TableColumn]] = {}
+    for name, column in COLUMNS.items():
+        if name in GROUPS:
+            heading = GROUPS[name]
+        groups.setdefault(heading, []).append(column)
+    return groups
 
 
 def _counters() -> dict[str, str]:

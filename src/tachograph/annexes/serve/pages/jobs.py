@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
+from tachograph.annexes.serve.check_pages import CHECK_TITLES
 from tachograph.annexes.serve.jobs import JobListParameters
 from tachograph.annexes.serve.pages.user import jobs_not_analyzed
 from tachograph.annexes.serve.snapshot import View
 from tachograph.api.parameters import Limit, Word
-from tachograph.catalog.codes import known_codes
 from tachograph.catalog.columns import COLUMN_UNITS, FINDINGS_COLUMN, LOST_COLUMN
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.lake.filters import JOB_STATES
@@ -22,7 +22,7 @@ from tachograph.report.jobs import DEFAULT_COLUMNS, KNOWN
 _LEFT = frozenset({"display_id", "job_id", "array_job_id", "het_job_id", "job_key"})
 _MOST = 10_000  # rows of a file, as the REST API has it
 # what fits a page; `columns` names others
-_SHOWN = (
+SHOWN_COLUMNS = (
     *(
         "display_id",
         "name",
@@ -94,7 +94,7 @@ def content(view: View, parameters: JobsParameters) -> Mapping[str, Any]:
         "order": _order(shown, parameters.sort),
         "offered": tuple(name for name in dict.fromkeys((*shown, *_OFFERED)) if name in KNOWN),
         "states": JOB_STATES,
-        "codes": known_codes(),
+        "findings": {code: code for code in parameters.finding} | CHECK_TITLES,
         "visible": len(view.jobs),
         "most": min(_MOST, page.table.matching),
         "waiting": _waiting(view, parameters),
@@ -114,7 +114,9 @@ def _columns(parameters: JobsParameters) -> tuple[str, ...]:
         dict.fromkeys(name for each in parameters.columns for name in each.split(",") if name)
     )
     by = parameters.sort.removeprefix("-")
-    return chosen or (_SHOWN if by in _SHOWN else (*_SHOWN[:-1], by, FINDINGS_COLUMN))
+    return chosen or (
+        SHOWN_COLUMNS if by in SHOWN_COLUMNS else (*SHOWN_COLUMNS[:-1], by, FINDINGS_COLUMN)
+    )
 
 
 def _numeric(columns: Sequence[str]) -> frozenset[str]:
