@@ -96,8 +96,9 @@ def _sentences(total: BacktestSums) -> Iterator[str]:
         return
     yield (
         f"{gpu_hours_text(total.recoverable)} were recoverable. Advice named the cause of "
-        f"{text(total.named_all_share, 'fraction')} of them before the job ran; past jobs of the "
-        f"user show that of {text(total.known_share, 'fraction')}, the rest cannot be predicted."
+        f"{text(total.named_all_share, 'fraction')} of them before the job ran. At most "
+        f"{text(total.known_share, 'fraction')} could be named: no past job of its user shows the "
+        "rest."
     )
     if total.with_history:
         yield (
@@ -112,8 +113,8 @@ def _sentences(total: BacktestSums) -> Iterator[str]:
         )
     if total.warned:
         yield (
-            f"A cause was named for {plural(total.warned, 'job')}; {total.warned_right:,} of them "
-            "had one that was named."
+            f"Advice named a cause for {plural(total.warned, 'job')}, and was right for "
+            f"{total.warned_right:,}."
         )
 
 
