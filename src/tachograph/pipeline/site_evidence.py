@@ -38,6 +38,7 @@ FARTHEST: Final = timedelta(hours=14)  # of a zone from UTC
 SILENCE: Final = timedelta(minutes=10)  # longer than an interval of samples
 BUSY: Final = 0.05  # of a utilisation: above what an idle GPU reports
 _UTILISATIONS = ("gpu_util", "gr_engine_active", "sm_active")
+_RUN, _MOMENTS = ["cluster", "job_id"], ["submit", "start", "end"]
 QUARTER: Final = timedelta(minutes=15)  # clocks of two zones differ by whole ones
 _BEFORE, _AFTER = timedelta(minutes=1), timedelta(minutes=5)  # of work around the start of its job
 _HANDOVER = timedelta(minutes=1)  # two jobs on a node for longer share it
@@ -85,13 +86,16 @@ class EarlierZone:
 
 
 def earlier_zone_in(lake: Lake, jobs: pl.DataFrame, zone_name: str) -> EarlierZone | None:
-    """Return the `earlier_zone` of rows of `jobs` that a lake has.
+    """Return the `earlier_zone` of rows of `jobs` that a lake has; None where columns are absent.
 
     Errors: LakeError.
     """
+    if not {*_RUN, *_MOMENTS} <= set(jobs.columns):
+        return None  # of a recording, or a table of a site: not what sacct prints
     with lake_errors(lake.uri(JOBS)):
-        known = lake.read_named(JOBS, jobs["job_id"].drop_nulls().unique().to_list())
-        return earlier_zone(jobs, known.collect(), zone_name)
+        named = lake.read_named(JOBS, jobs["job_id"].drop_nulls().unique().to_list())
+        known = named.select(*_RUN, *_MOMENTS).collect()
+    return earlier_zone(jobs, known, zone_name)
 
 
 def earlier_zone(read: pl.DataFrame, known: pl.DataFrame, zone_name: str) -> EarlierZone | None:
@@ -101,11 +105,8 @@ def earlier_zone(read: pl.DataFrame, known: pl.DataFrame, zone_name: str) -> Ear
     time of a known one, and all times of one are shifted by the same quarters of hours; more than
     a tenth of the known jobs are needed: a run that is requeued may be shifted so by chance.
     """
-    run, moments = ["cluster", "job_id"], ["submit", "start", "end"]
-    pairs = read.select(*run, *moments).join(
-        known.select(*run, *moments), on=run, nulls_equal=True, suffix="_known"
-    )
-    submit, start, end = (pl.col(f"{name}_known") - pl.col(name) for name in moments)
+    pairs = read.select(*_RUN, *_MOMENTS).join(known, on=_RUN, nulls_equal=True, suffix="_known")
+    submit, start, end = (pl.col(f"{name}_known") - pl.col(name) for name in _MOMENTS)
     seconds = start.dt.total_seconds()
     pairs = pairs.with_columns(
         seconds=seconds,
@@ -115,11 +116,11 @@ def earlier_zone(read: pl.DataFrame, known: pl.DataFrame, zone_name: str) -> Ear
         & (seconds % int(QUARTER.total_seconds()) == 0)
         & (seconds.abs() <= 2 * FARTHEST.total_seconds()),
     )
-    known_jobs = pairs.group_by(run).agg(pl.col("is_same", "is_shifted").any())
+    known_jobs = pairs.group_by(_RUN).agg(pl.col("is_same", "is_shifted").any())
     shifted = known_jobs.filter(pl.col("is_shifted") & ~pl.col("is_same"))
     if 10 * shifted.height <= known_jobs.height:
         return None
-    rows = pairs.filter("is_shifted").join(shifted, on=run, how="semi", nulls_equal=True)
+    rows = pairs.filter("is_shifted").join(shifted, on=_RUN, how="semi", nulls_equal=True)
     written = rows.sort("start").with_columns(_on_clocks(zone_name))
     fits = {
         name: (_read_in(written, name)["start"] == written["start_known"]).sum() for name in ZONES
