@@ -148,8 +148,11 @@ def run_pytest(arguments: Sequence[str], plugin: object, basetemp: Path) -> None
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     options = ("-q", "-m", "not slow", "--benchmark-disable", "-p", "no:cacheprovider")
-    # a limit that ends a test inside a hook is no error of the hook
-    hooks = ("-W", "ignore::pluggy.PluggyTeardownRaisedWarning")
+    # a limit that ends a test inside a hook or a destructor is no error of theirs
+    hooks = (
+        *("-W", "ignore::pluggy.PluggyTeardownRaisedWarning"),
+        *("-W", "ignore::pytest.PytestUnraisableExceptionWarning"),
+    )
     imported = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
     words = [*options, *hooks, *imported, "--basetemp", str(basetemp), *arguments]
     if pytest.main(words, plugins=[plugin]) == pytest.ExitCode.INTERNAL_ERROR:
