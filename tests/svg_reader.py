@@ -101,9 +101,18 @@ def read_drawings(svg: str) -> tuple[ElementTree.Element, ElementTree.Element]:
 
 
 def read_plot(svg: str) -> ReadPlot:
-    """Return what a plot shows in its wide drawing. Each drawing must be well-formed XML."""
-    root, narrow = read_drawings(svg)
+    """Return what a plot shows in its wide drawing."""
+    return read_plots(svg)[0]
+
+
+def read_plots(svg: str) -> tuple[ReadPlot, ReadPlot]:
+    """Return what both drawings of a plot show. Each must be well-formed XML."""
+    wide, narrow = read_drawings(svg)
     assert narrow.get("display") == "none"
+    return _read_drawing(wide), _read_drawing(narrow)
+
+
+def _read_drawing(root: ElementTree.Element) -> ReadPlot:
     assert root.get("role") == "img"
     assert root.get("aria-label")
     charts: list[ReadChart] = []

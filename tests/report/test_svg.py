@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from synthetic_job import NOW, judged
 
 from jobframes import START, gpus, minutes, summary
-from svg_reader import Point, ReadChart, ReadPlot, read_drawings, read_plot, tick_value
+from svg_reader import Point, ReadChart, ReadPlot, read_drawings, read_plot, read_plots, tick_value
 from tachograph.api.open_lake import open_lake
 from tachograph.judge.steps import job_steps
 from tachograph.report.charts import (
@@ -149,7 +149,11 @@ def same_panel(plot: ReadPlot, chart: ReadChart, panel: Panel, shown: Recording)
 
 def same_recording(drawn: str, shown: Recording) -> None:
     """Compare a plot over time with a recording: strips, panels, marks, the wall clock."""
-    plot = read_plot(drawn)
+    for plot in read_plots(drawn):
+        same_drawing(plot, shown)
+
+
+def same_drawing(plot: ReadPlot, shown: Recording) -> None:
     charts = list(plot.charts)
     if shown.strips is not None:
         same_heat(plot, charts.pop(0), shown)
@@ -327,18 +331,18 @@ def stepped(count: int) -> JobReport:
 @pytest.mark.parametrize("count", [1, 16, 17])
 def test_steps_are_where_they_were(count: int) -> None:
     report = stepped(count)
-    plot = read_plot(str(JobPlots(report).steps))
-    (chart,) = plot.charts
-    x = plot.x()
-    close = abs(x(PIXEL) - x(0.0))
-    assert len(chart.boxes) == count
-    for step, (label, colour, left, right, _) in enumerate(chart.boxes):
-        assert label.startswith(f"step {step} (<b>&): ")
-        assert x(left) == pytest.approx(900.0 * step, abs=close)
-        assert x(right) == pytest.approx(900.0 * step + 600, abs=close)
-        assert colour == heat_colour(report.steps.steps[step].activity_mean or 0.0)
-    rows = {middle for *_, middle in chart.boxes}
-    assert len(rows) == (count if count <= 16 else 1)
+    for plot in read_plots(str(JobPlots(report).steps)):
+        (chart,) = plot.charts
+        x = plot.x()
+        close = abs(x(PIXEL) - x(0.0))
+        assert len(chart.boxes) == count
+        for step, (label, colour, left, right, _) in enumerate(chart.boxes):
+            assert label.startswith(f"step {step} (<b>&): ")
+            assert x(left) == pytest.approx(900.0 * step, abs=close)
+            assert x(right) == pytest.approx(900.0 * step + 600, abs=close)
+            assert colour == heat_colour(report.steps.steps[step].activity_mean or 0.0)
+        rows = {middle for *_, middle in chart.boxes}
+        assert len(rows) == (count if count <= 16 else 1)
 
 
 def test_compared_jobs_begin_together() -> None:
@@ -347,14 +351,14 @@ def test_compared_jobs_begin_together() -> None:
         ComparedLine("job 2", 120.0, (0.9, 0.8)),
         ComparedLine("job 3", 60.0, (None,)),
     ]
-    plot = read_plot(str(svg(compared_charts(lines), label="compared")))
-    (chart,) = plot.charts
-    x, y = plot.x(), chart.y()
-    read = {
-        label: [(round(x(at_x)), round(y(at_y), 2)) for at_x, at_y in flat(points)]
-        for label, points in chart.curves
-    }
-    assert read == {"job <1>": [(30, 0.1), (150, 0.5)], "job 2": [(60, 0.9), (180, 0.8)]}
+    for plot in read_plots(str(svg(compared_charts(lines), label="compared"))):
+        (chart,) = plot.charts
+        x, y = plot.x(), chart.y()
+        read = {
+            label: [(round(x(at_x)), round(y(at_y), 2)) for at_x, at_y in flat(points)]
+            for label, points in chart.curves
+        }
+        assert read == {"job <1>": [(30, 0.1), (150, 0.5)], "job 2": [(60, 0.9), (180, 0.8)]}
 
 
 def test_no_data_is_no_plot() -> None:
