@@ -21,8 +21,9 @@ MUTANTS ?= 2000
 SAMPLES ?= 1.92e9
 FOLDER ?= tachograph-month
 DAY ?= gpu-day-results
-# a Monday shortly after midnight, the last second of an hour, a leap day, both changes of the clock in Berlin
-MOMENTS ?= 2026-11-30_00:20:00 2026-11-25_13:59:59 2028-02-29_12:00:00 2027-03-28_01:59:50 2026-10-25_02:59:50
+# a Monday shortly after midnight, the last second of an hour, a leap day, both changes of the clock in Berlin; all later
+# than now, as files keep the time of the kernel
+MOMENTS ?= 2027-06-07_00:20:00 2027-06-07_13:59:59 2028-02-29_12:00:00 2027-03-28_01:59:50 2027-10-31_02:59:50
 
 CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check
