@@ -60,7 +60,7 @@ test-times: $(VENV)/dev.stamp $(VENV)/real_waits.so ## run the fast tests at eac
 	@for moment in $(MOMENTS); do \
 		TZ=Europe/Berlin DONT_FAKE_MONOTONIC=1 faketime "$${moment%_*} $${moment#*_}" \
 			sh -c 'LD_PRELOAD="$(CURDIR)/$(VENV)/real_waits.so $$LD_PRELOAD" exec "$$@"' sh \
-			$(MAKE) test ARGS="--order-seed=$$moment $(ARGS)" || exit 1; \
+			$(MAKE) test ARGS="-m 'not slow and not file_times' --order-seed=$$moment $(ARGS)" || exit 1; \
 	done
 
 $(VENV)/real_waits.so: tests/real_waits.c | $(BIN)/python

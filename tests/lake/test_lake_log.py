@@ -71,6 +71,7 @@ def test_what_is_old_is_taken_away_and_what_landed_is_known_for_ever(
     assert times.max() == START + timedelta(seconds=10 * (last + 1))
 
 
+@pytest.mark.file_times
 def test_a_young_log_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commits, "CHECKPOINT_EVERY", 5)
     lake = Lake.create(str(tmp_path / "lake"))

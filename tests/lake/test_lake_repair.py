@@ -112,6 +112,7 @@ def test_a_torn_entry_before_whole_ones_is_refused(
 
 
 @pytest.mark.parametrize("tear", [*TEARS, Path.unlink])
+@pytest.mark.file_times
 def test_a_torn_checkpoint_whose_entries_are_there_costs_nothing(
     lake: Lake, tear: Callable[[Path], None]
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_torn_checkpoint_whose_entries_are_there_costs_nothing(
     assert repair(lake) == []
 
 
+@pytest.mark.file_times
 def test_a_torn_checkpoint_whose_entries_are_gone_is_refused(lake: Lake) -> None:
     [checkpoint] = log_of(lake).glob("*.checkpoint.parquet")
     entry(lake, 0).unlink()
@@ -206,6 +208,7 @@ repair(Lake(sys.argv[1]))
 
 
 @pytest.mark.parametrize("after", range(4))
+@pytest.mark.file_times
 def test_a_repair_that_was_killed_is_ended_by_the_next(lake: Lake, after: int) -> None:
     for version in (APPENDS - 1, APPENDS):
         emptied(entry(lake, version))

@@ -131,6 +131,7 @@ def test_wherever_a_file_is_cut_it_comes_to_the_same(
     assert len(held(landing)) == 16
 
 
+@pytest.mark.file_times
 def test_lines_land_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
     file, lake = tmp_path / "n1.log", Lake.create(str(tmp_path / "lake"))
     file.write_text(line(1, "prolog", 1, gpus=0), encoding="utf-8")
