@@ -1,4 +1,4 @@
-"""A month of repeated jobs: each planted pattern is found, by numbers recomputed from the accounting."""
+"""A month of repeated jobs: each planted pattern is found, by numbers of the accounting alone."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def write_configuration(plan: SimulationPlan, file: Path) -> None:
 
 
 def write_partitions(plan: SimulationPlan, file: Path) -> None:
-    """Write partitions and nodes as `scontrol show partition` and `scontrol show node` print them."""
+    """Write partitions and nodes as `scontrol show partition` and `show node` print them."""
     lines: list[str] = []
     for name, whole in (("gpu", "EXCLUSIVE"), ("shared", "NO")):
         nodes = fold([node.name for node in plan.nodes() if node.shared == (name == "shared")])

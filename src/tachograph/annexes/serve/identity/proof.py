@@ -65,5 +65,5 @@ def proven_name(name: object, via: str) -> str:
 
 
 def hashed(secret: str) -> str:
-    """Return the SHA-256 of a cookie or token: it has 256 random bits, so no slow hash is needed."""
+    """Return the SHA-256 of a cookie or token: with 256 random bits, no slow hash is needed."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
