@@ -13,7 +13,7 @@ from in_memory import with_seq
 from madelake import held, utc
 from tachograph.catalog.chunks import GpuNumbering
 from tachograph.catalog.config import SlurmOptions
-from tachograph.pipeline.attribution import with_own_indices
+from tachograph.pipeline.gpu_numbers import with_own_indices
 
 T = utc(23, 12)
 Numbers = tuple[tuple[int | None, int | None], ...]

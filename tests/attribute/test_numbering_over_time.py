@@ -17,7 +17,7 @@ from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.tables import DEVICES, TIME
 from tachograph.lake.conform import resolve
 from tachograph.lake.numbering import NearSamples, renumbered
-from tachograph.pipeline.attribution import with_own_indices
+from tachograph.pipeline.gpu_numbers import with_own_indices
 
 T = utc(1, 0)
 Numbers = Mapping[int, str]

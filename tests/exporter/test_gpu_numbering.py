@@ -27,7 +27,7 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.numbering import NearSamples, NewIndices, new_indices, unsure_times
 from tachograph.lake.query import read_latest, read_summaries
-from tachograph.pipeline.attribution import with_own_indices
+from tachograph.pipeline.gpu_numbers import with_own_indices
 from tachograph.sources.series import SeriesMemory
 from tachograph.sources.series_rows import SeriesRows
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.api.gpu_company import read_company
 from tachograph.api.needs import ALIKE_COLUMNS, read_needs, read_partition_facts
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.doors import annex_function
@@ -78,6 +79,7 @@ def read_job(
             unusual=unlike_usual(same, chosen.row["job_key"]),
             site=read_partition_facts(lake, configuration),
             host_memory=memory,
+            company=read_company(lake, chosen.row, configuration),
         )
 
     return read_consistently(lake, read)

@@ -228,6 +228,12 @@ ALLOCATIONS = LakeTable(
         time("end", "End, exclusive.", "to the end of the job, or still held"),
         text("provenance", "Source of the row: explicit, samples, live_index or node_list.", None),
         flag("shared", "A share of the GPU: other jobs may hold it, too.", "all of it"),
+        real(
+            "share",
+            "fraction",
+            "Part of the GPU: its shards or MPS over those of the GPU.",
+            "all of it, or not known",
+        ),
         text("numbering", "Numbering of `gpu`: slurm or nvml_index.", "as in samples and devices"),
         _SEQ,
     ),
@@ -452,8 +458,19 @@ JOB_SUMMARIES = LakeTable(
         real(
             "gpu_hours",
             "h",
-            "Allocated GPUs times run time, idle GPUs included.",
-            "not known, or shares of GPUs",
+            "Allocated GPUs times run time, idle GPUs included; of shares of GPUs, gpu_share.",
+            NOT_KNOWN,
+        ),
+        real(
+            "gpu_share",
+            "GPUs",
+            "GPUs that its shares amount to (docs/attribution.md).",
+            "it had whole GPUs, or not known",
+        ),
+        text(
+            "share_by",
+            "How gpu_share is known: count (of shards or MPS) or time (divided by the jobs on a GPU).",
+            "gpu_share is null",
         ),
         text("attribution", "explicit, live_index, whole_node or ambiguous.", None),
         text(

@@ -43,7 +43,7 @@ WASTE_LEFT_OUT: Mapping[str, str] = {
     "running": "still running",
     "ambiguous": "not known which GPUs were their own",
     "no_samples": "no samples",
-    "shares": "had shares of GPUs",
+    "shares": "had shares of GPUs, of a size that is not known",
     "not_judged": "analyzed by an earlier version: run `tachograph analyze --full`",
     "no_activity": "no activity counter was measured",
 }

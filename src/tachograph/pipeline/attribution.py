@@ -13,20 +13,21 @@ from typing import Any
 import polars as pl
 from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 
-from tachograph.catalog.chunks import CLUSTER_MARK, GpuNumbering
-from tachograph.catalog.config import NodeOptions, SlurmOptions
+from tachograph.catalog.chunks import CLUSTER_MARK
+from tachograph.catalog.config import NodeOptions
 from tachograph.catalog.devices import Device, match_device, ridge
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.mig import mig_share
-from tachograph.catalog.tables import BY_SAMPLES, GPU_KEY, PIPES, SLURM_NUMBERING, TIME
-from tachograph.lake.numbering import unsure_times
+from tachograph.catalog.tables import BY_SAMPLES, GPU_KEY, PIPES, TIME
 from tachograph.lake.places import host_name, without_places
+from tachograph.pipeline.statistics import seconds_between
 
-NUMBERINGS: tuple[GpuNumbering, ...] = ("nvml_index", "minor_number")
 RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
-_RECORD = ("cluster", "job_id", "node", "provenance", "start")  # names GPUs of a job on a node
 # A job's recorded end may be this much later than its successor's start.
 HANDOVER = timedelta(seconds=60)
+MPS_OF_GPU = (
+    100  # what Slurm counts for one GPU, https://slurm.schedmd.com/gres.html#MPS_Management
+)
 SECOND = timedelta(seconds=1)  # Slurm tells times in whole seconds
 
 INTERVALS_SCHEMA = {
@@ -46,7 +47,8 @@ class Attribution:
     runs: one row per run that held or may have held GPUs, with `attribution`; `unplaced`: no record
     names a node of it; `ambiguous_because`: why it is ambiguous, else null; `telemetry_cluster`:
     clusters that telemetry of its nodes names, none of them its own; `shares`: it has only shares
-    of GPUs, so the number of its `gpus` is null. intervals: one row per (node, gpu, mig) and
+    of GPUs, so the number of its `gpus` is null; `gpu_share`, `share_by`: how many GPUs these
+    amount to, and how that is known. intervals: one row per (node, gpu, mig) and
     stretch [start, end) owned by one run; they never overlap. contested: stretches that two runs
     claim with equal right; their samples belong to no run. handovers: seconds in which a GPU went
     from one run to another, `run`: the later; their samples belong to no run. unsure: (run, node,
@@ -73,7 +75,9 @@ def attribute(
     best = placed.with_columns(
         rank=pl.col("provenance").replace_strict(ranks, default=3, return_dtype=pl.Int8)
     )
-    best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node")).drop("shared")
+    best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node"))
+    runs = runs.join(_gpu_shares(best, sharing, runs), on="run", how="left")
+    best = best.drop("shared", "share").unique()
     runs = runs.with_columns(shares=pl.col("run").is_in(sharing.implode()))
     elsewhere = _sampled_elsewhere(placed, inventory)
     unnamed_there = best.filter(pl.col("gpu").is_null()).join(
@@ -153,83 +157,6 @@ def attribute(
     return Attribution(held, mine, contested, between, unsure)
 
 
-def with_own_indices(
-    allocations: pl.DataFrame,
-    devices: pl.DataFrame,
-    *,
-    slurm: SlurmOptions,
-    jobs: pl.DataFrame | None = None,
-) -> pl.DataFrame:
-    """Return allocations renumbered to the indices of `devices`.
-
-    Slurm numbers device files, see `slurm.gpu_numbers`. If a node is known to number otherwise, and
-    no GPU or several have a number, the job's GPUs on this node are null; without known numbering
-    the number is the index. So are those of rows in a time in which their index identifies no GPU;
-    `jobs`: their times are those of rows without.
-    """
-    recorded = allocations.filter(pl.col("numbering").is_not_null())
-    by = {
-        name: devices.select("node", "gpu", number=name).drop_nulls().unique()
-        for name in NUMBERINGS
-    }
-    pairs = pl.concat([frame.with_columns(by=pl.lit(name)) for name, frame in by.items()])
-    differing = pairs.filter(pl.col("number") != pl.col("gpu")).select("node", "by").unique()
-    if recorded.is_empty() or differing.is_empty():
-        return _without_unsure_numbers(allocations, devices, jobs)
-    index = pl.when(pl.len() == 1).then(pl.col("gpu").first())
-    indices = (
-        pairs.join(differing, on=["node", "by"], how="semi")
-        .group_by("node", "by", "number")
-        .agg(own=index)
-    )
-    slurms = pl.col("numbering") == SLURM_NUMBERING
-    rows = allocations.with_columns(
-        by=pl.when(slurms).then(pl.lit(slurm.gpu_numbers)).otherwise("numbering"), number="gpu"
-    )
-    rows = rows.join(
-        differing.with_columns(differs=pl.lit(value=True)), on=["node", "by"], how="left"
-    )
-    rows = rows.join(indices, on=["node", "by", "number"], how="left")
-    moved = pl.col("differs").fill_null(value=False) & pl.col("number").is_not_null()
-    lost = (moved & pl.col("own").is_null()).any().over(*_RECORD)
-    translated = rows.with_columns(
-        gpu=pl.when(moved & lost).then(None).when(moved).then("own").otherwise("gpu"),
-        mig=pl.when(~(moved & lost)).then("mig"),
-    )
-    return _without_unsure_numbers(translated.select(allocations.columns), devices, jobs)
-
-
-def _without_unsure_numbers(
-    allocations: pl.DataFrame, devices: pl.DataFrame, jobs: pl.DataFrame | None
-) -> pl.DataFrame:
-    unsure = unsure_times(devices)
-    if unsure.is_empty():
-        return allocations
-    numbered = allocations.with_row_index("row")
-    timed = numbered
-    if jobs is not None:
-        ended = pl.when(pl.col("end").is_not_null().all()).then(pl.col("end").max())
-        name = ("cluster", "job_id")
-        runs = jobs.group_by(name).agg(first=pl.col("start").min(), last=ended)
-        times = {"start": pl.coalesce("start", "first"), "end": pl.coalesce("end", "last")}
-        timed = numbered.join(runs, on=name, how="left", nulls_equal=True).with_columns(**times)
-    overlap = (pl.col("start") < pl.col("until")).fill_null(value=True) & (
-        pl.col("end") > pl.col("since")
-    ).fill_null(value=True)
-    # A job that a renumbering ended had its number from before: the change came after its samples.
-    over = (
-        pl.col("changed")
-        & (pl.col("start") <= pl.col("since"))
-        & (pl.col("end") <= pl.col("until"))
-    )
-    inside = overlap & ~over.fill_null(value=False)
-    rows = timed.join(unsure, on=["node", "gpu"]).filter(inside)["row"].unique()
-    # What else the record names on this node would be only a part of the job's GPUs.
-    lost = pl.col("row").is_in(rows.implode()).any().over(*_RECORD)
-    names = [pl.when(~lost).then(name).alias(name) for name in ("gpu", "mig")]
-    return numbered.with_columns(names).select(allocations.columns)
-
-
 def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     """Allocations assigned to the runs they overlap, and clipped to them.
 
@@ -255,7 +182,8 @@ def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     of_earlier = (pl.col("begun") < pl.col("start_run")) & (first < pl.col("start_run"))
     rest = (pl.col("over") < pl.col("until")) & (pl.col("end") - pl.col("start") <= HANDOVER)
     kept = clipped.filter(~(of_earlier & (rest | pl.col("open"))).fill_null(value=False))
-    return kept.select("run", "node", "gpu", "mig", "start", "end", "provenance", "shared").unique()
+    held = ("run", "node", "gpu", "mig", "start", "end", "provenance")
+    return kept.select(*held, "shared", "share").unique()
 
 
 def _sharing(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
@@ -267,6 +195,76 @@ def _sharing(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
         runs.filter(pl.col("gpus") > 0), on="run", how="anti"
     )
     return pl.concat([of_accounting, of_records["run"]]).unique()
+
+
+def _gpu_shares(best: pl.DataFrame, sharing: pl.Series, runs: pl.DataFrame) -> pl.DataFrame:
+    """(run, gpu_share, share_by): how many GPUs the shares of each of these runs amount to.
+
+    `count`: its records name its part of each GPU, or it has MPS, which Slurm counts in hundredths
+    of a GPU. Else `time`: where all GPUs are named, the jobs on one at the same time have equal
+    parts of it; not where a job on the node may share it unnamed.
+    """
+    of_time = pl.DataFrame(schema={"run": pl.Int32, "by_time": pl.Float64})
+    mine = best.filter(pl.col("run").is_in(sharing.implode()))
+    unnamed = mine.filter(pl.col("gpu").is_null()).select("run")
+    named = mine.join(unnamed, on="run", how="anti")
+    recorded = named.group_by("run", "node", "gpu").agg(pl.col("share").max())
+    unknown = pl.col("share").is_null().any()
+    counted = recorded.group_by("run").agg(by_records=pl.when(~unknown).then(pl.col("share").sum()))
+    if named.height:
+        of_time = _equal_parts(named, best, runs)
+    facts = runs.filter(pl.col("run").is_in(sharing.implode())).select("run", "shards", "mps")
+    joined = facts.join(counted, on="run", how="left").join(of_time, on="run", how="left")
+    of_mps = pl.when(pl.col("shards").is_null()).then(pl.col("mps") / MPS_OF_GPU)
+    count = pl.coalesce("by_records", of_mps)
+    source = pl.when(count.is_not_null()).then(pl.lit("count"))
+    return joined.select(
+        "run",
+        gpu_share=pl.coalesce(count, "by_time"),
+        share_by=source.when(pl.col("by_time").is_not_null()).then(pl.lit("time")),
+    )
+
+
+def _equal_parts(named: pl.DataFrame, best: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    """(run, by_time): mean number of GPUs, each divided by the runs that hold it at the time."""
+    gpu = ["node", "gpu"]
+    unplaced = best.filter(pl.col("gpu").is_null()).select("run", "node", "start", "end")
+    unsure = _overlapping(named, unplaced, on=["node"]).select("run").unique()
+    mine = named.join(unsure, on="run", how="anti").select("run", *gpu).unique()
+    stays = _merged(best.join(mine.select(gpu).unique(), on=gpu, how="semi"), gpu)
+    borders = pl.concat(
+        [
+            stays.select(*gpu, at=end, more=pl.lit(change, dtype=pl.Int64))
+            for end, change in (("start", 1), ("end", -1))
+        ]
+    )
+    steps = borders.group_by(*gpu, "at").agg(pl.col("more").sum()).sort(*gpu, "at")
+    steps = steps.with_columns(
+        holders=pl.col("more").cum_sum().over(gpu), following=pl.col("at").shift(-1).over(gpu)
+    ).with_columns(length_s=seconds_between("at", "following"))
+    part_s = pl.when(pl.col("holders") > 0).then(pl.col("length_s") / pl.col("holders"))
+    passed = part_s.fill_null(0.0).cum_sum().shift(1, fill_value=0.0).over(gpu)
+    # what one holder has had of the GPU by each border: a stay has had what it adds up to
+    steps = steps.with_columns(passed_s=passed)
+    for end in ("start", "end"):
+        of_end = steps.select(*gpu, pl.col("at").alias(end), pl.col("passed_s").alias(f"{end}_s"))
+        stays = stays.join(of_end, on=[*gpu, end], how="left")
+    seconds = stays.group_by("run").agg(held_s=(pl.col("end_s") - pl.col("start_s")).sum())
+    timed = seconds.join(mine.select("run").unique(), on="run", how="semi")
+    timed = timed.join(runs.select("run", "start", "until"), on="run")
+    length_s = seconds_between("start", "until")
+    return timed.select("run", by_time=pl.col("held_s") / pl.when(length_s > 0).then(length_s))
+
+
+def _merged(rows: pl.DataFrame, unit: list[str]) -> pl.DataFrame:
+    """(run, *unit, start, end) of stays, with those that touch or overlap as one."""
+    latest = pl.col("end").cum_max().shift(1).over("run", *unit)
+    ordered = rows.sort(*unit, "start", "end").with_columns(
+        new=(pl.col("start") > latest).fill_null(value=True)
+    )
+    numbered = ordered.with_columns(stretch=pl.col("new").cum_sum().over("run", *unit))
+    stretches = numbered.group_by("run", *unit, "stretch", maintain_order=True)
+    return stretches.agg(pl.col("start").min(), pl.col("end").max()).drop("stretch")
 
 
 def _of_one_holder(
@@ -314,19 +312,8 @@ def _named_by_samples(named: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataF
     if sampled.is_empty():
         return others, sampled
     unit = list(GPU_KEY)
-    latest = pl.col("end").cum_max().shift(1).over("run", *unit)
-    ordered = sampled.sort(*unit, "start", "end").with_columns(
-        new=(pl.col("start") > latest).fill_null(value=True)
-    )
-    stretch = pl.col("new").cum_sum().over("run", *unit).alias("stretch")
-    merged = ordered.with_columns(stretch).group_by(
-        "run", *unit, "stretch", "rank", maintain_order=True
-    )
-    shown = (
-        merged.agg(pl.col("start").min(), pl.col("end").max())
-        .drop("stretch")
-        .sort(*unit, "start", "run")
-    )
+    rank = pl.lit(RANK["explicit"], dtype=pl.Int8)
+    shown = _merged(sampled, unit).with_columns(rank=rank).sort(*unit, "start", "run")
     times = shown.join(
         runs.select("run", "gpus", first="start", last="until"), on="run", maintain_order="left"
     )

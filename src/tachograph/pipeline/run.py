@@ -38,8 +38,8 @@ from tachograph.pipeline.attribution import (
     attribute,
     gpu_facts,
     inventory,
-    with_own_indices,
 )
+from tachograph.pipeline.gpu_numbers import with_own_indices
 from tachograph.pipeline.hosts import HostMinutes
 from tachograph.pipeline.job_runs import (
     build_runs,

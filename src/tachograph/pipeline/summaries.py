@@ -354,7 +354,7 @@ def summarize_jobs(
     `gpus`: from `summarize_gpus`. `imbalance`: one row per (run, counter), added up over days.
     Ambiguous runs have their identity, GPUs and GPU-hours, and null for everything that would need
     samples. Hours of a MIG slice are its share of those of the GPU; of an unknown share all of
-    them. Runs that have shares of GPUs have no GPU-hours.
+    them. Those of runs that have shares of GPUs are of their `gpu_share`.
     """
     gpus = counted_by_time(gpus, "run")
     summed = gpus.group_by("run").agg(_sums())
@@ -381,9 +381,9 @@ def summarize_jobs(
     share_of_gpu = pl.coalesce("mig_share", _share_of_type(frame))
     frame = frame.with_columns(
         cpu_efficiency=_cpu_efficiency(),
-        gpu_hours=pl.when(~pl.col("shares")).then(
-            pl.col("gpus") * pl.col("elapsed_s") / 3600 * share_of_gpu
-        ),
+        gpu_hours=pl.when("shares")
+        .then(pl.col("gpu_share") * pl.col("elapsed_s") / 3600)
+        .otherwise(pl.col("gpus") * pl.col("elapsed_s") / 3600 * share_of_gpu),
         coverage=_coverage(ambiguous)
         * pl.when("part").then(pl.col("nodes_held") / pl.col("nodes")).otherwise(1.0),
         power_w_mean=pl.when((pl.col("energy_gpus") > 0) & (pl.col("span_sum_s") > 0)).then(

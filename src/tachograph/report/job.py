@@ -26,6 +26,7 @@ from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
 from tachograph.judge.partitions import NOT_RECORDED, SitePartitions
 from tachograph.judge.steps import JobSteps
+from tachograph.report.company import NO_COMPANY, GpuCompany
 from tachograph.report.findings import (
     FACTS,
     SHOWN_COUNTERS,
@@ -133,6 +134,7 @@ class JobReport:
     steps: JobSteps
     other_runs: tuple[Mapping[str, Any], ...] = ()
     kernels: JobKernels = NO_KERNELS
+    company: GpuCompany = NO_COMPANY
 
     @property
     def running(self) -> bool:
@@ -272,6 +274,7 @@ def build_job_report(
     site: SitePartitions = NOT_RECORDED,
     unusual: Finding | None = None,
     kernels: JobKernels = NO_KERNELS,
+    company: GpuCompany = NO_COMPANY,
 ) -> JobReport:
     """Return the report of a job from its job_summaries, job_gpus, job_minutes and findings.
 
@@ -279,6 +282,7 @@ def build_job_report(
     job_steps; `other_runs` are the summaries of its other runs, where it was requeued. `evidence`:
     see read_evidence. `runs_s`, `host_memory`, `site`: see
     next_time. `unusual`: how it differs from earlier runs. `kernels`: of reports attached to it.
+    `company`: who else had its GPUs.
     """
     judged = (
         read_findings(verdicts, known_codes())
@@ -314,13 +318,14 @@ def build_job_report(
         balance=balance_sentences(summary),
         memory=memory_sentence(summary),
         energy=energy_sentence(summary, slices=gpus.get_column("mig").is_not_null().any()),
-        caveats=caveat_sentences(summary, evidence),
+        caveats=caveat_sentences(summary, evidence, company),
         next_time=next_time(summary, judged, runs_s, host_memory, site, own_steps),
         culprit=culprit,
         timeline=timeline,
         steps=steps,
         other_runs=tuple(other_runs),
         kernels=kernels,
+        company=company,
     )
 
 
@@ -395,7 +400,7 @@ def job_json(report: JobReport) -> dict[str, Any]:
     `gpus` is the summary's number of GPUs; their rows are `per_gpu`. `findings`: those that are
     reported; `verdicts`: every check. `culprit`: likely culprit of a hang of several GPUs, or why
     none is named. `evidence` is {code: {name: number}} of `findings`. `kernels`: the attached
-    reports of Nsight Compute. Null: not measured.
+    reports of Nsight Compute. `company`: other jobs on its GPUs. Null: not measured.
     """
     timeline = report.timeline
     units = sorted(timeline.per_gpu.items(), key=lambda item: (item[0][:2], item[0][2] or 0))
@@ -425,5 +430,6 @@ def job_json(report: JobReport) -> dict[str, Any]:
             "kernels": report.kernels.reports,
             "caveats": report.caveats,
             "other_runs": [other["job_key"] for other in report.other_runs],
+            "company": report.company,
         }
     )

@@ -19,6 +19,7 @@ from tachograph.judge.activity import ACTIVITY_NAMES, PIPE_NAMES, activity_count
 from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS, names_sentence
 from tachograph.judge.limiter import LINKS, MOST, NEITHER
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.report.company import NO_COMPANY, GpuCompany
 
 NOT_ATTRIBUTABLE = (
     "Unknown: which GPUs of its nodes were its own is uncertain, "
@@ -335,7 +336,18 @@ def _unknown_energy(row: Mapping[str, Any], *, slices: bool) -> str:
     return f"{known}, but in samples too far apart to add up{missing}."
 
 
-def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, ...]:
+def _counted_share(row: Mapping[str, Any]) -> str:
+    amount = number(row, "gpu_share")
+    if amount is None:
+        return "No GPU-hours are counted: what part of a GPU that is, is not known."
+    if row.get("share_by") == "time":
+        return f"Counted as {amount:.2f} GPUs: the time of each GPU over the jobs on it."
+    return f"Counted as {amount:.2f} GPUs, by its part of each."
+
+
+def caveat_sentences(
+    row: Mapping[str, Any], evidence: str = "", company: GpuCompany = NO_COMPANY
+) -> tuple[str, ...]:
     """Return the limitations of the report's data."""
     attribution = str(row.get("attribution"))
     recorded = attribution == "explicit" and str(row.get("job_id")).startswith(_OF_RECORDINGS)
@@ -359,8 +371,10 @@ def caveat_sentences(row: Mapping[str, Any], evidence: str = "") -> tuple[str, .
             f"It had a share of them ({share}), and no other job held them: all samples are "
             "its own."
         )
+    if company.sentence:
+        notes.append(company.sentence)
     if share:
-        notes.append("No GPU-hours are counted: it had no whole GPU.")
+        notes.append(_counted_share(row))
     coverage, interval, samples = (
         number(row, name) for name in ("coverage", "interval_s", "samples")
     )

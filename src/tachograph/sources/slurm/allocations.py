@@ -70,6 +70,18 @@ def held_gpus(gres: str) -> dict[int, bool]:
     return found
 
 
+def gpu_shares(gres: str) -> dict[int, float]:
+    """Return {index: part of the GPU} of the shares of a node's GRES whose part is written.
+
+    >>> gpu_shares("shard:4(IDX:0(4/8)),gpu:1(IDX:1)")
+    {0: 0.5}
+
+    Errors: BadRowError as `read_gres`.
+    """
+    shares = [part for part in read_gres(gres) if part.name != "gpu" and part.count != 0]
+    return {device: part for share in shares for device, part in share.parts}
+
+
 def read_scontrol(content: str, *, where: str, trusted: bool = False) -> Iterator[SlurmEntry]:
     """Yield records of `scontrol show job -d`, one per job; `place`: first line number.
 
@@ -161,12 +173,23 @@ class RunningJob:
         if len(holding) != len(held):
             raise BadRowError("index_count_mismatch", "gpu")
         start = self._start()
-        return [
-            allocation_row(self.cluster.name, self.id, node, gpu, start=start, shared=shared)
-            for nodes, gpus in zip(holding, held, strict=True)
-            for node in expand_nodes(nodes)
-            for gpu, shared in gpus.items()
-        ]
+        rows = []
+        for nodes, gres, gpus in zip(holding, self.gres, held, strict=True):
+            shares = gpu_shares(gres)
+            rows += [
+                allocation_row(
+                    self.cluster.name,
+                    self.id,
+                    node,
+                    gpu,
+                    start=start,
+                    shared=shared,
+                    share=shares.get(gpu) if shared else None,
+                )
+                for node in expand_nodes(nodes)
+                for gpu, shared in gpus.items()
+            ]
+        return rows
 
     def node_rows(self) -> list[SlurmRow]:
         """Return one row of `allocations` per node on which the job has GPUs, with `gpu` null.
@@ -345,6 +368,7 @@ def _table_rows(
             end=end,
             provenance="explicit",
             shared=_is_share(row.get("shards"), row.get("mps")),
+            share=_share(row.get("shards"), row.get("mps")),
             numbering="nvml_index",
         )
         for node in expand_nodes(row["node"])
@@ -371,6 +395,7 @@ class HoldEvent:
     node: str
     gpus: tuple[int, ...]
     shared: bool = False  # it has shares of them only
+    share: float | None = None  # of each of them, where it is known
     restart: str | None = None  # which start of the job, where the log names it
 
     @property
@@ -442,6 +467,7 @@ def _event(line: str, cluster: SlurmCluster) -> HoldEvent:
     if values.get("mig") and not values.get("gpus"):
         raise BadRowError("mig_index", "gpu")
     gpus = indices(values["gpus"]) if values.get("gpus") else ()
+    counts = [values.get(key) for name in SHARES for key in (f"{name}s", name)]
     return HoldEvent(
         time,
         found[2],
@@ -449,14 +475,24 @@ def _event(line: str, cluster: SlurmCluster) -> HoldEvent:
         job.raw,
         node,
         gpus,
-        shared=any(_is_share(values.get(f"{name}s"), values.get(name)) for name in SHARES),
+        shared=_is_share(*counts),
+        share=_share(*counts),
         restart=values.get("restart") or None,
     )
 
 
 def _is_share(*written: str | None) -> bool:
     """Whether a count of shards, or of MPS, is above 0."""
-    return any(value and value.strip("0") for value in written)
+    return any(value and value.partition("/")[0].strip("0") for value in written)
+
+
+def _share(*written: str | None) -> float | None:
+    """Part of the GPU, where a count is written with that of the GPU: 3/4."""
+    for value in written:
+        counts = re.fullmatch(r"(\d{1,9})/(\d{1,9})", value or "", re.ASCII)
+        if counts and 0 < int(counts[1]) <= int(counts[2]):
+            return int(counts[1]) / int(counts[2])
+    return None
 
 
 @dataclass(slots=True)
@@ -497,4 +533,5 @@ def _held(event: HoldEvent, start: datetime | None, end: datetime | None) -> Ite
             end=end,
             provenance="explicit",
             shared=event.shared,
+            share=event.share,
         )

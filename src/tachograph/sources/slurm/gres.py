@@ -7,7 +7,7 @@ or hundredths (gres/mps), never both at a time. https://slurm.schedmd.com/gres.h
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -23,7 +23,9 @@ _PART = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _NOTE = re.compile(r"\(([^()]*)\)")
-_OF_INDEX = re.compile(r"(?<=\d)\(\d+/\d+\)", re.ASCII)  # the share of one device, after its index
+_INDICES = re.compile(r"\((?:IDX|INDEX):((?:[^()]|\([^()]*\))*)\)", re.ASCII | re.IGNORECASE)
+# the share of one device, after its index
+_OF_INDEX = re.compile(r"(?P<device>[\d-]+)\((?P<held>\d+)/(?P<all>\d+)\)", re.ASCII)
 _PER_DEVICE = re.compile(r"\d+/\d+(?:,\d+/\d+)*", re.ASCII)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 # What a count of `ReqGRES` is of: a node, the job, a socket.
@@ -33,12 +35,16 @@ _NO_TYPE = frozenset({"", "(null)", "no_consume"})
 
 @dataclass(frozen=True, slots=True)
 class Gres:
-    """A generic resource. type None: untyped; count None: not written; devices None: unknown."""
+    """A generic resource. type None: untyped; count None: not written; devices None: unknown.
+
+    parts: {device: the part of it}, 0..1, of those whose part is written.
+    """
 
     name: str
     type: str | None = None
     count: int | None = None
     devices: tuple[int, ...] | None = None
+    parts: tuple[tuple[int, float], ...] = ()
 
     @property
     def is_mig(self) -> bool:
@@ -51,11 +57,14 @@ def read_gres(written: str) -> tuple[Gres, ...]:
     """Return the GPUs, shards and MPS shares of a list; other resources are left out.
 
     >>> read_gres("gpu:(null):2(IDX:0,3),nvme:1")
-    (Gres(name='gpu', type=None, count=2, devices=(0, 3)),)
+    (Gres(name='gpu', type=None, count=2, devices=(0, 3), parts=()),)
     >>> read_gres("shard:a100:3(0/4,3/4)")[0].devices, read_gres("gpu:1(CNT:1)")[0].devices
     ((1,), None)
-    >>> read_gres("shard:4(IDX:2(4/8)),mps:50(IDX:3(50/100))")[0].devices
-    (2,)
+    >>> shards, mps = read_gres("shard:6(IDX:2(4/8),3(2/8)),mps:50(0/100,50/100)")
+    >>> shards.devices, shards.parts, mps.devices, mps.parts
+    ((2, 3), ((2, 0.5), (3, 0.25)), (1,), ((1, 0.5),))
+    >>> read_gres("shard:3(3/4)")[0].parts  # of a node with one GPU
+    ((0, 0.75),)
 
     Errors: BadRowError `bad_gres` where one of them cannot be read, `bad_gpu_index` for an invalid
     index.
@@ -78,7 +87,13 @@ def _split(written: str) -> list[str]:
 
 
 def _part(written: str) -> Gres | None:
-    found = _PART.fullmatch(_OF_INDEX.sub("", written))
+    parts: list[tuple[int, float]] = []
+    listed = _INDICES.search(written)
+    if listed:
+        parts = _parts(_OF_INDEX.findall(listed[1]))
+        names = _OF_INDEX.sub(r"\g<device>", listed[1])
+        written = f"{written[: listed.start()]}(IDX:{names}){written[listed.end() :]}"
+    found = _PART.fullmatch(written)
     if found is None:
         if any(name in written.lower() for name in GPU_NAMES):
             raise BadRowError("bad_gres", "gpu")
@@ -92,7 +107,11 @@ def _part(written: str) -> Gres | None:
         )
         or None
     )
-    return Gres(name, kind, _count(found["count"]), _devices(found["notes"]))
+    for note in _NOTE.findall(found["notes"]):
+        if _PER_DEVICE.fullmatch(note):
+            counts = [count.split("/") for count in note.split(",")]
+            parts = _parts([(str(device), *count) for device, count in enumerate(counts)])
+    return Gres(name, kind, _count(found["count"]), _devices(found["notes"]), tuple(parts))
 
 
 def _count(written: str | None) -> int | None:
@@ -116,6 +135,15 @@ def _devices(notes: str) -> tuple[int, ...] | None:
                 place for place, of in enumerate(note.split(",")) if not of.startswith("0/")
             )
     return None
+
+
+def _parts(counts: Sequence[tuple[str, ...]]) -> list[tuple[int, float]]:
+    """Return (device, its part) of (device, shares held, shares of the device) as written."""
+    parts = []
+    for device, held, all_of_it in counts:
+        if device.isdigit() and 0 < int(held) <= int(all_of_it):
+            parts.append((int(device), int(held) / int(all_of_it)))
+    return parts
 
 
 def _gres_id(name: str) -> str:

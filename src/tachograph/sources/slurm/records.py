@@ -479,6 +479,7 @@ def allocation_row(
     end: object = None,
     provenance: str = "live_index",
     shared: bool = False,
+    share: float | None = None,
     numbering: str = SLURM_NUMBERING,
 ) -> SlurmRow:
     """Return one row of `allocations`."""
@@ -493,6 +494,7 @@ def allocation_row(
         "end": end,
         "provenance": provenance,
         "shared": shared or None,
+        "share": share,
         "numbering": None if gpu is None else numbering,
     }
 

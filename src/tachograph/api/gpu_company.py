@@ -1,0 +1,124 @@
+"""The jobs that had the same GPUs as a job at the same time, and what those GPUs did in all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, TIME
+from tachograph.lake.conform import resolve
+from tachograph.lake.delta import Lake
+from tachograph.lake.problems import lake_errors
+from tachograph.lake.query import read_summaries
+from tachograph.pipeline.attribution import HANDOVER
+from tachograph.pipeline.gpu_numbers import with_own_indices
+from tachograph.report.company import NO_COMPANY, GpuCompany
+
+_GPU = ("node", "gpu")
+_OF_JOBS = ("job_key", "cluster", "job_id", "display_id", "user", "name", "start", "as_of")
+
+
+def read_company(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -> GpuCompany:
+    """Return who else had GPUs of which the job had shares, or that several jobs claim.
+
+    `row`: of job_summaries. Jobs that the lake does not show are counted, and use of GPUs that it
+    does not show is not known.
+    """
+    claimed = row["attribution"] == "ambiguous" or row["shards"] or row["mps"]
+    if not claimed or row["start"] is None or row["as_of"] is None:
+        return NO_COMPANY
+    held = _held(lake, row, configuration)
+    if held.is_empty():
+        return NO_COMPANY
+    everyone = lake.of_all_jobs
+    beside = _beside(everyone, row, held, configuration)
+    if beside.is_empty():
+        return NO_COMPANY
+    shown = read_summaries(
+        lake, _OF_JOBS, where=pl.col("job_key").is_in(beside.get_column("job_key").implode())
+    ).sort("start", "job_key")
+    return GpuCompany(
+        jobs=tuple(shown.iter_rows(named=True)),
+        others=beside.height - shown.height,
+        gpus=held.select(_GPU).unique().height,
+        activity=_activity(lake, held),
+    )
+
+
+def _numbered(lake: Lake, rows: pl.DataFrame, configuration: Configuration) -> pl.DataFrame:
+    devices = lake.latest(DEVICES)
+    named = with_own_indices(rows, devices, slurm=configuration.slurm)
+    return named.filter(pl.col("gpu").is_not_null())
+
+
+def _held(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -> pl.DataFrame:
+    """(node, gpu, start, end) of the GPUs that records name as those of the job."""
+    ids = [name for name in (row["job_id"], row["display_id"]) if name]
+    with lake_errors(lake.uri(ALLOCATIONS)):
+        rows = lake.read_named(ALLOCATIONS, ids).filter(_of_cluster(row["cluster"])).collect()
+    return _clipped(_numbered(lake, rows, configuration), row)
+
+
+def _of_cluster(cluster: str | None) -> pl.Expr:
+    return (pl.col("cluster") == pl.lit(cluster, dtype=pl.String)).fill_null(value=True)
+
+
+def _clipped(rows: pl.DataFrame, row: Mapping[str, Any]) -> pl.DataFrame:
+    first, last = (pl.lit(row[name], dtype=TIME) for name in ("start", "as_of"))
+    clipped = rows.select(
+        *_GPU,
+        start=pl.max_horizontal(pl.col("start").fill_null(first), first),
+        end=pl.min_horizontal(pl.col("end").fill_null(last), last),
+    )
+    return clipped.filter(pl.col("start") < pl.col("end")).unique()
+
+
+def _beside(
+    lake: Lake, row: Mapping[str, Any], held: pl.DataFrame, configuration: Configuration
+) -> pl.DataFrame:
+    """(job_key) of other jobs that records name on these GPUs for longer than a hand-over."""
+    nodes = held.get_column("node").unique().implode()
+    with lake_errors(lake.uri(ALLOCATIONS)):
+        there = lake.scan(ALLOCATIONS).filter(pl.col("node").is_in(nodes)).collect()
+    named = _numbered(lake, there, configuration)
+    during = (pl.col("start") < row["as_of"]) & (pl.col("as_of") > row["start"])
+    ids = named.get_column("job_id").unique().implode()
+    others = read_summaries(
+        lake,
+        ("job_key", "cluster", "job_id", "start", "as_of"),
+        where=during & pl.col("job_id").is_in(ids) & (pl.col("job_key") != row["job_key"]),
+    )
+    theirs = named.select(*_GPU, "job_id", begun="start", over="end").join(
+        others.rename({"start": "run_start"}), on="job_id"
+    )
+    together = theirs.join(held, on=_GPU)
+    begin = pl.max_horizontal("start", "run_start", "begun")
+    end = pl.min_horizontal("end", "as_of", "over")
+    return together.filter(end - begin > HANDOVER).select("job_key").unique()
+
+
+def _activity(lake: Lake, held: pl.DataFrame) -> float | None:
+    """Mean utilisation of the GPUs in the time that the job held them; None: not known."""
+    first, last = held.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    days = [day for day in lake.days(GPU_SAMPLES) if first.date() <= day <= last.date()]
+    wanted = held.select(pl.col("gpu").unique().implode(), pl.col("node").unique().implode())
+    gpus, nodes = wanted.row(0)
+    inside = pl.col("t").is_between(first, last - timedelta(microseconds=1))
+    try:
+        with lake_errors(lake.uri(GPU_SAMPLES)):
+            rows = lake.scan(GPU_SAMPLES, days).filter(
+                inside, pl.col("node").is_in(nodes), pl.col("gpu").is_in(gpus)
+            )
+            samples = resolve(rows.collect(), GPU_SAMPLES)[0]
+    except NotFoundError:  # the viewer may not see samples of other jobs
+        return None
+    mine = samples.join(held, on=_GPU).filter(
+        pl.col("t") >= pl.col("start"), pl.col("t") < pl.col("end")
+    )
+    mean: float | None = mine.select(pl.col("gpu_util").mean()).item()
+    return mean

@@ -1,0 +1,58 @@
+"""Jobs that had the same GPUs as a job at the same time, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tachograph.catalog.units import plural, printable, text
+
+NAMED_JOBS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCompany:
+    """Other jobs on the GPUs of a job.
+
+    jobs: their rows of job_summaries (identity, user, name, times), by start; others: how many
+    more there were that are not shown; gpus: how many GPUs of the job records name; activity: mean
+    utilisation (0..1) of these in its time, of all jobs together; None: not known.
+    """
+
+    jobs: tuple[Mapping[str, Any], ...] = ()
+    others: int = 0
+    gpus: int = 0
+    activity: float | None = None
+
+    @property
+    def sentence(self) -> str | None:
+        """Who had the GPUs too, and what they did in all; None: nobody is known.
+
+        >>> job = {"job_id": "12", "display_id": None, "user": "ann"}
+        >>> GpuCompany((job,), 2, gpus=1, activity=0.834).sentence
+        'Its GPU was also held by job 12 (ann) and 2 others: in all it was 83 % in use.'
+        """
+        if not self.jobs and not self.others:
+            return None
+        names = [_name(job) for job in self.jobs[:NAMED_JOBS]]
+        more = self.others + len(self.jobs) - len(names)
+        if more:
+            names.append(plural(more, "other") if names else plural(more, "other job"))
+        last = names.pop()
+        listed = f"{', '.join(names)} and {last}" if names else last
+        whose, they = (
+            ("Its GPU was", "it was") if self.gpus == 1 else ("Its GPUs were", "they were")
+        )
+        if self.activity is None:
+            return f"{whose} also held by {listed}."
+        use = text(self.activity, "fraction")
+        return f"{whose} also held by {listed}: in all {they} {use} in use."
+
+
+def _name(job: Mapping[str, Any]) -> str:
+    name = f"job {printable(job.get('display_id') or job['job_id'])}"
+    return f"{name} ({printable(job['user'])})" if job.get("user") else name
+
+
+NO_COMPANY = GpuCompany()
