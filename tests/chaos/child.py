@@ -28,8 +28,8 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """When a child is killed: after `after_s` seconds, or before its change number `at_change`
-    of files.
+    """When a child is killed: after `after_s` seconds of its processor time, which are the same on
+    a busy machine, or before its change number `at_change` of files.
     """
 
     after_s: float | None = None
@@ -41,7 +41,6 @@ class Child:
 
     def __init__(self, work: Callable[[], int], printed: Path, kill: Kill | None = None) -> None:
         self.kill = kill or Kill()
-        self.begun = time.monotonic()
         self.id = os.fork()
         if not self.id:
             _run(work, printed, self.kill.at_change)
@@ -53,9 +52,7 @@ class Child:
             done, status, _ = os.wait4(self.id, os.WNOHANG)
             if done:
                 self.code = os.waitstatus_to_exitcode(status)
-            elif (
-                self.kill.after_s is not None and time.monotonic() - self.begun >= self.kill.after_s
-            ):
+            elif self.kill.after_s is not None and _used_s(self.id) >= self.kill.after_s:
                 os.kill(self.id, signal.SIGKILL)
         return self.code
 
@@ -64,6 +61,12 @@ class Child:
         while self.poll() is None:
             time.sleep(0.001)
         return self.code if self.code is not None else 1
+
+
+def _used_s(process: int) -> float:
+    """Processor time of a process that was not waited for yet, in seconds."""
+    clock = (~process << 3) | 2  # clock_getcpuclockid(3)
+    return time.clock_gettime(clock)
 
 
 def _run(work: Callable[[], int], printed: Path, at_change: int | None) -> None:

@@ -54,13 +54,12 @@ WARM = (
     "pipeline.run", "cli.analyze", "cli.compact", "cli.ingest", "sources.ldms", "sources.sacct",
     "sources.allocation_map", "collect.collector",
 )  # fmt: skip
-SLOWER = 2.0  # a step that shares its cores takes about so much longer
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A step that was never killed: the lake before, what readers see after, how long it took,
-    its changes of files.
+    """A step that was never killed: the lake before, what readers see after, seconds of processor
+    time it took, its changes of files.
     """
 
     step: story.Step
@@ -104,9 +103,9 @@ class Chaos:
                 whole = Path(shutil.copytree(lake, self.folder / "settled"))
                 self._must(partial(story.settle, whole), "settle")
                 self.settled = self.seen(whole)
-            begun = time.monotonic()
+            used_s = _of_children_s()
             changes, signatures = self._in_child(partial(_run_and_note, step, lake))
-            seconds = time.monotonic() - begun
+            seconds = _of_children_s() - used_s
             load_compiled(signatures)
             self.references.append(Reference(step, before, self.seen(lake), seconds, changes))
 
@@ -178,9 +177,7 @@ class Chaos:
         evenly.
         """
         if moments or self.chance.random() < 0.5:
-            return Kill(
-                after_s=self.chance.uniform(0, reference.seconds * (SLOWER if moments else 1.0))
-            )
+            return Kill(after_s=self.chance.uniform(0, reference.seconds))
         place = (
             self.outcome.kinds["change"] * 0.6180339887498949 + self.chance.random() * 0.01
         ) % 1.0
@@ -292,6 +289,12 @@ def load_compiled(signatures: Mapping[str, Sequence[Any]]) -> None:
     for name, of_function in signatures.items():
         for signature in of_function:
             getattr(kernel, name).dispatcher.compile(signature)
+
+
+def _of_children_s() -> float:
+    """Processor time of the children that were waited for, in seconds."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def _run_and_note(step: story.Step, lake: Path) -> tuple[int, dict[str, list[Any]]]:
