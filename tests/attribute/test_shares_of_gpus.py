@@ -17,6 +17,7 @@ from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.api.job_report import read_job
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import IN_USE, WASTE
 from tachograph.report.job import job_json
 from tachograph.sources.slurm.allocations import read_log, read_table
 from tachograph.sources.slurm.records import SlurmCluster
@@ -119,8 +120,7 @@ def test_hours_of_a_share_are_in_summaries_and_add_up(tmp_path: Path) -> None:
     )
     row = summarized(lake)[1]["1"]
     assert row["gpu_hours"] == pytest.approx(0.25)
-    parts = ("in_use", "in_use_unknown", "idle", "unmeasured", "never_used", "hung")
-    parts += ("cold_start", "imbalance")
+    parts = ("unmeasured", *IN_USE, *WASTE)
     assert sum(row[f"gpu_hours_{part}"] for part in parts) == pytest.approx(0.25)
     assert row["gpu_hours_idle"] == pytest.approx(0.125, abs=0.005)
     assert (row["gpu_share"], row["share_by"]) == (0.25, "count")
