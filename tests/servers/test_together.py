@@ -71,15 +71,35 @@ def test_the_cluster_begins_then_files_with_something_slow() -> None:
     ]
 
 
-@pytest.mark.parametrize("crashing", ["test_a.py", "test_b.py", "test_d.py"])
-def test_others_do_what_a_crashed_worker_has_not_begun(tmp_path: Path, crashing: str) -> None:
+# the worker of test_a.py cannot be reached any more, before it is noticed that it has crashed
+LATE = """
+from xdist.workermanage import WorkerController
+send, crashing = WorkerController.send_runtest_some, []
+def send_late(self, indices):
+    if self in crashing:
+        raise OSError("cannot send (already closed?)")
+    if 0 in indices:
+        crashing.append(self)
+    send(self, indices)
+WorkerController.send_runtest_some = send_late
+"""
+
+
+@pytest.mark.parametrize(
+    ("crashing", "sent"),
+    [("test_a.py", ""), ("test_b.py", ""), ("test_d.py", ""), ("test_a.py", LATE)],
+)
+def test_others_do_what_a_crashed_worker_has_not_begun(
+    tmp_path: Path, crashing: str, sent: str
+) -> None:
     (tmp_path / "conftest.py").write_text(
         "from servers.slurm.together import scheduler\n"
         "def pytest_xdist_make_scheduler(config, log):\n"
-        "    return scheduler(config, log)\n"
+        "    return scheduler(config, log)\n" + sent
     )
     for name in ("test_a.py", "test_b.py", "test_c.py", "test_d.py"):
-        ending = "__import__('os')._exit(1)" if name == crashing else "pass"
+        late = "__import__('time').sleep(0.5); " if sent else ""
+        ending = f"{late}__import__('os')._exit(1)" if name == crashing else "pass"
         (tmp_path / name).write_text(
             f"def test_1(): pass\ndef test_2(): {ending}\ndef test_3(): pass\n"
         )

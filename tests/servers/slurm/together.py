@@ -8,6 +8,7 @@ the others have ended. (`--dist loadgroup` would do, but xdist 3.8 does not grou
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import PurePosixPath
@@ -98,6 +99,10 @@ def _by_group() -> type[Any]:
             for other in self.assigned_work:
                 self._reschedule(other)
             return crashed
+
+        def _assign_work_unit(self, node: Any) -> None:
+            with suppress(OSError):  # it has crashed: `remove_node` is about to be called
+                super()._assign_work_unit(node)
 
         def _reschedule(self, node: Any) -> None:
             if node not in self.registered_collections:
