@@ -124,7 +124,8 @@ def run_day(options: DayOptions, only: Sequence[str], seconds: float) -> int:
         code = _child(options, step, limit_s)
         found = load(options.out, step.name)
         state = found.state if found is not None else f"no result, exit code {code}"
-        _say(f"{step.title}: {state} after {time.monotonic() - begun:.0f} s")
+        why = f" ({found.not_measured[-1]})" if found and found.not_measured else ""
+        _say(f"{step.title}: {state} after {time.monotonic() - begun:.0f} s{why}")
         _collect(options)
     documents = [load(options.out, step.name) for step in chosen]
     return 0 if all(one is not None and one.finished for one in documents) else 1

@@ -413,7 +413,8 @@ def _with_gpu(proof: Proof, gpu: Mapping[str, Any]) -> None:
 
 def _do(reported: dict[str, Any], part: str, work: Any, proof: Proof, label: Label) -> None:
     """One part of one workload; what fails is told, and tried again by the next run."""
-    reported.pop("error", None)
+    if str(reported.get("error")).startswith(f"{part}:"):
+        del reported["error"]
     try:
         found = work(proof, label)
     except (ProofError, OSError, subprocess.SubprocessError, ValueError) as error:
