@@ -85,7 +85,7 @@ SOURCES: tuple[SourceEntry, ...] = (
     SourceEntry(
         "clustercockpit",
         ".clustercockpit",
-        "job archives of ClusterCockpit: jobs and series of their GPUs (untested: no site's own)",
+        "job archives of ClusterCockpit: jobs, their GPUs and series (untested at a site)",
     ),
     SourceEntry(
         "slurm-live",
