@@ -28,7 +28,7 @@ from tachograph.catalog.tables import ALLOCATIONS, DEVICES, JOBS, TIME, LakeTabl
 from tachograph.catalog.units import EPOCH, MB_PER_MIB
 from tachograph.sources.files import read_unpacked
 from tachograph.sources.gpu_indices import NO_GPU, pci_key
-from tachograph.sources.slurm.fields import short_node
+from tachograph.sources.metrics import short_node
 
 NAME = "clustercockpit"
 SUFFIXES: tuple[str, ...] = ()  # a folder is read as a whole
@@ -253,9 +253,9 @@ def _accelerators(description: Path) -> Mapping[str, tuple[int, str | None]]:
             places.setdefault(pci_key(accelerator.id), set()).add(place)
     known: dict[str, tuple[int, str | None]] = {}
     for address, found in places.items():
-        indices, models = ({place[column] for place in found} for column in (0, 1))
-        if len(indices) == 1:
-            known[address] = (min(indices), models.pop() if len(models) == 1 else None)
+        if len({index for index, _ in found}) == 1:
+            index, model = next(iter(found))
+            known[address] = (index, model if len(found) == 1 else None)
     return known
 
 
