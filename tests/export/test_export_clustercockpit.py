@@ -5,36 +5,61 @@ values from minutes.
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from exported_lake import END, START, UGLY, busy, content_of, export
+from exported_lake import END, START, UGLY, busy, content_of, export, one_line, run
+from jsonschema import Draft202012Validator
 
+from in_process import run_here
 from madelake import held, job, make_lake, summarized
-from tachograph.catalog.tables import JOB_MINUTES
+from tachograph.catalog.tables import JOB_MINUTES, JOB_NODE_MINUTES
 from tachograph.export import clustercockpit
-from tachograph.export.clustercockpit import is_archivable, job_data
+from tachograph.export.clustercockpit import is_archivable, job_data, job_meta
 from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_gpus, read_summaries
 
-REQUIRED = {
-    *(
-        "jobId",
-        "user",
-        "project",
-        "cluster",
-        "subCluster",
-        "numNodes",
-        "exclusive",
-        "startTime",
-        "jobState",
-    ),
-    *("duration", "resources", "statistics"),
-}
-STATES = {"completed", "failed", "cancelled", "stopped", "out_of_memory", "node_fail", "timeout"}
-INTEGERS = ("jobId", "numNodes", "numAcc", "exclusive", "startTime", "duration")
+DOCUMENTS = json.loads(
+    (Path(__file__).parent / "clustercockpit_schema.json").read_text(encoding="utf-8")
+)
+
+
+def validator(document: str) -> Draft202012Validator:
+    """Validator of `meta`, `data` or `cluster`."""
+    return Draft202012Validator({**DOCUMENTS, "$ref": f"#/$defs/{document}"})
+
+
+def assert_accepted(archive: Path) -> int:
+    """Assert what cc-backend demands of an archive; return the number of jobs."""
+    assert (archive / "version.txt").read_text() == "3\n"
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for file in archive.glob("*/cluster.json"):
+        description = json.loads(file.read_text())
+        validator("cluster").validate(description)
+        assert description["name"] == file.parent.name
+        kinds[file.parent.name] = description["subClusters"]
+    metas = list(archive.glob("*/*/*/*/meta.json"))
+    for file in metas:
+        meta = json.loads(file.read_text())
+        validator("meta").validate(meta)
+        data = json.loads((file.parent / "data.json").read_text())
+        validator("data").validate(data)
+        number = meta["jobId"]
+        folders = (str(number // 1000), f"{number % 1000:03d}", str(meta["startTime"]))
+        assert file.parent == archive / meta["cluster"] / Path(*folders)
+        assert len(meta["resources"]) == meta["numNodes"]  # internal/importer, SanityChecks
+        (kind,) = (kind for kind in kinds[meta["cluster"]] if kind["name"] == meta["subCluster"])
+        hosts = {one["hostname"]: one["accelerators"] for one in meta["resources"]}
+        assert kind["nodes"] == "*" or hosts.keys() <= set(kind["nodes"].split(","))
+        for metric in data.values():
+            for series in metric.get("accelerator", {"series": []})["series"]:
+                assert series["id"] in hosts[series["hostname"]]
+                assert len(series["data"]) == -(-meta["duration"] // 60)
+    return len(metas)
 
 
 @pytest.fixture(scope="module")
@@ -62,32 +87,91 @@ def test_progress_ends_when_the_last_job_is_written(exported: Lake, tmp_path: Pa
 
 
 def test_there_is_a_folder_per_job_that_ended(archive: Path) -> None:
-    assert len(list(archive.rglob("*.json"))) == 6
+    assert len(list(archive.glob("*/*/*/*/*.json"))) == 6
     assert not (archive / "c" / "0" / "002").exists()
 
 
-@pytest.mark.parametrize("job_id", [1, 3, 4])
-def test_meta_holds_what_the_schema_requires(archive: Path, job_id: int) -> None:
-    meta, data = of_job(archive, job_id)
-    assert meta.keys() >= REQUIRED
-    assert all(isinstance(meta[name], int) for name in INTEGERS)
-    assert meta["jobState"] in STATES
-    assert meta["numNodes"] > 0
-    assert (meta["startTime"], meta["duration"]) == (
-        int(START.timestamp()),
-        (END - START).total_seconds(),
+def test_cc_backend_would_accept_every_document(archive: Path) -> None:
+    assert assert_accepted(archive) == 3
+
+
+@pytest.mark.slow
+def test_every_job_of_the_demo_is_accepted_and_read_back(demo: Path, tmp_path: Path) -> None:
+    """The utilisation of each GPU of each job is that of the lake, by minutes."""
+    lake = Lake.open(str(demo / "lake"))
+    [written] = export(lake, "clustercockpit", "--to", tmp_path / "archive")
+    summaries = read_summaries(lake)
+    ended = summaries.filter(pl.col("end").is_not_null())
+    gpus = read_gpus(lake, ended)
+    assert written["written"] == assert_accepted(tmp_path / "archive") == gpus["job_key"].n_unique()
+    again = read_again(tmp_path)
+    keys = ("job_key", "node", "gpu", "mig")
+    both = read_gpus(again, read_summaries(again)).join(
+        gpus, on=keys, how="full", nulls_equal=True, suffix="_before"
     )
-    assert None not in meta.values()
-    for metric in data.values():
-        assert metric.keys() == {"accelerator"}
-        body = metric["accelerator"]
-        assert body.keys() == {"unit", "timestep", "series"}
-        assert body["unit"]["base"] in ("B", "F", "B/s", "F/s", "CPI", "IPC", "Hz", "W", "")
-        for series in body["series"]:
-            assert len(series["data"]) == 30
-            assert series["statistics"].keys() == {"avg", "min", "max"}
-            held = {one["hostname"]: one["accelerators"] for one in meta["resources"]}
-            assert series["id"] in held[series["hostname"]]
+    assert both["job_key"].null_count() == both["job_key_before"].null_count() == 0
+    for name, most in (("gpu_util_mean", 0.02), ("hbm_used_mib_max", 0.01), ("power_w_mean", 3)):
+        for value, before in both.select(name, f"{name}_before").iter_rows():
+            assert (value is None) is (before is None), name
+            assert value is None or abs(value - before) < most, name
+    jobs = read_summaries(again).join(summaries, on="job_key", suffix="_before")
+    assert jobs.height == written["written"]
+    for name in ("user", "account", "partition", "name", "state", "start", "end", "gpus", "submit"):
+        assert jobs[name].equals(jobs[f"{name}_before"]), name
+
+
+def read_again(folder: Path) -> Lake:
+    """A lake with what `ingest` reads of the archive in a folder, analyzed."""
+    words = ["ingest", str(folder), "--lake", str(folder / "again")]
+    done = run_here(words, folder, os.environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "rejected" not in done.stdout
+    again = Lake.open(str(folder / "again"))
+    summarized(again)
+    return again
+
+
+def test_a_description_of_a_site_is_completed_and_not_changed(
+    exported: Lake, tmp_path: Path
+) -> None:
+    own = {"name": "c", "metricConfig": [{"name": "acc_power", "peak": 1}], "subClusters": []}
+    description = tmp_path / "c" / "cluster.json"
+    description.parent.mkdir()
+    description.write_text(json.dumps(own))
+    for _ in range(2):  # the second time nothing is missing
+        export(exported, "clustercockpit", "--to", tmp_path)
+        after = json.loads(description.read_text())
+        assert after["metricConfig"][0] == own["metricConfig"][0]
+        names = [metric["name"] for metric in after["metricConfig"]]
+        assert names.count("acc_power") == 1
+        assert "acc_utilization" in names
+        assert [kind["name"] for kind in after["subClusters"]] == ["unknown"]
+
+
+def test_other_versions_and_descriptions_are_refused(exported: Lake, tmp_path: Path) -> None:
+    (tmp_path / "version.txt").write_text("2\n")
+    words = ("clustercockpit", "--to", tmp_path)
+    one_line(run(exported, *words), 7, "version.txt", "version 2, not 3")
+    (tmp_path / "version.txt").write_text("3")
+    (tmp_path / "c").mkdir()
+    for text in ("[]", "{", '{"subClusters": 1}', '{"subClusters": [1]}'):
+        (tmp_path / "c" / "cluster.json").write_text(text)
+        one_line(run(exported, *words), 7, "cluster.json", "no description of a cluster")
+
+
+def test_hosts_that_a_job_had_to_itself_fill_required_statistics(exported: Lake) -> None:
+    row = content_of(exported).summaries.row(by_predicate=pl.col("job_id") == "1", named=True)
+    hosts = pl.DataFrame(
+        [{"node": "n1", "minute": 3, "cpu_user": 0.5, "load_average": 12.0}],
+        schema_overrides=JOB_NODE_MINUTES.schema,
+    )
+    data = job_data(row, JOB_MINUTES.empty(), {}, hosts)
+    validator("data").validate(data)
+    assert data["cpu_user"]["node"]["series"][0]["data"][3] == 50.0
+    gpus = content_of(exported).gpus().filter(pl.col("job_id") == "1")
+    meta = job_meta(row, gpus, data, {})
+    assert meta["statistics"]["cpu_load"] == {"unit": {"base": ""}, "avg": 12, "min": 12, "max": 12}
+    assert meta["metaData"]["notRecorded"] == "mem_used, flops_any, mem_bw"
 
 
 def test_values_are_minutes_in_the_units_of_clustercockpit(archive: Path) -> None:
@@ -99,14 +183,16 @@ def test_values_are_minutes_in_the_units_of_clustercockpit(archive: Path) -> Non
     memory = data["acc_mem_used"]["accelerator"]
     assert memory["unit"] == {"base": "B", "prefix": "M"}
     assert memory["series"][0]["data"][0] == pytest.approx(1000 * 2**20 / 10**6)
-    assert meta["statistics"]["acc_used"] == {
-        "unit": {"base": ""},
-        "avg": 40.0,
-        "min": 0.0,
-        "max": 80.0,
-    }
+    utilization = {"unit": {"base": ""}, "avg": 40.0, "min": 0.0, "max": 80.0}
+    assert meta["statistics"]["acc_utilization"] == utilization
+    assert meta["footprint"]["acc_utilization_avg"] == 40.0
+    # 260 W and 100 W, in the 30 minutes between the first and the last of the samples
+    assert meta["energy"] == pytest.approx(360 * 1800, rel=0.02)
     assert "acc_tensor_active" not in data  # not measured
-    assert (meta["user"], meta["project"], meta["metaData"]) == ("ada", "a", {"jobName": "train"})
+    required = "cpu_user, cpu_load, mem_used, flops_any, mem_bw"
+    assert meta["metaData"] == {"jobName": "train", "notRecorded": required}
+    assert (meta["user"], meta["project"]) == ("ada", "a")
+    assert meta["shared"] == "multi_user"
 
 
 def test_slices_arrays_and_jobs_without_samples(archive: Path) -> None:
@@ -115,7 +201,7 @@ def test_slices_arrays_and_jobs_without_samples(archive: Path) -> None:
     assert (sliced["arrayJobId"], sliced["jobState"]) == (2, "timeout")
     assert data["acc_utilization"]["accelerator"]["series"][0]["id"] == "0:7"
     meta, nothing = of_job(archive, 4)
-    assert (nothing, meta["statistics"]) == ({}, {})
+    assert (nothing, meta["footprint"], meta["monitoringStatus"]) == ({}, {}, 0)
 
 
 def test_a_minute_without_samples_is_null(exported: Lake) -> None:
@@ -130,9 +216,9 @@ def test_a_minute_without_samples_is_null(exported: Lake) -> None:
 
 
 def test_what_cannot_be_in_an_archive() -> None:
-    fine = {"job_id": "7", "start": START, "end": END}
+    fine = {"job_id": "7", "start": START, "end": END, "state": "OUT_OF_MEMORY"}
     assert is_archivable(fine)
-    for odd in ({"job_id": UGLY}, {"end": None}, {"end": START}):
+    for odd in ({"job_id": UGLY}, {"end": None}, {"end": START}, {"state": None}):
         assert not is_archivable(fine | odd)
 
 

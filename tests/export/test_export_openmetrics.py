@@ -4,6 +4,7 @@ real gateway take.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import urllib.request
 from collections import defaultdict
@@ -11,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import polars as pl
 import pytest
 from exported_lake import START, UGLY, content_of, export, one_line, run
@@ -19,7 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 
 from madelake import NOW
 from servers.process import free_port, program
+from servers.prometheus import prometheus
 from servers.pushgateway import pushgateway
+from servers.victoria import victoria
 from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.export.content import ExportContent
 from tachograph.export.openmetrics import OF_JOBS, all_metrics, exposition
@@ -191,3 +195,51 @@ def test_an_unknown_label_is_named(exported: Lake) -> None:
         "no label 'job_id'",
         "user, account",
     )
+
+
+def queried(address: str, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+    """{labels: value} that a server has of a metric after the time of the export.
+
+    VictoriaMetrics does not count a sample at the very time of a query.
+    """
+    parameters = {"query": name, "time": f"{NOW.timestamp() + 1}"}
+    answer = httpx2.get(f"{address}/api/v1/query", params=parameters, timeout=60)
+    answer.raise_for_status()
+    found = {}
+    for series in answer.json()["data"]["result"]:
+        labels = series["metric"].items()
+        key = tuple(sorted((label, text) for label, text in labels if label != "__name__"))
+        found[key] = float(series["value"][1])
+    return found
+
+
+@pytest.mark.slow
+def test_real_servers_give_back_the_numbers_that_they_were_filled_with(
+    exported: Lake, tmp_path: Path
+) -> None:
+    """Each line with a time behind it, as the page of the target shows how."""
+    page = page_of(content_of(exported), jobs=9)
+    dated = re.sub(r"(?m)^(tachograph.*)$", rf"\1 {NOW.timestamp():.0f}", page)
+    file = tmp_path / "dated.om"
+    file.write_text(dated)
+    promtool = program("promtool", package="prometheus")
+    words = [
+        promtool,
+        "tsdb",
+        "create-blocks-from",
+        "openmetrics",
+        file,
+        tmp_path / "real" / "tsdb",
+    ]
+    subprocess.run(words, check=True, capture_output=True, timeout=300)
+    expected = values(page)
+    assert len(expected) > 8
+    with prometheus(tmp_path / "real") as address:
+        assert {name: queried(address, name) for name in expected} == expected
+    with victoria(tmp_path / "victoria") as address:
+        filled = re.sub(r"(?m)^(tachograph.*)$", rf"\1 {NOW.timestamp() * 1000:.0f}", page)
+        place = f"{address}/api/v1/import/prometheus"
+        httpx2.post(place, content=filled.encode(), timeout=60).raise_for_status()
+        httpx2.get(f"{address}/internal/force_flush", timeout=60).raise_for_status()
+        for name, series in expected.items():  # it keeps about 12 digits
+            assert queried(address, name) == pytest.approx(series, rel=1e-9), name

@@ -124,7 +124,15 @@ def hostile_lake(folder: Path) -> Lake:
     for place, payload in enumerate(PAYLOADS.values()):
         for job_id, gpu in ((PLAIN_JOBS[place], 0), (f"{place}{payload[:500]}", 1)):
             node = node_of(payload)
-            row = job(job_id, START, END, gpus=1, node_list=node, submit_line=f"sbatch {payload}")
+            row = job(
+                job_id,
+                START,
+                END,
+                gpus=1,
+                cpus=1,
+                node_list=node,
+                submit_line=f"sbatch {payload}",
+            )
             tables["jobs"].append(
                 foreign("jobs", payload) | row | {"display_id": None if gpu == 0 else payload}
             )

@@ -21,11 +21,12 @@ from in_process import run_here
 from servers.postgresql import postgresql_server
 from tachograph.catalog.columns import joined_lists
 from tachograph.catalog.tables import COMPUTED
-from tachograph.catalog.units import harmless_cell
+from tachograph.catalog.units import harmless_cell, printable
 from tachograph.export.clustercockpit import job_folder
 from tachograph.export.openmetrics import JOB_LABELS, LABELS
 from tachograph.export.registry import TARGETS
 from tachograph.export.tables import outside
+from tachograph.export.xdmod import FIELDS
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import (
@@ -131,6 +132,18 @@ def read_clustercockpit(site: Path) -> None:
     assert set(texts_of(found)) >= NAMES
 
 
+def read_xdmod(site: Path) -> None:
+    """Each job is one line of as many fields; bars of texts are none of theirs."""
+    content = (site / "out.log").read_bytes().decode("utf-8")
+    lines = content.removesuffix("\n").split("\n")
+    for line in lines:
+        assert_plain(line, "xdmod")
+    fields = [line.split("|") for line in lines]
+    assert {len(line) for line in fields} == {len(FIELDS)}
+    users = {printable(name, most=1 << 20).replace("|", "_") for name in NAMES}
+    assert {line[FIELDS.index("user")] for line in fields} == users
+
+
 @dataclass(frozen=True)
 class Walk:
     """A target with its words, and how what it wrote is read and compared."""
@@ -173,6 +186,7 @@ WALKS: tuple[Walk, ...] = (
         read_openmetrics,
     ),
     Walk("clustercockpit", ("--to", "out"), read_clustercockpit),
+    Walk("xdmod", ("--to", "out.log"), read_xdmod),
     Walk("postgresql", (), read_postgresql),
 )
 

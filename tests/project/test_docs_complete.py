@@ -41,6 +41,7 @@ PAGE_OF_SOURCE = {
     "allocation-map": "attribution",
     "slurm-live": "attribution",
     "recording": "record",
+    "clustercockpit": "ingest-clustercockpit",
 }
 REASON = re.compile(
     r'(?:BadRowError|Reject|NotTelemetryError|counted|_counted|_count_lines)\(\s*f?"([a-z_0-9]+)"'

@@ -70,6 +70,30 @@ def test_panels_name_variables_that_exist() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)
 
 
+def test_grafana_imports_the_dashboard() -> None:
+    """What the kind of a dashboard in Grafana's schema (kinds/dashboard) demands."""
+    assert isinstance(DASHBOARD["schemaVersion"], int)
+    assert DASHBOARD["schemaVersion"] >= 36  # before, a data source was a name and no object
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", DASHBOARD["uid"])
+    assert "id" not in DASHBOARD  # it is the database's; an import with one is refused
+    source = {"type": "yesoreyeram-infinity-datasource", "uid": "${source}"}
+    for panel in DASHBOARD["panels"]:
+        assert panel["type"] in ("stat", "timeseries", "table")
+        assert panel["datasource"] == source
+        assert panel["title"]
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        letters = [target["refId"] for target in panel["targets"]]
+        assert len(set(letters)) == len(letters) > 0
+        for target in panel["targets"]:
+            assert target["datasource"] == source
+            assert target["format"] in ("table", "timeseries")
+            kinds = {column["type"] for column in target["columns"]}
+            assert kinds <= {"string", "number", "timestamp"}
+            if panel["type"] == "timeseries":
+                assert "timestamp" in kinds
+
+
 def test_the_data_source_is_this_service() -> None:
     text = (GRAFANA / "provisioning" / "datasources" / "tachograph.yaml").read_text(
         encoding="utf-8"

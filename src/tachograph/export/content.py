@@ -69,9 +69,9 @@ class ExportContent:
         """Rows of job_minutes of the chosen jobs, or of some of them."""
         return self._shown(read_minutes(self.lake, self._jobs(summaries)))
 
-    def node_minutes(self) -> pl.DataFrame:
-        """Rows of job_node_minutes of the selected jobs; empty without host data."""
-        return self._shown(read_node_minutes(self.lake, self._jobs(None)))
+    def node_minutes(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
+        """Rows of job_node_minutes of the chosen jobs, or of some of them; empty without hosts."""
+        return self._shown(read_node_minutes(self.lake, self._jobs(summaries)))
 
     def devices(self) -> pl.DataFrame:
         """GPUs of the lake, with the accounting's names of clusters."""

@@ -46,6 +46,7 @@ TARGETS: tuple[ExportTarget, ...] = (
         ".clustercockpit",
         "a job archive as ClusterCockpit keeps it: one folder per job",
     ),
+    ExportTarget("xdmod", ".xdmod", "lines of sacct, as Open XDMoD's shredder reads them"),
 )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from tachograph.catalog.errors import InputError, unreadable
 from tachograph.catalog.spool import SPOOL_SUFFIX
+from tachograph.sources.clustercockpit import is_archive
 from tachograph.sources.columns import recognise
 from tachograph.sources.files import (
     BROKEN_GZIP,
@@ -26,6 +27,7 @@ from tachograph.sources.table.job_columns import job_meaning
 # Samples come first: GPU numbers of maps and of accounting refer to the devices that they name.
 ORDER: Final = (
     "recording",
+    "clustercockpit",
     "ldms",
     "prometheus",
     "dcgm-exporter",
@@ -40,7 +42,7 @@ _DELIMITERS = ",;\t|"
 
 
 def files_below(paths: Iterable[str]) -> Iterator[Path]:
-    """Yield the named files and all files of named folders, sorted; a recording is one folder.
+    """Yield the named files and all files of named folders, sorted; what is whole is one folder.
 
     Hidden files and folders are left out, except where they are named themselves. Errors:
     InputError for a path that does not exist.
@@ -49,7 +51,7 @@ def files_below(paths: Iterable[str]) -> Iterator[Path]:
         path = Path(name)
         if not path.exists():
             raise InputError("no such file or folder", where=path, do="check the name")
-        if not path.is_dir() or is_recording(path):
+        if not path.is_dir() or source_of_folder(path):
             yield path
         else:
             yield from _files_of(path)
@@ -63,7 +65,7 @@ def _files_of(folder: Path) -> Iterator[Path]:
     for entry in entries:
         if entry.is_symlink() and entry.is_dir():
             continue  # it may lead to a folder above
-        if entry.is_dir() and not is_recording(entry):
+        if entry.is_dir() and not source_of_folder(entry):
             yield from _files_of(entry)
         elif entry.is_dir() or entry.is_file():
             yield entry
@@ -74,12 +76,21 @@ def is_recording(path: Path) -> bool:
     return path.is_dir() and (any(path.glob(f"*{SPOOL_SUFFIX}")) or any(path.glob("*/_delta_log")))
 
 
+def source_of_folder(path: Path) -> str | None:
+    """Return the name of the source that reads a folder as a whole, None if its files are read."""
+    if is_recording(path):
+        return "recording"
+    return "clustercockpit" if is_archive(path) else None
+
+
 def source_of(path: Path) -> str | None:
-    """Return the name of the source that reads a file or a recording; None if none does.
+    """Return the name of the source that reads a file or a whole folder; None if none does.
 
     Errors: InputError for a file that cannot be read or is damaged.
     """
-    if path.is_dir() or path.name.endswith(SPOOL_SUFFIX):
+    if path.is_dir():
+        return source_of_folder(path)
+    if path.name.endswith(SPOOL_SUFFIX):
         return "recording"
     match format_of(path):
         case "parquet":

@@ -83,6 +83,11 @@ SOURCES: tuple[SourceEntry, ...] = (
         "what `tachograph record` wrote: folders of tables, and spools cut off",
     ),
     SourceEntry(
+        "clustercockpit",
+        ".clustercockpit",
+        "job archives of ClusterCockpit: jobs, their GPUs and series (untested at a site)",
+    ),
+    SourceEntry(
         "slurm-live",
         ".slurm_live",
         "which GPUs jobs hold right now: one poll of squeue, scontrol, slurmrestd",
