@@ -19,6 +19,7 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job import JobReport
 from tachograph.report.job_comment import (
+    EMPTY,
     OWN,
     PREFIX,
     SMALL_LETTERS,
@@ -163,7 +164,9 @@ def _is_run(line: str, row: Mapping[str, Any]) -> bool:
 
 
 def _may_replace(comment: str) -> bool:
-    """Return whether a comment is one of ours, perhaps lower-cased by Slurm."""
+    """Return whether a comment is one of ours, perhaps lower-cased by Slurm, or has no data."""
+    if comment in EMPTY:
+        return True
     known = read_comment(comment)
     return comment.startswith(PREFIX.lower()) if known is None else OWN in known
 
