@@ -16,9 +16,7 @@ Before Slurm 23.02 `sacctmgr` writes comments in small letters, which destroys b
 from __future__ import annotations
 
 import base64
-import binascii
 import gzip
-import zlib
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -29,14 +27,11 @@ from tachograph.catalog.units import MI
 from tachograph.judge.activity import number
 from tachograph.report.job import JobReport
 from tachograph.report.job_efficiency import job_link
+from tachograph.sources.slurm.recorded_use import EMPTY as EMPTY
+from tachograph.sources.slurm.recorded_use import NONE, OWN, PREFIX, SHORT, SMALL_LETTERS
+from tachograph.sources.slurm.recorded_use import read_comment as read_comment
 
-PREFIX = "JS1:"
-SMALL_LETTERS = "js32:"
-SHORT, NONE = "Short", "None"  # instead of data: the run was too short, nothing is known
-EMPTY = frozenset({f"{PREFIX}{SHORT}", f"{PREFIX}{NONE}"})
 MOST_CHARACTERS = 16384  # of a comment; the field of the database holds 65535
-OWN = "tachograph"
-_LARGEST = 8 << 20  # bytes of JSON that are unpacked of a comment
 _SHOWN = 8  # findings
 # jobstats takes the activity of the graphics engine where there is no utilisation, as on MIG slices.
 _UTILISATION = ("gpu_util_mean", "gr_engine_active_mean")
@@ -97,26 +92,6 @@ def comment_text(summary: Mapping[str, Any], *, small_letters: bool = False) -> 
     if word or len(packed) > MOST_CHARACTERS:
         packed = f"{PREFIX}{word or NONE}"
     return packed.lower() if small_letters else packed
-
-
-def read_comment(comment: str) -> dict[str, Any] | None:
-    """Return the summary in a comment of Tachograph or jobstats; None for other text.
-
-    >>> read_comment("requested by phone") is None
-    True
-    """
-    try:
-        if comment.startswith(SMALL_LETTERS):
-            letters = comment.removeprefix(SMALL_LETTERS)
-            compressed = base64.b32decode(letters + "=" * (-len(letters) % 8), casefold=True)
-        elif comment.startswith(PREFIX):
-            compressed = base64.b64decode(comment.removeprefix(PREFIX), validate=True)
-        else:
-            return None
-        content = zlib.decompressobj(wbits=31).decompress(compressed, _LARGEST)
-        return msgspec.json.decode(content, type=dict[str, Any])
-    except (binascii.Error, zlib.error, msgspec.DecodeError, ValueError):
-        return None
 
 
 def _packed(summary: Mapping[str, Any], *, small_letters: bool) -> str:

@@ -18,16 +18,15 @@ from tachograph.catalog.errors import ExportError, InputError, RefusedError, Tac
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job import JobReport
-from tachograph.report.job_comment import (
+from tachograph.report.job_comment import comment_json, comment_text
+from tachograph.sources.slurm.commands import IN_SECONDS, SiteProgram
+from tachograph.sources.slurm.recorded_use import (
     EMPTY,
     OWN,
     PREFIX,
     SMALL_LETTERS,
-    comment_json,
-    comment_text,
     read_comment,
 )
-from tachograph.sources.slurm.commands import IN_SECONDS, SiteProgram
 
 KIND = "comment"
 RECENT = timedelta(days=7)  # older jobs are commented when they are named
