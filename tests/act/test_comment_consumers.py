@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from madelake import fill, held, job, summarized, utc
 
+from madelake import fill, held, job, summarized, utc
 from tachograph.api.job_report import read_job
 from tachograph.catalog.config import Configuration
 from tachograph.lake.delta import Lake
@@ -63,7 +63,7 @@ def assert_accepted(summary: dict[str, Any]) -> None:
         assert node["total_memory"] > 0
         # reportseff reads a node's CPU time where the run time is known.
         if summary.get("total_time", 0):
-            assert 0 <= node["total_time"]
+            assert node["total_time"] >= 0
         names = [set(values) for key, values in node.items() if key.startswith("gpu_")]
         assert all(keys == names[0] for keys in names)
         memory = {"gpu_total_memory", "gpu_used_memory"} & set(node)
@@ -297,6 +297,6 @@ def test_job_defense_shield_reads_the_comments(site: Path) -> None:
         lines = [line.split() for line in report.splitlines() if "user" in line]
         assert {words[1]: words[4] for words in lines} == users
     # A node without CPU time is what the program names, and leaves out.
-    assert re.findall(r"Warning: JSON probably missing keys in cpu_efficiency.* (\d) c", printed) == [
-        "4"
-    ]
+    assert re.findall(
+        r"Warning: JSON probably missing keys in cpu_efficiency.* (\d) c", printed
+    ) == ["4"]

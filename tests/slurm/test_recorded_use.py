@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from madelake import fill, held, job, summarized, utc
 from slurm_reading import MADE, VERSIONS, reading_of
 
+from madelake import fill, held, job, summarized, utc
 from tachograph.api.job_report import read_job
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import FINDINGS, JOBS
@@ -27,8 +27,8 @@ from tachograph.report.job_text import job_text
 from tachograph.report.jobs import build_jobs_table, jobs_lines
 from tachograph.report.lines import to_text
 from tachograph.sources.slurm.exports import AccountingReading, read_content
-from tachograph.sources.slurm.records import SlurmCluster
 from tachograph.sources.slurm.recorded_use import JobFacts, recorded_gpus, recorded_use
+from tachograph.sources.slurm.records import SlurmCluster
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 GIB = 2**30
@@ -238,7 +238,10 @@ def test_summaries_stay_apart_from_what_is_measured(lake: Lake) -> None:
     rows = {row["job_id"]: row for row in read_summaries(lake).to_dicts()}
     alone, measured, polled = rows["1"], rows["2"], rows["3"]
     assert (alone["recorded_by"], alone["recorded_gpu_util_mean"]) == ("jobstats", 0.5)
-    assert (alone["recorded_hbm_used_mib_max"], alone["recorded_hbm_peak_fraction"]) == (20480, 0.25)
+    assert (alone["recorded_hbm_used_mib_max"], alone["recorded_hbm_peak_fraction"]) == (
+        20480,
+        0.25,
+    )
     assert measured["gpu_util_mean"] == 0.25
     assert [name for name in measured if name.startswith("recorded_") and measured[name]] == []
     # What needs samples is as if there were no comment.

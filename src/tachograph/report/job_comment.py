@@ -60,7 +60,7 @@ def comment_json(report: JobReport, *, url: str = "") -> dict[str, Any]:
     nodes = _nodes(report)
     if _is_short(row):
         own["jobstats"] = SHORT
-    elif not nodes or not all(_NEEDED <= node.keys() for node in nodes.values()):
+    elif not nodes or not all(node.keys() >= _NEEDED for node in nodes.values()):
         own["jobstats"] = NONE
     elif len(nodes) > 1:
         own["host_values"] = "split evenly"

@@ -22,6 +22,7 @@ from tachograph.sources.slurm.fields import (
     parse_document,
 )
 from tachograph.sources.slurm.nersc import is_iris, is_superfacility
+from tachograph.sources.slurm.recorded_use import JobFacts, recorded_use
 from tachograph.sources.slurm.records import (
     JobRecord,
     RejectedRecord,
@@ -35,7 +36,6 @@ from tachograph.sources.slurm.records import (
     job_row,
     step_row,
 )
-from tachograph.sources.slurm.recorded_use import JobFacts, recorded_use
 from tachograph.sources.slurm.usage import (
     EndedUsage,
     HostUsage,
