@@ -269,7 +269,7 @@ def test_reports_mark_them(lake: Lake) -> None:
     assert job_json(report)["recorded_by"] == "jobstats"
     polled = read_job(lake, "3", now=NOW, configuration=Configuration())
     assert polled.recorded == (
-        "Slurm polled at most 150 % utilisation and 2.00 GiB of device memory of one task, over its "
+        "Slurm polled at most 150 % utilisation and 2.0 GiB of device memory of one task, over its "
         "GPUs."
     )
     summaries = read_summaries(lake)

@@ -74,7 +74,8 @@ def comment_json(report: JobReport, *, url: str = "") -> dict[str, Any]:
 def _is_short(row: Mapping[str, Any]) -> bool:
     """Whether a run had no time for two samples: jobstats has no data of it."""
     elapsed_s = number(row, "elapsed_s")
-    return elapsed_s is not None and elapsed_s < 2 * (number(row, "interval_s") or _SAMPLING_S)
+    interval_s = number(row, "interval_s") or _SAMPLING_S
+    return elapsed_s is not None and elapsed_s < 2 * round(interval_s)  # set in whole seconds
 
 
 def comment_text(summary: Mapping[str, Any], *, small_letters: bool = False) -> str:

@@ -402,7 +402,7 @@ def recorded_sentence(row: Mapping[str, Any]) -> str | None:
     >>> recorded_sentence({"recorded_by": "jobstats", "recorded_gpu_util_mean": 0.42})
     "No samples; by jobstats' comment in the accounting the GPUs were busy 42 % of the time."
     >>> recorded_sentence({"task_gpu_util_max": 1.98, "task_gpu_mem_mib_max": 2048.0})
-    'Slurm polled at most 198 % utilisation and 2.00 GiB of device memory of one task, over its GPUs.'
+    'Slurm polled at most 198 % utilisation and 2.0 GiB of device memory of one task, over its GPUs.'
     """
     sentences = []
     busy, used, peak = (
