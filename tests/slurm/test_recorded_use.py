@@ -27,7 +27,7 @@ from tachograph.report.job_text import job_text
 from tachograph.report.jobs import build_jobs_table, jobs_lines
 from tachograph.report.lines import to_text
 from tachograph.sources.slurm.exports import AccountingReading, read_content
-from tachograph.sources.slurm.recorded_use import JobFacts, recorded_gpus, recorded_use
+from tachograph.sources.slurm.recorded_use import AccountedRun, recorded_gpus, recorded_use
 from tachograph.sources.slurm.records import SlurmCluster
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
@@ -139,7 +139,7 @@ _JSON = st.recursive(
 
 @given(st.one_of(_JSON.map(packed), st.text(max_size=40).map("JS1:".__add__)))
 def test_no_comment_gives_what_cannot_be(comment: str) -> None:
-    columns, _ = recorded_use(comment, JobFacts("n1", 2))
+    columns, _ = recorded_use(comment, AccountedRun("n1", 2))
     assert set(columns) <= set(JOBS.schema)
     util = columns.get("recorded_gpu_util_mean")
     assert util is None or (isinstance(util, float) and 0 <= util <= 1)
@@ -213,7 +213,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
         "gpu_utilization": {"0": 90, "1": 10},
         "gpu_used_memory": {"0": 20 * GIB, "1": GIB},
         "gpu_total_memory": {"0": 80 * GIB, "1": 80 * GIB},
-    }}}), JobFacts("n1", 2))  # fmt: skip
+    }}}), AccountedRun("n1", 2))  # fmt: skip
     polled = {"task_gpu_util_max": 1.5, "task_gpu_mem_mib_max": 2048.0}
     tables: dict[str, list[dict[str, Any]]] = {"jobs": [], "allocations": [], "gpu_samples": []}
     for name, more in (("1", recorded), ("2", recorded), ("3", polled)):

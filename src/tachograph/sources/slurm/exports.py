@@ -22,7 +22,7 @@ from tachograph.sources.slurm.fields import (
     parse_document,
 )
 from tachograph.sources.slurm.nersc import is_iris, is_superfacility
-from tachograph.sources.slurm.recorded_use import JobFacts, recorded_use
+from tachograph.sources.slurm.recorded_use import AccountedRun, recorded_use
 from tachograph.sources.slurm.records import (
     JobRecord,
     RejectedRecord,
@@ -251,7 +251,7 @@ class AccountingReading:
         self.unread += job.unread
         if row["end"] is not None:
             gpus = row["gpus"] if isinstance(row["gpus"], int) else None
-            recorded, unread = recorded_use(job.comment, JobFacts(_node_list(row), gpus))
+            recorded, unread = recorded_use(job.comment, AccountedRun(_node_list(row), gpus))
             row.update(recorded)
             self.unread += unread
 

@@ -56,7 +56,7 @@ class RecordedGpu(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class JobFacts:
+class AccountedRun:
     """What the accounting has of a run: its nodes as written, and how many GPUs it held."""
 
     node_list: str | None
@@ -91,7 +91,7 @@ def read_comment(comment: str) -> dict[str, Any] | None:
 
 
 def recorded_use(
-    comment: str | None, job: JobFacts
+    comment: str | None, job: AccountedRun
 ) -> tuple[Mapping[str, object], tuple[UnreadValue, ...]]:
     """Return the recorded columns of `jobs` from a comment ({} without one), and what was wrong."""
     text = (comment or "").strip()
