@@ -12,9 +12,14 @@ NODE = "gpu01"
 _MINUTES = 60
 
 
-def job_lake(folder: Path, job_id: int, *, ended: bool = True, runs: int = 1) -> Lake:
+HOST = {"cpus": 16, "cpu_time_s": 7200.0, "mem_requested_mib": 65536.0}
+
+
+def job_lake(
+    folder: Path, job_id: int, *, ended: bool = True, runs: int = 1, hosts: bool = False
+) -> Lake:
     """Return the lake, analyzed; the job ended ten minutes ago, and it is the last of so many
-    runs of its name.
+    runs of its name. hosts: with CPUs and host memory in the accounting.
     """
     end = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=10)
     first = end - timedelta(hours=2 * runs)
@@ -30,12 +35,15 @@ def job_lake(folder: Path, job_id: int, *, ended: bool = True, runs: int = 1) ->
             job_id - (runs - 1 - number),
             end - timedelta(hours=2 * (runs - 1 - number)),
             ended or not last,
+            hosts=hosts,
         )
     summarized(lake, now=end + timedelta(minutes=5))
     return lake
 
 
-def add_run(lake: Lake, job_id: int, end: datetime, ended: bool = True) -> None:
+def add_run(
+    lake: Lake, job_id: int, end: datetime, ended: bool = True, *, hosts: bool = False
+) -> None:
     """Add a job that ended then, or has not ended."""
     start = end - timedelta(minutes=_MINUTES)
     facts = {
@@ -53,7 +61,10 @@ def add_run(lake: Lake, job_id: int, end: datetime, ended: bool = True) -> None:
         gpus=4,
         node_list=NODE,
         timelimit_s=7200.0,
+        **(HOST if hosts else {}),
     )
+    step = {"cluster": "testing", "job_id": str(job_id), "step": "batch", "start": start}
+    step |= {"end": row["end"], "nodes": 1, "tasks": 1, "max_rss_mib": 8192.0, "state": "COMPLETED"}
     samples = [
         {
             "t": start + timedelta(seconds=30 * place),
@@ -70,4 +81,4 @@ def add_run(lake: Lake, job_id: int, end: datetime, ended: bool = True) -> None:
         str(job_id), NODE, range(4), start, end if ended else None, cluster="testing"
     )
     tables = {"jobs": [row], "allocations": allocations, "gpu_samples": samples}
-    fill(lake, tables, chunk=f"job {job_id}", now=end)
+    fill(lake, tables | ({"steps": [step]} if hosts else {}), chunk=f"job {job_id}", now=end)

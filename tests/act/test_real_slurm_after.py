@@ -46,7 +46,7 @@ def ended(ended_jobs: Iterator[int]) -> int:
 
 def ended_lake(slurm: SlurmCluster, job: int, folder: Path) -> Lake:
     """A lake with a job of the cluster, which the accounting has at the times of the lake."""
-    lake = job_lake(folder, job)
+    lake = job_lake(folder, job, hosts=True)
     (row,) = read_summaries(lake, ("submit", "start", "end")).iter_rows(named=True)
     times = ", ".join(f"time_{name}={int(time.timestamp())}" for name, time in row.items())
     change = f"update slurm_acct_db.testing_job_table set {times} where id_job={job}"

@@ -22,7 +22,7 @@ from tachograph.catalog.errors import ExportError, RefusedError
 from tachograph.report.job_comment import comment_text, read_comment
 
 pytestmark = pytest.mark.slow
-SUMMARY = {"nodes": {}, "gpus": 1, "tachograph": {"v": 1}}
+SUMMARY = {"nodes": {"n1": {"cpus": 1}}, "gpus": 1, "tachograph": {"v": 1}}
 AFTER: dict[str, set[str | None]] = {
     "cancel": {"CANCELLED", "COMPLETING", None},
     "suspend": {"SUSPENDED"},

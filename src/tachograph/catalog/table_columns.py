@@ -258,6 +258,51 @@ def host_use() -> tuple[TableColumn, ...]:
     )
 
 
+RECORDED_USE = (
+    "recorded_by",
+    "recorded_gpu_util_mean",
+    "recorded_hbm_used_mib_max",
+    "recorded_hbm_peak_fraction",
+    "recorded_gpus",
+)
+TASK_GPU_USE = ("task_gpu_util_max", "task_gpu_mem_mib_max")
+
+
+def recorded_use() -> tuple[TableColumn, ...]:
+    """Return GPU use that the accounting has of a job: summaries by others, without samples."""
+    by, busy, used, peak, gpus = RECORDED_USE
+    null = "no such summary, or the job has samples"
+    util_max, mem_max = TASK_GPU_USE
+    return (
+        text(
+            by,
+            "Source of the recorded_ columns, which have no samples behind them: jobstats or "
+            "tachograph, by a comment in the accounting.",
+            null,
+        ),
+        real(busy, "fraction", "Utilisation: mean over its GPUs, as summarized there.", null),
+        real(used, "MiB", "Peak of device memory used, largest of its GPUs.", null),
+        real(peak, "fraction", "Peak of memory used over capacity, largest of its GPUs.", null),
+        text(
+            gpus,
+            "JSON list: node, gpu, gpu_util_mean, hbm_used_mib_max, hbm_mib of each GPU.",
+            null,
+        ),
+        real(
+            util_max,
+            "fraction",
+            "Highest utilisation of a task that Slurm polled, the sum over its GPUs.",
+            "not polled",
+        ),
+        real(
+            mem_max,
+            "MiB",
+            "Peak device memory of its largest task that Slurm polled, over its GPUs.",
+            "not polled",
+        ),
+    )
+
+
 def waste(causes: Mapping[str, str], with_energy: Iterable[str]) -> tuple[TableColumn, ...]:
     """Return GPU-hours and energy lost to each cause: {cause: which GPUs, when}."""
     null = "no activity counter was measured, or attribution is ambiguous"

@@ -18,6 +18,8 @@ from tachograph.catalog.table_columns import (
     HOST_USE,
     NOT_KNOWN,
     NOT_MEASURED,
+    RECORDED_USE,
+    TASK_GPU_USE,
     XID_EVENTS,
     TableColumn,
     count,
@@ -28,6 +30,7 @@ from tachograph.catalog.table_columns import (
     index,
     pm_sampling,
     real,
+    recorded_use,
     roofline,
     scores,
     speed,
@@ -187,6 +190,7 @@ JOBS = LakeTable(
         ),
         count("mps", "MPS shares of GPUs allocated (gres/mps), usually 100 per GPU.", "none"),
         *host_use(),
+        *recorded_use(),
         text("constraints", "Requested features.", "none or not known"),
         text("hbm_request", "Requested memory tier of the GPU, for example 80g.", "none requested"),
         flag("exclusive", "The job had exclusive use of its nodes."),
@@ -432,6 +436,8 @@ _JOB_COLUMNS = tuple(
         "exclusive",
         "time_precision_s",
         *HOST_USE,
+        *RECORDED_USE,
+        *TASK_GPU_USE,
     }
 )
 

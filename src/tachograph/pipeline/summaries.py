@@ -13,7 +13,7 @@ import polars as pl
 from tachograph.catalog.config import AnalysisOptions, StudyFilters
 from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
 from tachograph.catalog.mig import mig_share
-from tachograph.catalog.table_columns import ENERGY
+from tachograph.catalog.table_columns import ENERGY, RECORDED_USE
 from tachograph.catalog.tables import (
     FINDINGS,
     JOB_GPUS,
@@ -393,7 +393,10 @@ def summarize_jobs(
         **_at_work(),
     )
     frame = frame.with_columns(
-        excluded=excluded(filters), pipes=pl.lit(None, dtype=pl.List(pl.String))
+        # What was measured counts, not what somebody else made of it.
+        pl.when(pl.col("samples").fill_null(0) == 0).then(pl.col(*RECORDED_USE)),
+        excluded=excluded(filters),
+        pipes=pl.lit(None, dtype=pl.List(pl.String)),
     )
     return in_schema(frame, JOB_SUMMARIES)
 

@@ -46,6 +46,7 @@ from tachograph.report.job_sentences import (
     limiter_sentence,
     means_sentence,
     memory_sentence,
+    recorded_sentence,
     sampled_power,
     shares_of_work,
     use_sentence,
@@ -124,6 +125,7 @@ class JobReport:
     means: str | None
     limiter: str | None
     host: str | None
+    recorded: str | None
     balance: tuple[str, ...]
     memory: str
     energy: str
@@ -315,6 +317,7 @@ def build_job_report(
         means=means_sentence(summary),
         limiter=limiter_sentence(summary, shares, idle=_without_work(reported)),
         host=host_sentence(summary),
+        recorded=recorded_sentence(summary),
         balance=balance_sentences(summary),
         memory=memory_sentence(summary),
         energy=energy_sentence(summary, slices=gpus.get_column("mig").is_not_null().any()),

@@ -1,10 +1,13 @@
 """The summary of a job for AdminComment: compact JSON in the format of `jobstats`.
 
 `JS1:` and the base64 of gzip-compressed JSON with `gpus`, `total_time` (run time in s) and per node
-what is known of `cpus`, `total_time` (CPU time in s), `total_memory`, `used_memory`, and by GPU
-`gpu_utilization` (percent), `gpu_total_memory`, `gpu_used_memory` (bytes). So whatever reads
-comments of jobstats reads these. What the report adds is under `tachograph`. Format: jobstats,
-"Generating Job Summaries".
+`cpus`, `total_time` (CPU time in s), `total_memory`, `used_memory`, and by GPU `gpu_utilization`
+(percent), `gpu_total_memory`, `gpu_used_memory` (bytes). So whatever reads comments of jobstats
+reads these. What the report adds is under `tachograph`. `JS1:Short` and `JS1:None` have no data.
+Format: jobstats, "Generating Job Summaries", and what its output_formatters.py reads.
+
+jobstats cannot show a job of which a node lacks `cpus`, `total_memory` or `used_memory`, and
+reportseff none that has `cpus` but no `total_time`, unless the run time is missing, too.
 
 Before Slurm 23.02 `sacctmgr` writes comments in small letters, which destroys base64: there it is
 `js32:` and base32. Source: Slurm's changes in 23.02.0rc1.
@@ -13,10 +16,9 @@ Before Slurm 23.02 `sacctmgr` writes comments in small letters, which destroys b
 from __future__ import annotations
 
 import base64
-import binascii
 import gzip
-import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -25,18 +27,17 @@ from tachograph.catalog.units import MI
 from tachograph.judge.activity import number
 from tachograph.report.job import JobReport
 from tachograph.report.job_efficiency import job_link
+from tachograph.sources.slurm.recorded_use import EMPTY as EMPTY
+from tachograph.sources.slurm.recorded_use import NONE, OWN, PREFIX, SHORT, SMALL_LETTERS
+from tachograph.sources.slurm.recorded_use import read_comment as read_comment
 
-PREFIX = "JS1:"
-SMALL_LETTERS = "js32:"
 MOST_CHARACTERS = 16384  # of a comment; the field of the database holds 65535
-OWN = "tachograph"
-_LARGEST = 8 << 20  # bytes of JSON that are unpacked of a comment
 _SHOWN = 8  # findings
-_OF_GPU = (
-    ("gpu_utilization", "gpu_util_mean", 100.0, 1),
-    ("gpu_total_memory", "hbm_mib", MI, None),
-    ("gpu_used_memory", "hbm_used_mib_max", MI, None),
-)
+# jobstats takes the activity of the graphics engine where there is no utilisation, as on MIG slices.
+_UTILISATION = ("gpu_util_mean", "gr_engine_active_mean")
+_GPU_MEMORY = {"gpu_total_memory": "hbm_mib", "gpu_used_memory": "hbm_used_mib_max"}
+_NEEDED = frozenset({"cpus", "total_memory", "used_memory"})  # of each node, by jobstats
+_SAMPLING_S = 30.0  # usual interval of jobstats, for jobs without samples
 _OF_JOB = (
     *("gpu_hours", "gpus_never_used", "hbm_peak_fraction", "energy_j", "power_w_mean", "coverage"),
     *("attribution", "limiter"),
@@ -44,7 +45,10 @@ _OF_JOB = (
 
 
 def comment_json(report: JobReport, *, url: str = "") -> dict[str, Any]:
-    """Return a job's summary as JSON values, without unmeasured ones."""
+    """Return a job's summary as JSON values, without unmeasured ones.
+
+    `tachograph.jobstats`: Short or None where jobstats writes this word instead of data.
+    """
     row = report.summary
     own: dict[str, Any] = {"v": 1, "headline": report.headline}
     own |= {name: _short(row[name]) for name in _OF_JOB if row.get(name) is not None}
@@ -53,48 +57,42 @@ def comment_json(report: JobReport, *, url: str = "") -> dict[str, Any]:
         own["next_time"] = report.next_time.line.removeprefix("#SBATCH ") or report.next_time.why
     if link := job_link(url, report):
         own["link"] = link
-    summary = {
-        "nodes": _nodes(report),
-        "gpus": row.get("gpus"),
-        "total_time": row.get("elapsed_s"),
-    }
-    known = {name: _short(value) for name, value in summary.items() if value is not None}
-    return known | {OWN: own}
+    nodes = _nodes(report)
+    if _is_short(row):
+        own["jobstats"] = SHORT
+    elif not nodes or not all(node.keys() >= _NEEDED for node in nodes.values()):
+        own["jobstats"] = NONE
+    elif len(nodes) > 1:
+        own["host_values"] = "split evenly"
+    gpus = sum(len(node.get("gpu_utilization", ())) for node in nodes.values())
+    summary = {"nodes": nodes, "gpus": gpus if row.get("gpus") is None else row["gpus"]}
+    if row.get("elapsed_s") is not None and all("total_time" in node for node in nodes.values()):
+        summary["total_time"] = _short(row["elapsed_s"])
+    return summary | {OWN: own}
+
+
+def _is_short(row: Mapping[str, Any]) -> bool:
+    """Whether a run had no time for two samples: jobstats has no data of it."""
+    elapsed_s = number(row, "elapsed_s")
+    interval_s = number(row, "interval_s") or _SAMPLING_S
+    return elapsed_s is not None and elapsed_s < 2 * round(interval_s)  # set in whole seconds
 
 
 def comment_text(summary: Mapping[str, Any], *, small_letters: bool = False) -> str:
-    """Return a summary as comment text; if too long, without its nodes, and marked so.
+    """Return a summary as comment text; the word for none if there is nothing, or too much.
 
     small_letters: for a Slurm that has no capital ones.
 
-    >>> read_comment(comment_text({"nodes": {}, "gpus": 1})) == {"nodes": {}, "gpus": 1}
-    True
+    >>> read_comment(comment_text({"nodes": {"n1": {"cpus": 1}}, "gpus": 1}))
+    {'nodes': {'n1': {'cpus': 1}}, 'gpus': 1}
+    >>> comment_text({"nodes": {}, "gpus": 1})
+    'JS1:None'
     """
-    packed = _packed(summary, small_letters=small_letters)
-    if len(packed) > MOST_CHARACTERS:
-        own = {**summary.get(OWN, {}), "without_nodes": True}
-        packed = _packed({**summary, "nodes": {}, OWN: own}, small_letters=small_letters)
-    return packed
-
-
-def read_comment(comment: str) -> dict[str, Any] | None:
-    """Return the summary in a comment of Tachograph or jobstats; None for other text.
-
-    >>> read_comment("requested by phone") is None
-    True
-    """
-    try:
-        if comment.startswith(SMALL_LETTERS):
-            letters = comment.removeprefix(SMALL_LETTERS)
-            compressed = base64.b32decode(letters + "=" * (-len(letters) % 8), casefold=True)
-        elif comment.startswith(PREFIX):
-            compressed = base64.b64decode(comment.removeprefix(PREFIX), validate=True)
-        else:
-            return None
-        content = zlib.decompressobj(wbits=31).decompress(compressed, _LARGEST)
-        return msgspec.json.decode(content, type=dict[str, Any])
-    except (binascii.Error, zlib.error, msgspec.DecodeError, ValueError):
-        return None
+    word = summary.get(OWN, {}).get("jobstats") or (None if summary["nodes"] else NONE)
+    packed = "" if word else _packed(summary, small_letters=small_letters)
+    if word or len(packed) > MOST_CHARACTERS:
+        packed = f"{PREFIX}{word or NONE}"
+    return packed.lower() if small_letters else packed
 
 
 def _packed(summary: Mapping[str, Any], *, small_letters: bool) -> str:
@@ -106,30 +104,55 @@ def _packed(summary: Mapping[str, Any], *, small_letters: bool) -> str:
 
 
 def _nodes(report: JobReport) -> dict[str, dict[str, Any]]:
-    """Known values per node; host values only for single-node jobs, as they are per job."""
+    """Known values per node.
+
+    Host values are accounted per job, so those of several nodes are equal shares of the whole, and
+    the memory used is that of the node with the most.
+    """
+    row, held_mib = report.summary, report.steps.node_memory_mib
+    count = number(row, "nodes") or 0.0
+    cpus, cpu_time_s = int(number(row, "cpus") or 0), number(row, "cpu_time_s")
+    requested_mib = number(row, "mem_requested_mib")
     nodes: dict[str, dict[str, Any]] = {}
-    for gpu in report.gpus:
-        name = str(gpu.row["gpu"])
-        if gpu.row["mig"] is not None:
-            name += f":{gpu.row['mig']}"
-        for key, column, factor, digits in _OF_GPU:
-            value = number(gpu.row, column)
-            if value is not None:
-                nodes.setdefault(gpu.row["node"], {}).setdefault(key, {})[name] = round(
-                    value * factor, digits
-                )
-    if len(nodes) == 1 and number(report.summary, "nodes") == 1:
-        (node,) = nodes.values()
-        row, held = report.summary, report.steps.node_memory_mib
-        requested = number(row, "mem_requested_mib")
-        known = {
-            "cpus": row.get("cpus"),
-            "total_time": row.get("cpu_time_s"),
-            "total_memory": None if requested is None else round(requested * MI),
-            "used_memory": None if held is None else round(held * MI),
-        }
-        node |= {key: value for key, value in known.items() if value is not None}
-    return nodes
+    for place, (name, gpus) in enumerate(groupby(report.gpus, key=lambda gpu: gpu.row["node"])):
+        node = nodes[name] = _gpu_values([gpu.row for gpu in gpus])
+        if 0 < count <= cpus:
+            node["cpus"] = int(cpus // count + (place < cpus % count))
+            if cpu_time_s is not None:
+                node["total_time"] = round(cpu_time_s * node["cpus"] / cpus, 1)
+        if count and requested_mib:
+            node["total_memory"] = round(requested_mib * MI / count)
+        if held_mib is not None:
+            node["used_memory"] = round(held_mib * MI)
+    return {name: node for name, node in nodes.items() if node}
+
+
+def _gpu_values(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Values by GPU of a node, each of all its GPUs.
+
+    jobstats and Job Defense Shield end with an error for a key that one GPU lacks, and reportseff
+    takes 0 for the utilisation of a GPU that only has memory.
+    """
+    names = [
+        f"{gpu['gpu']}" if gpu["mig"] is None else f"{gpu['gpu']}:{gpu['mig']}" for gpu in gpus
+    ]
+    busy = [_first_number(gpu, _UTILISATION) for gpu in gpus]
+    percent = [round(100 * share, 1) for share in busy if share is not None]
+    if len(percent) < len(gpus):
+        return {}
+    values = {"gpu_utilization": dict(zip(names, percent, strict=True))}
+    for key, column in _GPU_MEMORY.items():
+        sizes = [number(gpu, column) for gpu in gpus]
+        size_bytes = [round(size * MI) for size in sizes if size is not None]
+        if len(size_bytes) < len(gpus):
+            return {"gpu_utilization": values["gpu_utilization"]}
+        values[key] = dict(zip(names, size_bytes, strict=True))
+    return values
+
+
+def _first_number(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
+    values = (number(row, name) for name in names)
+    return next((value for value in values if value is not None), None)
 
 
 def _short(value: Any) -> Any:

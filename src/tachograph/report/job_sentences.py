@@ -20,6 +20,7 @@ from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS, nam
 from tachograph.judge.limiter import LINKS, MOST, NEITHER
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.report.company import NO_COMPANY, GpuCompany
+from tachograph.sources.slurm.recorded_use import recorded_gpus
 
 NOT_ATTRIBUTABLE = (
     "Unknown: which GPUs of its nodes were its own is uncertain, "
@@ -400,6 +401,56 @@ def caveat_sentences(
         reasons = (_EXCLUDED_BECAUSE.get(name, name) for name in row["excluded"].split(","))
         notes.append(f"Left out of studies: {', '.join(reasons)}.")
     return tuple(sentence for sentence in notes if sentence)
+
+
+RECORDED_BY = {
+    "jobstats": "jobstats' comment in the accounting",
+    "tachograph": "Tachograph's comment in the accounting",
+}
+_NAMED_GPUS = 8
+
+
+def recorded_sentence(row: Mapping[str, Any]) -> str | None:
+    """Return what others recorded of a job's GPUs, without samples; None without that.
+
+    >>> recorded_sentence({"recorded_by": "jobstats", "recorded_gpu_util_mean": 0.42})
+    "No samples; by jobstats' comment in the accounting the GPUs were busy 42 % of the time."
+    >>> recorded_sentence({"task_gpu_util_max": 1.98, "task_gpu_mem_mib_max": 2048.0})
+    'Slurm polled at most 198 % utilisation and 2.0 GiB of device memory of one task, over its GPUs.'
+    """
+    sentences = []
+    busy, used, peak = (
+        number(row, f"recorded_{name}")
+        for name in ("gpu_util_mean", "hbm_used_mib_max", "hbm_peak_fraction")
+    )
+    parts = [] if busy is None else [f"the GPUs were busy {text(busy, 'fraction')} of the time"]
+    if used is not None:
+        share = "" if peak is None else f" ({text(peak, 'fraction')})"
+        parts.append(f"device memory peaked at {text(used, 'MiB')}{share}")
+    if source := RECORDED_BY.get(str(row.get("recorded_by"))):
+        sentences.append(f"No samples; by {source} {' and '.join(parts)}.")
+        sentences += _gpus_recorded(row)
+    busy, used = number(row, "task_gpu_util_max"), number(row, "task_gpu_mem_mib_max")
+    polled = [] if busy is None else [f"{text(busy, 'fraction')} utilisation"]
+    polled += [] if used is None else [f"{text(used, 'MiB')} of device memory"]
+    if polled:
+        most = " and ".join(polled)
+        sentences.append(f"Slurm polled at most {most} of one task, over its GPUs.")
+    return " ".join(sentences) or None
+
+
+def _gpus_recorded(row: Mapping[str, Any]) -> list[str]:
+    """Return the utilisation of each GPU in a sentence, where there are several but not many."""
+    gpus = [gpu for gpu in recorded_gpus(row.get("recorded_gpus")) if gpu.gpu_util_mean is not None]
+    if not 1 < len(gpus) <= _NAMED_GPUS:
+        return []
+    several = len({gpu.node for gpu in gpus}) > 1
+    named = (
+        f"{f'{gpu.node} ' if several else ''}GPU {gpu.gpu.replace(':', '/')} "
+        f"{text(gpu.gpu_util_mean, 'fraction')}"
+        for gpu in gpus
+    )
+    return [f"By GPU: {', '.join(named)}."]
 
 
 def host_sentence(row: Mapping[str, Any]) -> str | None:

@@ -235,6 +235,7 @@ def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Ite
         ("Balance", " ".join(report.balance)),
         ("Memory", report.memory),
         ("Energy", report.energy),
+        ("Record", report.recorded),
         ("Host", report.host),
         ("Steps", steps_headline(report.steps) if report.steps.divide_job else None),
         ("Kernels", _kernels(report)),
@@ -243,7 +244,9 @@ def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Ite
     ]
     # The verdict has said why.
     if row.get("attribution") == "ambiguous" or not number(row, "samples"):
-        facts = [fact for fact in facts if fact[0] in ("Host", "Steps", "Kernels", "Data")]
+        facts = [
+            fact for fact in facts if fact[0] in ("Record", "Host", "Steps", "Kernels", "Data")
+        ]
     for label, message in facts:
         if message and label not in without:
             yield from wrapped(

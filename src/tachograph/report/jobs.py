@@ -63,6 +63,12 @@ _EXPENDABLE = (
     "user",
 )
 _BAR_COLUMN, _BAR = "gpu_util_mean", 6
+# Where a job has no samples: what others recorded of it, and the mark of such a number.
+_RECORDED = {
+    "gpu_util_mean": "recorded_gpu_util_mean",
+    "hbm_peak_fraction": "recorded_hbm_peak_fraction",
+}
+_RECORDED_MARK = "*"
 _IDS = ("display_id", "job_id", "job_key")  # never cut
 _WIDEST = {"name": 20, "user": 12, "partition": 12, "state": 13, FINDINGS_COLUMN: 40}
 _NARROWEST_FINDINGS = 18
@@ -234,6 +240,8 @@ def _table_lines(
         if name in table.columns and column_heading(name) not in fitted.hidden
     ]
     legend += ["0: even"] if legend else []
+    if any(_recorded(table, name) for name in table.columns):
+        legend.append("*: recorded by others, without samples (recorded_by)")
     if has_codes and fitted.narrow and state not in fitted.hidden:
         states = table.frame["state"].drop_nulls().unique(maintain_order=True)
         codes = [
@@ -285,7 +293,15 @@ def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> tuple[str, list[
         local = zone(table.zone_name)
         return "", [f"{moment.astimezone(local):%Y-%m-%d %H:%M}" for moment in column]
     if column.dtype.is_numeric():
-        unit, cells = column_texts(column.to_list(), COLUMN_UNITS.get(name, ""))
+        recorded = _recorded(table, name)
+        values = column.to_list()
+        if recorded:
+            values = [recorded.get(place, value) for place, value in enumerate(values)]
+        unit, cells = column_texts(values, COLUMN_UNITS.get(name, ""))
+        cells = [
+            f"{cell}{_RECORDED_MARK if place in recorded else ''}"
+            for place, cell in enumerate(cells)
+        ]
         if name == "gpus" and not table.chosen:
             cells = [
                 share_text(row) or cell
@@ -301,6 +317,19 @@ def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> tuple[str, list[
     if name not in _IDS:
         texts = [cut(value, _WIDEST.get(name, 60)) for value in texts]
     return "", texts
+
+
+def _recorded(table: JobsTable, name: str) -> dict[int, float]:
+    """Return {row: recorded value} of jobs that have no value of their own."""
+    source = _RECORDED.get(name)
+    if source is None or source not in table.frame.columns:
+        return {}
+    pairs = zip(table.frame[name], table.frame[source], strict=True)
+    return {
+        place: value
+        for place, (own, value) in enumerate(pairs)
+        if own is None and value is not None
+    }
 
 
 def _findings_and_answers(table: JobsTable) -> list[list[str]]:

@@ -271,7 +271,7 @@ def steps(
 
 
 NAME = "sacct"
-_EDITION = "4"  # of what is read of a file: those read by an earlier one are read again
+_EDITION = "5"  # of what is read of a file: those read by an earlier one are read again
 SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
 
 

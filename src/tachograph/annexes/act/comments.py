@@ -18,15 +18,15 @@ from tachograph.catalog.errors import ExportError, InputError, RefusedError, Tac
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job import JobReport
-from tachograph.report.job_comment import (
+from tachograph.report.job_comment import comment_json, comment_text
+from tachograph.sources.slurm.commands import IN_SECONDS, SiteProgram
+from tachograph.sources.slurm.recorded_use import (
+    EMPTY,
     OWN,
     PREFIX,
     SMALL_LETTERS,
-    comment_json,
-    comment_text,
     read_comment,
 )
-from tachograph.sources.slurm.commands import IN_SECONDS, SiteProgram
 
 KIND = "comment"
 RECENT = timedelta(days=7)  # older jobs are commented when they are named
@@ -163,7 +163,9 @@ def _is_run(line: str, row: Mapping[str, Any]) -> bool:
 
 
 def _may_replace(comment: str) -> bool:
-    """Return whether a comment is one of ours, perhaps lower-cased by Slurm."""
+    """Return whether a comment is one of ours, perhaps lower-cased by Slurm, or has no data."""
+    if comment in EMPTY:
+        return True
     known = read_comment(comment)
     return comment.startswith(PREFIX.lower()) if known is None else OWN in known
 

@@ -182,7 +182,7 @@ FIELDS: Final = (  # that are requested
     "ElapsedRaw Suspended State "
     "ExitCode NNodes NTasks AllocCPUS ReqCPUS ReqMem TotalCPU MaxRSS TRESUsageInTot "
     "TRESUsageInMax NodeList AllocTRES "
-    "ReqTRES Constraints Exclusive Timelimit TimelimitRaw JobName SubmitLine"
+    "ReqTRES Constraints Exclusive Timelimit TimelimitRaw AdminComment JobName SubmitLine"
 )
 # Fields of sacct, in lower case, that slurmctld or slurmdbd check, count or write themselves: no
 # user gets a line break or a delimiter into them. Every other field is text that a user writes,

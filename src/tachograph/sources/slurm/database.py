@@ -148,6 +148,7 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
         submit_line=json_text(job, "submit_line"),
         exclusive=requested_exclusive(json_text(job, "exclusive")),
         mem_requested_mib=json_request(job, nodes=nodes, cpus=cpus),
+        comment=json_text(job, "comment", "administrator"),
         usage=json_usage(job),
     )
 

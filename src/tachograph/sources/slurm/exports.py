@@ -22,6 +22,7 @@ from tachograph.sources.slurm.fields import (
     parse_document,
 )
 from tachograph.sources.slurm.nersc import is_iris, is_superfacility
+from tachograph.sources.slurm.recorded_use import AccountedRun, recorded_use
 from tachograph.sources.slurm.records import (
     JobRecord,
     RejectedRecord,
@@ -35,7 +36,13 @@ from tachograph.sources.slurm.records import (
     job_row,
     step_row,
 )
-from tachograph.sources.slurm.usage import EndedUsage, HostUsage, UnreadValue, usage_of_run
+from tachograph.sources.slurm.usage import (
+    EndedUsage,
+    HostUsage,
+    UnreadValue,
+    gpu_use_of_run,
+    usage_of_run,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -242,6 +249,11 @@ class AccountingReading:
         self.jobs.append(row)
         self.job_usages.append(job.usage)
         self.unread += job.unread
+        if row["end"] is not None:
+            gpus = row["gpus"] if isinstance(row["gpus"], int) else None
+            recorded, unread = recorded_use(job.comment, AccountedRun(_node_list(row), gpus))
+            row.update(recorded)
+            self.unread += unread
 
     def add_step(self, step: JobRecord) -> None:
         """Add a step. Errors: BadRowError when it has no row."""
@@ -268,6 +280,10 @@ class AccountingReading:
             row["cpu_time_s"], row["max_rss_mib"] = usage_of_run(
                 EndedUsage(usage, _state(row)), own
             )
+            usages = (usage, *(ended.usage for ended in own))
+            busy, mem_mib, unread = gpu_use_of_run(usages, row["gpus"])
+            row["task_gpu_util_max"], row["task_gpu_mem_mib_max"] = busy, mem_mib
+            self.unread += unread
 
     def rejects(self) -> tuple[Reject, ...]:
         """Rejected rows by reason; texts not in UTF-8 by column; number of display-only job ids."""
@@ -288,6 +304,10 @@ class AccountingReading:
         jobs = [Reject("job_of_steps", None, len(made), made[0])] if made else []
         texts = counted_rejects(self.rejected_texts, "name")
         return (*counted_rejects(self.rejected), *texts, *unread, *broken, *ids, *jobs)
+
+
+def _node_list(row: SlurmRow) -> str | None:
+    return None if row["node_list"] is None else str(row["node_list"])
 
 
 def _state(row: SlurmRow) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.table_columns import RECORDED_USE, TASK_GPU_USE
 from tachograph.catalog.tables import SLURM_NUMBERING
 from tachograph.sources.slurm.fields import (
     BadRowError,
@@ -245,6 +246,7 @@ class JobRecord:
     exclusive: bool | None = None
     time_precision_s: float = 0.0
     mem_requested_mib: float | None = None
+    comment: str | None = None  # AdminComment
     usage: HostUsage = field(default_factory=HostUsage)
     unread: tuple[UnreadValue, ...] = ()
 
@@ -315,6 +317,7 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
         submit_line=get("submitline") or None,
         exclusive=requested_exclusive(get("exclusive", "")),
         mem_requested_mib=mem_requested_mib,
+        comment=get("admincomment") or None,
         usage=usage,
         unread=(*unread, *unread_request),
     )
@@ -384,6 +387,7 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "cpu_time_s": None,  # of a run that has ended, with its steps: `add_usage`
         "mem_requested_mib": job.mem_requested_mib,
         "max_rss_mib": None,
+        **dict.fromkeys((*RECORDED_USE, *TASK_GPU_USE)),  # as `cpu_time_s`
         "constraints": constraints,
         "hbm_request": hbm_tier(constraints) or hbm_tier(of_line),
         "exclusive": True if job.exclusive else None,  # its own request

@@ -56,12 +56,14 @@ class HostUsage:
     """Usage of a job or step. None: not accounted.
 
     counted_s: CPU time, user and system, as its processes ended. polled_s: the same as polled while
-    it ran.
+    it ran. gpu_util_max, gpu_mem_mib_max: highest polled of a task, over its GPUs (fraction, MiB).
     """
 
     counted_s: float | None = None
     polled_s: float | None = None
     max_rss_mib: float | None = None
+    gpu_util_max: float | None = None
+    gpu_mem_mib_max: float | None = None
 
     def cpu_time_s(self, state: str | None) -> float | None:
         """Return the CPU time; None: not accounted, or the processes died before a poll.
@@ -122,9 +124,48 @@ def text_usage(fields: Mapping[str, str]) -> tuple[HostUsage, tuple[UnreadValue,
         _read(_bytes_mib, written, "max_rss_mib", unread)
         for written in (get("maxrss", ""), tres_value(get("tresusageinmax", ""), "mem"))
     ]
-    return HostUsage(counted, polled, max((size for size in largest if size), default=None)), tuple(
-        unread
+    rss_mib = max((size for size in largest if size), default=None)
+    highest = get("tresusageinmax", "") or get("tresusageinave", "")
+    gpu_mem_mib = _read(
+        _bytes_mib, tres_value(highest, "gres/gpumem"), "task_gpu_mem_mib_max", unread
     )
+    percent = _read(_percent, tres_value(highest, "gres/gpuutil"), "task_gpu_util_max", unread)
+    usage = HostUsage(counted, polled, rss_mib, *_gpu_use(percent, gpu_mem_mib))
+    return usage, tuple(unread)
+
+
+def _gpu_use(percent: float | None, mem_mib: float | None) -> tuple[float | None, float | None]:
+    """Utilisation as a fraction, and memory; without memory Slurm saw no process on a GPU.
+
+    That is no measurement: of MIG slices it sees none.
+    """
+    if not mem_mib:
+        return None, None
+    return None if percent is None else percent / 100, mem_mib
+
+
+def _percent(written: str) -> float | None:
+    if absent(written):
+        return None
+    if not re.fullmatch(r"\d{1,9}", written.strip(), re.ASCII):
+        raise BadRowError("bad_count")
+    return float(written)
+
+
+def gpu_use_of_run(
+    usages: Iterable[HostUsage], gpus: object
+) -> tuple[float | None, float | None, tuple[UnreadValue, ...]]:
+    """Return utilisation and memory of the task with the most, and a value that cannot be.
+
+    gpus: whole GPUs of the run, where known; Slurm counts a busy GPU as 1.
+    """
+    known = list(usages)
+    busy = max((use.gpu_util_max for use in known if use.gpu_util_max is not None), default=None)
+    mem_mib = max((use.gpu_mem_mib_max or 0.0 for use in known), default=0.0) or None
+    if busy is not None and isinstance(gpus, int) and busy > max(gpus, 1):
+        text = f"{100 * busy:g}"
+        return None, mem_mib, (UnreadValue("out_of_range", "task_gpu_util_max", text),)
+    return busy, mem_mib, ()
 
 
 def text_request(
@@ -226,17 +267,21 @@ def json_usage(record: Mapping[str, object]) -> HostUsage:
 
     >>> rows = {"max": [{"type": "mem", "count": 2097152}], "total": [{"type": "cpu", "count": 670}]}
     >>> json_usage({"time": {"total": {"seconds": 1, "microseconds": 500000}}, "tres": {"requested": rows}})
-    HostUsage(counted_s=1.5, polled_s=0.67, max_rss_mib=2.0)
+    HostUsage(counted_s=1.5, polled_s=0.67, max_rss_mib=2.0, gpu_util_max=None, gpu_mem_mib_max=None)
     """
     seconds, micro = (
         json_number(record, "time", "total", unit) for unit in ("seconds", "microseconds")
     )
     polled = _json_count(json_value(record, "tres", "requested", "total"), "cpu")
-    largest = _json_count(json_value(record, "tres", "requested", "max"), "mem")
+    highest = json_value(record, "tres", "requested", "max")
+    largest = _json_count(highest, "mem")
+    gpu_bytes = _json_count(highest, "gres", "gpumem")
+    gpu_mem_mib = None if gpu_bytes is None else gpu_bytes * _BYTE
     return HostUsage(
         None if seconds is None else seconds + (micro or 0) / 1e6,
         None if polled is None else polled / 1e3,
         largest * _BYTE if largest else None,
+        *_gpu_use(_json_count(highest, "gres", "gpuutil"), gpu_mem_mib),
     )
 
 
@@ -253,8 +298,10 @@ def json_request(job: Mapping[str, object], *, nodes: int | None, cpus: int | No
     return float(amount) if amount else None
 
 
-def _json_count(rows: object, kind: str) -> int | None:
+def _json_count(rows: object, kind: str, name: str = "") -> int | None:
     counts: Iterable[int | None] = (
-        json_number(row, "count") for row in json_objects(rows) if row.get("type") == kind
+        json_number(row, "count")
+        for row in json_objects(rows)
+        if row.get("type") == kind and (not name or row.get("name") == name)
     )
     return next((count for count in counts if count is not None and count >= 0), None)
