@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 CONTENTS = {
     "Tutorial": ("install", "tutorial"),
     "How-to: get data in": (
-        *("own-data", "ingest-prometheus", "ingest-exporter", "ingest-ldms", "ingest-table"),
+        *(
+            "own-data",
+            "ingest-prometheus",
+            "ingest-exporter",
+            "ingest-ldms",
+            "ingest-tools",
+            "ingest-table",
+        ),
         *("accounting", "collect", "simulate"),
     ),
     "How-to: look at jobs and GPUs": (
