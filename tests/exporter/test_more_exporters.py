@@ -16,33 +16,37 @@ from tachograph.sources.series import SeriesMemory, SeriesVocabulary
 from tachograph.sources.series_rows import SeriesRows
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-ALL_SMI = """\
+H200 = 'gpu="NVIDIA H200 141GB HBM3", instance="node-0058"'
+FIRST = f'{H200}, gpu_uuid="GPU-1", gpu_index="0"'
+SLICE = 'mig_instance="0",mig_uuid="MIG-1",mig_profile="1g.18gb",gpu_instance_id="7",compute_instance_id="0"'
+ALL_SMI = f"""\
 # HELP all_smi_gpu_utilization GPU utilization percentage
 # TYPE all_smi_gpu_utilization gauge
-all_smi_gpu_utilization{gpu="NVIDIA H200 141GB HBM3", instance="node-0058", gpu_uuid="GPU-1", gpu_index="0"} 25.5
-all_smi_gpu_utilization{gpu="NVIDIA H200 141GB HBM3", instance="node-0058", uuid="GPU-2", index="1"} 30
-all_smi_gpu_memory_used_bytes{gpu="NVIDIA H200 141GB HBM3", instance="node-0058", gpu_uuid="GPU-1", gpu_index="0"} 1073741824
-all_smi_gpu_memory_total_bytes{gpu="NVIDIA H200 141GB HBM3", instance="node-0058", gpu_uuid="GPU-1", gpu_index="0"} 150754820096
-all_smi_gpu_power_consumption_watts{gpu="NVIDIA H200 141GB HBM3", instance="node-0058", gpu_uuid="GPU-1", gpu_index="0"} 321.5
-all_smi_gpu_temperature_celsius{gpu="NVIDIA H200 141GB HBM3", instance="node-0058", gpu_uuid="GPU-1", gpu_index="0"} 41
-all_smi_gpu_frequency_mhz{gpu="NVIDIA H200 141GB HBM3", instance="node-0058", gpu_uuid="GPU-1", gpu_index="0"} 1980
-all_smi_gpu_sm_occupancy{gpu="NVIDIA H200 141GB HBM3", instance="node-0058", gpu_uuid="GPU-1", gpu_index="0"} 0.25
-all_smi_mig_instance_utilization_gpu{gpu_index="1",gpu_uuid="GPU-2",gpu="NVIDIA H200 141GB HBM3",instance="node-0058",host="node-0058",mig_instance="0",mig_uuid="MIG-1",mig_profile="1g.18gb",gpu_instance_id="7",compute_instance_id="0"} 60
-all_smi_energy_consumed_joules_total{host="node-0058",scope="gpu",gpu_index="0",gpu_uuid="GPU-1"} 8.43e6
+all_smi_gpu_utilization{{{FIRST}}} 25.5
+all_smi_gpu_utilization{{{H200}, uuid="GPU-2", index="1"}} 30
+all_smi_gpu_memory_used_bytes{{{FIRST}}} 1073741824
+all_smi_gpu_memory_total_bytes{{{FIRST}}} 150754820096
+all_smi_gpu_power_consumption_watts{{{FIRST}}} 321.5
+all_smi_gpu_temperature_celsius{{{FIRST}}} 41
+all_smi_gpu_frequency_mhz{{{FIRST}}} 1980
+all_smi_gpu_sm_occupancy{{{FIRST}}} 0.25
+all_smi_mig_instance_utilization_gpu{{gpu_index="1",gpu_uuid="GPU-2",{H200},{SLICE}}} 60
+all_smi_energy_consumed_joules_total{{host="node-0058",scope="gpu",gpu_index="0",gpu_uuid="GPU-1"}} 8.43e6
 """
-CEEMS = """\
-ceems_compute_unit_gpu_index_flag{cgrouphostname="",gpuiid="",gpuuuid="GPU-f124",hindex="/gpu-0",hostname="",index="0",manager="slurm",uuid="1009249"} 1
-ceems_compute_unit_gpu_index_flag{cgrouphostname="",gpuiid="1",gpuuuid="GPU-9563",hindex="/gpu-2",hostname="",index="2",manager="slurm",uuid="1009248"} 1
-ceems_compute_unit_gpu_index_flag{cgrouphostname="",gpuiid="",gpuuuid="GPU-61a6",hindex="/gpu-3",hostname="",index="3",manager="libvirt",uuid="57f2d45e-8ddf"} 1
-ceems_cpu_seconds_total{hostname="",mode="iowait"} 35.52
-ceems_cpu_seconds_total{hostname="",mode="user"} 3018.54
-ceems_meminfo_MemTotal_bytes{hostname=""} 1.6042172416e+10
-ceems_netdev_receive_bytes_total{device="eth0",hostname=""} 8.74354587e+08
-ceems_netdev_receive_bytes_total{device="lo",hostname=""} 5
-ceems_rdma_port_data_received_bytes_total{device="mlx5_0",hostname="",manager="slurm",port="1"} 7.25e+10
-ceems_ipmi_dcmi_current_watts{hostname=""} 49
-ceems_cray_pm_counters_power_watts{domain="node",hostname=""} 873
-ceems_cray_pm_counters_power_watts{domain="accel0",hostname=""} 99
+FLAG = 'ceems_compute_unit_gpu_index_flag{cgrouphostname="",hostname=""'
+CEEMS = f"""\
+{FLAG},gpuiid="",gpuuuid="GPU-f124",hindex="/gpu-0",index="0",manager="slurm",uuid="1009249"}} 1
+{FLAG},gpuiid="1",gpuuuid="GPU-9563",hindex="/gpu-2",index="2",manager="slurm",uuid="1009248"}} 1
+{FLAG},gpuiid="",gpuuuid="GPU-61a6",hindex="/gpu-3",index="3",manager="libvirt",uuid="57f2d45e-8ddf"}} 1
+ceems_cpu_seconds_total{{hostname="",mode="iowait"}} 35.52
+ceems_cpu_seconds_total{{hostname="",mode="user"}} 3018.54
+ceems_meminfo_MemTotal_bytes{{hostname=""}} 1.6042172416e+10
+ceems_netdev_receive_bytes_total{{device="eth0",hostname=""}} 8.74354587e+08
+ceems_netdev_receive_bytes_total{{device="lo",hostname=""}} 5
+ceems_rdma_port_data_received_bytes_total{{device="mlx5_0",hostname="",manager="slurm",port="1"}} 7.25e+10
+ceems_ipmi_dcmi_current_watts{{hostname=""}} 49
+ceems_cray_pm_counters_power_watts{{domain="node",hostname=""}} 873
+ceems_cray_pm_counters_power_watts{{domain="accel0",hostname=""}} 99
 """
 OF_INTEL = (
     'dev_file="card1",dev_name="Intel(R) Data Center GPU Max 1550",node="n1",pci_bdf="0000:29:00.0",'
