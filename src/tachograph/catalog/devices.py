@@ -300,8 +300,10 @@ _XE = MappingProxyType({"max_warps_per_sm": "Intel oneAPI GPU optimization guide
 # name, architecture, form; TFLOP/s: fp64, fp32, fp16, tensor, fp64 tensor; GB/s, GiB, tolerance; L2
 # MiB, SMs, warps; W
 _MODELS: tuple[Device, ...] = (
-    _nvidia("P100 SXM2 16GB", "Pascal", "sxm", (5.3, 10.6, 21.2, None, None), (732, 16, _HBM), (4, 56, 64), 300, _PASCAL),
-    _nvidia("P100 PCIe 16GB", "Pascal", "pcie", (4.7, 9.3, 18.7, None, None), (732, 16, _HBM), (4, 56, 64), 250, _PASCAL),
+    _nvidia("P100 SXM2 16GB", "Pascal", "sxm", (5.3, 10.6, 21.2, None, None), (732, 16, _HBM), (4, 56, 64), 300,
+            _PASCAL),
+    _nvidia("P100 PCIe 16GB", "Pascal", "pcie", (4.7, 9.3, 18.7, None, None), (732, 16, _HBM), (4, 56, 64), 250,
+            _PASCAL),
     _nvidia("P100 PCIe 12GB", "Pascal", "pcie", (4.7, 9.3, 18.7, None, None), (549, 12, _HBM), (None, 56, 64), 250,
             _PASCAL),
     _nvidia("V100 SXM2 16GB", "Volta", "sxm", (7.8, 15.7, 31.4, 125, None), (900, 16, _HBM), (6, 80, 64), 300, _VOLTA),
@@ -385,14 +387,14 @@ _MODELS: tuple[Device, ...] = (
     _nvidia("GB300", "Blackwell", "superchip", (None, 80, None, 2500, None), (8000, 279, _HBM), (None, 152, 64), None,
             ("NVIDIA GB300 NVL72 datasheet, per GPU", _BLACKWELL[1]), {"sms": _DEVICE}),
     # the memory is that of the CPU, too
-    _nvidia("GB10", "Blackwell", "superchip", (None, None, None, None, None), (273, 128 * _GB, _HBM), (None, 48, 48), None,
-            ("NVIDIA DGX Spark datasheet", _BLACKWELL[1]), {"sms": _DEVICE}),
-    _nvidia("RTX PRO 6000 Server", "Blackwell", "pcie", (120 / 64, 120, 120, None, None), (1597, 96, _GDDR), (128, 188, 48),
-            600, _RTX_PRO, _BY_RATE),
+    _nvidia("GB10", "Blackwell", "superchip", (None, None, None, None, None), (273, 128 * _GB, _HBM), (None, 48, 48),
+            None, ("NVIDIA DGX Spark datasheet", _BLACKWELL[1]), {"sms": _DEVICE}),
+    _nvidia("RTX PRO 6000 Server", "Blackwell", "pcie", (120 / 64, 120, 120, None, None), (1597, 96, _GDDR),
+            (128, 188, 48), 600, _RTX_PRO, _BY_RATE),
     _nvidia("RTX PRO 6000 Workstation", "Blackwell", "pcie", (125 / 64, 125, 125, 503.8, None), (1792, 96, _GDDR),
             (128, 188, 48), 600, _RTX_PRO, _BY_RATE | {"tensor_flop_per_s": _PAPER}),
-    _nvidia("RTX PRO 6000 Max-Q", "Blackwell", "pcie", (110 / 64, 110, 110, None, None), (1792, 96, _GDDR), (128, 188, 48),
-            300, _RTX_PRO, _BY_RATE),
+    _nvidia("RTX PRO 6000 Max-Q", "Blackwell", "pcie", (110 / 64, 110, 110, None, None), (1792, 96, _GDDR),
+            (128, 188, 48), 300, _RTX_PRO, _BY_RATE),
     # tensor with FP32 accumulation, as of the others; FP16 accumulation is twice as fast on GeForce
     _nvidia("RTX 5090", "Blackwell", "pcie", (104.8 / 64, 104.8, 104.8, 209.5, None), (1792, 32, _GDDR), (96, 170, 48),
             575, ("NVIDIA GeForce RTX 5090 specifications", "NVIDIA RTX Blackwell GPU Architecture whitepaper"),
