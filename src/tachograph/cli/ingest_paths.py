@@ -16,7 +16,6 @@ from tachograph.catalog.errors import ConfigError, InputError, UsageError
 from tachograph.catalog.units import plural, printable, zone
 from tachograph.cli import narrate
 from tachograph.cli.options import Arguments, Parser, add_common, add_json
-from tachograph.sources.files import listed
 from tachograph.sources.registry import SourceEntry, find_source, load_source
 
 if TYPE_CHECKING:
@@ -329,6 +328,8 @@ def refuse_other_zone(lake: Lake, zone_name: str, options: Arguments, chunk: Chu
 
 def file_lines(recognised: RecognisedFiles) -> Iterable[str]:
     """Return what became of files that no source reads."""
+    from tachograph.sources.files import listed
+
     if recognised.unknown:
         yield _named("not recognised", recognised.unknown)
         for file, columns in islice(recognised.columns.items(), _NAMES_SHOWN):
