@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 CONTENTS = {
     "Tutorial": ("install", "tutorial"),
     "How-to: get data in": (
-        *("own-data", "ingest-prometheus", "ingest-exporter", "ingest-ldms", "ingest-table"),
-        *("ingest-clustercockpit", "accounting", "collect", "simulate"),
+        *("own-data", "ingest-prometheus", "ingest-exporter", "ingest-ldms", "ingest-tools"),
+        *("ingest-table", "ingest-clustercockpit", "accounting", "collect", "simulate"),
     ),
     "How-to: look at jobs and GPUs": (
         "jobs",

@@ -37,6 +37,7 @@ PAGE_OF_SOURCE = {
     "prometheus": "ingest-prometheus",
     "table": "ingest-table",
     "nvidia-smi": "ingest-table",
+    "gpu-tools": "ingest-tools",
     "sacct": "accounting",
     "allocation-map": "attribution",
     "slurm-live": "attribution",

@@ -26,6 +26,7 @@ from tachograph.catalog.counters import (
 from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, NODE_SAMPLES
 from tachograph.lake.delta import Lake
 from tachograph.sources.exporters import exporter_mappings
+from tachograph.sources.gpu_tool_names import GPU_TOOLS
 from tachograph.sources.nvidia_smi import DMON_COLUMNS, QUERY_FIELDS
 
 BOTH: Final[tuple[Counter | HostCounter, ...]] = (*COUNTERS, *HOST_COUNTERS)
@@ -40,6 +41,8 @@ WRITTEN_PER_UNIT: Final[Mapping[tuple[str, str], float]] = {
     ("B", "MiB"): 2**20,
     ("KiB", "MiB"): 1024,
     ("MB/s", "B/s"): 1e-6,
+    ("kB/s", "B/s"): 1e-3,
+    ("uJ", "J"): 1e6,
     ("jiffy", "s"): 100,
 }
 
@@ -178,6 +181,19 @@ def formats() -> Iterator[tuple[str, Format]]:
             f"nvidia-smi {kind}",
             Format(of_smi, "a.txt", text, ("nvidia-smi", "a.txt", "--node", "n1")),
         )
+    for tool in GPU_TOOLS:
+        of_tool = [
+            WrittenCounter(name, column, unit) for name, (column, unit) in tool.columns.items()
+        ]
+        of_tool = list({entry.column: entry for entry in reversed(of_tool)}.values())
+        named = {tool.time, *(entry.name for entry in of_tool)}
+        marks = dict.fromkeys([mark for mark in tool.marks if mark not in named], "")
+        host = {tool.node: "n1"} if tool.node else {}
+        text = table(of_tool, tool.time or "t", {tool.gpu: "3", **host, **marks})
+        words = ("gpu-tools", "a.csv", *(() if tool.node else ("--node", "n1")))
+        if not tool.time:
+            words = (*words, "--time", NOON.isoformat())
+        yield tool.name, Format(of_tool, "a.csv", text, words)
     own = [
         WrittenCounter(f"column {counter.name}", counter.name, counter.unit) for counter in COUNTERS
     ]

@@ -118,6 +118,8 @@ class Device:
 # GDDR6 keeps its check bits in the same memory: one part in sixteen, and reserved memory.
 _GDDR_ECC = 0.1
 _T, _MB = 1e12, 1 << 20
+_GB = 1e9 / (1 << 30)  # a decimal GB in GiB
+_PASCAL = ("NVIDIA Tesla P100 datasheet", "NVIDIA Tesla P100 whitepaper (Pascal)")
 _VOLTA = ("NVIDIA V100 datasheet", "NVIDIA Tesla V100 GPU Architecture whitepaper")
 _TURING = ("NVIDIA Quadro RTX 6000 datasheet", "NVIDIA Turing GPU Architecture whitepaper")
 _GA100 = ("NVIDIA A100 datasheet", "NVIDIA A100 Tensor Core GPU Architecture whitepaper")
@@ -125,6 +127,10 @@ _GA102 = "NVIDIA Ampere GA102 GPU Architecture whitepaper"
 _ADA = "NVIDIA Ada GPU Architecture whitepaper"
 _HOPPER = "NVIDIA H100 Tensor Core GPU Architecture whitepaper"
 _BLACKWELL = ("NVIDIA HGX B200 datasheet", "NVIDIA Blackwell Architecture technical brief")
+_RTX_PRO = (
+    "NVIDIA RTX PRO 6000 Blackwell datasheet",
+    "NVIDIA RTX PRO Blackwell GPU Architecture whitepaper",
+)
 _BY_RATE = MappingProxyType({"fp64_flop_per_s": _RATE, "fp16_flop_per_s": _RATE})
 _FP16_BY_RATE = MappingProxyType({"fp16_flop_per_s": _RATE})
 _L2_OF_DEVICE = MappingProxyType({"fp16_flop_per_s": _RATE, "l2_bytes": _DEVICE})
@@ -175,6 +181,7 @@ def _nvidia(
 _amd = partial(_nvidia, vendor="AMD")
 
 _CDNA2 = ("AMD Instinct MI250X datasheet", "AMD CDNA 2 Architecture whitepaper")
+_CDNA4 = ("AMD Instinct MI350X datasheet", "AMD CDNA 4 Architecture whitepaper")
 _CDNA3 = ("AMD Instinct MI300X datasheet", "AMD CDNA 3 Architecture whitepaper")
 _WAVES = MappingProxyType({"max_warps_per_sm": _DEVICE})
 _ONE_DIE = MappingProxyType(
@@ -204,6 +211,9 @@ _LIMITS: Mapping[str, tuple[float, float, str]] = MappingProxyType(
 # GB/s of both directions together, as datasheets write them: NVLink (bridges included) and PCIe
 _LINKS: Mapping[str, tuple[float | None, float | None]] = MappingProxyType(
     {
+        "P100 SXM2 16GB": (160, 32),
+        "P100 PCIe 16GB": (None, 32),
+        "P100 PCIe 12GB": (None, 32),
         "V100 SXM2 16GB": (300, 32),
         "V100 SXM2 32GB": (300, 32),
         "V100 PCIe 16GB": (None, 32),
@@ -232,6 +242,23 @@ _LINKS: Mapping[str, tuple[float | None, float | None]] = MappingProxyType(
         "B200": (1800, 128),
         "GB200": (1800, None),
         "RTX 5090": (None, 128),
+        "RTX 2080 Ti": (100, 32),
+        "A800 SXM 80GB": (400, 64),
+        "A800 PCIe 80GB": (400, 64),
+        "A10": (None, 64),
+        "RTX A4000": (None, 64),
+        "RTX A5000": (112.5, 64),
+        "RTX 3090": (112.5, 64),
+        "RTX 4090": (None, 64),
+        "L20": (None, 64),
+        "H20": (900, 128),
+        "H800 SXM 80GB": (400, 128),
+        "H800 PCIe 80GB": (400, 128),
+        "B300": (1800, 128),
+        "GB300": (1800, None),
+        "RTX PRO 6000 Server": (None, 128),
+        "RTX PRO 6000 Workstation": (None, 128),
+        "RTX PRO 6000 Max-Q": (None, 128),
     }
 )
 
@@ -261,9 +288,24 @@ def _completed(device: Device) -> Device:
     )
 
 
+# values of a chip's whitepaper where the model has no datasheet with them
+_ALL_OF_PAPER = MappingProxyType(
+    dict.fromkeys(("fp32_flop_per_s", "fp16_flop_per_s", "tensor_flop_per_s"), _PAPER)
+    | dict.fromkeys(("hbm_bytes_per_s", "hbm_mib", "board_power_w"), _PAPER)
+    | {"fp64_flop_per_s": _RATE}
+)
+_XE = MappingProxyType({"max_warps_per_sm": "Intel oneAPI GPU optimization guide: Xe HPC"})
+
+
 # name, architecture, form; TFLOP/s: fp64, fp32, fp16, tensor, fp64 tensor; GB/s, GiB, tolerance; L2
 # MiB, SMs, warps; W
 _MODELS: tuple[Device, ...] = (
+    _nvidia("P100 SXM2 16GB", "Pascal", "sxm", (5.3, 10.6, 21.2, None, None), (732, 16, _HBM), (4, 56, 64), 300,
+            _PASCAL),
+    _nvidia("P100 PCIe 16GB", "Pascal", "pcie", (4.7, 9.3, 18.7, None, None), (732, 16, _HBM), (4, 56, 64), 250,
+            _PASCAL),
+    _nvidia("P100 PCIe 12GB", "Pascal", "pcie", (4.7, 9.3, 18.7, None, None), (549, 12, _HBM), (None, 56, 64), 250,
+            _PASCAL),
     _nvidia("V100 SXM2 16GB", "Volta", "sxm", (7.8, 15.7, 31.4, 125, None), (900, 16, _HBM), (6, 80, 64), 300, _VOLTA),
     _nvidia("V100 SXM2 32GB", "Volta", "sxm", (7.8, 15.7, 31.4, 125, None), (900, 32, _HBM), (6, 80, 64), 300, _VOLTA),
     _nvidia("V100 PCIe 16GB", "Volta", "pcie", (7.0, 14.0, 28.0, 112, None), (900, 16, _HBM), (6, 80, 64), 250, _VOLTA,
@@ -272,12 +314,19 @@ _MODELS: tuple[Device, ...] = (
             _FP16_BY_RATE),
     _nvidia("Quadro RTX 6000", "Turing", "pcie", (16.3 / 32, 16.3, 32.6, 130.5, None), (672, 24, _GDDR), (6, 72, 32),
             295, _TURING, _BY_RATE),
+    # with FP32 accumulation; the reference model, not the faster one of NVIDIA's own
+    _nvidia("RTX 2080 Ti", "Turing", "pcie", (13.4 / 32, 13.4, 26.9, 53.8, None), (616, 11, _GDDR), (5.5, 68, 32), 250,
+            (_TURING[1], _TURING[1]), _ALL_OF_PAPER),
     _nvidia("A100 SXM 40GB", "Ampere", "sxm", (9.7, 19.5, 78, 312, 19.5), (1555, 40, _HBM), (40, 108, 64), 400, _GA100),
     _nvidia("A100 SXM 80GB", "Ampere", "sxm", (9.7, 19.5, 78, 312, 19.5), (2039, 80, _HBM), (40, 108, 64), 400, _GA100),
     _nvidia("A100 PCIe 40GB", "Ampere", "pcie", (9.7, 19.5, 78, 312, 19.5), (1555, 40, _HBM), (40, 108, 64), 250,
             _GA100),
     _nvidia("A100 PCIe 80GB", "Ampere", "pcie", (9.7, 19.5, 78, 312, 19.5), (1935, 80, _HBM), (40, 108, 64), 300,
             _GA100),
+    _nvidia("A800 SXM 80GB", "Ampere", "sxm", (9.7, 19.5, None, 312, None), (2039, 80, _HBM), (None, 108, 64), 400,
+            ("NVIDIA A800 datasheet", _GA100[1]), {"sms": _DEVICE}),
+    _nvidia("A800 PCIe 80GB", "Ampere", "pcie", (9.7, 19.5, None, 312, None), (1935, 80, _HBM), (None, 108, 64), 300,
+            ("NVIDIA A800 datasheet", _GA100[1]), {"sms": _DEVICE}),
     _nvidia("T4", "Turing", "pcie", (8.1 / 32, 8.1, 16.2, 65, None), (320, 16, _GDDR), (4, 40, 32), 70,
             ("NVIDIA T4 datasheet", _TURING[1]), _BY_RATE | {"l2_bytes": _DEVICE, "sms": _DEVICE}),
     _nvidia("A2", "Ampere", "pcie", (4.5 / 64, 4.5, 4.5, 18, None), (200, 16, _GDDR), (2, 10, 48), 60,
@@ -286,6 +335,14 @@ _MODELS: tuple[Device, ...] = (
             ("NVIDIA A30 datasheet", _GA100[1]), _L2_OF_DEVICE | {"sms": _DEVICE}),
     _nvidia("A40", "Ampere", "pcie", (37.4 / 64, 37.4, 37.4, 149.7, None), (696, 48, _GDDR), (6, 84, 48), 300,
             ("NVIDIA A40 datasheet", _GA102), _BY_RATE),
+    _nvidia("A10", "Ampere", "pcie", (31.2 / 64, 31.2, 31.2, 125, None), (600, 24, _GDDR), (6, 72, 48), 150,
+            ("NVIDIA A10 datasheet", _GA102), _BY_RATE),
+    _nvidia("RTX A4000", "Ampere", "pcie", (19.2 / 64, 19.2, 19.2, 76.7, None), (448, 16, _GDDR), (None, 48, 48), 140,
+            ("NVIDIA RTX A4000 datasheet", _GA102), _BY_RATE | {"sms": _DEVICE}),
+    _nvidia("RTX A5000", "Ampere", "pcie", (27.8 / 64, 27.8, 27.8, 111.1, None), (768, 24, _GDDR), (6, 64, 48), 230,
+            ("NVIDIA RTX A5000 datasheet", _GA102), _BY_RATE | {"l2_bytes": _DEVICE, "sms": _DEVICE}),
+    _nvidia("RTX 3090", "Ampere", "pcie", (35.6 / 64, 35.6, 35.6, 71, None), (936, 24, _GDDR), (6, 82, 48), 350,
+            (_GA102, _GA102), _ALL_OF_PAPER),
     _nvidia("RTX A6000", "Ampere", "pcie", (38.7 / 64, 38.7, 38.7, 154.8, None), (768, 48, _GDDR), (6, 84, 48), 300,
             ("NVIDIA RTX A6000 datasheet", _GA102), _BY_RATE),
     _nvidia("L4", "Ada", "pcie", (30.3 / 64, 30.3, 30.3, 121, None), (300, 24, _GDDR), (48, 58, 48), 72,
@@ -296,6 +353,16 @@ _MODELS: tuple[Device, ...] = (
             ("NVIDIA L40S datasheet", _ADA), _BY_RATE | {"l2_bytes": _DEVICE, "sms": _DEVICE}),
     _nvidia("RTX 6000 Ada", "Ada", "pcie", (91.1 / 64, 91.1, 91.1, 364.2, None), (960, 48, _GDDR), (96, 142, 48), 300,
             ("NVIDIA RTX 6000 Ada Generation datasheet", _ADA), _BY_RATE | {"tensor_flop_per_s": _PAPER}),
+    _nvidia("L20", "Ada", "pcie", (59.8 / 64, 59.8, 59.8, 119.5, None), (864, 48, _GDDR), (None, 92, 48), 275,
+            ("NVIDIA L20 datasheet", _ADA), _BY_RATE | {"sms": _DEVICE}),
+    _nvidia("RTX 4090", "Ada", "pcie", (82.6 / 64, 82.6, 82.6, 165.2, None), (1008, 24, _GDDR), (72, 128, 48), 450,
+            (_ADA, _ADA), _ALL_OF_PAPER),
+    _nvidia("H20", "Hopper", "sxm", (1, 44, None, 148, 1), (4000, 96, _HBM), (None, 78, 64), 400,
+            ("NVIDIA H20 datasheet", _HOPPER), {"sms": _DEVICE}),
+    _nvidia("H800 SXM 80GB", "Hopper", "sxm", (1, 67, None, 989.5, 1), (3350, 80, _HBM), (None, 132, 64), 700,
+            ("NVIDIA H800 datasheet", _HOPPER), {"sms": _DEVICE}),
+    _nvidia("H800 PCIe 80GB", "Hopper", "pcie", (0.8, 51, None, 756.5, 0.8), (2000, 80, _HBM), (None, 114, 64), 350,
+            ("NVIDIA H800 datasheet", _HOPPER), {"sms": _DEVICE}),
     _nvidia("H100 SXM 80GB", "Hopper", "sxm", (33.5, 66.9, 133.8, 989.4, 66.9), (3352, 80, _HBM), (50, 132, 64), 700,
             (_HOPPER, _HOPPER)),
     _nvidia("H100 PCIe 80GB", "Hopper", "pcie", (25.6, 51.2, 102.4, 756, 51.2), (2039, 80, _HBM), (50, 114, 64), 350,
@@ -314,10 +381,26 @@ _MODELS: tuple[Device, ...] = (
             _L2_OF_DEVICE | {"sms": _DEVICE}),
     _nvidia("GB200", "Blackwell", "superchip", (40, 80, 160, 2500, 40), (8000, 186, _HBM), (None, 152, 64), 1200,
             ("NVIDIA GB200 NVL72 datasheet, per GPU", _BLACKWELL[1]), _FP16_BY_RATE | {"sms": _DEVICE}),
+    # FP64 is published for the board and the rack alone, rounded
+    _nvidia("B300", "Blackwell", "sxm", (None, 75, None, 2250, None), (8000, 270, _HBM), (None, 148, 64), None,
+            ("NVIDIA HGX B300 datasheet, per GPU", _BLACKWELL[1]), {"sms": _DEVICE}),
+    _nvidia("GB300", "Blackwell", "superchip", (None, 80, None, 2500, None), (8000, 279, _HBM), (None, 152, 64), None,
+            ("NVIDIA GB300 NVL72 datasheet, per GPU", _BLACKWELL[1]), {"sms": _DEVICE}),
+    # the memory is that of the CPU, too
+    _nvidia("GB10", "Blackwell", "superchip", (None, None, None, None, None), (273, 128 * _GB, _HBM), (None, 48, 48),
+            None, ("NVIDIA DGX Spark datasheet", _BLACKWELL[1]), {"sms": _DEVICE}),
+    _nvidia("RTX PRO 6000 Server", "Blackwell", "pcie", (120 / 64, 120, 120, None, None), (1597, 96, _GDDR),
+            (128, 188, 48), 600, _RTX_PRO, _BY_RATE),
+    _nvidia("RTX PRO 6000 Workstation", "Blackwell", "pcie", (125 / 64, 125, 125, 503.8, None), (1792, 96, _GDDR),
+            (128, 188, 48), 600, _RTX_PRO, _BY_RATE | {"tensor_flop_per_s": _PAPER}),
+    _nvidia("RTX PRO 6000 Max-Q", "Blackwell", "pcie", (110 / 64, 110, 110, None, None), (1792, 96, _GDDR),
+            (128, 188, 48), 300, _RTX_PRO, _BY_RATE),
     # tensor with FP32 accumulation, as of the others; FP16 accumulation is twice as fast on GeForce
     _nvidia("RTX 5090", "Blackwell", "pcie", (104.8 / 64, 104.8, 104.8, 209.5, None), (1792, 32, _GDDR), (96, 170, 48),
             575, ("NVIDIA GeForce RTX 5090 specifications", "NVIDIA RTX Blackwell GPU Architecture whitepaper"),
             _BY_RATE | {"tensor_flop_per_s": _PAPER}),
+    _amd("MI100", "CDNA", "pcie", (11.5, 23.1, None, 184.6, None), (1228.8, 32, _HBM), (8, 120, 40), 300,
+         ("AMD Instinct MI100 datasheet", "AMD CDNA Architecture whitepaper"), _WAVES),
     _amd("MI210", "CDNA 2", "pcie", (22.6, 22.6, None, 181, 45.3), (1638.4, 64, _HBM), (8, 104, 32), 300,
          ("AMD Instinct MI210 datasheet", _CDNA2[1]), _WAVES),
     _amd("MI250X", "CDNA 2", "oam", (47.9, 47.9, None, 383, 95.7), (3276.8, 128, _HBM), (16, 220, 32), 560,
@@ -330,6 +413,12 @@ _MODELS: tuple[Device, ...] = (
          ("AMD Instinct MI300A datasheet", _CDNA3[1]), _WAVES),
     _amd("MI325X", "CDNA 3", "oam", (81.7, 163.4, None, 1307.4, 163.4), (6000, 256, _HBM), (32, 304, 32), 1000,
          ("AMD Instinct MI325X datasheet", _CDNA3[1]), _WAVES),
+    _amd("MI350X", "CDNA 4", "oam", (72.1, 144.2, None, 2306.9, 72.1), (8000, 288, _HBM), (32, 256, 32), 1000,
+         _CDNA4, _WAVES),
+    _amd("MI355X", "CDNA 4", "oam", (78.6, 157.3, None, 2516.6, 78.6), (8000, 288, _HBM), (32, 256, 32), 1400,
+         ("AMD Instinct MI355X datasheet", _CDNA4[1]), _WAVES),
+    _nvidia("Max 1550", "Xe HPC", "oam", (52.4, 52.4, None, 839, None), (3276.8, 128, _HBM), (408, 128, 64), 600,
+            ("Intel Data Center GPU Max 1550 product brief", "Intel Xe HPC architecture overview"), _XE, "Intel"),
 )  # fmt: skip
 
 DEVICE_CATALOGUE: tuple[Device, ...] = tuple(map(_completed, _MODELS))
@@ -337,30 +426,56 @@ DEVICES_BY_NAME: Mapping[str, Device] = MappingProxyType(
     {device.name: device for device in DEVICE_CATALOGUE}
 )
 
+_RTX_PRO_6000 = ("RTX PRO 6000 Server", "RTX PRO 6000 Workstation", "RTX PRO 6000 Max-Q")
 # the chip as written (blanks between parts, no vendor) -> models it may be
 _NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
+        "p100": ("P100 SXM2 16GB", "P100 PCIe 16GB", "P100 PCIe 12GB"),
         "v100": ("V100 SXM2 16GB", "V100 SXM2 32GB", "V100 PCIe 16GB", "V100 PCIe 32GB"),
         "quadro rtx 6000": ("Quadro RTX 6000",),
         "rtx 6000": ("Quadro RTX 6000", "RTX 6000 Ada"),
         "rtx 6000 ada": ("RTX 6000 Ada",),
         "a100": ("A100 SXM 40GB", "A100 SXM 80GB", "A100 PCIe 40GB", "A100 PCIe 80GB"),
+        "rtx 2080 ti": ("RTX 2080 Ti",),
+        "2080 ti": ("RTX 2080 Ti",),
+        "a800": ("A800 SXM 80GB", "A800 PCIe 80GB"),
         "t4": ("T4",),
         "a2": ("A2",),
         "a30": ("A30",),
         "a40": ("A40",),
+        "a10": ("A10",),
+        "a4000": ("RTX A4000",),
+        "rtx a4000": ("RTX A4000",),
+        "a5000": ("RTX A5000",),
+        "rtx a5000": ("RTX A5000",),
+        "rtx 3090": ("RTX 3090",),
+        "3090": ("RTX 3090",),
         "a6000": ("RTX A6000",),
         "rtx a6000": ("RTX A6000",),
         "l4": ("L4",),
+        "l20": ("L20",),
+        "rtx 4090": ("RTX 4090",),
+        "4090": ("RTX 4090",),
         "l40": ("L40",),
         "l40s": ("L40S",),
         "h100": ("H100 SXM 80GB", "H100 PCIe 80GB", "H100 NVL 94GB"),
+        "h20": ("H20",),
+        "h800": ("H800 SXM 80GB", "H800 PCIe 80GB"),
         "h200": ("H200 SXM 141GB", "H200 NVL 141GB"),
         "gh200": ("GH200 96GB", "GH200 144GB"),
         "b200": ("B200",),
         "gb200": ("GB200",),
+        "b300": ("B300",),
+        "b300 ac": ("B300",),
+        "gb300": ("GB300",),
+        "gb10": ("GB10",),
+        "rtx pro 6000 blackwell server edition": ("RTX PRO 6000 Server",),
+        "rtx pro 6000 blackwell workstation edition": ("RTX PRO 6000 Workstation",),
+        "rtx pro 6000 blackwell max q workstation edition": ("RTX PRO 6000 Max-Q",),
+        "rtx pro 6000 blackwell": _RTX_PRO_6000,  # which of them is not said
         "rtx 5090": ("RTX 5090",),
         "5090": ("RTX 5090",),
+        "mi100": ("MI100",),
         "mi210": ("MI210",),
         "mi250x": ("MI250X", "MI250X GCD"),
         "mi250x gcd": ("MI250X GCD",),
@@ -368,6 +483,9 @@ _NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "mi300x": ("MI300X",),
         "mi300a": ("MI300A",),
         "mi325x": ("MI325X",),
+        "mi350x": ("MI350X",),
+        "mi355x": ("MI355X",),
+        "max 1550": ("Max 1550",),
     }
 )
 # boards in the names of virtual GPUs (A100-10C), where they differ from those of the chip
@@ -395,6 +513,7 @@ _VGPU = re.compile(r"^(\d+)[abcq]$")
 _VGPU_RESERVED, _VGPU_RESERVED_MIB = 0.13, 128.0
 _VENDOR_WORDS = frozenset(
     {"nvidia", "amd", "tesla", "geforce", "grid", "instinct", "gpu", "generation", "oam", "hgx"}
+    | {"intel", "r", "data", "center"}
 )
 _FORM = re.compile(r"^(sxm)\d?$|^(pcie)$|^(nvl)$")
 _CAPACITY = re.compile(r"^(?:hbm)?(\d+)(?:g|gb|gib)$|^(\d{2,3})$")

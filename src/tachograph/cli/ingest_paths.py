@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,10 +33,14 @@ _NAMES_SHOWN = 10  # of files that no source reads
 
 @dataclass(slots=True)
 class RecognisedFiles:
-    """Files by the source that reads them; unknown: no source does; damaged: {file: why}."""
+    """Files by the source that reads them; unknown: no source does; damaged: {file: why}.
+
+    columns: {unknown file: its columns, among which no counter is known}, of tables only.
+    """
 
     of_sources: dict[str, list[str]] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
+    columns: dict[str, list[str]] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
 
     def local(self, unread: Collection[str] = ()) -> RecognisedFiles:
@@ -61,6 +66,7 @@ def path_options(words: Sequence[str], before: Arguments) -> Arguments | None:
     parser = Parser("tachograph ingest", "Read files and folders, each by the source it needs.")
     parser.add_argument("paths", nargs="+", metavar="PATH", help="files, or folders of files")
     parser.add_argument("--cluster", default="", metavar="NAME", help="cluster of what names none")
+    parser.add_argument("--node", metavar="NAME", help="host of files that name none")
     parser.add_argument(
         "--trusted",
         action="store_true",
@@ -98,7 +104,7 @@ def recognise_files(paths: Sequence[str]) -> RecognisedFiles:
 
     Errors: InputError for a path that does not exist, and where there is no file.
     """
-    from tachograph.sources.recognition import ORDER, files_below, source_of
+    from tachograph.sources.recognition import ORDER, files_below, source_of, table_columns
 
     recognised = RecognisedFiles({name: [] for name in ORDER})
     for path in files_below(paths):
@@ -110,6 +116,8 @@ def recognise_files(paths: Sequence[str]) -> RecognisedFiles:
             continue
         if source is None:
             recognised.unknown.append(str(path))
+            if columns := table_columns(path):
+                recognised.columns[str(path)] = columns
         else:
             recognised.of_sources[source].append(str(path))
     recognised.of_sources = {name: of for name, of in recognised.of_sources.items() if of}
@@ -320,8 +328,13 @@ def refuse_other_zone(lake: Lake, zone_name: str, options: Arguments, chunk: Chu
 
 def file_lines(recognised: RecognisedFiles) -> Iterable[str]:
     """Return what became of files that no source reads."""
+    from tachograph.sources.files import listed
+
     if recognised.unknown:
         yield _named("not recognised", recognised.unknown)
+        for file, columns in islice(recognised.columns.items(), _NAMES_SHOWN):
+            seen = printable(listed(columns), most=_COMMAND)
+            yield f"  {printable(Path(file).name)}: no counter of a GPU or host among: {seen}"
         yield "  a table of another form: tachograph ingest table --suggest FILE"
     if recognised.damaged:
         yield _named("not readable", list(recognised.damaged))

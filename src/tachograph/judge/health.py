@@ -102,7 +102,11 @@ _PUBLISHED: Mapping[str, tuple[float, float, float]] = {
     "rtx 6000": (85, 92, 105),
 }
 _OTHER = (85.0, 93.0, 105.0)
-_BEFORE_REMAPPING = ("Volta", "Turing")  # architectures that retire pages, and remap no rows
+_BEFORE_REMAPPING = (
+    "Pascal",
+    "Volta",
+    "Turing",
+)  # architectures that retire pages, and remap no rows
 # Device.hbm_tolerance of models without stacked memory, whose memory reports no temperature.
 _GDDR = 0.1
 

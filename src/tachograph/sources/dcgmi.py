@@ -1,8 +1,8 @@
 """Parses output of `dcgmi`: `dmon`, its list of fields, and `discovery`.
 
-Formats: DCGM's own `dcgmi` (2.x to 4.x). A header names the columns and is repeated every 14 ticks,
-a row of units follows; one row per entity and tick. Names differ between versions, so `dmon -l` of
-the installed one is read.
+Formats: DCGM's own `dcgmi` (2.x to 4.x), short names in `dcgmlib/src/dcgm_fields.cpp`. A header
+names the columns and is repeated every 14 ticks, a row of units follows; one row per entity and
+tick. Names differ between versions, so `dmon -l` of the installed one is read.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ from tachograph.catalog.chunks import TEXT_BLANKS
 
 # short names where `dmon -l` gives none; {name: field}
 DMON_NAMES: Final[Mapping[str, int]] = MappingProxyType({
-    "SMCLK": 100, "MMCLK": 101, "MMTMP": 140, "MTMP": 140, "TMPTR": 150, "GTMP": 150, "POWER": 155, "TOTEC": 156,
-    "PCIRP": 202, "GPUTL": 203, "MCUTL": 204, "FBFRE": 251, "FBUSD": 252, "GRACT": 1001, "SMACT": 1002, "SMOCC": 1003,
-    "TENSO": 1004, "DRAMA": 1005, "DRACT": 1005, "FP64A": 1006, "FP32A": 1007, "FP16A": 1008, "PCITX": 1009,
-    "PCIRX": 1010, "NVLTX": 1011, "NVLRX": 1012,
+    "SMCLK": 100, "MMCLK": 101, "DVCCTR": 112, "MMTMP": 140, "MTMP": 140, "TMPTR": 150, "GTMP": 150, "POWER": 155,
+    "TOTEC": 156, "PCIRP": 202, "GPUTL": 203, "MCUTL": 204, "XIDER": 230, "FBFRE": 251,
+    "FBUSD": 252, "URMPS": 393, "CRMPS": 394, "RRF": 395, "GRACT": 1001, "SMACT": 1002, "SMOCC": 1003, "TENSO": 1004,
+    "DRAMA": 1005, "DRACT": 1005, "FP64A": 1006, "FP32A": 1007, "FP16A": 1008, "PCITX": 1009, "PCIRX": 1010,
+    "NVLTX": 1011, "NVLRX": 1012, "TIMMA": 1013, "THMMA": 1014, "TDFMA": 1015,
 })  # fmt: skip
 _TOKEN = re.compile(r"\S+")
 _HEADER = re.compile(r"\s*#\s*Entity\b")
 _UNITS = re.compile(r"\s*I[Dd]\b")
 _ROW = re.compile(
     r"\s*(GPU|GPU-I|GPU-CI|vGPU|Switch|NvSwitch|Link|CPU|Core)\s+(\d{1,9})(?=\s|$)", re.ASCII
+)
+# where a line begins behind a time that another program wrote
+_BEGIN = re.compile(
+    r"#\s*Entity\b|\bI[Dd]\b|\b(?:GPU|GPU-I|GPU-CI|vGPU|Switch|Link|CPU|Core)\s+\d", re.ASCII
 )
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _FIELD = re.compile(r"\S+\s+(\S+)\s+(\d{1,5})\s*", re.ASCII)
@@ -95,6 +100,18 @@ class DmonStream:
 
 
 _KEPT_COMPLAINTS = 19
+
+
+def split_time(text: str) -> tuple[str, str]:
+    """Return the time that another program, such as `ts`, wrote before a line, and the line.
+
+    >>> split_time("[2026-03-01 12:00:00] GPU 0     97"), split_time("GPU 0     97")
+    (('2026-03-01 12:00:00', 'GPU 0     97'), ('', 'GPU 0     97'))
+    """
+    begin = _BEGIN.search(text)
+    if begin is None:
+        return "", text
+    return text[: begin.start()].strip(" \t[]"), text[begin.start() :]
 
 
 def _tokens(text: str, begin: int) -> list[tuple[str, int, int]]:

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -84,6 +85,8 @@ BLOCK_BYTES = 64 << 20  # about 0.6 GB of memory while its lines are taken apart
 _MAX_BACK = 1 << 20
 # A quoted cell may hold line breaks; more is a quote that was never closed.
 _MAX_LINES_OF_ONE_CELL = 50
+_DOCUMENT = re.compile(r"^[\[{]", re.MULTILINE)
+_DOCUMENTS = 2  # at least, in a file of several
 # The decoder panics at some bytes.
 _BROKEN_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
@@ -466,15 +469,15 @@ def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:
             f"not text: {problem}", where=path, do="export it again as UTF-8"
         ) from None
     except json.JSONDecodeError as problem:
-        lines = _json_lines(content)
-        if lines is None:
+        values = _json_lines(content) or _json_values(content)
+        if values is None:
             where = f"line {problem.lineno}, column {problem.colno}"
             raise InputError(
                 f"not valid JSON, perhaps cut off: {problem.msg} at {where}",
                 where=path,
                 do="export it again",
             ) from None
-        return lines
+        return values
     except ValueError:
         raise InputError(
             "the JSON holds a number too long", where=path, do="export it again"
@@ -487,6 +490,30 @@ def _loads(content: bytes) -> object:
     if b"\\ud" in content.lower():
         value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     return value
+
+
+def _json_values(content: bytes) -> tuple[list[object], tuple[Reject, ...]] | None:
+    """Return the documents that a program in a loop wrote behind each other; None for none.
+
+    Text before the first and a last one that is cut off are counted as one line each.
+    """
+    text = content.decode("utf-8", "replace")
+    begin = _DOCUMENT.search(text)
+    decoder = json.JSONDecoder()
+    values: list[object] = []
+    broken = [text[: begin.start()]] if begin and begin.start() else []
+    while begin is not None:
+        try:
+            value, end = decoder.raw_decode(text, begin.start())
+        except (ValueError, RecursionError):
+            broken.append(text[begin.start() :])
+            break
+        values.append(value)
+        begin = _DOCUMENT.search(text, end)
+    if not values or len(values) + len(broken) < _DOCUMENTS:
+        return None
+    rejects = (Reject("unreadable_line", None, len(broken), broken[0][:100]),) if broken else ()
+    return values, rejects
 
 
 def _json_lines(content: bytes) -> tuple[list[object], tuple[Reject, ...]] | None:

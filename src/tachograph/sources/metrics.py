@@ -493,7 +493,8 @@ def _mapped(given: tuple[str, ...], labels: LabelNames = USUAL_LABELS) -> Metric
     if column in MAPPED_FACTS:
         table: TableName = "allocations" if column in (HOLDER, JOB_NUMBER) else "devices"
         return MetricTarget(table, column, unit, labels=labels)
-    return replace(next(t for t in _host_targets(unit) if t.column == column), labels=labels)
+    host = next(target for target in _host_targets(unit) if target.column == column)
+    return replace(host, joining=joining, labels=labels)
 
 
 def _choices_of(metric: str, own: SiteMetrics) -> tuple[_MetricChoice, ...]:

@@ -120,6 +120,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--date", metavar="DATE", help="first day of dmon output that has only times: 2026-03-01"
     )
+    add_time_options(parser)
+
+
+def add_time_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the times of rows that have none."""
     parser.add_argument(
         "--time", metavar="TIME", help="time of the first reading, where rows have no time"
     )
@@ -131,6 +136,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def given_times(
+    options: argparse.Namespace, configuration: Configuration, now: datetime
+) -> GivenTimes:
+    """Return what the options give of times. Errors: UsageError, InputError for invalid ones."""
+    zone_name = configuration.site.time_zone
+    return GivenTimes(
+        parse_time(options.time, now=now, zone_name=zone_name) if options.time else None,
+        options.interval,
+        _day(getattr(options, "date", None)),
+        zone_name,
+        getattr(options, "alone", True),
+    )
+
+
 def read(
     options: argparse.Namespace, *, configuration: Configuration, now: datetime
 ) -> Iterator[Chunk]:
@@ -139,14 +158,7 @@ def read(
     Errors: InputError for a file of another format, and where fields, host, GPU or times are
     unknown.
     """
-    zone_name = configuration.site.time_zone
-    given = _GivenTimes(
-        parse_time(options.time, now=now, zone_name=zone_name) if options.time else None,
-        options.interval,
-        _day(options.date),
-        zone_name,
-        getattr(options, "alone", True),
-    )
+    given = given_times(options, configuration, now)
     settings = (options.fields or "", options.node or "", str(options.gpu), str(given))
     for name in options.files:
         path = Path(name)
@@ -156,7 +168,7 @@ def read(
         times, rejects = _times(table, mapping, given, str(path))
         rows = table.rows.with_columns(times.alias(_TIME)).filter(times.is_not_null())
         piece = FilePiece(rows, 0, table.lines, (*table.rejects, *rejects))
-        parts = tuple(map(_without_marks, mapped_parts(piece, mapping, origin=str(path))))
+        parts = tuple(map(without_marks, mapped_parts(piece, mapping, origin=str(path))))
         chunk_id = f"{fingerprint(path, NAME, *settings)}:0"
         yield Chunk(chunk_id, NAME, str(path), parts, table.lines)
 
@@ -175,7 +187,7 @@ class _SmiTable:
 
 
 @dataclass(frozen=True, slots=True)
-class _GivenTimes:
+class GivenTimes:
     """What the options give of times: of the first reading, seconds from one to the next, the
     first day; the zone of written times; and whether they are of one file.
     """
@@ -321,7 +333,7 @@ def _mapping(table: _SmiTable, options: argparse.Namespace, where: str) -> Table
     )
 
 
-def _without_marks(part: ChunkPart) -> ChunkPart:
+def without_marks(part: ChunkPart) -> ChunkPart:
     """A field that a GPU does not have is marked on every row: nothing to report."""
     return replace(
         part, rejects=tuple(reject for reject in part.rejects if reject.reason != "missing_mark")
@@ -331,7 +343,7 @@ def _without_marks(part: ChunkPart) -> ChunkPart:
 def _times(
     table: _SmiTable,
     mapping: TableMapping,
-    given: _GivenTimes,
+    given: GivenTimes,
     where: str,
 ) -> tuple[pl.Series, tuple[Reject, ...]]:
     """Return the times of rows: `timestamp`, dmon's date and time, or counted from the given."""
@@ -364,23 +376,34 @@ def _times(
         unread = counted("unreadable_time", None, naive.is_null(), written["time"])
         local = local_to_utc(naive.alias("t"), given.zone_name, order)
         return local.values, (*unread, *local.rejects)
+    return times_from_start(given, order, table.places, where, _WITH_TIMES), ()
+
+
+def times_from_start(
+    given: GivenTimes, order: pl.DataFrame, places: pl.Series, where: str, with_times: str
+) -> pl.Series:
+    """Return the times of rows that have none, counted from that of the first reading.
+
+    order: the GPU of each row; places: the number of its line; with_times: how to record times.
+    Errors: InputError where the options leave a time open, or readings cannot be counted.
+    """
     if given.start is None:
-        raise InputError("the rows have no time", where=where, do=f"{_WITH_TIMES}, or give --time")
+        raise InputError("the rows have no time", where=where, do=f"{with_times}, or give --time")
     if not given.is_of_file:
         what = "the rows have no time, and --time cannot be that of several files"
         raise InputError(what, where=where, do="ingest each file alone, with its own --time")
-    readings = _readings(order, table.places, where)
+    readings = _readings(order, places, where, with_times)
     if given.interval_s is None and readings.n_unique() > 1:
         raise InputError(
             f"{readings.n_unique()} readings of the GPUs, and --time is that of the first",
             where=where,
-            do=f"give --interval, the seconds between two, or {_WITH_TIMES}",
+            do=f"give --interval, the seconds between two, or {with_times}",
         )
     steps = pl.lit(timedelta(seconds=given.interval_s or 0)) * pl.lit(readings)
-    return pl.select((pl.lit(given.start) + steps).cast(TIME)).to_series(), ()
+    return pl.select((pl.lit(given.start) + steps).cast(TIME)).to_series()
 
 
-def _readings(gpus: pl.DataFrame, places: pl.Series, where: str) -> pl.Series:
+def _readings(gpus: pl.DataFrame, places: pl.Series, where: str, with_times: str) -> pl.Series:
     """Return the number of the reading that each row is of: 0 for the first.
 
     A reading has a line per GPU, in the same order each time; a line that could not be read keeps
@@ -391,5 +414,5 @@ def _readings(gpus: pl.DataFrame, places: pl.Series, where: str) -> pl.Series:
     in_reading = gpus.with_columns((places % width).alias(_ROW))
     if in_reading.unique().height > width:
         what = "lines of GPUs are missing or out of order: readings cannot be counted"
-        raise InputError(what, where=where, do=_WITH_TIMES)
+        raise InputError(what, where=where, do=with_times)
     return places // width

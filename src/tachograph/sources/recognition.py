@@ -19,6 +19,8 @@ from tachograph.sources.files import (
     parquet_columns,
     read_json,
 )
+from tachograph.sources.gpu_tools import NAME as GPU_TOOLS
+from tachograph.sources.gpu_tools import document_columns, tool_of
 from tachograph.sources.nvidia_smi import QUERY_FIELDS, field_names
 from tachograph.sources.slurm.exports import TelemetryError, detect, slurm_output
 from tachograph.sources.slurm.fields import json_objects
@@ -32,6 +34,7 @@ ORDER: Final = (
     "prometheus",
     "dcgm-exporter",
     "nvidia-smi",
+    "gpu-tools",
     "sacct",
     "allocation-map",
 )
@@ -108,6 +111,8 @@ def _of_json(path: Path) -> str | None:
         if ".json" in path.suffixes:
             raise
         return None  # another format that begins with a bracket, such as TOML
+    if tool_of("", document) is not None:
+        return GPU_TOOLS
     with path.open("rb") as file:
         content = file.read()
     try:
@@ -129,6 +134,9 @@ def _of_text(path: Path) -> str | None:
             raise InputError("damaged gzip", where=path, do="copy it again") from None
     if b"\0" in head:
         return None
+    text = head.decode("utf-8-sig", "replace")
+    if tool_of(text) is not None:
+        return GPU_TOOLS
     try:
         found = detect(head, where=str(path))
     except TelemetryError as telemetry:
@@ -140,8 +148,24 @@ def _of_text(path: Path) -> str | None:
     written = slurm_output(head, job_meaning)
     if written is not None:
         return written[1]
-    text = head.decode("utf-8-sig", "replace")
     return "nvidia-smi" if _is_nvidia_smi(text) else _of_header(text)
+
+
+def table_columns(path: Path) -> list[str]:
+    """Return the columns of a table, or the names of values in JSON; [] for other files."""
+    match format_of(path):
+        case "parquet":
+            return list(parquet_columns(path))
+        case "json":
+            try:
+                return document_columns(read_json(path)[0])
+            except InputError:
+                return []
+        case "csv":
+            with open_file(path) as file:
+                head = file.read(_HEAD_BYTES)
+            names = [] if b"\0" in head else _header_names(head.decode("utf-8-sig", "replace"))
+            return names if len(names) > 1 else []
 
 
 def _is_nvidia_smi(text: str) -> bool:
@@ -156,13 +180,18 @@ def _is_nvidia_smi(text: str) -> bool:
 
 def _of_header(text: str) -> str | None:
     """Return "ldms" if the first line names a time, a node and counters."""
+    return _of_columns(_header_names(text))
+
+
+def _header_names(text: str) -> list[str]:
+    """Return the cells of the first line."""
     first = text.lstrip().partition("\n")[0].lstrip("#").strip()
     delimiter = max(_DELIMITERS, key=first.count)
     try:
         names = next(csv.reader([first], delimiter=delimiter), [])
     except csv.Error:
-        return None
-    return _of_columns(name.strip() for name in names)
+        return []
+    return [name.strip() for name in names]
 
 
 def _of_columns(names: Iterable[str]) -> str | None:

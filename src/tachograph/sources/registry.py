@@ -71,6 +71,11 @@ SOURCES: tuple[SourceEntry, ...] = (
         ".nvidia_smi",
         "output of nvidia-smi: --query-gpu with and without a header, and dmon",
     ),
+    SourceEntry(
+        "gpu-tools",
+        ".gpu_tools",
+        "files of dcgmi dmon, amd-smi, rocm-smi, gpustat, KempnerPulse, wandb, Telegraf",
+    ),
     SourceEntry("sacct", ".sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
     SourceEntry(
         "allocation-map",

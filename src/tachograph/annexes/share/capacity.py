@@ -65,6 +65,7 @@ _CAPABILITIES: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "9.0": _limits(2048, 32, 228, 256),
         "10.0": _limits(2048, 32, 228, 256),
         "12.0": _limits(1536, 24, 100, 128),
+        "12.1": _limits(1536, 24, 100, 128),
     }
 )
 # architecture -> compute capability of its models, but for those of data centres that have one of
@@ -80,7 +81,7 @@ _OF_ARCHITECTURE: Mapping[str, str] = MappingProxyType(
     }
 )
 _OF_MODELS: Mapping[str, str] = MappingProxyType(
-    {"A100": "8.0", "A30": "8.0", "RTX 5": "12.0", "RTX PRO": "12.0"}
+    {"A100": "8.0", "A30": "8.0", "A800": "8.0", "GB10": "12.1", "RTX 5": "12.0", "RTX PRO": "12.0"}
 )
 
 

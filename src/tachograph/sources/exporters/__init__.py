@@ -12,6 +12,9 @@ EXPORTER_MODULES: tuple[str, ...] = (
     "slurm_job_exporter",
     "omnistat",
     "amd_device_metrics",
+    "all_smi",
+    "ceems",
+    "xpumanager",
 )
 
 

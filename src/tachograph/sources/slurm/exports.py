@@ -160,7 +160,7 @@ def _text_kind(head: str, where: str) -> ExportKind:
     if _EXPORTER.match(head.lstrip()):
         raise TelemetryError("metrics of an exporter", "dcgm-exporter", where)
     if _DMON.search(head):
-        raise TelemetryError("output of `dcgmi dmon`", None, where)
+        raise TelemetryError("output of `dcgmi dmon`", "gpu-tools", where)
     if "gpu_id" in columns or any(name.startswith("nersc_ldms_dcgm_") for name in columns):
         raise TelemetryError("a telemetry export", "ldms", where)
     return "text"

@@ -368,7 +368,7 @@ def _long(
     others = names.filter(~chosen).value_counts(sort=True)
     unnamed = int(others.filter(pl.col("metric").is_null())["count"].sum())
     made.rejects += [Reject("no_metric", None, unnamed)] if unnamed else []
-    made.rejects += _unmapped("unmapped_metric", dict(others.drop_nulls().iter_rows()))
+    made.rejects += unmapped_rejects("unmapped_metric", dict(others.drop_nulls().iter_rows()))
     rows, names = rows.filter(chosen), names.filter(chosen)
     made.keep = made.keep.filter(chosen)
     keys = _keys(rows, mapping, made)
@@ -396,7 +396,7 @@ def _long(
     return result.sort(on) if result is not None else frame.select(on)
 
 
-def _unmapped(reason: str, rows: Mapping[str, int]) -> list[Reject]:
+def unmapped_rejects(reason: str, rows: Mapping[str, int]) -> list[Reject]:
     """Rejects: one for each of the first unmapped names, and one for the rest."""
     names = list(rows)
     rejects = [Reject(reason, name, rows[name], name) for name in names[:_MOST_NAMED]]
@@ -497,7 +497,7 @@ def read_file(
         others = [
             name for name in has if name.lower().strip() not in passed_over and name not in used
         ]
-        unmapped = _unmapped("unmapped_column", dict.fromkeys(others, piece.rows.height))
+        unmapped = unmapped_rejects("unmapped_column", dict.fromkeys(others, piece.rows.height))
         frame = replace(piece, rejects=(*piece.rejects, *unmapped))
         made = mapped_parts(frame, mapping, site_zone=site_zone, cluster=cluster, origin=str(path))
         yield Chunk(f"{print_of}:{frame.first_row}", NAME, str(path), made, frame.rows_read)

@@ -1,0 +1,352 @@
+"""Source `gpu-tools`: what programs that show GPUs wrote into files.
+
+Read are `dcgmi dmon`, amd-smi and rocm-smi (JSON, CSV), `gpustat --json`, the CSV of KempnerPulse,
+system metrics of wandb and Telegraf's nvidia_smi in line protocol. Each becomes a table of text, one
+row per GPU and reading, with the program's own names in lower case; what these mean stands in
+`gpu_tool_names`. A file may hold one reading or, from a loop, many behind each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+
+import polars as pl
+
+from tachograph.catalog.chunks import Chunk, Reject, counted
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import InputError
+from tachograph.sources.dcgmi import DmonStream, split_time
+from tachograph.sources.files import (
+    FilePiece,
+    fingerprint,
+    format_of,
+    listed,
+    read_json,
+    read_unpacked,
+)
+from tachograph.sources.gpu_tool_names import GPU_TOOLS, GpuTool, ToolColumns, find_tool
+from tachograph.sources.metrics import short_node
+from tachograph.sources.nvidia_smi import (
+    GivenTimes,
+    add_time_options,
+    given_times,
+    times_from_start,
+    without_marks,
+)
+from tachograph.sources.table import mapped_parts, unmapped_rejects
+from tachograph.sources.table.mapping import (
+    MappingKey,
+    MappingTarget,
+    MappingTime,
+    TableMapping,
+    stripped,
+)
+from tachograph.sources.times import read_times
+
+NAME = "gpu-tools"
+SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".log", ".lp", ".json.gz", ".csv.gz", ".txt.gz")
+_TIME, _NODE, _GPU = "time of the row", "host of the row", "index of the row"
+_INDEX = r"^(?:card)?(\d{1,4})$"
+_GPU_LISTS = ("gpus", "gpu_data")  # keys of gpustat and amd-smi under which the GPUs are
+_CARD = re.compile(r"card\d{1,4}", re.ASCII)  # key of rocm-smi
+_WANDB = re.compile(r"system\.gpu\.(\d{1,4})\.(\w+)", re.ASCII)
+_DEEPEST = 6  # keys within each other; no tool nests them deeper
+_LOOKED_AT = 8  # rows of a document by which its program is recognised
+_MIB = {"MB": "MiB"}  # AMD's tools count 1024 * 1024 bytes as an MB
+_DMON_HEADER = re.compile(r"^[^\n#]{0,80}#\s*Entity\b", re.MULTILINE)
+_TELEGRAF = "nvidia_smi"  # measurement of GPUs; others of the plugin are MIG slices and processes
+_LINE_PROTOCOL = re.compile(rf"^{_TELEGRAF}(?:_\w+)?,\S", re.MULTILINE)
+_POINT = re.compile(r"((?:\\.|[^\\ ])+) ((?:\"(?:\\.|[^\"\\])*\"|\\.|[^\\\" ])+)(?: (\d+))?\s*")
+_PAIR = re.compile(r"((?:\\.|[^\\,=])+)=(\"(?:\\.|[^\"\\])*\"|(?:\\.|[^\\,])*)")
+_ESCAPED = re.compile(r"\\(.)")
+
+_ADDED = ("entity", "measurement")  # columns that tell a program, made here
+ToolRow = dict[str, str]
+
+
+@dataclass(slots=True)
+class ToolText:
+    """Rows of text as a program wrote them, and what could not be read."""
+
+    rows: pl.DataFrame
+    rejects: list[Reject] = field(default_factory=list)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare options for data missing in the files."""
+    names = ", ".join(f"{t.name}{' (untested)' if t.is_untested else ''}" for t in GPU_TOOLS)
+    parser.add_argument("files", nargs="+", metavar="FILE", help=f"output of {names}; or folders")
+    parser.add_argument("--node", help="host of the GPUs, where the file does not name it")
+    add_time_options(parser)
+
+
+def read(
+    options: argparse.Namespace, *, configuration: Configuration, now: datetime
+) -> Iterator[Chunk]:
+    """Yield one chunk per file.
+
+    Errors: InputError for a file of another program, and where host or times are unknown.
+    """
+    given = given_times(options, configuration, now)
+    for name in options.files:
+        path = Path(name)
+        text = tool_text(path)
+        tool = find_tool(text.rows.columns)
+        if tool is None:
+            raise InputError(
+                f"no counter of a known GPU tool among: {listed(text.rows.columns)}",
+                where=path,
+                do="map its columns: tachograph ingest table --suggest FILE",
+            )
+        piece, mapping = _mapped(text, tool, given, options.node, str(path))
+        parts = tuple(map(without_marks, mapped_parts(piece, mapping, origin=str(path))))
+        chunk_id = f"{fingerprint(path, NAME, options.node or '', str(given))}:0"
+        yield Chunk(chunk_id, NAME, str(path), parts, piece.rows_read)
+
+
+def tool_of(head: str, document: object = None) -> GpuTool | None:
+    """Return the program that wrote a JSON document, or the beginning of a text; None if unknown."""
+    if document is None:
+        return find_tool(_text_rows(head).rows.columns)
+    return find_tool(document_columns(document))
+
+
+def document_columns(document: object) -> list[str]:
+    """Return the names of values in the first objects of a JSON document."""
+    first = islice(_json_rows(document, {}), _LOOKED_AT)
+    return list(dict.fromkeys(name for row in first for name in row))
+
+
+def tool_text(path: Path) -> ToolText:
+    """Return the rows of a file. Errors: InputError when it cannot be read."""
+    if format_of(path) == "json":
+        document, rejects = read_json(path)
+        return ToolText(_frame(_json_rows(document, {})), list(rejects))
+    return _text_rows(read_unpacked(path).decode("utf-8-sig", "replace"))
+
+
+def _text_rows(text: str) -> ToolText:
+    if _DMON_HEADER.search(text):
+        return _dmon_rows(text.split("\n"))
+    if _LINE_PROTOCOL.search(text):
+        return _line_protocol_rows(text.split("\n"))
+    return _csv_rows(text)
+
+
+def _frame(rows: Iterable[ToolRow]) -> pl.DataFrame:
+    """Return rows as columns of text; a missing key is null."""
+    listed_rows = list(rows)
+    names = dict.fromkeys(name for row in listed_rows for name in row)
+    return pl.DataFrame(listed_rows, schema=dict.fromkeys(names, pl.String))
+
+
+def _json_rows(document: object, around: ToolRow) -> Iterator[ToolRow]:
+    """Yield one row per GPU: its keys, and the plain values around it."""
+    if isinstance(document, list):
+        for part in document:
+            yield from _json_rows(part, around)
+        return
+    if not isinstance(document, dict):
+        return
+    gpus = [document[key] for key in _GPU_LISTS if isinstance(document.get(key), list)]
+    cards = {key: value for key, value in document.items() if _CARD.fullmatch(key)}
+    if gpus:
+        plain = {key: value for key, value in document.items() if key not in _GPU_LISTS}
+        yield from _json_rows(gpus[0], around | _flat(plain))
+    elif cards:
+        for key, value in cards.items():
+            yield _flat({**value, "device": key} if isinstance(value, dict) else {})
+    else:
+        yield from _split_by_gpu(around | _flat(document))
+
+
+def _split_by_gpu(row: ToolRow) -> Iterator[ToolRow]:
+    """Yield a row, or one per GPU where wandb's names number these."""
+    by_gpu: dict[str, ToolRow] = {}
+    for name in row:
+        if numbered := _WANDB.fullmatch(name):
+            by_gpu.setdefault(numbered[1], {})[f"system.gpu.{numbered[2]}"] = row[name]
+    plain = {name: value for name, value in row.items() if not name.startswith("system.")}
+    if not by_gpu:
+        yield row
+    for gpu, values in by_gpu.items():
+        yield {**plain, "gpu": gpu, **values}
+
+
+def _flat(document: Mapping[str, object], before: str = "", depth: int = 0) -> ToolRow:
+    """Return the plain values of an object as text, nested keys joined with dots."""
+    row: ToolRow = {}
+    for key, value in document.items():
+        name = f"{before}{key}".lower()
+        if isinstance(value, dict) and set(value) == {"value", "unit"}:
+            unit = str(value["unit"])
+            row[name] = f"{value['value']} {_MIB.get(unit, unit)}"
+        elif isinstance(value, dict):
+            row |= _flat(value, f"{name}.", depth + 1) if depth < _DEEPEST else {}
+        elif not isinstance(value, list) and value is not None:
+            row[name] = str(value).strip("()")  # rocm-smi puts clocks into parentheses
+    return row
+
+
+def _csv_rows(text: str) -> ToolText:
+    """Return the rows of CSV, in which headers may be repeated or change, as loops write them."""
+    lines = pl.Series("line", text.split("\n")).str.strip_chars()
+    lines = lines.filter(lines.str.contains(",", literal=True))
+    if not lines.len():
+        return ToolText(pl.DataFrame())
+    first = str(lines[0]).partition(",")[0]
+    is_header = lines.str.starts_with(f"{first},")
+    headers = pl.select(pl.when(is_header).then(lines)).to_series().forward_fill()
+    frames: list[pl.DataFrame] = []
+    rejects: list[Reject] = []
+    numbers = pl.int_range(lines.len(), eager=True).alias(_GPU)
+    for header in headers.unique(maintain_order=True).to_list():
+        names = [name.strip().strip('"').lower() for name in header.split(",")]
+        chosen = (headers == header) & ~is_header
+        of_header = lines.filter(chosen)
+        cells = of_header.str.split(",")
+        whole = cells.list.len() == len(names)
+        rejects += counted("unreadable_line", None, ~whole, of_header)
+        columns = {_GPU: numbers.filter(chosen).filter(whole)}
+        for place, name in enumerate(names):
+            columns.setdefault(name, cells.filter(whole).list.get(place).str.strip_chars('" '))
+        frames.append(pl.DataFrame(columns))
+    rows = pl.concat(frames, how="diagonal").sort(_GPU).drop(_GPU)
+    by_gpu = any(map(_WANDB.fullmatch, rows.columns))
+    return ToolText(_split_frame(rows) if by_gpu else rows, rejects)
+
+
+def _split_frame(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per GPU of rows in which wandb's names number these."""
+    filled = ({k: v for k, v in row.items() if v} for row in rows.iter_rows(named=True))
+    return _frame(part for row in filled for part in _split_by_gpu(row))
+
+
+def _dmon_rows(lines: Iterable[str]) -> ToolText:
+    """Return the rows of GPUs; those of other entities, and lines of no table, are counted."""
+    stream = DmonStream()
+    rows: list[ToolRow] = []
+    others: Counter[str] = Counter()
+    for text in lines:
+        stamp, line = split_time(text.rstrip("\r"))
+        complaints = stream.complaints
+        row = stream.line(line)
+        if row is not None and row.entity.kind == "GPU":
+            values = {name.lower(): repr(value) for name, value in row.values.items()}
+            at = {"stamp": stamp} if stamp else {}
+            rows.append({"entity": "GPU", "gpu": str(row.entity.number), **at, **values})
+        elif row is not None:
+            others[row.entity.kind] += 1
+        elif stream.complaints is not complaints:
+            others[""] += 1
+    rejects = [
+        Reject("not_a_gpu" if kind else "unreadable_line", None, count, kind or None)
+        for kind, count in others.items()
+    ]
+    names = {name.lower(): pl.String for name in stream.columns}
+    known = _frame(rows)
+    missing = [pl.lit(None, pl.String).alias(name) for name in names if name not in known.columns]
+    return ToolText(known.with_columns(missing), rejects)
+
+
+def _line_protocol_rows(lines: Iterable[str]) -> ToolText:
+    """Return the points of GPUs in InfluxDB's line protocol; other measurements are counted."""
+    rows: list[ToolRow] = []
+    others: Counter[str] = Counter()
+    unreadable: list[str] = []
+    for line in filter(None, map(str.strip, lines)):
+        point = _POINT.fullmatch(line)
+        if point is None:
+            unreadable.append(line)
+            continue
+        measurement, _, tags = point[1].partition(",")
+        if measurement != _TELEGRAF:
+            others[measurement] += 1
+            continue
+        row = {"measurement": measurement}
+        for name, value in (*_PAIR.findall(tags), *_PAIR.findall(point[2])):
+            plain = _ESCAPED.sub(r"\1", value.strip('"'))
+            # A whole number of a field ends with i.
+            row[name.lower()] = re.sub(r"^(-?\d+)[iu]$", r"\1", plain)
+        rows.append(row | ({"stamp": point[3]} if point[3] else {}))
+    rejects = unmapped_rejects("unmapped_metric", others)
+    if unreadable:
+        rejects.append(Reject("unreadable_line", None, len(unreadable), unreadable[0][:200]))
+    return ToolText(_frame(rows), rejects)
+
+
+def _mapped(
+    text: ToolText, tool: GpuTool, given: GivenTimes, node: str | None, where: str
+) -> tuple[FilePiece, TableMapping]:
+    """Return the rows under contract names, and their mapping; rows without a value are counted.
+
+    Errors: InputError where host or times are unknown.
+    """
+    rows = text.rows
+    if tool.node not in rows.columns and not node:
+        raise InputError(
+            f"{tool.name} does not name the host of its GPUs", where=where, do="name it with --node"
+        )
+    counters, facts = _contract(rows, tool.columns, tool), _contract(rows, tool.facts, tool)
+    named = tool.node in rows.columns
+    hosts = pl.col(tool.node) if named else pl.lit(short_node(node or ""))
+    keys = rows.select(pl.col(tool.gpu).alias(_GPU), hosts.alias(_NODE))
+    times, rejects = _times(rows, tool, keys, given, where)
+    table = keys.with_columns(times, *counters.values(), *facts.values())
+    has_value = table.select(pl.any_horizontal(c.is_not_null() for c in counters.values()))
+    without = ~has_value.to_series()
+    lost = counted("no_counter", None, without & times.is_not_null(), keys[_GPU])
+    used = {*tool.columns, *tool.facts, tool.gpu, tool.time, tool.node, *_ADDED}
+    others = {name: rows[name].count() for name in rows.columns if name not in used}
+    rejected = [*text.rejects, *rejects, *lost, *unmapped_rejects("unmapped_column", others)]
+    lines = rows.height + sum(reject.count for reject in text.rejects)
+    kept = table.filter(times.is_not_null() & ~without)
+    mapping = TableMapping(
+        columns={to: MappingTarget(to, _units(tool.columns)[to]) for to in counters},
+        time=MappingTime(column=_TIME),
+        node=MappingKey(column=_NODE),
+        gpu=MappingKey(column=_GPU, pattern=_INDEX),
+        devices={name: MappingTarget(name, _units(tool.facts)[name]) for name in facts},
+    )
+    return FilePiece(kept, 0, lines, tuple(rejected)), mapping
+
+
+def _units(columns: ToolColumns) -> Mapping[str, str]:
+    return dict(columns.values())
+
+
+def _contract(rows: pl.DataFrame, columns: ToolColumns, tool: GpuTool) -> dict[str, pl.Series]:
+    """{counter or fact: its text}, in each row of the first column that has a value."""
+    sources: dict[str, list[pl.Series]] = {}
+    for name, (to, _) in columns.items():
+        if name in rows.columns:
+            # "N/A (Secondary die)": the first die of the module has the power of both.
+            cells = stripped(rows[name]).str.replace(r"^N/A.*", "").replace("", None)
+            if name in tool.ratios:
+                cells = cells.str.replace(r"^(\d\.\d{4})$", "${1} fraction")
+            sources.setdefault(to, []).append(cells)
+    return {
+        to: pl.select(pl.coalesce(cells)).to_series().alias(to) for to, cells in sources.items()
+    }
+
+
+def _times(
+    rows: pl.DataFrame, tool: GpuTool, keys: pl.DataFrame, given: GivenTimes, where: str
+) -> tuple[pl.Series, tuple[Reject, ...]]:
+    """Return the times of rows, written or counted from the given; null where unreadable."""
+    if tool.time not in rows.columns:
+        places = pl.int_range(rows.height, eager=True)
+        counted_times = times_from_start(given, keys.select(_GPU), places, where, tool.times)
+        return counted_times.alias(_TIME), ()
+    written = read_times(rows[tool.time], zone_name=given.zone_name, order=keys)
+    if rows.height and written.values.null_count() == rows.height:
+        what = f"no time can be read, such as {rows[tool.time].drop_nulls().head(1).to_list()}"
+        raise InputError(what, where=where, do=tool.times)
+    return written.values.alias(_TIME), written.rejects
