@@ -39,6 +39,7 @@ from tachograph.sources.exporter_mapping import (
     MetricKey,
 )
 from tachograph.sources.exporters import exporter_mappings
+from tachograph.sources.job_ids import is_slurm_job
 
 # in order of preference; labels of the exporter come before those of the scraper
 _NODE = (
@@ -197,7 +198,7 @@ def _job(labels: Mapping[str, str], own: tuple[str, ...]) -> str | None:
     """Job named by labels, with its step, 123.0, if another label has it."""
     folded = {name.lower(): value for name, value in labels.items() if value}
     job = job_of(_first(labels, own) or _first(folded, _JOB_LABELS))
-    if job is None or "." in job:
+    if job is None or "." in job or not is_slurm_job(job):
         return job
     step = (_first(folded, _STEP_LABELS) or "").strip()
     named = step.lower() not in NO_JOB - {"0"} and not step.startswith("-") and " " not in step
