@@ -19,8 +19,11 @@ from tachograph.sources.files import (
     read_json,
 )
 from tachograph.sources.nvidia_smi import QUERY_FIELDS, field_names
+from tachograph.sources.schedulers.flux import is_flux
+from tachograph.sources.schedulers.lsf import is_lsf
+from tachograph.sources.schedulers.pbs import LOG_LINE
 from tachograph.sources.slurm.exports import TelemetryError, detect, slurm_output
-from tachograph.sources.slurm.fields import json_objects
+from tachograph.sources.slurm.fields import json_objects, json_value
 from tachograph.sources.table.job_columns import job_meaning
 
 # Samples come first: GPU numbers of maps and of accounting refer to the devices that they name.
@@ -31,6 +34,9 @@ ORDER: Final = (
     "dcgm-exporter",
     "nvidia-smi",
     "sacct",
+    "pbs",
+    "flux",
+    "lsf",
     "allocation-map",
 )
 _HEAD_BYTES = 65536  # of text; its first lines decide
@@ -97,6 +103,9 @@ def _of_json(path: Path) -> str | None:
         if ".json" in path.suffixes:
             raise
         return None  # another format that begins with a bracket, such as TOML
+    scheduler = _scheduler_of(document)
+    if scheduler is not None:
+        return scheduler
     with path.open("rb") as file:
         content = file.read()
     try:
@@ -110,6 +119,15 @@ def _of_json(path: Path) -> str | None:
     return None if written is None else written[1]
 
 
+def _scheduler_of(document: object) -> str | None:
+    """Return the source of accounting that is not Slurm's; None for other documents."""
+    if json_value(document, "pbs_version") is not None:
+        return "pbs"
+    if is_lsf(document):
+        return "lsf"
+    return "flux" if is_flux(document) else None
+
+
 def _of_text(path: Path) -> str | None:
     with open_file(path) as file:
         try:
@@ -118,6 +136,8 @@ def _of_text(path: Path) -> str | None:
             raise InputError("damaged gzip", where=path, do="copy it again") from None
     if b"\0" in head:
         return None
+    if LOG_LINE.match(head.decode("utf-8", "replace")):
+        return "pbs"
     try:
         found = detect(head, where=str(path))
     except TelemetryError as telemetry:

@@ -73,6 +73,11 @@ SOURCES: tuple[SourceEntry, ...] = (
     ),
     SourceEntry("sacct", ".sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
     SourceEntry(
+        "pbs", ".schedulers.pbs", "PBS accounting: qstat -f -F json, accounting logs (untested)"
+    ),
+    SourceEntry("flux", ".schedulers.flux", "Flux accounting: flux jobs --json (untested)"),
+    SourceEntry("lsf", ".schedulers.lsf", "LSF accounting: bjobs -json (untested)"),
+    SourceEntry(
         "allocation-map",
         ".allocation_map",
         "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue",
