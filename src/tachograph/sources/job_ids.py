@@ -17,7 +17,8 @@ SLURM_JOB = (
 )
 # No blank, quote, bracket of markup, slash or colon: ids are parts of keys and of addresses.
 ANY_JOB = r"^(?:ƒ|[A-Za-z0-9])[A-Za-z0-9._+\[\]-]{0,252}$"
-HAS_DIGIT = r"[1-9]"  # a word without any is no id, and 0 is a mark for none
+# A word is no id, and 0 is a mark for none; names of pods need no digit.
+IS_NAMED = r"[1-9]|\.[0-9-]*[A-Za-z]"
 _SLURM = re.compile(SLURM_JOB, re.ASCII)
 _ANY = re.compile(ANY_JOB, re.ASCII)
 
@@ -44,7 +45,7 @@ def job_and_step(written: str) -> tuple[str, str | None] | None:
     slurm = _SLURM.match(text)
     if slurm:
         return slurm[1], slurm[2]
-    if _ANY.match(text) and re.search(HAS_DIGIT, text):
+    if _ANY.match(text) and re.search(IS_NAMED, text):
         return plain_job_id(text), None
     return None
 

@@ -18,6 +18,7 @@ from tachograph.sources.files import (
     parquet_columns,
     read_json,
 )
+from tachograph.sources.kubernetes import is_listing
 from tachograph.sources.nvidia_smi import QUERY_FIELDS, field_names
 from tachograph.sources.schedulers.flux import is_flux
 from tachograph.sources.schedulers.lsf import is_lsf
@@ -37,6 +38,7 @@ ORDER: Final = (
     "pbs",
     "flux",
     "lsf",
+    "kubernetes",
     "allocation-map",
 )
 _HEAD_BYTES = 65536  # of text; its first lines decide
@@ -125,6 +127,8 @@ def _scheduler_of(document: object) -> str | None:
         return "pbs"
     if is_lsf(document):
         return "lsf"
+    if is_listing(document):
+        return "kubernetes"
     return "flux" if is_flux(document) else None
 
 

@@ -75,6 +75,11 @@ SOURCES: tuple[SourceEntry, ...] = (
     SourceEntry(
         "pbs", ".schedulers.pbs", "PBS accounting: qstat -f -F json, accounting logs (untested)"
     ),
+    SourceEntry(
+        "kubernetes",
+        ".kubernetes",
+        "workloads of Kubernetes that hold GPUs: the API server, kubectl get pods -A -o json",
+    ),
     SourceEntry("flux", ".schedulers.flux", "Flux accounting: flux jobs --json (untested)"),
     SourceEntry("lsf", ".schedulers.lsf", "LSF accounting: bjobs -json (untested)"),
     SourceEntry(
@@ -247,6 +252,7 @@ FEEDS: Mapping[str, str] = MappingProxyType(
         "prometheus": ".prometheus",
         "sacct": ".sacct",
         "slurm-live": ".slurm_live",
+        "kubernetes": ".kubernetes",
         "allocation-map": ".allocation_map",
         "dcgm-exporter": ".dcgm_exporter",
         "pm-sampling": "tachograph.annexes.watch.pm_sampling.feed",

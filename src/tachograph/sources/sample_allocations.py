@@ -17,7 +17,7 @@ import polars as pl
 
 from tachograph.catalog.chunks import ChunkPart, Reject, chosen_cells, first_as_text
 from tachograph.catalog.tables import GPU_KEY, TIME
-from tachograph.sources.job_ids import ANY_JOB, HAS_DIGIT, SLURM_JOB
+from tachograph.sources.job_ids import ANY_JOB, IS_NAMED, SLURM_JOB
 from tachograph.sources.metrics import NO_JOB
 
 PROVENANCE = "samples"
@@ -62,7 +62,7 @@ def named_jobs(ids: pl.Series, steps: pl.Series | None = None) -> NamedJobs:
     number = text.cast(pl.Float64, strict=False)
     fits = ((number == number.round()) & number.is_between(1, 9e17)).fill_null(value=False)
     dotted = text.str.extract(SLURM_JOB, 2)
-    any_id = text.str.contains(ANY_JOB) & text.str.contains(HAS_DIGIT)
+    any_id = text.str.contains(ANY_JOB) & text.str.contains(IS_NAMED)
     plain = steps is not None or bool(((dotted == "0") | none).fill_null(value=False).all())
     fraction = fits & text.str.contains(_FRACTION if plain else _POWER).fill_null(value=False)
     frame = pl.DataFrame(
