@@ -18,7 +18,7 @@ CONTENTS = {
     "Tutorial": ("install", "tutorial"),
     "How-to: get data in": (
         *("own-data", "ingest-prometheus", "ingest-exporter", "ingest-ldms", "ingest-table"),
-        *("accounting", "collect", "simulate"),
+        *("accounting", "schedulers", "kubernetes", "collect", "simulate"),
     ),
     "How-to: look at jobs and GPUs": (
         "jobs",

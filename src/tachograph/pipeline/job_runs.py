@@ -191,10 +191,12 @@ def with_pod_jobs(allocations: pl.DataFrame, pods: pl.DataFrame) -> pl.DataFrame
     theirs = pods.select(
         job_id="step", raw="job_id", theirs="cluster", first="start", last="end"
     ).with_columns(first=pl.col("first") - _POD_CLOCKS, last=pl.col("last") + _POD_CLOCKS)
-    joined = numbered.select("row", "job_id", "cluster", "start").join(theirs, on="job_id")
+    # One scrape does not show since when a pod holds its GPU: such rows have an end alone.
+    moment = pl.coalesce("start", "end").alias("moment")
+    joined = numbered.select("row", "job_id", "cluster", moment).join(theirs, on="job_id")
     same = (pl.col("cluster") == pl.col("theirs")).fill_null(value=True)
-    begun = (pl.col("first") <= pl.col("start")).fill_null(value=True)
-    going = (pl.col("last") >= pl.col("start")).fill_null(value=True)
+    begun = (pl.col("first") <= pl.col("moment")).fill_null(value=True)
+    going = (pl.col("last") >= pl.col("moment")).fill_null(value=True)
     fitting = joined.filter(same & begun & going)
     single = fitting.filter(pl.col("theirs").n_unique().over("row") == 1)
     latest = single.sort("row", "first").unique("row", keep="last", maintain_order=True)
