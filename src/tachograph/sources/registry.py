@@ -75,13 +75,13 @@ SOURCES: tuple[SourceEntry, ...] = (
     SourceEntry(
         "pbs", ".schedulers.pbs", "PBS accounting: qstat -f -F json, accounting logs (untested)"
     ),
+    SourceEntry("flux", ".schedulers.flux", "Flux accounting: flux jobs --json (untested)"),
+    SourceEntry("lsf", ".schedulers.lsf", "LSF accounting: bjobs -json (untested)"),
     SourceEntry(
         "kubernetes",
         ".kubernetes",
         "workloads of Kubernetes that hold GPUs: the API server, kubectl get pods -A -o json",
     ),
-    SourceEntry("flux", ".schedulers.flux", "Flux accounting: flux jobs --json (untested)"),
-    SourceEntry("lsf", ".schedulers.lsf", "LSF accounting: bjobs -json (untested)"),
     SourceEntry(
         "allocation-map",
         ".allocation_map",

@@ -200,13 +200,8 @@ class PodsFeed:
         used = objects - without - sum(reject.count for reject in rejects)
         parts = (
             ChunkPart("jobs", frame_of(jobs, JOBS), {}, rejects, overlaps=True, rows_used=used),
-            ChunkPart("steps", frame_of(reading.steps, STEPS), overlaps=True, rows_used=0),
-            ChunkPart(
-                "allocations",
-                frame_of(reading.allocations, ALLOCATIONS),
-                overlaps=True,
-                rows_used=0,
-            ),
+            ChunkPart("steps", frame_of(reading.steps, STEPS), overlaps=True),
+            ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), overlaps=True),
         )
         passed = {"no_gpus": without} if without else {}
         return Chunk(name, NAME, self._server.where, parts, objects, mark, passed=passed)
