@@ -18,7 +18,8 @@ CONTENTS = {
     "Tutorial": ("install", "tutorial"),
     "How-to: get data in": (
         *("own-data", "ingest-prometheus", "ingest-exporter", "ingest-ldms", "ingest-tools"),
-        *("ingest-table", "ingest-clustercockpit", "accounting", "collect", "simulate"),
+        *("ingest-table", "ingest-clustercockpit", "accounting", "schedulers", "kubernetes"),
+        *("collect", "simulate"),
     ),
     "How-to: look at jobs and GPUs": (
         "jobs",

@@ -22,6 +22,7 @@ from tachograph.catalog.columns import (
 from tachograph.catalog.errors import InputError, NotFoundError, SeveralJobsError, UsageError
 from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.catalog.units import plural, refuse_unclear_fraction, span_s
+from tachograph.sources.job_ids import job_and_step, plain_job_id
 
 _CONDITION = re.compile(r"^\s*([A-Za-z_][\w -]*?)\s*(<=|>=|!=|==|=|<|>|~)\s*(.*?)\s*$")
 _COMPARE: Mapping[str, Callable[[pl.Expr, Any], pl.Expr]] = {
@@ -254,7 +255,6 @@ JOB_NAMES = (
     *("cluster", "submit", "start"),
 )
 _LISTED = 8
-_BATCH_STEPS = (".batch", ".extern", ".interactive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ def called(wanted: str) -> pl.Expr:
 def choose_job(
     summaries: pl.DataFrame, wanted: str, *, cluster: str | None = None, run: int | None = None
 ) -> ChosenJob:
-    """Return the job for a raw id, a displayed id (123_4, 123+1), or a job_key.
+    """Return the job for a raw id, a displayed id (123_4, 123+1, 123.server), or a job_key.
 
     `summaries` has the columns JOB_NAMES at least. A step (123.0, 123.batch) means its job. Of
     several runs the latest, or the `run`-th (1 is the first). Errors: NotFoundError for an unknown
@@ -318,8 +318,8 @@ def choose_job(
 
 
 def _without_step(name: str) -> str:
-    base, dot, step = name.rpartition(".")
-    return base if dot and (step.isdigit() or f".{step}" in _BATCH_STEPS) else name
+    job, step = job_and_step(name) or (name, None)
+    return job if step is not None else plain_job_id(name)
 
 
 def _names(rows: pl.DataFrame) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import polars as pl
 
@@ -14,6 +14,7 @@ from tachograph.lake.places import may_be_of
 from tachograph.sources.slurm.partitions import gives_whole_nodes, read_partitions
 
 COARSE_S = 60.0
+_POD_CLOCKS = timedelta(seconds=60)  # a scraper may see a pod so much before or after its times
 
 
 def build_runs(
@@ -176,6 +177,35 @@ def misplaced(runs: pl.DataFrame, allocations: pl.DataFrame) -> int:
     # Ends count: a run that was over in less than a second has no time between them.
     inside = (pl.col("start") <= pl.col("until")) & (pl.col("end") >= pl.col("first"))
     return joined.group_by("job_id").agg(inside=inside.any()).filter(~pl.col("inside")).height
+
+
+def with_pod_jobs(allocations: pl.DataFrame, pods: pl.DataFrame) -> pl.DataFrame:
+    """Return `allocations` with pods (POD.NAMESPACE) replaced by their jobs, as steps of them.
+
+    `pods`: rows of STEPS. Of several pods that had the name one after the other it is the latest
+    that had begun by then; a name on several clusters needs the cluster.
+    """
+    if pods.is_empty():
+        return allocations
+    numbered = allocations.with_row_index("row")
+    theirs = pods.select(
+        job_id="step", raw="job_id", theirs="cluster", first="start", last="end"
+    ).with_columns(first=pl.col("first") - _POD_CLOCKS, last=pl.col("last") + _POD_CLOCKS)
+    # One scrape does not show since when a pod holds its GPU: such rows have an end alone.
+    moment = pl.coalesce("start", "end").alias("moment")
+    joined = numbered.select("row", "job_id", "cluster", moment).join(theirs, on="job_id")
+    same = (pl.col("cluster") == pl.col("theirs")).fill_null(value=True)
+    begun = (pl.col("first") <= pl.col("moment")).fill_null(value=True)
+    going = (pl.col("last") >= pl.col("moment")).fill_null(value=True)
+    fitting = joined.filter(same & begun & going)
+    single = fitting.filter(pl.col("theirs").n_unique().over("row") == 1)
+    latest = single.sort("row", "first").unique("row", keep="last", maintain_order=True)
+    named = numbered.join(latest.select("row", "raw"), on="row", how="left", maintain_order="left")
+    is_pod = pl.col("raw").is_not_null()
+    return named.with_columns(
+        step=pl.when(is_pod).then("job_id").otherwise("step"),
+        job_id=pl.coalesce("raw", "job_id"),
+    ).drop("row", "raw")
 
 
 def with_raw_ids(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:

@@ -33,13 +33,15 @@ _TIMES = {"start": TIME, "until": TIME}
 class Accounting:
     """Rows of the tables, unique by key.
 
-    `summaries`: earlier _SUMMARY; `clusters`: all cluster names of the lake.
+    `summaries`: earlier _SUMMARY; `clusters`: all cluster names of the lake; `pods`: rows of STEPS
+    that are pods, by whose names samples name their jobs.
     """
 
     jobs: pl.DataFrame
     allocations: pl.DataFrame
     summaries: pl.DataFrame
     clusters: pl.Series
+    pods: pl.DataFrame
 
 
 def read_accounting(
@@ -52,9 +54,15 @@ def read_accounting(
     names, is_new = _clusters(lake, last)
     if news.everything or is_new or bool((news.spans["last"] == EVER[1]).any()):
         return Accounting(
-            lake.latest(JOBS), lake.latest(ALLOCATIONS), lake.latest(JOB_SUMMARIES, _SUMMARY), names
+            lake.latest(JOBS),
+            lake.latest(ALLOCATIONS),
+            lake.latest(JOB_SUMMARIES, _SUMMARY),
+            names,
+            _rows(lake, STEPS, _IS_POD),
         )
     ids = _near(lake, news, now)
+    pods = _pods_of(lake, ids)
+    ids = pl.concat([ids, pods["job_id"], pods["step"]]).unique()
     jobs = _rows(lake, JOBS, _of_jobs(ids))
     shown = jobs.filter(pl.col("display_id") != pl.col("job_id"))["display_id"].unique()
     if shown.len():  # what a name means depends on all jobs that have it
@@ -67,7 +75,22 @@ def read_accounting(
         _rows(lake, ALLOCATIONS, of_ids),
         lake.latest(JOB_SUMMARIES, _SUMMARY, where=of_ids),
         names,
+        pods,
     )
+
+
+# Steps of Slurm have a number or a word, pods are POD.NAMESPACE.
+_IS_POD = pl.col("step").str.contains(r"\.", strict=True)
+
+
+def _pods_of(lake: Lake, ids: pl.Series) -> pl.DataFrame:
+    """Return the pods of these ids: those that they name, and those of the jobs that they name."""
+    other = ids.filter(~ids.str.contains(r"^[0-9_+]+$"))  # not Slurm's
+    if other.is_empty():
+        return STEPS.empty()
+    named = _rows(lake, STEPS, _IS_POD & pl.col("step").is_in(other.implode()))
+    jobs = pl.concat([other, named["job_id"]]).unique()
+    return _rows(lake, STEPS, _IS_POD & pl.col("job_id").is_in(jobs.implode()))
 
 
 def read_steps(lake: Lake, runs: pl.DataFrame) -> pl.DataFrame:

@@ -46,6 +46,7 @@ from tachograph.pipeline.job_runs import (
     misplaced,
     under_raw_ids,
     with_clusters,
+    with_pod_jobs,
     with_raw_ids,
 )
 from tachograph.pipeline.minutes import MinuteWriter
@@ -204,7 +205,10 @@ def _plan(
         clusters=known.clusters.replace(same).unique(),
     )
     units = inventory(devices, configuration.nodes)
-    stored = with_clusters(with_raw_ids(known.allocations, known.jobs), known.jobs, known.clusters)
+    named = with_pod_jobs(known.allocations, known.pods)
+    of_pods = known.pods.filter(pl.col("step").is_in(list(news.job_ids)))["job_id"]
+    news = replace(news, job_ids=news.job_ids.union(of_pods))
+    stored = with_clusters(with_raw_ids(named, known.jobs), known.jobs, known.clusters)
     jobs = with_clusters(known.jobs, stored, known.clusters)
     allocations = with_own_indices(
         places.named(stored), devices, slurm=configuration.slurm, jobs=jobs

@@ -390,6 +390,10 @@ class HttpServer:
         """Return `read` of an answer's lines as they arrive; each attempt starts anew."""
         return self._send("POST", path, lambda chunks, *_: read(_lines(chunks)), data=form)
 
+    def get_lines(self, path: str, params: UrlQuery, read: Callable[[Iterator[bytes]], T]) -> T:
+        """Return `read` of the lines of an answer to GET as they arrive."""
+        return self._send("GET", path, lambda chunks, *_: read(_lines(chunks)), params=params)
+
     def close(self) -> None:
         """Close connections."""
         self._client.close()

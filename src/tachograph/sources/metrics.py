@@ -39,6 +39,7 @@ from tachograph.sources.exporter_mapping import (
     MetricKey,
 )
 from tachograph.sources.exporters import exporter_mappings
+from tachograph.sources.job_ids import is_slurm_job
 
 # in order of preference; labels of the exporter come before those of the scraper
 _NODE = (
@@ -83,6 +84,13 @@ _STEP = (
     "step",
 )
 _EXPORTED = "exported_"
+# pod, namespace, container of dcgm-exporter: renamed by Prometheus, as written, old names
+_PODS = (
+    ("exported_pod", "exported_namespace", "exported_container"),
+    ("pod", "namespace", "container"),
+    ("pod_name", "pod_namespace", "container_name"),
+)
+_WITH_JOBS = ("slurmd",)  # containers whose GPUs Slurm hands on to its jobs
 # Links, switches, Grace CPUs: not the GPU itself.
 _PARTS_OF_A_GPU = ("nvlink", "nvswitch", "cpu", "cpucore")
 
@@ -197,11 +205,31 @@ def _job(labels: Mapping[str, str], own: tuple[str, ...]) -> str | None:
     """Job named by labels, with its step, 123.0, if another label has it."""
     folded = {name.lower(): value for name, value in labels.items() if value}
     job = job_of(_first(labels, own) or _first(folded, _JOB_LABELS))
-    if job is None or "." in job:
+    if job is None:
+        return _pod(folded)
+    if "." in job or not is_slurm_job(job):
         return job
     step = (_first(folded, _STEP_LABELS) or "").strip()
     named = step.lower() not in NO_JOB - {"0"} and not step.startswith("-") and " " not in step
     return f"{job}.{step.rpartition('.')[2]}" if named else job
+
+
+def _pod(labels: Mapping[str, str]) -> str | None:
+    """Return the pod that holds a GPU, as POD.NAMESPACE.
+
+    An idle GPU has no such labels from the exporter: those of its own pod are the scraper's.
+    """
+    for pod_label, namespace_label, container_label in _PODS:
+        pod, namespace = labels.get(pod_label), labels.get(namespace_label)
+        if not pod or not namespace:
+            continue
+        container = labels.get(container_label, "")
+        if container in _WITH_JOBS or "exporter" in container or "exporter" in pod:
+            return None
+        name = f"{pod}.{namespace}"
+        # A slash makes it no job id, so that it is counted: it would be a step of a Slurm job.
+        return f"{namespace}/{pod}" if is_slurm_job(name) else name
+    return None
 
 
 def job_of(written: str | None) -> str | None:

@@ -21,9 +21,13 @@ from tachograph.sources.files import (
 )
 from tachograph.sources.gpu_tools import NAME as GPU_TOOLS
 from tachograph.sources.gpu_tools import document_columns, tool_of
+from tachograph.sources.kubernetes import is_listing
 from tachograph.sources.nvidia_smi import QUERY_FIELDS, field_names
+from tachograph.sources.schedulers.flux import is_flux
+from tachograph.sources.schedulers.lsf import is_lsf
+from tachograph.sources.schedulers.pbs import LOG_LINE
 from tachograph.sources.slurm.exports import TelemetryError, detect, slurm_output
-from tachograph.sources.slurm.fields import json_objects
+from tachograph.sources.slurm.fields import json_objects, json_value
 from tachograph.sources.table.job_columns import job_meaning
 
 # Samples come first: GPU numbers of maps and of accounting refer to the devices that they name.
@@ -36,6 +40,10 @@ ORDER: Final = (
     "nvidia-smi",
     "gpu-tools",
     "sacct",
+    "pbs",
+    "flux",
+    "lsf",
+    "kubernetes",
     "allocation-map",
 )
 _HEAD_BYTES = 65536  # of text; its first lines decide
@@ -113,6 +121,9 @@ def _of_json(path: Path) -> str | None:
         return None  # another format that begins with a bracket, such as TOML
     if tool_of("", document) is not None:
         return GPU_TOOLS
+    scheduler = _scheduler_of(document)
+    if scheduler is not None:
+        return scheduler
     with path.open("rb") as file:
         content = file.read()
     try:
@@ -126,6 +137,17 @@ def _of_json(path: Path) -> str | None:
     return None if written is None else written[1]
 
 
+def _scheduler_of(document: object) -> str | None:
+    """Return the source of accounting that is not Slurm's; None for other documents."""
+    if json_value(document, "pbs_version") is not None:
+        return "pbs"
+    if is_lsf(document):
+        return "lsf"
+    if is_listing(document):
+        return "kubernetes"
+    return "flux" if is_flux(document) else None
+
+
 def _of_text(path: Path) -> str | None:
     with open_file(path) as file:
         try:
@@ -137,6 +159,8 @@ def _of_text(path: Path) -> str | None:
     text = head.decode("utf-8-sig", "replace")
     if tool_of(text) is not None:
         return GPU_TOOLS
+    if LOG_LINE.match(text):
+        return "pbs"
     try:
         found = detect(head, where=str(path))
     except TelemetryError as telemetry:

@@ -78,6 +78,16 @@ SOURCES: tuple[SourceEntry, ...] = (
     ),
     SourceEntry("sacct", ".sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
     SourceEntry(
+        "pbs", ".schedulers.pbs", "PBS accounting: qstat -f -F json, accounting logs (untested)"
+    ),
+    SourceEntry("flux", ".schedulers.flux", "Flux accounting: flux jobs --json (untested)"),
+    SourceEntry("lsf", ".schedulers.lsf", "LSF accounting: bjobs -json (untested)"),
+    SourceEntry(
+        "kubernetes",
+        ".kubernetes",
+        "workloads of Kubernetes that hold GPUs: the API server, kubectl get pods -A -o json",
+    ),
+    SourceEntry(
         "allocation-map",
         ".allocation_map",
         "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue",
@@ -252,6 +262,7 @@ FEEDS: Mapping[str, str] = MappingProxyType(
         "prometheus": ".prometheus",
         "sacct": ".sacct",
         "slurm-live": ".slurm_live",
+        "kubernetes": ".kubernetes",
         "allocation-map": ".allocation_map",
         "dcgm-exporter": ".dcgm_exporter",
         "pm-sampling": "tachograph.annexes.watch.pm_sampling.feed",

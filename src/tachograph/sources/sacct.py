@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -34,7 +34,9 @@ from tachograph.sources.slurm.exports import (
     ROWS_PER_CHUNK,
     AccountingReading,
     frame_of,
+    latest_time,
     read_content,
+    saved_rows,
 )
 from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster, SlurmRow
 from tachograph.sources.slurm.restd import Slurmrestd, SlurmrestdAccess
@@ -225,35 +227,6 @@ def _requested_while_running(row: SlurmRow) -> SlurmRow:
     return row if row["end"] is not None else {**row, "elapsed_s": None}
 
 
-def _saved_rows(rows: list[SlurmRow], latest: Callable[[], datetime | None]) -> list[SlurmRow]:
-    """Return the rows of a file: running jobs have run at least to the latest time of the file."""
-    saved: list[SlurmRow] = []
-    for row in rows:
-        row = {**row, "saved": True}
-        start = row["start"]
-        if row["end"] is None and row["elapsed_s"] is None and isinstance(start, datetime):
-            last = latest()
-            if last is not None:
-                row["elapsed_s"] = max(0.0, (last - start).total_seconds())
-        saved.append(row)
-    return saved
-
-
-def _latest_time(content: Callable[[], Iterable[AccountingReading]]) -> datetime | None:
-    """The latest recorded time of jobs that have started, with what is known of their run time."""
-    times: list[datetime] = []
-    for reading in content():
-        for row in reading.jobs:
-            start, end, elapsed_s = row["start"], row["end"], row["elapsed_s"]
-            if isinstance(end, datetime):
-                times.append(end)
-            if isinstance(start, datetime):
-                elapsed = timedelta(seconds=elapsed_s) if isinstance(elapsed_s, float) else None
-                times.append(start if elapsed is None else start + elapsed)
-        times = [max(times)] if times else []
-    return max(times, default=None)
-
-
 def steps(
     first: datetime, mark: datetime, last: datetime, step: timedelta
 ) -> Iterator[AccountingSpan]:
@@ -324,9 +297,9 @@ def read(
         content = partial(
             read_file, path, cluster=cluster, fields=fields, delimiter=delimiter, trusted=trusted
         )
-        latest = cache(partial(_latest_time, content))
+        latest = cache(partial(latest_time, content))
         for number, reading in enumerate(content()):
-            jobs = _saved_rows(reading.jobs, latest)
+            jobs = saved_rows(reading.jobs, latest)
             yield Chunk(
                 id=f"{mark}-{number}",
                 source=NAME,

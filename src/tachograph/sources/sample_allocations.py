@@ -17,10 +17,10 @@ import polars as pl
 
 from tachograph.catalog.chunks import ChunkPart, Reject, chosen_cells, first_as_text
 from tachograph.catalog.tables import GPU_KEY, TIME
+from tachograph.sources.job_ids import ANY_JOB, IS_NAMED, SLURM_JOB
 from tachograph.sources.metrics import NO_JOB
 
 PROVENANCE = "samples"
-_ID = r"^([1-9]\d{0,17}(?:_\d{1,10}|\+\d{1,10})?)(?:\.(\S+))?$"
 # As long may two jobs be named at once where one follows the other.
 HANDOVER = timedelta(seconds=60)
 _POWER = r"^\d+(?:\.\d*)?[eE]\+?\d+$"
@@ -33,7 +33,7 @@ _STEPS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class NamedJobs:
-    """Job ids and steps as written, one row each, and as Slurm names them; null: none."""
+    """Job ids and steps as written, one row each, and in plain form; null: none."""
 
     job_id: pl.Series
     step: pl.Series
@@ -61,16 +61,26 @@ def named_jobs(ids: pl.Series, steps: pl.Series | None = None) -> NamedJobs:
     )
     number = text.cast(pl.Float64, strict=False)
     fits = ((number == number.round()) & number.is_between(1, 9e17)).fill_null(value=False)
-    dotted = text.str.extract(_ID, 2)
+    dotted = text.str.extract(SLURM_JOB, 2)
+    any_id = text.str.contains(ANY_JOB) & text.str.contains(IS_NAMED)
     plain = steps is not None or bool(((dotted == "0") | none).fill_null(value=False).all())
     fraction = fits & text.str.contains(_FRACTION if plain else _POWER).fill_null(value=False)
     frame = pl.DataFrame(
-        {"text": text, "number": number, "none": none, "fraction": fraction, "dotted": dotted}
+        {
+            "text": text,
+            "number": number,
+            "none": none,
+            "fraction": fraction,
+            "dotted": dotted,
+            "slurm": text.str.extract(SLURM_JOB, 1),
+            "any_id": any_id,
+        }
     )
     job = frame.select(
         pl.when("none").then(None)
         .when("fraction").then(pl.col("number").cast(pl.Int64, strict=False).cast(pl.String))
-        .otherwise(pl.col("text").str.extract(_ID, 1))
+        .when(pl.col("slurm").is_not_null()).then("slurm")
+        .when("any_id").then(pl.col("text").str.replace("^ƒ", "f"))
     ).to_series()  # fmt: skip
     step = (
         _steps(steps)

@@ -15,6 +15,7 @@ from tachograph.catalog.chunks import NumberedGpu
 from tachograph.catalog.tables import DEVICES, GPU_KEY, TIME
 from tachograph.catalog.units import EPOCH
 from tachograph.sources.gpu_indices import AMBIGUOUS, SAME_TIME, LabelledGpu, PlacedGpu, TimeSpan
+from tachograph.sources.job_ids import job_and_step
 from tachograph.sources.metrics import NUMBERINGS, MetricTarget, TableName
 from tachograph.sources.series import AllocationSpan, GpuPlace, GpuUnit, Mask
 
@@ -265,11 +266,11 @@ def allocation_rows(
     """
     rows: list[tuple[object, ...]] = []
     for span in spans:
-        job, _, step = span.job.partition(".")
+        job, step = job_and_step(span.job) or (span.job, None)
         node, gpu, mig = span.unit
         index = indices.get(span.unit)
         provenance = "node_list" if gpu is None else "explicit"
-        rows.append((job, step or None, node, index, mig, span.start, span.end, provenance))
+        rows.append((job, step, node, index, mig, span.start, span.end, provenance))
     schema = {
         "job_id": pl.String,
         "step": pl.String,

@@ -35,6 +35,7 @@ from tachograph.sources.gpu_indices import (
     PlacedGpu,
     TimeSpan,
 )
+from tachograph.sources.job_ids import job_and_step
 from tachograph.sources.metrics import (
     DCGM_INDEX,
     NODE_INFO,
@@ -69,7 +70,6 @@ from tachograph.sources.series_points import (
     points_disagree,
     targets_by_column,
 )
-from tachograph.sources.slurm.fields import BadRowError, job_id, job_with_step
 
 _LAST_STAMP_S = 1e11
 
@@ -252,19 +252,21 @@ class SeriesRows:
         self._seen.setdefault(unit, []).append(t)
         if job is None:
             return
-        try:
-            self._jobs.setdefault(unit, {}).setdefault(job_with_step(job), []).append(t)
-            self.memory.naming.add(unit)
-        except BadRowError as problem:
-            self.reject("allocations", problem.reason, "job_id", 1, job)
+        named = job_and_step(job)
+        if named is None:
+            self.reject("allocations", "bad_job_id", "job_id", 1, job)
+            return
+        self._jobs.setdefault(unit, {}).setdefault(".".join(filter(None, named)), []).append(t)
+        self.memory.naming.add(unit)
 
     def see_holder(self, node: str, t: Longs, job: str | None) -> None:
         """Record the job that holds a whole node, or that none does."""
-        try:
-            named = None if job is None else job_id(job).raw
-            self._of_nodes.setdefault(node, {}).setdefault(named, []).append(t)
-        except BadRowError as problem:
-            self.reject("allocations", problem.reason, "job_id", 1, job or "")
+        named = None if job is None else job_and_step(job)
+        if job is not None and named is None:
+            self.reject("allocations", "bad_job_id", "job_id", 1, job)
+            return
+        of_node = None if named is None else named[0]
+        self._of_nodes.setdefault(node, {}).setdefault(of_node, []).append(t)
 
     def see_job_numbers(self, unit: LabelledGpu, t: Longs, values: Floats) -> None:
         """Record the jobs of a series whose values are job ids; 0 means none."""

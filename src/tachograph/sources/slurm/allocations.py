@@ -14,10 +14,10 @@ from tachograph.sources.metrics import short_node
 from tachograph.sources.slurm.fields import (
     BadRowError,
     absent,
+    any_job_id,
     base_state,
     expand_nodes,
     instants,
-    job_id,
     job_state,
     json_number,
     json_text,
@@ -353,14 +353,12 @@ def _table_rows(
     slices = indices(row["mig"]) if row.get("mig") else ()
     if len(slices) > 1:
         raise BadRowError("bad_mig", "mig")
-    job = job_id(row["job_id"])
-    if job.step is not None:
-        raise BadRowError("bad_job_id")
+    job = any_job_id(row["job_id"])
     held = indices(row["gpu"])
     return (
         allocation_row(
             row.get("cluster") or cluster.name,
-            job.raw,
+            job,
             node,
             gpu,
             mig=slices[0] if slices else None,
@@ -460,7 +458,7 @@ def _event(line: str, cluster: SlurmCluster) -> HoldEvent:
     time = _instant(found[1], cluster, later=found[2] == "epilog")
     if time is None:
         raise BadRowError("bad_time")
-    job = job_id(values.get("job", ""))
+    job = any_job_id(values.get("job", ""))
     node = short_node(values.get("node", ""))
     if not node:
         raise BadRowError("bad_node_list", "node")
@@ -472,7 +470,7 @@ def _event(line: str, cluster: SlurmCluster) -> HoldEvent:
         time,
         found[2],
         values.get("cluster") or cluster.name,
-        job.raw,
+        job,
         node,
         gpus,
         shared=_is_share(*counts),

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -492,6 +492,35 @@ def _take(
     reading.add_job(job, row)
     reading.allocations += allocations
     return job
+
+
+def saved_rows(rows: list[SlurmRow], latest: Callable[[], datetime | None]) -> list[SlurmRow]:
+    """Return the rows of a file: running jobs have run at least to the latest time of the file."""
+    saved: list[SlurmRow] = []
+    for row in rows:
+        row = {**row, "saved": True}
+        start = row["start"]
+        if row["end"] is None and row["elapsed_s"] is None and isinstance(start, datetime):
+            last = latest()
+            if last is not None:
+                row["elapsed_s"] = max(0.0, (last - start).total_seconds())
+        saved.append(row)
+    return saved
+
+
+def latest_time(content: Callable[[], Iterable[AccountingReading]]) -> datetime | None:
+    """Return the latest recorded time of jobs that have started, with their known run time."""
+    times: list[datetime] = []
+    for reading in content():
+        for row in reading.jobs:
+            start, end, elapsed_s = row["start"], row["end"], row["elapsed_s"]
+            if isinstance(end, datetime):
+                times.append(end)
+            if isinstance(start, datetime):
+                elapsed = timedelta(seconds=elapsed_s) if isinstance(elapsed_s, float) else None
+                times.append(start if elapsed is None else start + elapsed)
+        times = [max(times)] if times else []
+    return max(times, default=None)
 
 
 def frame_of(rows: list[SlurmRow], table: LakeTable) -> pl.DataFrame:

@@ -15,6 +15,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import slurm_duration_s, to_utc
+from tachograph.sources.job_ids import job_and_step
 from tachograph.sources.metrics import short_node
 
 
@@ -271,15 +272,18 @@ def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
     )
 
 
-@lru_cache(maxsize=1 << 14)  # labels of exporters repeat with every scrape
-def job_with_step(written: str) -> str:
-    """Return the raw job id with its step, if written. Errors: as `job_id`.
+def any_job_id(written: str) -> str:
+    """Return the id of a job of any scheduler.
 
-    >>> job_with_step("123"), job_with_step("123.batch")
-    ('123', '123.batch')
+    >>> any_job_id("123_4"), any_job_id("123.server")
+    ('123_4', '123.server')
+
+    Errors: BadRowError `bad_job_id` for anything else, and for a step.
     """
-    step = written.strip().partition(".")[2]
-    return f"{job_id(written).raw}.{step}" if step else job_id(written).raw
+    job, step = job_and_step(written) or (None, None)
+    if job is None or step is not None:
+        raise BadRowError("bad_job_id")
+    return job
 
 
 _BASE_STATES = (

@@ -26,13 +26,13 @@ from tachograph.catalog.arrays import Floats, Longs
 from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_KEY, JOBS, TABLES
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_KEY, JOBS, STEPS, TABLES
 from tachograph.catalog.units import plural, text
 from tachograph.lake.delta import Lake
 from tachograph.lake.places import ClusterNames, NodePlaces, cluster_pairs, in_accounting
 from tachograph.lake.query import SampleReader, read_latest
 from tachograph.pipeline.attribution import attribute
-from tachograph.pipeline.job_runs import build_runs, with_clusters, with_raw_ids
+from tachograph.pipeline.job_runs import build_runs, with_clusters, with_pod_jobs, with_raw_ids
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -271,7 +271,8 @@ def _allocations_of_lake(
 ) -> list[RecordedAllocation]:
     """Allocations, as in an analysis."""
     jobs = read_latest(lake, JOBS)
-    allocations = with_raw_ids(read_latest(lake, ALLOCATIONS), jobs)
+    pods = read_latest(lake, STEPS)
+    allocations = with_raw_ids(with_pod_jobs(read_latest(lake, ALLOCATIONS), pods), jobs)
     if allocations.is_empty():
         return []
     allocations = in_accounting(allocations, clusters.same)

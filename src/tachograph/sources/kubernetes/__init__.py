@@ -1,0 +1,428 @@
+"""Source and feed `kubernetes`: workloads with GPUs, from the API server or saved listings.
+
+A poll lists the pods once, and then asks what changed since: a watch from the last resource
+version, held for some seconds. A watch that the server no longer can answer (410 Gone) is a new
+list; pods that are missing in it ended unseen. Only GET requests are sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
+
+import msgspec
+
+from tachograph.catalog.chunks import Chunk, ChunkPart, next_watermark
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS
+from tachograph.sources.http import LEAST_ACCESS, HttpServer, RequestError, ServerAccess
+from tachograph.sources.kubernetes.workloads import (
+    ObjectRef,
+    Owner,
+    Pod,
+    add_workload,
+    deletion_time,
+    owner_chain,
+    read_owner,
+    read_pod,
+    workload_of,
+)
+from tachograph.sources.registry import (
+    FeedSettings,
+    PollOutcome,
+    Watermark,
+    entry_errors,
+    refuse_less,
+    settings_in,
+)
+from tachograph.sources.schedulers.documents import (
+    document_chunks,
+    document_rejects,
+    file_suffixes,
+    json_document,
+    not_of,
+)
+from tachograph.sources.slurm.exports import AccountingReading, frame_of
+from tachograph.sources.slurm.fields import (
+    BadRowError,
+    json_example,
+    json_number,
+    json_objects,
+    json_text,
+    json_value,
+)
+from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster, counted_rejects
+
+NAME = "kubernetes"
+SUFFIXES = file_suffixes(".json")
+_SAVE = "kubectl get pods -A -o json"
+_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_IN_CLUSTER = "https://kubernetes.default.svc"
+_GONE: Final = 410
+_UNREADABLE: Final = (403, 404)  # an owner that is no more, or that we may not read
+
+
+class KubernetesSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Keys of `[[sources]]` of an API server; without `url` that of the pod we run in."""
+
+    every_s: float = 30.0
+    namespaces: tuple[str, ...] = ()  # empty: all
+    user_labels: tuple[str, ...] = ()  # labels or annotations of pods that name their user
+    watch_s: int = 5  # how long a poll waits for changes
+    page: int = 500  # pods of one answer
+
+
+SETTINGS = KubernetesSettings
+
+
+def connect(settings: FeedSettings, *, configuration: Configuration) -> PodsFeed:
+    """Return the feed; nothing is requested yet. Errors: ConfigError naming the key."""
+    access = cast("KubernetesSettings", settings)
+    with entry_errors(settings.title):
+        refuse_less(access, {"watch_s": 1, "page": 1, **LEAST_ACCESS}, where="")
+        if not access.url:
+            access = msgspec.structs.replace(
+                access,
+                url=_IN_CLUSTER,
+                token_file=access.token_file or str(_SERVICE_ACCOUNT / "token"),
+                ca_file=access.ca_file or str(_SERVICE_ACCOUNT / "ca.crt"),
+            )
+        return PodsFeed(access, SlurmCluster.of(configuration))
+
+
+@dataclass(slots=True)
+class KnownPods:
+    """Pods with GPUs and their owners, by UID; `changed`: UIDs of pods that are not handed on yet.
+
+    `without_gpus`, `seen`: counts of objects since the last reading.
+    """
+
+    user_labels: tuple[str, ...] = ()
+    pods: dict[str, Pod] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
+    owners: dict[ObjectRef, Owner] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    rejected: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def add(self, document: object, *, place: int = 0) -> Pod | None:
+        """Note a pod, or another object as an owner; return the pod if it requests GPUs."""
+        try:
+            if (json_text(document, "kind") or "Pod") != "Pod":
+                owner = read_owner(document)
+                self.owners[owner.ref] = owner
+                return None
+            pod = read_pod(document, user_labels=self.user_labels)
+        except BadRowError as problem:
+            self.rejected.append((place, problem.reason, json_example(document)))
+            return None
+        if pod is not None and self.pods.get(pod.ref.uid) != pod:
+            self.pods[pod.ref.uid] = pod
+            self.changed.add(pod.ref.uid)
+        return pod
+
+    def remove(self, uid: str, last_seen: datetime, *, deleted: bool) -> None:
+        """Note that a pod is no more; `last_seen`: it was there until then at least."""
+        pod = self.pods.get(uid)
+        if pod is not None and uid not in self.deleted:
+            self.pods[uid] = pod.gone(last_seen, deleted=deleted)
+            self.changed.add(uid)
+            self.deleted.add(uid)
+
+    def reading(self, cluster: SlurmCluster) -> AccountingReading:
+        """Return the workloads of the changed pods, and forget what is over and deleted."""
+        reading = AccountingReading(rejected=self.rejected)
+        self.rejected = []
+        workloads: dict[ObjectRef, list[Pod]] = {}
+        for pod in sorted(self.pods.values(), key=_order):
+            workloads.setdefault(workload_of(pod, self.owners), []).append(pod)
+        for workload, pods in workloads.items():
+            if self.changed.isdisjoint(pod.ref.uid for pod in pods):
+                continue
+            try:
+                add_workload(reading, workload, pods, self.owners, cluster)
+            except BadRowError as problem:
+                example = f"{workload.kind} {workload.name}.{workload.namespace}"
+                reading.rejected.append((0, problem.reason, example))
+            if all(pod.ref.uid in self.deleted for pod in pods):
+                for pod in pods:
+                    del self.pods[pod.ref.uid]
+                    self.deleted.discard(pod.ref.uid)
+        self.changed.clear()
+        return reading
+
+
+def _order(pod: Pod) -> tuple[bool, datetime | None, str]:
+    return (pod.created is None, pod.created or pod.start, pod.ref.uid)
+
+
+class PodsFeed:
+    """Workloads as a stream: a chunk per poll, with those that changed."""
+
+    def __init__(self, settings: KubernetesSettings, cluster: SlurmCluster) -> None:
+        self.outcome = PollOutcome()
+        self._settings = settings
+        self._cluster = cluster
+        self._server = HttpServer(settings, own_words=_message)
+        self._known = KnownPods(settings.user_labels)
+        # {path: the resource version up to which it was read}
+        self._versions: dict[str, str] = {}
+        self._last_seen: datetime | None = None
+        self._unreadable: set[ObjectRef] = set()
+        self._rejected_before = RejectedBefore()
+
+    def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
+        """Yield the workloads that changed. Errors: InputError naming the address."""
+        self.outcome = PollOutcome()
+        before = watermark(self._settings.stream)
+        yield self.fetch(self._settings.stream, now=now, mark=next_watermark(now, before=before))
+
+    def fetch(self, name: str, *, now: datetime, mark: datetime | None = None) -> Chunk:
+        """Return what changed as chunk `name`. Errors: as `poll`."""
+        objects = without = 0
+        for path in _paths(self._settings.namespaces):
+            of_path, others = self._read(path, now)
+            objects += of_path
+            without += others
+        self._look_up_owners()
+        self._last_seen = now
+        if self._server.skew_s is not None:
+            self.outcome.skew_s[self._server.where] = self._server.skew_s
+        reading = self._known.reading(self._cluster)
+        rejects = counted_rejects(self._rejected_before.new(reading.rejected))
+        jobs = [{**row, "saved": False} for row in reading.jobs]
+        used = objects - without - sum(reject.count for reject in rejects)
+        parts = (
+            ChunkPart("jobs", frame_of(jobs, JOBS), {}, rejects, overlaps=True, rows_used=used),
+            ChunkPart("steps", frame_of(reading.steps, STEPS), overlaps=True),
+            ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), overlaps=True),
+        )
+        passed = {"no_gpus": without} if without else {}
+        return Chunk(name, NAME, self._server.where, parts, objects, mark, passed=passed)
+
+    def close(self) -> None:
+        """Close connections."""
+        self._server.close()
+
+    def _read(self, path: str, now: datetime) -> tuple[int, int]:
+        """List or watch; return (pods read, those without GPUs)."""
+        version = self._versions.get(path)
+        if version is not None:
+            events = self._watch(path, version)
+            if events is not None:
+                return self._take(path, events, now)
+        return self._list(path, now)
+
+    def _list(self, path: str, now: datetime) -> tuple[int, int]:
+        """Read all pods; those that are known and missing have ended since they were seen."""
+        found: list[dict[str, object]] = []
+        query = {"limit": str(self._settings.page)}
+        while True:
+            try:
+                document = json_document(self._server.get(path, query).content, self._server.where)
+            except RequestError as problem:
+                if problem.status != _GONE or "limit" not in query:
+                    raise
+                found, query = [], {}  # the list was too old to go on: read it in one answer
+                continue
+            found += json_objects(document, "items")
+            following = json_text(document, "metadata", "continue")
+            if not following:
+                break
+            query["continue"] = following
+        listed = {json_text(pod, "metadata", "uid") for pod in found}
+        for uid, pod in list(self._known.pods.items()):
+            if uid not in listed and _is_below(pod, path):
+                self._known.remove(uid, self._last_seen or now, deleted=False)
+        before = len(self._known.rejected)
+        nothing = sum(self._known.add(pod) is None for pod in found)
+        self._versions[path] = json_text(document, "metadata", "resourceVersion") or ""
+        return len(found), nothing - (len(self._known.rejected) - before)
+
+    def _watch(self, path: str, version: str) -> list[dict[str, object]] | None:
+        """Return the events since a resource version; None if the server no longer has them."""
+        query = {
+            "watch": "1",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(self._settings.watch_s),
+        }
+        try:
+            events = self._server.get_lines(path, query, _events)
+        except RequestError as problem:
+            if problem.status != _GONE:
+                raise
+            return None
+        failed = [event for event in events if json_text(event, "type") == "ERROR"]
+        if any(json_number(event, "object", "code") == _GONE for event in failed):
+            return None
+        if failed:
+            what = json_text(failed[0], "object", "message") or "unknown"
+            raise RequestError(f"the watch failed: {what[:200]}", where=self._server.where)
+        return events
+
+    def _take(self, path: str, events: Iterable[object], now: datetime) -> tuple[int, int]:
+        """Note the changes of a watch; return (pods read, those without GPUs)."""
+        count = without = 0
+        for event in events:
+            document = json_value(event, "object")
+            version = json_text(document, "metadata", "resourceVersion")
+            kind = json_text(event, "type")
+            if kind != "BOOKMARK":
+                rejected = len(self._known.rejected)
+                count += 1
+                pod = self._known.add(document)
+                without += pod is None and len(self._known.rejected) == rejected
+                if kind == "DELETED" and pod is not None:
+                    self._known.remove(
+                        pod.ref.uid, min(now, deletion_time(document, now)), deleted=True
+                    )
+            self._versions[path] = version or self._versions[path]
+        return count, without
+
+    def _look_up_owners(self) -> None:
+        """Request the owners of changed pods that are not known, up to the last."""
+        known = self._known
+        for uid in sorted(known.changed):
+            while True:
+                chain = owner_chain(known.pods[uid], known.owners)
+                last = chain[-1] if chain else None
+                if last is None or last in known.owners or last in self._unreadable:
+                    break
+                self._look_up(last)
+
+    def _look_up(self, ref: ObjectRef) -> None:
+        path = owner_path(ref)
+        try:
+            if path is not None:
+                answer = self._server.get(path)
+                owner = read_owner(json_document(answer.content, self._server.where))
+                self._known.owners[owner.ref] = owner
+        except RequestError as problem:
+            if problem.status not in _UNREADABLE:
+                raise
+        except BadRowError:
+            pass  # no owner: its answer names nothing
+        if ref not in self._known.owners:  # of its name there may be another one, too
+            self._unreadable.add(ref)
+
+
+def _paths(namespaces: tuple[str, ...]) -> list[str]:
+    return [f"/api/v1/namespaces/{one}/pods" for one in namespaces] or ["/api/v1/pods"]
+
+
+def _is_below(pod: Pod, path: str) -> bool:
+    return path in ("/api/v1/pods", f"/api/v1/namespaces/{pod.ref.namespace}/pods")
+
+
+_API = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,252})/v[a-z0-9]{1,20}", re.ASCII)
+_KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}", re.ASCII)
+_OBJECT = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,252})", re.ASCII)
+
+
+def owner_path(ref: ObjectRef) -> str | None:
+    """Return the address of an owner; its plural is that of its kind in small letters, as usual.
+
+    References are written by users: none leads elsewhere, or to an object of the core, as secrets
+    are.
+
+    >>> owner_path(ObjectRef("batch/v1", "Job", "ml", "train", "u1"))
+    '/apis/batch/v1/namespaces/ml/jobs/train'
+    >>> owner_path(ObjectRef("v1", "Secret", "ml", "keys", "u1"))
+    >>> owner_path(ObjectRef("batch/v1", "Job", "ml", "../secrets", "u1"))
+    """
+    names = (_OBJECT.fullmatch(ref.namespace), _OBJECT.fullmatch(ref.name))
+    if not (_API.fullmatch(ref.api) and _KIND.fullmatch(ref.kind) and all(names)):
+        return None
+    return f"/apis/{ref.api}/namespaces/{ref.namespace}/{ref.kind.lower()}s/{ref.name}"
+
+
+def _events(lines: Iterator[bytes]) -> list[dict[str, object]]:
+    """Whole events of a watch; a connection may end within one."""
+    events: list[dict[str, object]] = []
+    for line in lines:
+        try:
+            events.append(msgspec.json.decode(line, type=dict[str, object]))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            break
+    return events
+
+
+def _message(body: bytes) -> str:
+    """The message of a Status."""
+    try:
+        return json_text(msgspec.json.decode(body), "message") or ""
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+
+
+def is_listing(document: object) -> bool:
+    """Return whether a document lists pods, perhaps among other objects, as kubectl saves them."""
+    if json_text(document, "kind") not in ("List", "PodList"):
+        return False
+    return any((json_text(item, "kind") or "Pod") == "Pod" for item in _items(document))
+
+
+def _items(document: object) -> list[dict[str, object]]:
+    return json_objects(document, "items")
+
+
+def read_listing(
+    content: bytes, where: str, cluster: SlurmCluster, *, user_labels: tuple[str, ...] = ()
+) -> AccountingReading:
+    """Return the workloads of a saved listing. Errors: InputError for another file."""
+    document = json_document(content, where)
+    if json_text(document, "kind") not in ("List", "PodList"):
+        raise not_of("a listing of pods", where, _SAVE)
+    known = KnownPods(user_labels)
+    for place, item in enumerate(_items(document), start=1):
+        known.add(item, place=place)
+    reading = known.reading(cluster)
+    reading.rows_read = len(reading.jobs) + len(reading.rejected)
+    return reading
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare saved listings; without any the server is read once."""
+    parser.add_argument("files", nargs="*", metavar="FILE", help=f"output of `{_SAVE}`")
+
+
+def read(
+    options: argparse.Namespace, *, configuration: Configuration, now: datetime
+) -> Iterator[Chunk]:
+    """Yield one chunk per listing; without files what the configured servers list now.
+
+    Errors: InputError naming the file or the address.
+    """
+    settings = settings_in(configuration, NAME)
+    if options.files:
+        labels = cast("KubernetesSettings", settings[0]).user_labels
+        yield from document_chunks(
+            options,
+            configuration,
+            source=NAME,
+            suffixes=SUFFIXES,
+            reader=partial(read_listing, user_labels=labels),
+        )
+        return
+    if not configuration.sources:
+        raise UsageError("no listing and no server", do=f"name files: {_SAVE} > pods.json")
+    for one in settings:
+        feed = connect(one, configuration=configuration)
+        try:
+            yield feed.fetch(f"{one.stream}-once:{now.isoformat()}", now=now)
+        finally:
+            feed.close()
+
+
+def rejected(
+    options: argparse.Namespace, *, configuration: Configuration
+) -> Iterator[tuple[str, int, str, str]]:
+    """Yield (file, place, reason, text) of every unreadable record."""
+    yield from document_rejects(options, configuration, suffixes=SUFFIXES, reader=read_listing)

@@ -1,0 +1,306 @@
+"""Workloads of Kubernetes: list and watch of a fake API server, owners, pods that are gone, forged
+references, and the pods that samples name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from in_process import run_here
+from servers.kubernetes_api import ApiState, Document, api_server, controller, pod
+from tachograph.catalog.chunks import Chunk
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import InputError
+from tachograph.sources.kubernetes import KubernetesSettings, PodsFeed, connect
+
+NOW = datetime(2026, 3, 1, 10, 10, tzinfo=UTC)
+UID = "0d5f1a2b-0000-4000-8000-{:012d}"
+JOB = ("batch/v1", "Job", "train", UID.format(901))
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[PodsFeed, ApiState]]:
+    """A feed connected to a fake server, by the token of a file."""
+    token = tmp_path / "token"
+    token.write_text("s3cret-of-the-account\n")
+    with api_server() as (url, state):
+        settings = KubernetesSettings(
+            source="kubernetes",
+            url=url,
+            token_file=str(token),
+            page=2,
+            attempts=1,
+            user_labels=("hub.jupyter.org/username",),
+        )
+        feed = connect(settings, configuration=Configuration())
+        yield feed, state
+        feed.close()
+
+
+def poll(feed: PodsFeed, minute: int = 0) -> Chunk:
+    (chunk,) = feed.poll(lambda _: None, now=NOW + timedelta(minutes=minute))
+    return chunk
+
+
+def rows(chunk: Chunk, table: str) -> dict[str, dict[str, Any]]:
+    """Rows of a table by displayed id, step or job."""
+    (part,) = [part for part in chunk.parts if part.table == table]
+    key = "display_id" if table == "jobs" else "step"
+    return {str(row[key]): row for row in part.frame.iter_rows(named=True)}
+
+
+def ended(document: Document, end: str, *, code: int = 0, reason: str = "Completed") -> Document:
+    """Return the pod when its container has ended."""
+    meta, status = document["metadata"], document["status"]["containerStatuses"][0]["state"]
+    again = pod(meta["name"], meta["uid"], start=status["running"]["startedAt"], end=end, code=code,
+                phase="Failed" if code else "Succeeded", reason=reason)  # fmt: skip
+    again["metadata"] |= {name: meta[name] for name in ("ownerReferences",) if name in meta}
+    again["spec"] = document["spec"]
+    return again
+
+
+def test_a_job_from_its_pods_owner_and_queue(served: tuple[PodsFeed, ApiState]) -> None:
+    feed, state = served
+    path = "/apis/batch/v1/namespaces/ml/jobs/train"
+    nightly = ("batch/v1", "CronJob", "nightly", UID.format(902))
+    state.owners[path] = controller(*JOB, owner=nightly,
+                                    labels={"kueue.x-k8s.io/queue-name": "gpus"})  # fmt: skip
+    first = pod("train-a", UID.format(1), owner=JOB)
+    second = pod("train-b", UID.format(2), owner=JOB, node="gpu02", start="2026-03-01T10:01:00Z",
+                 resources={"nvidia.com/mig-1g.10gb": "3"})  # fmt: skip
+    others = [
+        pod("solo", UID.format(3), labels={"hub.jupyter.org/username": "ana"}, start=None,
+            phase="Pending", resources={"amd.com/gpu": "1"}),
+        pod("cpu", UID.format(4), resources={}),
+    ]  # fmt: skip
+    for document in (first, second, *others):
+        state.change("ADDED", document)
+    chunk = poll(feed)
+    train, solo = (rows(chunk, "jobs")[name] for name in ("train.ml", "solo.ml"))
+    held = {name: train[name] for name in ("job_id", "name", "account", "partition", "qos", "state",
+                                           "gpus", "nodes", "node_list", "cpus", "end")}  # fmt: skip
+    assert held == {
+        "job_id": UID.format(901), "name": "train", "account": "ml", "partition": "gpus",
+        "qos": "batch-low", "state": "RUNNING", "gpus": 5, "nodes": 2, "node_list": "gpu01,gpu02",
+        "cpus": 16, "end": None,
+    }  # fmt: skip
+    assert train["submit"] == datetime(2026, 3, 1, 9, 50, tzinfo=UTC)
+    assert train["start"] == datetime(2026, 3, 1, 10, 0, 5, tzinfo=UTC)
+    assert (solo["state"], solo["user"], solo["start"]) == ("PENDING", "ana", None)
+    assert rows(chunk, "steps").keys() == {"train-a.ml", "train-b.ml"}
+    assert {(row["job_id"], row["node"], row["gpu"]) for row in rows(chunk, "allocations").values()
+            } == {(UID.format(901), "gpu01", None), (UID.format(901), "gpu02", None)}  # fmt: skip
+    assert (chunk.rows_read, dict(chunk.passed)) == (4, {"no_gpus": 1})
+    assert {method for method, _, _ in state.requests} == {"GET"}
+    assert {token for _, _, token in state.requests} == {"Bearer s3cret-of-the-account"}
+
+    # Nothing changed: a watch, and no owner again.
+    asked = len(state.requests)
+    assert rows(poll(feed, 1), "jobs") == {}
+    assert [path for _, path, _ in state.requests[asked:]] == ["/api/v1/pods"]
+
+    # The first try fails and is repeated: the last one decides, and GPUs are not counted twice.
+    failed = ended(first, "2026-03-01T10:05:00Z", code=137, reason="OOMKilled")
+    retry = pod("train-c", UID.format(5), owner=JOB, start="2026-03-01T10:06:00Z")
+    state.change("MODIFIED", failed)
+    state.change("ADDED", retry)
+    train = rows(poll(feed, 2), "jobs")["train.ml"]
+    assert (train["state"], train["end"], train["gpus"]) == ("RUNNING", None, 5)
+    state.change("MODIFIED", ended(second, "2026-03-01T10:09:00Z"))
+    state.change("MODIFIED", ended(retry, "2026-03-01T10:09:30Z"))
+    chunk = poll(feed, 3)
+    train, steps = rows(chunk, "jobs")["train.ml"], rows(chunk, "steps")
+    assert (train["state"], train["exit_code"], train["elapsed_s"]) == ("COMPLETED", 0, 565.0)
+    assert (steps["train-a.ml"]["state"], steps["train-a.ml"]["exit_signal"]) == (
+        "OUT_OF_MEMORY",
+        9,
+    )
+
+
+def test_each_pod_of_a_deployment_is_a_job_of_its_own(served: tuple[PodsFeed, ApiState]) -> None:
+    feed, state = served
+    replicas = ("apps/v1", "ReplicaSet", "web-5d9c", UID.format(910))
+    deployment = ("apps/v1", "Deployment", "web", UID.format(911))
+    state.owners["/apis/apps/v1/namespaces/ml/replicasets/web-5d9c"] = controller(
+        *replicas, owner=deployment
+    )
+    ray = ("ray.io/v1", "RayCluster", "tune-x", UID.format(912))
+    rayjob = ("ray.io/v1", "RayJob", "tune", UID.format(913))
+    state.owners["/apis/ray.io/v1/namespaces/ml/rayclusters/tune-x"] = controller(
+        *ray, owner=rayjob
+    )
+    state.owners["/apis/ray.io/v1/namespaces/ml/rayjobs/tune"] = controller(*rayjob)
+    state.change("ADDED", pod("web-5d9c-aa", UID.format(1), owner=replicas))
+    state.change("ADDED", pod("web-5d9c-bb", UID.format(2), owner=replicas))
+    state.change("ADDED", pod("tune-x-head", UID.format(3), owner=ray))
+    jobs = rows(poll(feed), "jobs")
+    assert {name: (row["job_id"], row["array_job_id"]) for name, row in jobs.items()} == {
+        "web-5d9c-aa.ml": (UID.format(1), "web.ml"),
+        "web-5d9c-bb.ml": (UID.format(2), "web.ml"),
+        "tune.ml": (UID.format(913), None),
+    }
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+def test_a_watch_that_is_gone_is_a_list_and_missing_pods_have_ended(
+    served: tuple[PodsFeed, ApiState], as_event: bool
+) -> None:
+    feed, state = served
+    state.gone_as_event = as_event
+    lost, kept = pod("lost", UID.format(1)), pod("kept", UID.format(2))
+    for document in (lost, kept):
+        state.change("ADDED", document)
+    poll(feed)
+    state.change("DELETED", lost)
+    state.change("ADDED", pod("new", UID.format(3)))
+    state.kept_from = state.version + 1
+    jobs = rows(poll(feed, 7), "jobs")
+    # It was there at the first poll; what became of it since is unknown.
+    assert jobs.keys() == {"lost.ml", "new.ml"}
+    assert (jobs["lost.ml"]["end"], jobs["lost.ml"]["state"]) == (NOW, None)
+
+
+def test_a_deleted_pod_ends_and_a_watch_that_breaks_off_goes_on_from_there(
+    served: tuple[PodsFeed, ApiState],
+) -> None:
+    feed, state = served
+    one, two = pod("one", UID.format(1)), pod("two", UID.format(2))
+    for document in (one, two):
+        state.change("ADDED", document)
+    poll(feed)
+    one["metadata"]["deletionTimestamp"] = "2026-03-01T10:11:30Z"
+    state.change("DELETED", one)
+    state.change("MODIFIED", ended(two, "2026-03-01T10:11:00Z", code=1, reason="Error"))
+    first = json.dumps(state.history[-2][1], separators=(",", ":"))
+    state.cut_after = len(first) + 60  # within the second event
+    jobs = rows(poll(feed, 5), "jobs")
+    assert jobs.keys() == {"one.ml"}
+    assert (jobs["one.ml"]["state"], jobs["one.ml"]["end"]) == (
+        "CANCELLED",
+        datetime(2026, 3, 1, 10, 11, 30, tzinfo=UTC),
+    )
+    state.cut_after = None
+    jobs = rows(poll(feed, 6), "jobs")
+    assert jobs.keys() == {"two.ml"}
+    assert (jobs["two.ml"]["state"], jobs["two.ml"]["exit_code"]) == ("FAILED", 1)
+
+
+def test_references_that_users_write_lead_nowhere_else(served: tuple[PodsFeed, ApiState]) -> None:
+    feed, state = served
+    state.owners["/apis/batch/v1/namespaces/ml/jobs/train"] = controller(*JOB)
+    state.change("ADDED", pod("train-a", UID.format(1), owner=JOB))
+    forged = ("batch/v1", "Job", "mine", JOB[3])  # with the UID of the job of somebody else
+    state.change("ADDED", pod("evil", UID.format(2), namespace="evil", owner=forged))
+    climbing = ("batch/v1", "Job", "../../secrets/x", UID.format(903))
+    state.change("ADDED", pod("climb", UID.format(3), namespace="evil", owner=climbing))
+    secret = ("v1", "Secret", "keys", UID.format(904))
+    state.change("ADDED", pod("secret", UID.format(4), namespace="evil", owner=secret))
+    chunk = poll(feed)
+    jobs = rows(chunk, "jobs")
+    assert (jobs["train.ml"]["job_id"], jobs["train.ml"]["account"]) == (JOB[3], "ml")
+    assert (jobs["mine.evil"]["job_id"], jobs["mine.evil"]["account"]) == ("mine.job.evil", "evil")
+    assert not [path for _, path, _ in state.requests if "secret" in path or ".." in path]
+    assert [reject.reason for part in chunk.parts for reject in part.rejects] == ["bad_job_id"]
+
+
+def test_a_server_that_refuses_is_one_line_without_the_token(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    with api_server() as (url, _):
+        settings = KubernetesSettings(source="kubernetes", url=url, token_file=str(token),
+                                      namespaces=("none",), attempts=1)  # fmt: skip
+        feed = connect(settings, configuration=Configuration())
+        with pytest.raises(InputError, match="answered 404") as problem:
+            poll(feed)
+        feed.close()
+    assert "s3cret" not in str(problem.value)
+    assert "\n" not in str(problem.value)
+
+
+SCRAPER = {
+    "pod": "nvidia-dcgm-exporter-x",
+    "namespace": "gpu-operator",
+    "container": "nvidia-dcgm-exporter",
+}
+
+
+def answer(minutes: int, names: dict[int, str]) -> Document:
+    """Utilisation of four GPUs each minute from 10:00 on, as Prometheus keeps what it scraped
+    without honor_labels; {GPU: the pod that the exporter names}.
+    """
+    begin = int(datetime(2026, 3, 1, 10, tzinfo=UTC).timestamp())
+    series: list[Document] = []
+    for gpu in range(4):
+        labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL", "Hostname": "gpu01", "gpu": str(gpu)}
+        labels |= {"UUID": f"GPU-{gpu}", "modelName": "NVIDIA H100 80GB HBM3", **SCRAPER}
+        of_pod = {"exported_pod": names.get(gpu, ""), "exported_namespace": "ml"}
+        held: list[list[object]] = []
+        idle: list[list[object]] = []
+        for minute in range(minutes):
+            between = names.get(gpu) == "db-0" and 20 <= minute < 30  # two pods of one name
+            used = gpu in names and not between
+            values = held if used else idle
+            values.append([begin + 60 * minute, str(10 * (gpu + 1)) if used else "0"])
+        series.append({"metric": labels, "values": idle})
+        series.append({"metric": {**labels, **of_pod}, "values": held})
+    result = [one for one in series if one["values"]]
+    return {"status": "success", "data": {"resultType": "matrix", "result": result}}
+
+
+def test_labels_of_samples_name_the_pods_that_held_the_gpus(tmp_path: Path) -> None:
+    """An idle GPU has only the labels of the exporter's own pod; a name is used again."""
+    database = ("apps/v1", "StatefulSet", "db", UID.format(920))
+    listed = [
+        pod("train-a", UID.format(1), owner=JOB, end="2026-03-01T11:00:00Z", phase="Succeeded"),
+        controller(*JOB),
+        pod("db-0", UID.format(2), owner=database, end="2026-03-01T10:20:00Z", phase="Succeeded",
+            resources={"nvidia.com/gpu": "1"}),
+        pod("db-0", UID.format(3), owner=database, start="2026-03-01T10:30:00Z",
+            end="2026-03-01T11:00:00Z", phase="Succeeded", resources={"nvidia.com/gpu": "1"}),
+    ]  # fmt: skip
+    folder = tmp_path / "in"
+    folder.mkdir()
+    sampled = answer(61, {0: "train-a", 1: "train-a", 2: "db-0"})
+    (folder / "dcgm.json").write_text(json.dumps(sampled))
+    listing = {"apiVersion": "v1", "kind": "List", "items": listed}
+    environment = {**os.environ, "TACHOGRAPH_LAKE": str(tmp_path / "lake")}
+
+    def run(*words: str) -> str:
+        done = run_here(words, tmp_path, environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # Samples first, analyzed alone: what the pods belong to comes later.
+    run("ingest", str(folder))
+    run("analyze")
+    named = {job["job_id"] for job in json.loads(run("jobs", "--json"))}
+    assert named == {"train-a.ml", "db-0.ml"}
+    (folder / "pods.json").write_text(json.dumps(listing))
+    run("ingest", str(folder))
+    run("analyze")
+
+    def summaries() -> dict[str, tuple[Any, ...]]:
+        columns = ("display_id", "attribution", "gpus", "gpu_util_mean")
+        return {
+            job["job_id"]: tuple(job[name] for name in columns)
+            for job in json.loads(run("jobs", "--json"))
+        }
+
+    found = summaries()
+    assert {name: (*row[:3], round(row[3], 4)) for name, row in found.items()} == {
+        UID.format(901): ("train.ml", "explicit", 2, 0.15),
+        UID.format(2): ("db-0.ml", "explicit", 1, 0.3),
+        UID.format(3): ("db-0.ml", "explicit", 1, 0.3),
+    }
+    run("analyze", "--full")
+    assert summaries() == found
+    assert "gpu-operator" not in run("job", "train.ml", "--json")
+    steps = json.loads(run("job", "train.ml", "--json"))["steps"]["steps"]
+    assert [step["step"] for step in steps] == ["train-a.ml"]

@@ -1,0 +1,268 @@
+"""Accounting of PBS, Flux and LSF: what ingest makes of each file, hostile names, and job ids of
+any form from file to report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from in_process import run_here
+from tachograph.catalog.errors import RefusedError
+from tachograph.sources.job_ids import job_and_step
+from tachograph.sources.recognition import source_of
+from tachograph.sources.schedulers.flux import flux_id, read_flux
+from tachograph.sources.schedulers.lsf import read_lsf
+from tachograph.sources.schedulers.pbs import read_pbs
+from tachograph.sources.slurm.arguments import fill_in
+from tachograph.sources.slurm.records import SlurmCluster
+
+INDIA = SlurmCluster("hpc", "Asia/Kolkata")
+
+# As OpenPBS 2021 prints it; the second job is an array task that was deleted.
+QSTAT: dict[str, Any] = {
+    "timestamp": 1682496699,
+    "pbs_version": "2021.1.3.20220217134230",
+    "pbs_server": "hn1",
+    "Jobs": {
+        "3472664.pbshpc": {
+            "Job_Name": "STDIN",
+            "Job_Owner": "cs119@ibklogin01",
+            "resources_used": {"cput": "00:00:00", "mem": "5008kb", "walltime": "00:01:17"},
+            "job_state": "R",
+            "queue": "standard",
+            "ctime": "Wed Apr 26 13:40:10 2023",
+            "exec_host": "khas024/4",
+            "exec_vnode": "(khas024:ncpus=1:ngpus=1)",
+            "Resource_List": {"ncpus": 1, "ngpus": 1, "place": "free", "walltime": "00:20:00"},
+            "stime": "Wed Apr 26 13:40:15 2023",
+        },
+        "4732778[7].pbshpc": {
+            "Job_Name": "x;E;1.x;user=root",
+            "Job_Owner": "ana@login01",
+            "Account_Name": "bio",
+            "resources_used": {"cput": "420:16:02", "walltime": "24:05:32"},
+            "job_state": "F",
+            "queue": "compute",
+            "ctime": "Tue Mar 12 10:27:52 2024",
+            "exec_host": "node1299/0*48+node1300/0*48",
+            "exec_vnode": "(node1299:ncpus=48:ngpus=4)+(node1300[0]:ncpus=24:ngpus=2"
+            "+node1300[1]:ncpus=24:ngpus=2)",
+            "Resource_List": {
+                "mem": "96gb", "ncpus": 96, "ngpus": 8, "place": "scatter:exclhost",
+                "walltime": "48:00:00",
+            },
+            "stime": "Tue Mar 12 13:04:41 2024",
+            "Exit_status": 271,
+        },
+        "5[].pbshpc": {"job_state": "B", "array": "True"},
+        "6.pbshpc": {"Job_Name": "waits", "job_state": "Q", "ctime": "Tue Mar 12 10:27:52 2024"},
+        "7.pbshpc": {"Job_Name": "?", "job_state": "?", "ctime": "Tue Mar 12 10:27:52 2024"},
+    },
+}  # fmt: skip
+
+_RAN = "ctime=1710234000 qtime=1710234000 etime=1710234100 start=1710235000 end=1710238600"
+LOG = f"""03/12/2024 10:00:00;Q;17.srv;queue=gpu
+03/12/2024 11:16:40;E;17.srv;user=ana group=chem account="K 12" project=_pbs_project_default \
+jobname=x";E;<b> queue=gpu {_RAN} exec_host=gpu01/0*8 exec_vnode=(gpu01:ncpus=8:ngpus=2) \
+Resource_List.ncpus=8 Resource_List.walltime=02:00:00 Exit_status=-27 resources_used.walltime=01:00:00
+03/12/2024 11:16:40;E;18.srv;user=bob jobname="a exec_host=" queue=gpu {_RAN} exec_host=gpu01/0 \
+Exit_status=0
+03/12/2024 11:16:40;E;19.srv;user=eve jobname=a queue=gpu {_RAN} exec_host=gpu01/0 user=ana
+03/12/2024 11:16:40;E;20.srv;user=tom jobname=t queue=gpu {_RAN} exec_host=gpu02/0+gpu03/0 \
+Resource_List.nodes=2:ppn=8:gpus=4 Exit_status=3
+03/12/2024 11:16:40;E;21.srv;user=cpu jobname=c queue=cpu {_RAN} exec_host=c1/0 Resource_List.ncpus=1 Exit_status=0
+"""
+
+R = {
+    "version": 1,
+    "execution": {
+        "R_lite": [
+            {"rank": "4", "children": {"core": "0-7", "gpu": "2-3"}},
+            {"rank": "3", "children": {"core": "0-7", "gpu": "0"}},
+        ],
+        "nodelist": ["tioga[11-12]"],
+        "starttime": 1710235000,
+        "expiration": 1710242200,
+    },
+}
+FLUX: dict[str, Any] = {
+    "jobs": [
+        {
+            "t_submit": 1710234000.25, "t_depend": 1710234000.3, "t_run": 1710235000.5,
+            "t_cleanup": 1710238600.5, "t_inactive": 1710238601.0, "duration": 7200.0,
+            "name": "<b>x</b>", "queue": "pgpu", "bank": "lc", "ntasks": 2, "ncores": 16,
+            "nnodes": 2, "ranks": "[3-4]", "nodelist": "tioga[11-12]", "result": "FAILED",
+            "waitstatus": 35072, "id": 6731191091817518, "state": "INACTIVE", "username": "ana",
+            "userid": 1000, "R": R,
+        },
+        {
+            "t_submit": 1710234000.25, "t_run": 1710235000.5, "id": 6731191091817519,
+            "state": "RUN", "username": "bob", "nnodes": 1, "nodelist": "tioga13", "ncores": 8,
+            "duration": 0.0,
+        },
+    ]
+}  # fmt: skip
+
+BJOBS: dict[str, Any] = {
+    "COMMAND": "bjobs",
+    "JOBS": 3,
+    "RECORDS": [
+        {
+            "JOBID": "123", "JOBINDEX": "40", "STAT": "EXIT", "USER": "ana", "QUEUE": "gpu",
+            "JOB_NAME": "a[40]", "PROJ_NAME": "bio", "EXIT_CODE": "140",
+            "EXIT_REASON": "TERM_RUNLIMIT: job killed after reaching LSF run time limit",
+            "EXEC_HOST": "8*hosta:8*hostb", "SUBMIT_TIME": "Mar 12 10:00:00 2024",
+            "START_TIME": "Mar 12 10:10:00 2024", "FINISH_TIME": "Mar 12 11:10:00 2024 L",
+            "RUN_TIME": "3600 second(s)", "NALLOC_SLOT": "16", "GPU_NUM": "8",
+        },
+        {
+            "JOBID": "124", "JOBINDEX": "0", "STAT": "DONE", "USER": "bob", "QUEUE": "cpu",
+            "EXEC_HOST": "hosta", "SUBMIT_TIME": "Mar 12 10:00 2024", "EXIT_CODE": "-",
+            "START_TIME": "Mar 12 10:10 2024", "FINISH_TIME": "Mar 12 10:20 2024 L",
+            "NALLOC_SLOT": "1", "GPU_NUM": "-",
+        },
+        {
+            "JOBID": "125", "JOBINDEX": "0", "STAT": "RUN", "USER": "bob",
+            "SUBMIT_TIME": "Mar 12 10:00", "START_TIME": "Mar 12 10:10", "FINISH_TIME": "-",
+        },
+    ],
+}  # fmt: skip
+
+
+def seconds(row: dict[str, Any], name: str) -> float | None:
+    """Return a time of a row in seconds since 1970."""
+    time = row[name]
+    return time.timestamp() if isinstance(time, datetime) else None
+
+
+def test_qstat_in_the_time_zone_of_the_site() -> None:
+    reading = read_pbs(json.dumps(QSTAT).encode(), "q.json", INDIA)
+    running, deleted, waiting = reading.jobs
+    assert seconds(running, "start") == datetime(2023, 4, 26, 8, 10, 15, tzinfo=UTC).timestamp()
+    assert (running["job_id"], running["state"], running["gpus"], running["end"]) == (
+        "3472664.pbshpc", "RUNNING", 1, None,
+    )  # fmt: skip
+    expected = {
+        "job_id": "4732778[7].pbshpc", "array_job_id": "4732778[].pbshpc", "array_task_id": 7,
+        "name": "x;E;1.x;user=root", "user": "ana", "account": "bio", "state": "CANCELLED",
+        "exit_signal": 15, "gpus": 8, "nodes": 2, "node_list": "node1299,node1300", "cpus": 96,
+        "mem_requested_mib": 98304.0, "exclusive": True, "timelimit_s": 172800.0,
+    }  # fmt: skip
+    assert {name: deleted[name] for name in expected} == expected
+    assert seconds(deleted, "end") == seconds(deleted, "start") + 86732.0
+    assert (waiting["state"], waiting["start"]) == ("PENDING", None)
+    assert [reason for _, reason, _ in reading.rejected] == ["bad_state"]
+    assert {row["node"] for row in reading.allocations} == {"khas024", "node1299", "node1300"}
+
+
+def test_the_log_of_pbs_and_names_that_imitate_fields() -> None:
+    reading = read_pbs(LOG.encode(), "20240312", INDIA)
+    rows = {str(row["job_id"]): row for row in reading.jobs}
+    assert rows.keys() == {"17.srv", "20.srv", "21.srv"}
+    assert [(place, reason) for place, reason, _ in reading.rejected] == [
+        (3, "two_readings"),
+        (4, "two_readings"),
+    ]
+    first = rows["17.srv"]
+    assert (first["name"], first["user"], first["account"]) == ('x";E;<b>', "ana", "K 12")
+    assert (first["state"], first["exit_code"], first["gpus"]) == ("OUT_OF_MEMORY", None, 2)
+    times = [seconds(first, name) for name in ("submit", "eligible", "start", "end")]
+    assert times == [1710234000, 1710234100, 1710235000, 1710238600]
+    assert (rows["20.srv"]["gpus"], rows["20.srv"]["exit_code"]) == (8, 3)  # Torque's request
+    assert rows["21.srv"]["gpus"] == 0  # the file names GPUs, and none of this job
+
+
+def test_gpus_of_flux_are_known_where_its_resources_are() -> None:
+    reading = read_flux(json.dumps(FLUX).encode(), "f.json", INDIA)
+    done, running = reading.jobs
+    assert (done["job_id"], done["state"], done["exit_signal"], done["gpus"]) == (
+        flux_id("6731191091817518"), "FAILED", 9, 3,
+    )  # fmt: skip
+    assert (done["elapsed_s"], done["timelimit_s"], done["account"]) == (3600.0, 7200.0, "lc")
+    explicit = [row for row in reading.allocations if row["gpu"] is not None]
+    # Nodes stand in the order of ranks, whatever the order of R_lite.
+    assert {(row["node"], row["gpu"]) for row in explicit} == {
+        ("tioga11", 0), ("tioga12", 2), ("tioga12", 3),
+    }  # fmt: skip
+    assert (running["gpus"], running["state"], running["timelimit_s"]) == (None, "RUNNING", None)
+    assert flux_id("6731191091817518") == "fuZZybuNNy"  # RFC 19's example
+
+
+def test_bjobs_needs_a_year() -> None:
+    reading = read_lsf(json.dumps(BJOBS).encode(), "b.json", INDIA)
+    killed, done = reading.jobs
+    expected = {
+        "job_id": "123[40]", "array_job_id": "123", "array_task_id": 40, "state": "TIMEOUT",
+        "exit_signal": 12, "gpus": 8, "cpus": 16, "node_list": "hosta,hostb", "elapsed_s": 3600.0,
+        "time_precision_s": 0.0,
+    }  # fmt: skip
+    assert {name: killed[name] for name in expected} == expected
+    assert seconds(killed, "start") == datetime(2024, 3, 12, 4, 40, tzinfo=UTC).timestamp()
+    assert (done["gpus"], done["exit_code"], done["time_precision_s"]) == (0, 0, 60.0)
+    assert [(place, reason) for place, reason, _ in reading.rejected] == [(3, "bad_time")]
+
+
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        ("12345.server.example.org", ("12345.server.example.org", None)),
+        ("12345[7].server", ("12345[7].server", None)),
+        ("12345.0", ("12345", "0")),
+        ("123[4]", ("123[4]", None)),
+        ("ƒ2Ab9xyz", ("f2Ab9xyz", None)),
+        ("18446744073709551615", ("18446744073709551615", None)),
+        ("0d5f1a2b-0000-4000-8000-000000000001", ("0d5f1a2b-0000-4000-8000-000000000001", None)),
+        ("web-0.ml", ("web-0.ml", None)),
+        *((bad, None) for bad in ("", "0", "what", "7 8", "7;x", "<7>", "../7", "-7", "7/8", "7\n8",
+                                  "$7", "7:8", "x" * 300 + "1")),
+    ],
+)  # fmt: skip
+def test_what_is_a_job_id(written: str, named: tuple[str, str | None] | None) -> None:
+    assert job_and_step(written) == named
+
+
+def test_files_of_each_kind_to_reports(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "qstat.json").write_text(json.dumps(QSTAT))
+    (folder / "20240312").write_text(LOG)
+    (folder / "flux.json").write_text(json.dumps(FLUX))
+    (folder / "bjobs.json").write_text(json.dumps(BJOBS))
+    (folder / "map.csv").write_text(
+        "job_id,node,gpu,start,end\n"
+        "17.srv,gpu01,0;1,2024-03-12T09:16:40Z,2024-03-12T10:16:40Z\n"
+        "123[40],hosta,0,,\n"
+        "ƒ2Ab9,gpu09,3,2024-03-12T09:16:40Z,2024-03-12T10:16:40Z\n"
+    )
+    sources = {path.name: source_of(path) for path in folder.iterdir()}
+    assert sources == {
+        "qstat.json": "pbs", "20240312": "pbs", "flux.json": "flux", "bjobs.json": "lsf",
+        "map.csv": "allocation-map",
+    }  # fmt: skip
+    environment = {**os.environ, "TACHOGRAPH_LAKE": str(tmp_path / "lake")}
+
+    def run(*words: str) -> str:
+        done = run_here(words, tmp_path, environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("ingest", str(folder))
+    run("analyze")
+    jobs = {job["job_id"]: job for job in json.loads(run("jobs", "--json"))}
+    assert {"17.srv", "20.srv", "123[40]", "f2Ab9", "fuZZybuNNy"} <= jobs.keys()
+    assert (jobs["17.srv"]["attribution"], jobs["17.srv"]["gpu_hours"]) == ("explicit", 2.0)
+    for asked, job in (("17.srv", "17.srv"), ("ƒ2Ab9", "f2Ab9"), ("123[40]", "123[40]")):
+        assert json.loads(run("job", asked, "--json"))["job_id"] == job
+
+
+def test_commands_of_slurm_get_ids_of_slurm_only() -> None:
+    assert fill_in(["suspend", "{job}"], {"job": "123_4"}) == ["suspend", "123_4"]
+    for job in ("17.srv", "123[4]", "f2Ab9", "web-0.ml", "123.0"):
+        with pytest.raises(RefusedError, match="nothing was run"):
+            fill_in(["suspend", "{job}"], {"job": job})
