@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 from assistants_client import (
+    Call,
     ask_by_http,
     ask_here,
     ask_on_stdin,
@@ -208,7 +209,7 @@ def test_questions_of_the_index_have_the_numbers_of_the_commands(
 @pytest.mark.slow
 def test_answers_say_what_is_unknown(demo: Path, tmp_path: Path) -> None:
     served = ServedLake(Lake.open(str(demo / "lake")), Configuration())
-    calls = [
+    calls: list[Call] = [
         ("find_jobs", {"finding": ["job_hang"]}),
         ("find_jobs", {"where": ["gpu_util_mean<10%"]}),
         ("explain_job", {"key": "1000316"}),
@@ -236,7 +237,7 @@ def test_answers_say_what_is_unknown(demo: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_user_gets_own_jobs_and_staff_all(server: WebServer, mode: str) -> None:
-    calls = [
+    calls: list[Call] = [
         ("find_jobs", {"limit": 50}),
         ("explain_job", {"key": "1000316"}),  # of user036
         ("waste", {"by": "user"}),
@@ -320,7 +321,7 @@ def outside_of_marks(value: object) -> list[str]:
 def test_what_users_wrote_stays_a_marked_value(tmp_path: Path) -> None:
     served = ServedLake(injected_lake(tmp_path / "lake"), Configuration())
     script = f"#!/bin/bash\n#SBATCH -J '{INJECTED}'\n#SBATCH --gpus=2 --{INJECTED}\nsrun zq\n"
-    calls = [
+    calls: list[Call] = [
         ("find_jobs", {"limit": MOST_ROWS}),
         ("find_jobs", {"limit": 2}),
         ("explain_job", {"key": "1000"}),
@@ -350,7 +351,7 @@ def test_what_users_wrote_stays_a_marked_value(tmp_path: Path) -> None:
 
 def test_nothing_of_other_users_is_in_any_answer(marked: Lake) -> None:
     served = ServedLake(marked, Configuration())
-    calls: list[tuple[str, Values]] = [
+    calls: list[Call] = [
         ("find_jobs", {}),
         *(("find_jobs", {name: [value]}) for name, value in OF_BOB.items()),
         ("find_jobs", {"name": "nameqz"}),
@@ -385,7 +386,7 @@ def test_tools_only_read_and_wrong_calls_are_one_sentence(marked: Lake) -> None:
         assert tool.annotations is not None
         assert (tool.annotations.read_only_hint, tool.annotations.open_world_hint) == (True, False)
         assert tool.input_schema["additionalProperties"] is False
-    wrong = {
+    wrong: dict[str, Call] = {
         "no tool 'find_job'; did you mean find_jobs?": ("find_job", {}),
         "unknown field 'usr'": ("find_jobs", {"usr": "ann"}),
         "no job 'absent'": ("explain_job", {"key": "absent"}),

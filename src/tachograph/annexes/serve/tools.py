@@ -231,7 +231,7 @@ def compare_jobs_side_by_side(view: View, parameters: CompareJobsParameters) -> 
     )
 
 
-class WasteParameters(LedgerParameters, frozen=True, kw_only=True):
+class ShortLedgerParameters(LedgerParameters, frozen=True, kw_only=True):
     """Job filter, grouping, and the length of lists."""
 
     top: Annotated[
@@ -239,7 +239,7 @@ class WasteParameters(LedgerParameters, frozen=True, kw_only=True):
     ] = 10
 
 
-def waste(view: View, parameters: WasteParameters) -> ToolAnswer:
+def waste(view: View, parameters: ShortLedgerParameters) -> ToolAnswer:
     """Return the ledger of GPU-hours as `tachograph waste --json`."""
     ledger = dict(usage.waste(view, parameters).values)
     evidence = {name: ledger.pop(name) for name in ("first", "last", "assumptions", "left_out")}
@@ -345,7 +345,7 @@ TOOLS: tuple[AssistantTool, ...] = (
         "waste",
         "Account for GPU-hours: in use, lost by cause, recoverable; by user, account, partition "
         "or GPU model; which jobs lost most.",
-        WasteParameters,
+        ShortLedgerParameters,
         waste,
         light=False,
     ),
