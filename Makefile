@@ -136,7 +136,7 @@ installs: dist ## install the wheel and each extra with locked versions, run the
 
 lock: $(VENV)/dev.stamp ## compile requirements/*.txt anew (UPGRADE=--upgrade for newer versions)
 	@$(BIN)/python -m uv --version >/dev/null 2>&1 || $(PIP) install --quiet uv
-	$(COMPILE) --group dev --output-file requirements/dev.txt
+	$(COMPILE) --extra all --group dev --output-file requirements/dev.txt
 	$(COMPILE) --extra all --group build --constraint requirements/dev.txt --output-file requirements/run.txt
 
 clean: ## remove .venv, caches and the demo

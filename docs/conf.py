@@ -8,6 +8,7 @@ repository lead on: to a page of the site, or to a copy of the file. A page of t
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ CONTENTS = {
         "record",
         "figures",
         "export",
+        "assistants",
     ),
     "How-to: share GPUs": ("colocate", "kernels", "gpu-day"),
     "How-to: run it for a site": (
@@ -89,7 +91,17 @@ def _write_home(app: Sphinx, failure: Exception | None) -> None:
         )
 
 
+def _copy_markdown(app: Sphinx, failure: Exception | None) -> None:
+    """Place each page as Markdown beside its HTML, and the list of them, llms.txt, at the top."""
+    if failure is not None or app.builder.name != "html":
+        return
+    for page in app.env.found_docs:
+        shutil.copyfile(Path(app.srcdir, f"{page}.md"), Path(app.outdir, f"{page}.md"))
+    shutil.copyfile(Path(app.srcdir, "docs/llms.txt"), Path(app.outdir, "llms.txt"))
+
+
 def setup(app: Sphinx) -> None:
     """Connect."""
     app.connect("source-read", _add_contents)
     app.connect("build-finished", _write_home)
+    app.connect("build-finished", _copy_markdown)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import polars as pl
 
 from api_reference import reference
+from conf import CONTENTS
 from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.counters import (
@@ -47,6 +48,7 @@ from tachograph.judge.rules.listing import parameter_text
 from tachograph.judge.rules.ruleset import RuleEntry, read_rules
 
 FOLDER = Path(__file__).resolve().parent
+SERVED = FOLDER.parent / "src/tachograph/annexes/serve/documentation"
 _NOTE = "<!-- Made by `make docs`; a change here is overwritten. -->"
 _DASH = "–"
 _SEVERAL = 3  # uses from which on a text stands once
@@ -513,14 +515,53 @@ PAGES: Mapping[str, Callable[[], str]] = {
 }
 
 
+def llms_text(written: Mapping[str, str]) -> str:
+    """Return docs/llms.txt: every page as Markdown with its first sentence, for programs.
+
+    `written`: pages as they are now, others are read. Format: https://llmstxt.org.
+    """
+    lines = ["# Tachograph", "", f"> {_first_sentence((FOLDER / 'index.md').read_text('utf-8'))}"]
+    for caption, names in CONTENTS.items():
+        pages = [f"{name}.md" for name in names if not name.startswith("../")]
+        lines += ["", f"## {caption}", ""] if pages else []
+        for name in pages:
+            page_text = written.get(name) or (FOLDER / name).read_text("utf-8")
+            title = page_text.partition("\n")[0].removeprefix("# ")
+            lines.append(f"- [{title}](docs/{name}): {_first_sentence(page_text)}")
+    return "\n".join([*lines, ""])
+
+
+def _first_sentence(page_text: str) -> str:
+    """Return the first sentence of prose of a page, without links and emphasis."""
+    prose = re.sub(r"^```.*?^```$|^<!--.*?-->$", "", page_text, flags=re.MULTILINE | re.DOTALL)
+    for paragraph in prose.split("\n\n")[1:]:
+        if re.match(r"\s*[\w`\[*]", paragraph) and not paragraph.strip("\n").startswith("    "):
+            words = re.sub(r"!?\[(.*?)\]\(.*?\)", r"\1", " ".join(paragraph.split()))
+            return re.split(r"(?<=[.:]) ", words.replace("**", ""))[0].rstrip(":.") + "."
+    raise ValueError("a page without a sentence")
+
+
+def link_pages() -> None:
+    """Link every page into the package, from which `tachograph serve` serves them."""
+    SERVED.mkdir(exist_ok=True)
+    for link in SERVED.iterdir():
+        link.unlink()
+    for page_file in (FOLDER / "llms.txt", *FOLDER.glob("*.md")):
+        (SERVED / page_file.name).symlink_to(
+            Path("../" * len(SERVED.relative_to(FOLDER.parent).parts), "docs", page_file.name)
+        )
+
+
 def main(arguments: Sequence[str]) -> None:
     """Write the pages, or with `--check` end with a message naming those that are not what would
     be written.
     """
     written = {name: make() for name, make in PAGES.items()}
+    written["llms.txt"] = llms_text(written)
     if "--check" not in arguments:
         for name, text in written.items():
             (FOLDER / name).write_text(text, encoding="utf-8")
+        link_pages()
         return
     drifted = [name for name, text in written.items() if _now(FOLDER / name) != text]
     if drifted:

@@ -99,7 +99,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder / name
 
 
-MODULES_OF_EXTRAS = ("matplotlib", "pynvml", "starlette", "textual", "uvicorn")
+MODULES_OF_EXTRAS = ("matplotlib", "mcp", "pynvml", "starlette", "textual", "uvicorn")
 # A module that is None cannot be imported.
 _DEMO_OF_THE_CORE = """
 import sys

@@ -47,6 +47,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     ),
     "figure": tuple(entry.name for entry in FIGURES),
     "suffix": ("svg", "png"),
+    "page": ("jobs.md", PAYLOADS["html"]),
 }
 # {name of a module: what it must be asked with to answer}
 WITH: Mapping[str, Mapping[str, str]] = {
@@ -88,6 +89,7 @@ CHECKS: Mapping[str, Callable[[bytes, str], None]] = {
     "application/json": check_json,
     "application/problem+json": check_json,
     "text/csv": check_table,
+    "text/markdown": check_bytes,
     "image/svg+xml": check_picture,
     "image/png": check_bytes,
     "application/vnd.apache.parquet": lambda content, where: check_rows(

@@ -35,6 +35,7 @@ NEEDS = {
     "watch": "watch",
     "serve": "serve",
     "lab": "study",
+    "mcp": "mcp",
     "nsight": "share kernels report.ncu-rep",
     "pm-sampling": "watch sample",
     "dask": "analyze --workers 1",

@@ -39,7 +39,7 @@ def texts() -> dict[str, str]:
     contents = {
         name: (REPOSITORY / name).read_bytes()
         for name in listed.stdout.split("\0")
-        if name and (REPOSITORY / name).is_file()
+        if name and (REPOSITORY / name).is_file() and not (REPOSITORY / name).is_symlink()
     }
     return {
         name: content.decode("utf-8", errors="replace")

@@ -91,3 +91,24 @@ def test_what_pages_link_to_in_the_rest_of_the_repository_is_there(site: Path) -
     files = re.findall(r'href="(\.\./_downloads/[^"]+)"', page)
     assert len(files) >= 3
     assert all((site / "docs" / file).is_file() for file in files)
+
+
+def test_the_package_has_every_page_for_programs() -> None:
+    """`make docs` links them; in a copy of the tree they are files."""
+    served = REPOSITORY / "src/tachograph/annexes/serve/documentation"
+    pages = {path.name: path.read_text("utf-8") for path in (*DOCS.glob("*.md"), DOCS / "llms.txt")}
+    assert {path.name: path.read_text("utf-8") for path in served.iterdir()} == pages
+    listed = re.findall(r"\]\(docs/([^)]+)\): \S", pages["llms.txt"])
+    assert sorted(listed) == sorted(pages.keys() - {"index.md", "llms.txt"})
+
+
+@pytest.mark.slow
+def test_each_page_lies_beside_its_html_as_markdown(site: Path) -> None:
+    pages = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
+    markdown = {path.relative_to(site).with_suffix("") for path in site.rglob("*.md")}
+    assert {page for page in markdown if page.parts[0] == "docs"} == {
+        page for page in pages if page.parts[0] == "docs"
+    }
+    assert (site / "docs/jobs.md").read_text("utf-8") == (DOCS / "jobs.md").read_text("utf-8")
+    for link in re.findall(r"\]\(([^)]+)\)", (site / "llms.txt").read_text("utf-8")):
+        assert (site / link).is_file(), link

@@ -116,6 +116,7 @@ class SmallSite:
             "waste": (),
             "advise": ("--backtest",),
             "serve": ("token", "list"),
+            "mcp": (),
             "export": ("csv", "--to", str(out / "csv")),
             "act comment": (),
             "act digest": (),

@@ -93,6 +93,8 @@ class Walk:
                 return ("svg", "csv")
             case "figure":
                 return ("elapsed", "1", BOB)
+            case "page":
+                return ("jobs.md", BOB)
             case "key" | "job":
                 return (ANNS_JOB, BOBS_JOB, self.bobs_key, BOB)
         return (ANN, BOB, BOBS_JOB, "acctqz", "annacct", "nodeqz", "annnode")

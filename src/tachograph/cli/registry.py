@@ -41,6 +41,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
 EXTRA_OF_MODULE: Mapping[str, str] = MappingProxyType(
     {
         "matplotlib": "lab",
+        "mcp": "mcp",
         "pynvml": "watch",
         "starlette": "serve",
         "textual": "watch",
@@ -113,6 +114,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "serve",
         "tachograph.annexes.serve.commands.serve",
         "serve pages and a REST API of the lake",
+        "look",
+    ),
+    CommandEntry(
+        "mcp",
+        "tachograph.annexes.serve.commands.mcp",
+        "answer an assistant's questions about the lake on stdin and stdout",
         "look",
     ),
     CommandEntry(

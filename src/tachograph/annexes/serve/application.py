@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import groupby
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlencode
 
 import anyio.to_thread
@@ -21,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tachograph.annexes.serve import templates
 from tachograph.annexes.serve.answers import is_named, problem
@@ -41,7 +44,9 @@ from tachograph.annexes.serve.registry import (
 )
 from tachograph.annexes.serve.snapshot import RETRY_S, NotReadyError, ServedLake
 from tachograph.annexes.serve.sums import PARAMETERS as SUMS_PARAMETERS
+from tachograph.annexes.serve.tools import ToolReply, answer_tool, find_tool
 from tachograph.annexes.serve.unsubscribe import unsubscribe_routes
+from tachograph.annexes.serve.workers import Ending, silent
 from tachograph.api.pages import Document, PageEntry
 from tachograph.api.parameters import read_parameters
 from tachograph.api.viewer import NOBODY, Role, Viewer
@@ -161,6 +166,7 @@ def create_application(service: WebService) -> ASGIApp:
                 Route(entry.path, _page(service, entry), methods=entry.methods, name=entry.name)
                 for entry in (*all_pages(), *DOCUMENTS)
             ),
+            Route(ASSISTANTS.path, AssistantEndpoint(service), methods=["POST"], name="mcp"),
             Mount(
                 "/static",
                 StaticFiles(packages=[("tachograph.annexes.serve", "static"), STATIC]),
@@ -268,6 +274,48 @@ def _endpoints(service: WebService) -> Iterator[Route]:
         yield Route(API + path, partial(_by_method, handlers), methods=list(handlers))
 
 
+# Admitted like a page; what is visible is decided by the view of each answer.
+ASSISTANTS = PageEntry("/mcp", "mcp", "Assistants", Role.USER)
+
+
+@dataclass(slots=True)
+class AssistantEndpoint:
+    """Answers assistants by the Model Context Protocol, each request for its own viewer."""
+
+    service: WebService
+    _starting: asyncio.Task[Any] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. Errors: those of admitting it; NotFoundError without the extra."""
+        await _admit(self.service, ASSISTANTS, Request(scope))
+        if find_spec("mcp") is None:
+            what = f"{ASSISTANTS.path} needs a package that is not installed"
+            raise NotFoundError(what, do="pip install 'tachograph[mcp]'")
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        handle, _ = await asyncio.shield(self._starting)
+        await handle(scope, receive, send)
+
+    async def _start(self) -> Any:
+        name = "tachograph.annexes.serve.assistants"
+        module = await anyio.to_thread.run_sync(import_module, name)  # takes a second
+        return await module.start_http(self._answer)
+
+    async def _answer(self, request: Request, name: str, arguments: Mapping[str, Any]) -> ToolReply:
+        service, viewer = self.service, _viewer(request)
+        run = partial(service.lanes.run, service.sender(request, viewer))
+        task = (viewer, name, arguments)
+        try:
+            if find_tool(name).light:
+                return await run(partial(answer_tool, service.served, silent, *task))
+            written = partial(service.served.written, answer_tool, *task, silent, ending=Ending())
+            reply: ToolReply = pickle.loads(await run(written))
+        except TachographError as error:
+            shown = _shown_problem(error, viewer)
+            raise TachographError(shown.what, do=shown.do) from error
+        return reply
+
+
 async def _by_method(handlers: Mapping[str, Handler], request: Request) -> Response:
     return await handlers["GET" if request.method == "HEAD" else request.method](request)
 
@@ -294,24 +342,42 @@ def _tagged(
     return Response(content, headers=described, media_type=media_type)
 
 
-async def _problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, TachographError)
+@dataclass(frozen=True, slots=True)
+class ShownProblem:
+    """What a viewer reads of an error; hidden: only the log of the service has the reason."""
+
+    status: int
+    what: str
+    do: str
+    hidden: bool = False
+
+
+def _shown_problem(error: TachographError, viewer: Viewer) -> ShownProblem:
+    """Return an error as the viewer may see it; the log has those that are hidden."""
     status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 500)
-    if status == 404 and request.query_params and not request.path_params:
-        status = 400  # the address exists; what its query names does not, and can be corrected
     of_files = isinstance(error, LakeError) and (error.__cause__ is not None or "/" in error.what)
-    of_server = of_files and not _viewer(request).sees_server
+    of_server = of_files and not viewer.sees_server
     # Of the service itself: names of its files and hosts are for its log.
     if status == 500 or of_server:
         logging.getLogger("tachograph.annexes.serve").error("%s", printable(str(error)))
         what, do = "the service cannot answer this now", "its log has the reason"
-        return _answer_problem(request, 503, what, do, _again(_AGAIN_FAILED_S))
+        return ShownProblem(503, what, do, hidden=True)
+    return ShownProblem(status, _located(error, viewer), error.do)
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, TachographError)
+    shown = _shown_problem(error, _viewer(request))
+    if shown.hidden:
+        again = _again(_AGAIN_FAILED_S)
+        return _answer_problem(request, shown.status, shown.what, shown.do, again)
+    status = shown.status
+    if status == 404 and request.query_params and not request.path_params:
+        status = 400  # the address exists; what its query names does not, and can be corrected
     later = None
     if status == 503:
         later = _again(RETRY_S if isinstance(error, NotReadyError) else _AGAIN_FAILED_S)
-    return _answer_problem(
-        request, status, _located(error, _viewer(request)), error.do, later, error
-    )
+    return _answer_problem(request, status, shown.what, shown.do, later, error)
 
 
 def _located(error: TachographError, viewer: Viewer) -> str:

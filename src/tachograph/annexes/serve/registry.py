@@ -70,6 +70,14 @@ DOCUMENTS: tuple[PageEntry, ...] = (
         Role.USER,
         module="tachograph.annexes.lab.pages.study_figure",
     ),
+    PageEntry(
+        "/llms.txt",
+        "llms",
+        "Documentation as Markdown",
+        Role.ANONYMOUS,
+        module="tachograph.annexes.serve.pages.documentation",
+    ),
+    PageEntry("/docs/{page}", "documentation", "Page of the documentation", Role.ANONYMOUS),
 )
 
 

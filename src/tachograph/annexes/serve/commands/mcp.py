@@ -1,0 +1,22 @@
+"""`tachograph mcp`: the tools for assistants on stdin and stdout, by the Model Context Protocol."""
+
+from __future__ import annotations
+
+from tachograph.cli.options import Arguments, Parser
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare nothing: whoever reads the lake's files sees all of its jobs."""
+
+
+def run(arguments: Arguments) -> int:
+    """Answer until stdin ends."""
+    from tachograph.annexes.serve.assistants import serve_stdio
+    from tachograph.annexes.serve.snapshot import ServedLake
+    from tachograph.api.viewer import Role, Viewer
+    from tachograph.cli.options import caller_name, open_lake
+
+    opened = open_lake(arguments)
+    viewer = Viewer(caller_name(), Role.SUPPORT, via="stdin")
+    serve_stdio(ServedLake(opened.lake, opened.configuration), viewer)
+    return 0
