@@ -21,6 +21,7 @@ from tachograph.sources.files import (
 from tachograph.sources.nvidia_smi import QUERY_FIELDS, field_names
 from tachograph.sources.slurm.exports import TelemetryError, detect, slurm_output
 from tachograph.sources.slurm.fields import json_objects
+from tachograph.sources.slurm.nodes import is_node_text, names_of
 from tachograph.sources.table.job_columns import job_meaning
 
 # Samples come first: GPU numbers of maps and of accounting refer to the devices that they name.
@@ -32,6 +33,7 @@ ORDER: Final = (
     "nvidia-smi",
     "sacct",
     "allocation-map",
+    "slurm-nodes",
 )
 _HEAD_BYTES = 65536  # of text; its first lines decide
 _DMON = re.compile(r"^#[^\n]*\bgpu\s+(?:pwr|sm|pid)\b", re.MULTILINE)
@@ -94,11 +96,17 @@ def _of_json(path: Path) -> str | None:
     try:
         document, _ = read_json(path)
     except InputError:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
+        if '"nodes"' in head and '"gres"' in head:  # several documents, one after the other
+            return "slurm-nodes"
         if ".json" in path.suffixes:
             raise
         return None  # another format that begins with a bracket, such as TOML
     with path.open("rb") as file:
         content = file.read()
+    if names_of(document):
+        return "slurm-nodes"
     try:
         detect(content, where=str(path))
     except TelemetryError as telemetry:
@@ -118,6 +126,8 @@ def _of_text(path: Path) -> str | None:
             raise InputError("damaged gzip", where=path, do="copy it again") from None
     if b"\0" in head:
         return None
+    if is_node_text(head.decode("utf-8", "replace")):
+        return "slurm-nodes"
     try:
         found = detect(head, where=str(path))
     except TelemetryError as telemetry:

@@ -87,6 +87,11 @@ SOURCES: tuple[SourceEntry, ...] = (
         ".slurm_live",
         "which GPUs jobs hold right now: one poll of squeue, scontrol, slurmrestd",
     ),
+    SourceEntry(
+        "slurm-nodes",
+        ".slurm_nodes",
+        "states of nodes, reservations, node events, jobs that wait: where free GPUs were",
+    ),
 )
 
 
@@ -242,6 +247,7 @@ FEEDS: Mapping[str, str] = MappingProxyType(
         "prometheus": ".prometheus",
         "sacct": ".sacct",
         "slurm-live": ".slurm_live",
+        "slurm-nodes": ".slurm_nodes",
         "allocation-map": ".allocation_map",
         "dcgm-exporter": ".dcgm_exporter",
         "pm-sampling": "tachograph.annexes.watch.pm_sampling.feed",
