@@ -155,7 +155,9 @@ class NodesFeed:
             read_document(document, reading, where=where, cluster=self._cluster, at=now)
         elif b"ReservationName=" in answer:
             zone_free = replace(self._cluster, time_zone="UTC")
-            reading.states += read_nodes(answer, where=where, cluster=zone_free, at=now).states
+            held = read_nodes(answer, where=where, cluster=zone_free, at=now, trusted=True)
+            # A comment may imitate a node, but not a node in JSON.
+            reading.states += [row for row in held.states if row["provenance"] == "reservation"]
 
     def _try(self, reading: NodeReading, name: str, words: Sequence[str], now: datetime) -> None:
         """Add an answer that may be missing."""

@@ -44,7 +44,7 @@ _STATES: Mapping[str, frozenset[str]] = {
 }
 _NOT_INSTALLED = frozenset({"FUTURE"})
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
-_FREE_TEXT = re.compile(r"^\s*(?:Reason|Comment|Extra)=", re.MULTILINE)
+_FREE_TEXT = re.compile(r"(?:^|\s)(?:Reason|Comment|Extra)=")
 _RECORD = re.compile(r"^(?=NodeName=|ReservationName=)", re.MULTILINE)
 _SECONDS = re.compile(r"\d{9,11}", re.ASCII)
 _TIME_LINE = re.compile(r"^(\d{9,11})\r?\n", re.ASCII | re.MULTILINE)
@@ -99,7 +99,7 @@ def read_nodes(
     """
     text = content.decode("utf-8-sig", "replace")
     reading = NodeReading()
-    if text.lstrip()[:1] in ("{", "") or _SECONDS.match(text) and "{" in text[:40]:
+    if _TIME_LINE.sub("", text).lstrip()[:1] in ("{", ""):
         for document, time in _documents(text, where):
             read_document(document, reading, where=where, cluster=cluster, at=time or at)
         return reading
@@ -110,7 +110,7 @@ def read_nodes(
             do="save `scontrol show nodes --json`, `scontrol show reservation` or `sacctmgr -P "
             f"show event format={EVENT_FIELDS}`",
         )
-    if _FREE_TEXT.search(text) and not trusted:
+    if "NodeName=" in text and _FREE_TEXT.search(text) and not trusted:
         raise InputError(
             "reasons and comments in this text may imitate records of nodes",
             where=where,
