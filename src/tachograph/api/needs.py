@@ -23,7 +23,7 @@ from tachograph.catalog.tables import (
 from tachograph.judge.bounds import LEAST_S, HostMemory, peaks_of_need
 from tachograph.judge.capacity import CapacityReport, build_capacity
 from tachograph.judge.checks.gpus_never_used import UNUSED, gpus_needed
-from tachograph.judge.ledger import LEDGER_COLUMNS
+from tachograph.judge.ledger import LEDGER_COLUMNS, in_ledger
 from tachograph.judge.partitions import (
     NOT_RECORDED,
     REQUEST_COLUMNS,
@@ -100,7 +100,8 @@ def read_capacity(
         analyzed = lake.latest(ANALYSES).get_column("as_of").max()
         if not isinstance(analyzed, datetime):
             return None
-        jobs = read_summaries(lake, tuple(dict.fromkeys((*LEDGER_COLUMNS, "seq"))))
+        columns = tuple(dict.fromkeys((*LEDGER_COLUMNS, "seq")))
+        jobs = read_summaries(lake, columns).with_columns(in_ledger=in_ledger())
         accounted = lake.latest(JOBS)
         units = gpu_facts(inventory(lake.latest(DEVICES), configuration.nodes))[0]
         named = units.drop_nulls("gpu_model").unique("node", keep="first")

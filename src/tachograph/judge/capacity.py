@@ -18,11 +18,10 @@ import polars as pl
 
 from tachograph.catalog.tables import IN_USE, STATE_HOLDS_S, WASTE
 from tachograph.catalog.units import zone
-from tachograph.judge.ledger import in_ledger
 
 HELD = ("in_use", "in_use_unknown", "lost", "unmeasured")
 # of free GPUs while jobs waited, the best case for them first: each names what the next one lacks
-WAITED = ("waited", "limited", "no_host", "fragmented")
+WAITED = ("waited", "several_nodes", "limited", "no_host", "fragmented")
 CAPACITY_LABELS: Mapping[str, str] = {
     "in_use": "in use",
     "in_use_unknown": "in use, work not known",
@@ -32,6 +31,7 @@ CAPACITY_LABELS: Mapping[str, str] = {
     "fragmented": "free, fewer than any job needs",
     "reserved": "free, reserved",
     "limited": "free, limits of waiting jobs",
+    "several_nodes": "free, jobs need several nodes",
     "waited": "free, jobs waited otherwise",
     "free": "free, no job waited",
     "down": "down",
@@ -75,8 +75,9 @@ class CapacityReport:
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """What alike waiting jobs need of a node. partitions, features: names; others 0: any."""
+    """What alike waiting jobs need: so many nodes, and of each; cpus, memory_mib 0: any."""
 
+    nodes: int
     partitions: frozenset[str]
     features: frozenset[str]
     gpu_type: str | None
@@ -99,7 +100,9 @@ class _Demand:
             return "no_host"
         if node.memory_mib is not None and max(1.0, self.memory_mib) > node.memory_mib:
             return "no_host"
-        return "limited" if self.limited else "waited"
+        if self.limited:
+            return "limited"
+        return "waited" if self.nodes == 1 else "several_nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +207,9 @@ def build_capacity(
     """Return where the installed GPU-hours went; None where no node was ever polled.
 
     states, waiting: rows of node_states and waiting_jobs. accounted: rows of jobs. jobs: rows of
-    job_summaries (LEDGER_COLUMNS). held: (job_key, node, gpus, first_t, last_t), GPUs that a job
-    held on a node, and its first and last sample there. models: {node: model}. Nothing after
-    `until` is counted: up to then jobs are analyzed.
+    job_summaries (LEDGER_COLUMNS), and whether they are `in_ledger`. held: (job_key, node,
+    node_gpus, last_t), GPUs that a job held on a node, and its last sample there. models: {node:
+    model}. Nothing after `until` is counted: up to then jobs are analyzed.
     """
     holds = _holds(jobs, held)
     demand = WaitingTimes(_demands(accounted, waiting, until))
@@ -412,7 +415,7 @@ def _holds(jobs: pl.DataFrame, held: pl.DataFrame) -> dict[tuple[Any, Any], list
     total = pl.sum_horizontal(_EACH_HOURS)
     lost = pl.sum_horizontal(f"gpu_hours_{cause}" for cause in WASTE)
     of_use = {f"share_{name}": pl.col(f"gpu_hours_{name}") / total for name in IN_USE}
-    known = in_ledger() & (total > 0)
+    known = pl.col("in_ledger") & (total > 0)
     rows = jobs.filter(pl.col("start") < pl.col("as_of")).with_columns(
         **of_use, share_lost=lost / total, known=known
     )
@@ -492,6 +495,7 @@ def _add_demand(
     nodes = row["nodes"] or 1
     wanted = row["constraints"] or ""
     demand = _Demand(
+        nodes,
         _names(row["partition"]),
         # Only a list of features that are all needed can exclude a node.
         frozenset() if {*wanted} & {*"|()[]*!"} else _names(wanted.replace(",", "&"), "&"),

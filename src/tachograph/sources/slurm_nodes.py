@@ -210,7 +210,10 @@ def parts_of(
             frame_of(states, NODE_STATES),
             rejects=counted_rejects(rejected),
             overlaps=True,
-            rows_used=reading.rows_read - len(reading.rejected) - reading.passed.total(),
+            rows_used=reading.rows_read
+            - len(reading.rejected)
+            - reading.passed.total()
+            - len(waiting),
         ),
         ChunkPart(WAITING_JOBS.name, frame_of(waiting, WAITING_JOBS), overlaps=True),
     )

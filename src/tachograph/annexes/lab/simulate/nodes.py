@@ -30,7 +30,7 @@ NODES_FILE = "nodes.parquet"  # of the truth
 NOT_POLLED = (30 * 3600, 31 * 3600)  # s after the plan's start: the collector was stopped
 POLL_S = 600
 _HOUR = 3600
-_LIMITED_USERS = 20  # every so many of them waits for a limit of its QOS
+_LIMITED_USERS = 4  # every so many of them waits for a limit of its QOS
 # (state, nodes, hours at most); the first that fit
 _PLANTED = (
     ("down", 1, 7),
@@ -81,8 +81,11 @@ def plan_away(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> list[NodeAw
                 continue
             away.append(NodeAway(node, state, begin, begin + min(-length, hours * _HOUR)))
             taken.add(node)
-    shared = [node.index for node in nodes if node.shared]
-    away += [NodeAway(index, "no_host", 10 * _HOUR, 16 * _HOUR) for index in shared[:2]]
+    away += [
+        NodeAway(node.index, "no_host", 28 * _HOUR, 34 * _HOUR)
+        for node in nodes
+        if node.shared and plan.groups[node.group].model == "H100 SXM 80GB"
+    ]
     return [one for one in away if one.end_s > one.start_s]
 
 
