@@ -85,6 +85,8 @@ class NodeReading:
 def is_node_text(head: str) -> bool:
     """Whether text holds nodes, reservations or node events, perhaps behind lines of times."""
     first = _TIME_LINE.sub("", head).lstrip()
+    if first.startswith("{") and first != head.lstrip():  # JSON behind the time of a poll
+        return '"nodes"' in first
     return first.startswith(("NodeName=", "ReservationName=", "Cluster|NodeName|TimeStart|"))
 
 
@@ -232,12 +234,14 @@ def _node_row(
     count, kind = gpus(gres_counts(_present(fields.get("Gres"))))
     if not count or state is None:
         return None
-    (name,) = expand_nodes(fields.get("NodeName") or "") or ("",)
+    names = expand_nodes(fields.get("NodeName") or "")
+    if len(names) != 1:
+        raise BadRowError("bad_node_list")
     held = fields.get("AllocTRES")
     cpus, memory = _left(fields, "CPUTot", "CPUAlloc"), _left(fields, "RealMemory", "AllocMem")
     return {
         "cluster": cluster,
-        "node": name,
+        "node": names[0],
         "start": time,
         "end": time,
         "provenance": "poll",
