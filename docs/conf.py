@@ -24,6 +24,7 @@ CONTENTS = {
         "jobs",
         "advise",
         "waste",
+        "capacity",
         "watch",
         "record",
         "figures",

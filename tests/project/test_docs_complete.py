@@ -40,6 +40,7 @@ PAGE_OF_SOURCE = {
     "sacct": "accounting",
     "allocation-map": "attribution",
     "slurm-live": "attribution",
+    "slurm-nodes": "capacity",
     "recording": "record",
 }
 REASON = re.compile(

@@ -62,7 +62,7 @@ def test_what_a_real_controller_says_of_its_nodes(
     )
     assert (polls["start"] == first).all()
     assert (polls["end"] == last).all()
-    events = states.filter(provenance="event", end=None)
+    events = states.filter(pl.col("end").is_null(), provenance="event")
     assert {*events.select("node", "state").rows()} == {(down, "down"), (drained, "drained")}
     of_reservation = states.filter(provenance="reservation").select("node", "state").rows()
     assert of_reservation == [(reserved, "maintenance")]
