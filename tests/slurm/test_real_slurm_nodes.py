@@ -72,8 +72,8 @@ def test_what_a_real_controller_says_of_its_nodes(
     assert not feed.outcome.unreachable
 
     report = build_capacity(
-        states.drop("seq"),
-        landing.table(WAITING_JOBS).drop("seq"),
+        states,
+        landing.table(WAITING_JOBS),
         JOBS.empty(),
         pl.DataFrame(schema=_JOBS),
         pl.DataFrame(schema=_HELD),
