@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import polars as pl
 import pytest
 from feeding import Landing
 
 from servers.slurm import SlurmCluster
+from servers.slurm.cluster import wait_for
 from tachograph.catalog.config import Configuration, SiteOptions
 from tachograph.catalog.tables import JOBS, NODE_STATES, WAITING_JOBS
 from tachograph.judge.capacity import CAPACITY_PARTS, build_capacity
@@ -27,8 +27,7 @@ def test_what_a_real_controller_says_of_its_nodes(
         monkeypatch.setenv(name, value)
     down, drained, held, reserved = slurm.plan.gpu_nodes
     running = slurm.submit("sleep 600", "--gres=gpu:2", f"--nodelist={held}", "--mem=100")
-    while slurm.state(running) != "RUNNING":
-        time.sleep(0.2)
+    wait_for(lambda: slurm.state(running) == "RUNNING", "the job runs", 120)
     slurm.command("scontrol", "update", f"nodename={down}", "state=down", f"reason={HOSTILE}")
     slurm.command("scontrol", "update", f"nodename={drained}", "state=drain", f"reason={HOSTILE}")
     slurm.command(
@@ -43,12 +42,11 @@ def test_what_a_real_controller_says_of_its_nodes(
     )
     landing = Landing()
     try:
-        while slurm.command("squeue", "-h", "-o", "%r", "-j", str(wide)).strip() == "None":
-            time.sleep(0.2)
+        wait_for(lambda: "None" not in _reason(slurm, wide), "a reason", 120)
+        wait_for(lambda: "maint" in _state(slurm, reserved), "the reservation", 120)
         first = datetime.now(UTC)
         landing.poll(feed, first)
-        time.sleep(2)
-        last = datetime.now(UTC)
+        last = first + timedelta(minutes=5)
         landing.poll(feed, last)
     finally:
         slurm.command("scontrol", "delete", f"reservationname=r Nodes={down}")
@@ -90,6 +88,14 @@ def test_what_a_real_controller_says_of_its_nodes(
         "unmeasured": 2 * span,  # no job is known here, and the controller says that two are held
         "fragmented": 2 * span,  # two jobs of four GPUs wait
     }  # fmt: skip
+
+
+def _reason(slurm: SlurmCluster, job: int) -> str:
+    return slurm.command("squeue", "-h", "-o", "%r", "-j", str(job))
+
+
+def _state(slurm: SlurmCluster, node: str) -> str:
+    return slurm.command("sinfo", "-h", "-N", "-n", node, "-o", "%T")
 
 
 _TIME = pl.Datetime("us", "UTC")

@@ -54,7 +54,7 @@ def run(arguments: Arguments) -> int:
     if arguments.capacity and report.capacity is None:
         raise NotFoundError(
             "no node with GPUs was polled, or only some jobs are chosen",
-            do="add [[sources]] slurm-nodes (docs/waste.md); choose by --since and --until alone",
+            do="add [[sources]] slurm-nodes (docs/capacity.md); choose by --since and --until alone",
         )
     forms = ReportFormats(
         html=lambda: _html(report),

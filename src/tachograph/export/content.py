@@ -83,7 +83,7 @@ class ExportContent:
         """
         report = self.read_capacity()
         if report is None:
-            do = "add [[sources]] slurm-nodes (docs/waste.md), or choose no jobs"
+            do = "add [[sources]] slurm-nodes (docs/capacity.md), or choose no jobs"
             raise NotFoundError("no node with GPUs was polled, or only some jobs are chosen", do=do)
         return self._shown(report.rows)
 

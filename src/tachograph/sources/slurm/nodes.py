@@ -384,7 +384,7 @@ def read_events(text: str, reading: NodeReading, *, cluster: SlurmCluster) -> No
         fields = dict(zip(names, line.split("|"), strict=False))
         try:
             if len(fields) < len(names):
-                raise BadRowError("bad_fields")
+                raise BadRowError("field_count")
             if not fields["NodeName"]:  # of the cluster: its TRES changed
                 reading.passed["facts"] += 1
                 continue
