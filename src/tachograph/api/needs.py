@@ -21,7 +21,7 @@ from tachograph.catalog.tables import (
     WAITING_JOBS,
 )
 from tachograph.judge.bounds import LEAST_S, HostMemory, peaks_of_need
-from tachograph.judge.capacity import CapacityReport, build_capacity
+from tachograph.judge.capacity import ACCOUNTED_COLUMNS, CapacityReport, build_capacity
 from tachograph.judge.checks.gpus_never_used import UNUSED, gpus_needed
 from tachograph.judge.ledger import LEDGER_COLUMNS, in_ledger
 from tachograph.judge.partitions import (
@@ -102,7 +102,7 @@ def read_capacity(
             return None
         columns = tuple(dict.fromkeys((*LEDGER_COLUMNS, "seq")))
         jobs = read_summaries(lake, columns).with_columns(in_ledger=in_ledger())
-        accounted = lake.latest(JOBS)
+        accounted = lake.latest(JOBS, ACCOUNTED_COLUMNS)
         units = gpu_facts(inventory(lake.latest(DEVICES), configuration.nodes))[0]
         named = units.drop_nulls("gpu_model").unique("node", keep="first")
         return build_capacity(

@@ -45,7 +45,10 @@ _UNUSABLE = ("down", "drained", "maintenance")
 # beginnings of Slurm's reasons (squeue(1)): of limits, and of jobs that could not start anyway
 _LIMITS = ("QOS", "Assoc", "Partition", "Max", "Grp", "JobArrayTaskLimit", "Licenses", "Account")
 _NOT_READY = ("Dependency", "JobHeld", "BeginTime", "BadConstraints", "Invalid", "Reservation")
-# what of job_summaries capacity is made of, beside what the ledger needs
+ACCOUNTED_COLUMNS = (  # of jobs: when they waited, and what for; where they ran
+    *("cluster", "job_id", "submit", "eligible", "start", "partition", "nodes", "node_list"),
+    *("gpus", "gpu_type", "cpus", "mem_requested_mib", "constraints"),
+)
 _EACH_HOURS = tuple(f"gpu_hours_{name}" for name in (*IN_USE, *WASTE, "unmeasured"))
 
 
@@ -206,10 +209,10 @@ def build_capacity(
 ) -> CapacityReport | None:
     """Return where the installed GPU-hours went; None where no node was ever polled.
 
-    states, waiting: rows of node_states and waiting_jobs. accounted: rows of jobs. jobs: rows of
-    job_summaries (LEDGER_COLUMNS), and whether they are `in_ledger`. held: (job_key, node,
-    node_gpus, last_t), GPUs that a job held on a node, and its last sample there. models: {node:
-    model}. Nothing after `until` is counted: up to then jobs are analyzed.
+    states, waiting: rows of node_states and waiting_jobs. accounted: ACCOUNTED_COLUMNS of jobs.
+    jobs: rows of job_summaries (LEDGER_COLUMNS), and whether they are `in_ledger`. held: (job_key,
+    node, node_gpus, last_t), GPUs that a job held on a node, and its last sample there. models:
+    {node: model}. Nothing after `until` is counted: up to then jobs are analyzed.
     """
     holds = _holds(jobs, held)
     demand = WaitingTimes(_demands(accounted, waiting, until))
