@@ -178,6 +178,9 @@ def test_lines_of_seconds_name_the_time_of_each_answer(tmp_path: Path) -> None:
         file = tmp_path / "saved.txt"
         file.write_text(content, encoding="utf-8")
         assert source_of(file) == "slurm-nodes"
+    several = tmp_path / "polls.json"
+    several.write_text(f"{document}\n{document}\n", encoding="utf-8")
+    assert source_of(several) == "slurm-nodes"
 
 
 @pytest.mark.parametrize(

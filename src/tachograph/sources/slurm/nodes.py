@@ -431,7 +431,9 @@ def _waiting_row(
 
 
 def names_of(document: object) -> tuple[str, ...]:
-    """Return which of nodes and reservations a JSON document lists as Slurm does."""
+    """Return which of nodes and reservations a document, or the first of several, lists."""
+    if isinstance(document, list) and document:
+        document = document[0]
     return tuple(
         key
         for key, has in (("nodes", "gres"), ("reservations", "node_list"))

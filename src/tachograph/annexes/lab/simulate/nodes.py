@@ -122,7 +122,9 @@ def write_nodes(
                 for answer in _poll(plan, runs, away, at):
                     out.write(json.dumps(answer, separators=(",", ":")) + "\n")
     (folder / "events.txt").write_text(_events(plan, away), encoding="utf-8")
-    (folder / "reservations.txt").write_text(_reservations(plan, away), encoding="utf-8")
+    reservations = _reservations(plan, away)
+    if reservations:
+        (folder / "reservations.txt").write_text(reservations, encoding="utf-8")
 
 
 def _poll(
