@@ -26,6 +26,7 @@ CONTENTS = {
         "jobs",
         "advise",
         "waste",
+        "capacity",
         "watch",
         "record",
         "figures",

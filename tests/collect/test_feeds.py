@@ -57,7 +57,12 @@ def test_the_configuration_for_servers_can_be_collected_from(tmp_path: Path) -> 
     file.write_text(written, encoding="utf-8")
     configuration = load(str(file), {})
     sources = configured_feeds(configuration, where=str(file))
-    assert [settings.title for settings in sources] == ["prometheus", "sacct", "slurm-live"]
+    assert [settings.title for settings in sources] == [
+        "prometheus",
+        "sacct",
+        "slurm-live",
+        "slurm-nodes",
+    ]
     for settings in sources:
         load_feed(settings.source).connect(settings, configuration=configuration).close()
 

@@ -45,6 +45,7 @@ PAGE_OF_SOURCE = {
     "kubernetes": "kubernetes",
     "allocation-map": "attribution",
     "slurm-live": "attribution",
+    "slurm-nodes": "capacity",
     "recording": "record",
     "clustercockpit": "ingest-clustercockpit",
 }

@@ -26,7 +26,7 @@ from tachograph.api.choices import (
     job_filter,
 )
 from tachograph.api.job_report import read_job
-from tachograph.api.needs import read_ledger
+from tachograph.api.needs import read_capacity, read_ledger
 from tachograph.api.representation import framed, preformatted, table
 from tachograph.catalog import config
 from tachograph.catalog.codes import REPORTED
@@ -46,6 +46,7 @@ from tachograph.catalog.tables import (
 from tachograph.catalog.units import plural, text
 from tachograph.judge.advice.advise import Advice
 from tachograph.judge.advice.request import JobRequest, read_script
+from tachograph.judge.capacity import CapacityReport
 from tachograph.judge.finding import VERDICTS, Verdict
 from tachograph.judge.ledger import (
     ALL_CAUSES,
@@ -404,11 +405,13 @@ class OpenLake:
         *,
         jobs_of: str | None = None,
         top: int | None = None,
+        capacity: bool = True,
         **which: Unpack[JobChoice],
     ) -> WastePage:
         """Return the hours of GPU time by cause, and by user, account, partition or gpu_model.
 
-        `jobs_of`: list the jobs of this cause, or all. `top`: limit of groups and jobs. Errors:
+        `jobs_of`: list the jobs of this cause, or all. `top`: limit of groups and jobs. `capacity`:
+        with all installed GPU-hours, where they are known. Errors:
         those of `jobs`; UsageError for an unknown grouping or cause.
         """
         check_names(which, JobChoice)
@@ -423,8 +426,16 @@ class OpenLake:
             top=top,
             jobs_of=jobs_of,
             zone_name=self.configuration.site.time_zone,
+            capacity=self.capacity(wanted) if capacity else None,
         )
         return WastePage(report)
+
+    def capacity(self, wanted: JobFilter | None = None) -> CapacityReport | None:
+        """Return where all installed GPU-hours went, by day, partition and GPU model.
+
+        None where no node was polled, and where `wanted` chooses by anything but time.
+        """
+        return read_capacity(self.lake, self.configuration, wanted or JobFilter())
 
     def usage(self, *, top: int = 10, **which: Unpack[JobChoice]) -> UsageReport:
         """Return the usage of jobs: by week, lost and recovered hours, worst and running jobs.

@@ -269,6 +269,52 @@ STEPS = LakeTable(
     ),
     sort=("job_id", "start"),
 )
+STATE_HOLDS_S = 900  # between two polls of a node that are no further apart, its state is known
+NODE_STATES = LakeTable(
+    "node_states",
+    "one row per (node, cluster, start, provenance, state): a node with GPUs, and how long it was so",
+    ("cluster", "node", "start", "provenance", "state"),
+    (
+        _CLUSTER,
+        _NODE,
+        time("start", "From when on it was seen so, inclusive.", None),
+        time("end", "Until when it was seen so.", "still so"),
+        text("provenance", "poll of the controller, event of the accounting, reservation.", None),
+        text("state", "up, down, drained, maintenance or reserved.", None),
+        count("gpus", "GPUs installed.", "not of a poll"),
+        text("gpu_type", "Type of the GPUs, as Slurm names it.", "untyped or not known"),
+        count("gpus_held", "GPUs that jobs held.", NOT_KNOWN),
+        count("cpus_free", "CPUs that no job held.", NOT_KNOWN),
+        real("memory_free_mib", "MiB", "Host memory that no job held.", NOT_KNOWN),
+        text("partitions", "Its partitions, separated by commas.", "none or not known"),
+        text("features", "Its active features, separated by commas.", "none or not known"),
+        _SEQ,
+    ),
+    sort=("node", "start"),
+    completes=False,
+)
+WAITING_JOBS = LakeTable(
+    "waiting_jobs",
+    "one row per (job, start): a job with GPUs that waited, and for what",
+    ("cluster", "job_id", "start"),
+    (
+        _CLUSTER,
+        _JOB_ID,
+        time("start", "When a poll saw it first with this reason.", None),
+        time("end", "When a poll saw it last with this reason.", None),
+        text("reason", "Slurm's name of the reason: Resources, Priority, ...", NOT_KNOWN),
+        text("partition", "Partitions, separated by commas."),
+        count("nodes", "Nodes requested.", NOT_KNOWN),
+        count("gpus", "GPUs requested.", NOT_KNOWN),
+        text("gpu_type", "GPU type requested.", "any or not known"),
+        count("cpus", "CPUs requested.", NOT_KNOWN),
+        real("mem_requested_mib", "MiB", "Host memory requested for the whole job.", NOT_KNOWN),
+        text("constraints", "Requested features.", "none or not known"),
+        _SEQ,
+    ),
+    sort=("job_id", "start"),
+    completes=False,
+)
 REJECTS = LakeTable(
     "rejects",
     "one row per (chunk, reason, column): what ingest removed",
@@ -299,6 +345,8 @@ TABLES: Mapping[str, LakeTable] = MappingProxyType(
             JOBS,
             STEPS,
             ALLOCATIONS,
+            NODE_STATES,
+            WAITING_JOBS,
             REJECTS,
         )
     }

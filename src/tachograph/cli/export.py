@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -80,11 +81,16 @@ def _declare(target: ExportTarget, parser: Parser) -> None:
 
 
 def _export(target: ExportTarget, options: Arguments) -> list[ExportResult]:
+    from tachograph.api.needs import read_capacity
     from tachograph.cli.options import open_lake
     from tachograph.export.content import read_content
 
     opened = open_lake(options)
-    content = read_content(opened.lake, job_filter(options, opened), now=opened.clock)
+    which = job_filter(options, opened)
+    content = replace(
+        read_content(opened.lake, which, now=opened.clock),
+        read_capacity=partial(read_capacity, opened.lake, opened.configuration, which),
+    )
     if options.pseudonyms:
         from tachograph.catalog.pseudonyms import PseudonymKey
         from tachograph.export.pseudonyms import parse_kinds, with_pseudonyms

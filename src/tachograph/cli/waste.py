@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.units import whole_number
 from tachograph.cli.formats import ReportFormats, add_formats, write_report
 from tachograph.cli.options import Arguments, Parser, add_filters, job_filter
@@ -37,19 +38,31 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="at most N groups and jobs (default: 20 where printed, all in exports)",
     )
-    add_formats(parser, csv="the jobs, else the groups, else the causes")
+    parser.add_argument(
+        "--capacity",
+        action="store_true",
+        help="also list all installed GPU-hours by partition and GPU model; in CSV by day, too",
+    )
+    add_formats(parser, csv="the capacity, else the jobs, else the groups, else the causes")
 
 
 def run(arguments: Arguments) -> int:
     """Print or write the ledger."""
-    from tachograph.report.waste import waste_csv, waste_json, waste_lines
+    from tachograph.report.waste import waste_json, waste_lines
 
     report = _report(arguments)
+    if arguments.capacity and report.capacity is None:
+        raise NotFoundError(
+            "no node with GPUs was polled, or only some jobs are chosen",
+            do="add [[sources]] slurm-nodes (docs/capacity.md); choose by --since and --until alone",
+        )
     forms = ReportFormats(
         html=lambda: _html(report),
         json=lambda: waste_json(report),
-        csv=lambda raw: waste_csv(report, raw=raw),
-        lines=lambda width, ascii_only: waste_lines(report, width=width, ascii_only=ascii_only),
+        csv=lambda raw: _csv(report, arguments, raw=raw),
+        lines=lambda width, ascii_only: waste_lines(
+            report, width=width, ascii_only=ascii_only, by_group=arguments.capacity
+        ),
         widest=_WIDEST,
     )
     write_report(forms, arguments)
@@ -57,7 +70,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _report(arguments: Arguments) -> WasteReport:
-    from tachograph.api.needs import read_ledger
+    from tachograph.api.needs import read_capacity, read_ledger
     from tachograph.cli.options import open_lake
     from tachograph.judge.ledger import LEDGER_COLUMNS, build_waste_report
 
@@ -76,7 +89,17 @@ def _report(arguments: Arguments) -> WasteReport:
         zone_name=opened.configuration.site.time_zone,
         since=which.since,
         until=which.until,
+        capacity=read_capacity(opened.lake, opened.configuration, which),
     )
+
+
+def _csv(report: WasteReport, arguments: Arguments, *, raw: bool) -> str:
+    from tachograph.catalog.spreadsheets import table_csv
+    from tachograph.report.waste import waste_csv
+
+    if arguments.capacity and report.capacity is not None:
+        return table_csv(report.capacity.rows, raw=raw)
+    return waste_csv(report, raw=raw)
 
 
 def _html(report: WasteReport) -> str:

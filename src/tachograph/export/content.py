@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,8 +12,9 @@ from typing import Protocol
 
 import polars as pl
 
-from tachograph.catalog.errors import ExportError
+from tachograph.catalog.errors import ExportError, NotFoundError
 from tachograph.catalog.tables import DEVICES, JOB_SUMMARIES
+from tachograph.judge.capacity import CapacityReport
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.places import in_accounting, read_same_clusters
@@ -44,7 +45,8 @@ class ExportContent:
     """Selected rows of job_summaries by start, and related rows.
 
     `now`: end of the period. Large tables are read on demand. `names`: how they are shown, None: as
-    they are; `originals`: then the rows of `summaries` as they are in the lake.
+    they are; `originals`: then the rows of `summaries` as they are in the lake. `read_capacity`:
+    what became of all installed GPUs, None where that is not known.
     """
 
     lake: Lake
@@ -52,6 +54,7 @@ class ExportContent:
     summaries: pl.DataFrame
     names: ExportedNames | None = None
     originals: pl.DataFrame | None = None
+    read_capacity: Callable[[], CapacityReport | None] = lambda: None
 
     def findings(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
         """Rows of findings of the chosen jobs, or of some of them, with every verdict."""
@@ -72,6 +75,17 @@ class ExportContent:
     def node_minutes(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
         """Rows of job_node_minutes of the chosen jobs, or of some of them; empty without hosts."""
         return self._shown(read_node_minutes(self.lake, self._jobs(summaries)))
+
+    def capacity(self) -> pl.DataFrame:
+        """Where all installed GPU-hours went, by day, partition and GPU model.
+
+        Errors: NotFoundError where no node was polled, and where only some jobs are chosen.
+        """
+        report = self.read_capacity()
+        if report is None:
+            do = "add [[sources]] slurm-nodes (docs/capacity.md), or choose no jobs"
+            raise NotFoundError("no node with GPUs was polled, or only some jobs are chosen", do=do)
+        return self._shown(report.rows)
 
     def devices(self) -> pl.DataFrame:
         """GPUs of the lake, with the accounting's names of clusters."""

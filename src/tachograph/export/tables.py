@@ -38,6 +38,7 @@ _ROWS: Mapping[str, Callable[[ExportContent], pl.DataFrame]] = MappingProxyType(
         FINDINGS.name: ExportContent.findings,
         JOB_MINUTES.name: ExportContent.minutes,
         JOB_NODE_MINUTES.name: ExportContent.node_minutes,
+        "capacity": ExportContent.capacity,  # is added up for it: no table of the lake
     }
 )
 DEFAULT = (JOB_SUMMARIES.name, JOB_GPUS.name, FINDINGS.name)  # minutes are many: only on demand
@@ -86,7 +87,9 @@ class FileFormat:
         names = tuple(dict.fromkeys(options.table)) or DEFAULT
         for name in names:
             target = _file(options.to, name, names, self.suffix)
-            frame = outside(_ROWS[name](content), COMPUTED[name])
+            frame = _ROWS[name](content)
+            if name in COMPUTED:
+                frame = outside(frame, COMPUTED[name])
             with whole_file(target) as beside:
                 self.write(frame, beside, options)
             results.append(ExportResult(name, str(target), frame.height))

@@ -14,6 +14,7 @@ from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import IN_USE, WASTE, WASTE_ENERGY
 from tachograph.catalog.units import text
+from tachograph.judge.capacity import CapacityReport
 from tachograph.judge.waste import (
     ASSUMPTIONS,
     IDLE_LONG,
@@ -124,6 +125,8 @@ class WasteReport:
     zone_name: str
     since: datetime | None  # what was asked for; jobs that ran then may begin before it
     until: datetime | None
+    # of all installed GPUs in that time; None: not known, or only some jobs were chosen
+    capacity: CapacityReport | None = None
 
     @property
     def priced(self) -> bool:
@@ -180,6 +183,7 @@ def build_waste_report(
     zone_name: str = "UTC",
     since: datetime | None = None,
     until: datetime | None = None,
+    capacity: CapacityReport | None = None,
 ) -> WasteReport:
     """Return the ledger of (already filtered) rows of job_summaries.
 
@@ -216,6 +220,7 @@ def build_waste_report(
         zone_name=zone_name,
         since=since,
         until=until,
+        capacity=capacity,
     )
 
 

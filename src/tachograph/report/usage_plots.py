@@ -66,10 +66,10 @@ def usage_headline(usage: UsageReport) -> str:
     )
 
 
-def use_by_period(days: pl.DataFrame) -> tuple[str, pl.DataFrame]:
+def use_by_period(days: pl.DataFrame, parts: Sequence[str] = DAY_PARTS) -> tuple[str, pl.DataFrame]:
     """Return the name of the period of a bar, and a row per period without a gap.
 
-    Columns: `day` (the first of the period), and DAY_PARTS. Hours of unknown days are left out.
+    Columns: `day` (the first of the period), and `parts`. Hours of unknown days are left out.
     """
     known = days.drop_nulls("day")
     if known.is_empty():
@@ -80,7 +80,7 @@ def use_by_period(days: pl.DataFrame) -> tuple[str, pl.DataFrame]:
         (interval, name) for interval, name, most in _PERIODS if most is None or length <= most
     )
     begin = pl.col("day").dt.truncate(interval)
-    sums = known.group_by(begin, maintain_order=True).agg(pl.col(DAY_PARTS).sum())
+    sums = known.group_by(begin, maintain_order=True).agg(pl.col(parts).sum())
     ends = sums["day"]
     every = pl.date_range(ends[0], ends[-1], interval, eager=True).alias("day").to_frame()
     return name, every.join(sums, on="day", how="left", maintain_order="left").fill_null(0.0)
@@ -102,7 +102,7 @@ def use_charts(usage: UsageReport) -> list[Chart]:
         bottom = top
         top = [low + height for low, height in zip(bottom, hours, strict=True)]
         layers.append(Bars(spans, bottom, top, colour, USE_LABELS[part], opacity))
-    axis = Axis(0.0, float(count), _period_ticks(periods.get_column("day").to_list(), name))
+    axis = Axis(0.0, float(count), period_ticks(periods.get_column("day").to_list(), name))
     hours_axis = amount_axis(max(top), "")
     charts = [Chart(f"GPU-hours per {name}", 170, axis, hours_axis, tuple(layers))]
     if count > 1 and _days_between(periods) >= _WEEK:
@@ -125,7 +125,7 @@ def _trend(periods: pl.DataFrame, axis: Axis) -> Chart:
     return Chart("Share of the hours of ended jobs", 60, axis, fraction_axis(), (line,))
 
 
-def _period_ticks(days: Sequence[date], name: str) -> tuple[Tick, ...]:
+def period_ticks(days: Sequence[date], name: str) -> tuple[Tick, ...]:
     """Return ticks at the middle of bars: the first day of each, its year where that changes."""
     step = -(-len(days) // _MOST_TICKS)
     ticks: list[Tick] = []
@@ -166,7 +166,7 @@ def node_charts(report: NodeReport, *, most_days: int) -> list[Chart]:
         if begin + _WEEK > 0:
             boxes.append(_sick_week(row, begin, count, rows[row["gpu"], row["mig"]]))
     days = [first + timedelta(days=place) for place in range(count)]
-    axis = Axis(0.0, float(count), _period_ticks(days, "day"))
+    axis = Axis(0.0, float(count), period_ticks(days, "day"))
     labels = rows_axis([gpu_label(row) for row in report.gpus.iter_rows(named=True)])
     return [Chart("Use of each GPU by day", 20.0 * len(rows), axis, labels, tuple(boxes))]
 

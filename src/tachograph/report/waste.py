@@ -12,14 +12,16 @@ from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.tables import IN_USE, WASTE
 from tachograph.catalog.units import gpu_hours_text, plural, text
 from tachograph.judge.ledger import ALL_CAUSES, WASTE_LABELS, WASTE_LEFT_OUT, WasteReport
+from tachograph.report.capacity import capacity_json, capacity_lines
 from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, bar, plain, wrapped
 from tachograph.report.tables import TextColumn, cut, fit_table
 
 # of WasteReport: what headings and tables need, and no reader of the numbers
-OF_HEADINGS = ("users", "zone_name", "concerned_jobs", "since", "until")
+OF_HEADINGS = ("users", "zone_name", "concerned_jobs", "since", "until", "capacity")
 
 WASTE_HELD = "Only GPU time that jobs held is counted; time in which GPUs were free is in no line."
+WASTE_BESIDE_CAPACITY = "This is GPU time that jobs held; all that is installed is counted below."
 WASTE_NO_PRICE = "No price is set: add waste.prices to tachograph.toml to show the cost."
 # Labels of narrow tables: a word of the full ones, or its beginning.
 _SHORT = {
@@ -34,10 +36,17 @@ _BAR = 8
 _WIDEST = 16  # characters of a name
 
 
-def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = False) -> list[Line]:
-    """Return the ledger as styled lines (see lines.to_rich)."""
+def waste_lines(
+    report: WasteReport, *, width: int = 100, ascii_only: bool = False, by_group: bool = False
+) -> list[Line]:
+    """Return the ledger as styled lines (see lines.to_rich); by_group: capacity by partition."""
+    capacity: list[Line] = []
+    if report.capacity is not None:
+        capacity = capacity_lines(
+            report.capacity, width=width, ascii_only=ascii_only, by_group=by_group
+        )
     if not report.jobs:
-        return [plain(_NO_JOB), *_left_out(report, width)]
+        return [plain(_NO_JOB), *_left_out(report, width), *capacity]
     lines = [*wrapped(waste_headline(report), width, style="bold"), plain("")]
     lines += fit_table(_cause_columns(report, ascii_only=ascii_only), width).with_note(width=width)
     lines += [plain(""), plain("Recoverable, if", "bold")]
@@ -48,7 +57,7 @@ def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = Fal
         lines += wrapped(unpriced(report), width)
     if not report.priced:
         lines += wrapped(WASTE_NO_PRICE, width)
-    lines += [*wrapped(WASTE_HELD, width, style="dim"), *_left_out(report, width)]
+    lines += [*wrapped(held_note(report), width, style="dim"), *_left_out(report, width), *capacity]
     if report.groups is not None:
         lines += [
             plain(""),
@@ -57,6 +66,11 @@ def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = Fal
     if report.concerned is not None:
         lines += [plain(""), *_concerned(report, report.concerned, width)]
     return lines
+
+
+def held_note(report: WasteReport) -> str:
+    """Return what the ledger is about, in a sentence."""
+    return WASTE_HELD if report.capacity is None else WASTE_BESIDE_CAPACITY
 
 
 def waste_headline(report: WasteReport) -> str:
@@ -255,7 +269,11 @@ def waste_json(report: WasteReport) -> dict[str, Any]:
     """
     values: dict[str, Any] = json_values(report, without=OF_HEADINGS)
     known = [row for row in values["left_out"] if row["jobs"] is not None]
-    more = {"currency": report.currency if report.priced else None, "left_out": known}
+    more: dict[str, Any] = {
+        "currency": report.currency if report.priced else None,
+        "left_out": known,
+    }
+    more["capacity"] = None if report.capacity is None else capacity_json(report.capacity)
     return {**values, **more, "lost": report.lost, "recoverable": report.recoverable}
 
 

@@ -15,6 +15,7 @@ from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import plural, text
 from tachograph.catalog.version import __version__
 from tachograph.judge.ledger import WASTE_LEFT_OUT, WasteReport
+from tachograph.report.capacity import capacity_values
 from tachograph.report.charts import (
     Box,
     Chart,
@@ -29,10 +30,10 @@ from tachograph.report.pages import environment
 from tachograph.report.recording import Colour
 from tachograph.report.svg import svg
 from tachograph.report.waste import (
-    WASTE_HELD,
     WASTE_NO_PRICE,
     cause_label,
     group_name,
+    held_note,
     money,
     unpriced,
     waste_headline,
@@ -65,7 +66,8 @@ def waste_values(report: WasteReport) -> dict[str, object]:
         "group_name": group_name,
         "plural": plural,
         "unpriced": unpriced,
-        "held": WASTE_HELD,
+        "held": held_note(report),
+        "capacity": None if report.capacity is None else capacity_values(report.capacity),
         "no_price": WASTE_NO_PRICE,
     }
 

@@ -28,6 +28,7 @@ from tachograph.sources.schedulers.lsf import is_lsf
 from tachograph.sources.schedulers.pbs import LOG_LINE
 from tachograph.sources.slurm.exports import TelemetryError, detect, slurm_output
 from tachograph.sources.slurm.fields import json_objects, json_value
+from tachograph.sources.slurm.nodes import is_node_text, names_of
 from tachograph.sources.table.job_columns import job_meaning
 
 # Samples come first: GPU numbers of maps and of accounting refer to the devices that they name.
@@ -45,6 +46,7 @@ ORDER: Final = (
     "lsf",
     "kubernetes",
     "allocation-map",
+    "slurm-nodes",
 )
 _HEAD_BYTES = 65536  # of text; its first lines decide
 _DMON = re.compile(r"^#[^\n]*\bgpu\s+(?:pwr|sm|pid)\b", re.MULTILINE)
@@ -116,6 +118,10 @@ def _of_json(path: Path) -> str | None:
     try:
         document, _ = read_json(path)
     except InputError:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
+        if '"nodes"' in head and '"gres"' in head:  # several documents, one after the other
+            return "slurm-nodes"
         if ".json" in path.suffixes:
             raise
         return None  # another format that begins with a bracket, such as TOML
@@ -126,6 +132,8 @@ def _of_json(path: Path) -> str | None:
         return scheduler
     with path.open("rb") as file:
         content = file.read()
+    if names_of(document):
+        return "slurm-nodes"
     try:
         detect(content, where=str(path))
     except TelemetryError as telemetry:
@@ -161,6 +169,8 @@ def _of_text(path: Path) -> str | None:
         return GPU_TOOLS
     if LOG_LINE.match(text):
         return "pbs"
+    if is_node_text(text):
+        return "slurm-nodes"
     try:
         found = detect(head, where=str(path))
     except TelemetryError as telemetry:

@@ -107,6 +107,11 @@ SOURCES: tuple[SourceEntry, ...] = (
         ".slurm_live",
         "which GPUs jobs hold right now: one poll of squeue, scontrol, slurmrestd",
     ),
+    SourceEntry(
+        "slurm-nodes",
+        ".slurm_nodes",
+        "states of nodes, reservations, node events, jobs that wait: where free GPUs were",
+    ),
 )
 
 
@@ -263,6 +268,7 @@ FEEDS: Mapping[str, str] = MappingProxyType(
         "sacct": ".sacct",
         "slurm-live": ".slurm_live",
         "kubernetes": ".kubernetes",
+        "slurm-nodes": ".slurm_nodes",
         "allocation-map": ".allocation_map",
         "dcgm-exporter": ".dcgm_exporter",
         "pm-sampling": "tachograph.annexes.watch.pm_sampling.feed",

@@ -67,6 +67,7 @@ class GroupDigest:
     users: tuple[WorstUser, ...]
     problems: tuple[WeekProblem, ...]
     sick: tuple[str, ...] = ()
+    capacity: str = ""  # what became of all GPUs in the week; "" where that is not known
 
     @property
     def is_worth_sending(self) -> bool:
@@ -98,6 +99,7 @@ def group_digest(
     accounts: Iterable[str] = (),
     week: date,
     zone_name: str = "UTC",
+    capacity: str = "",
 ) -> GroupDigest | None:
     """Return the digest of `jobs` (USAGE_COLUMNS) ended up to `week`; None if none ended in it.
 
@@ -134,6 +136,7 @@ def group_digest(
         users=tuple(WorstUser(**one) for one in worst.iter_rows(named=True)),
         problems=_problems(known, findings, week),
         sick=_sick(gpus),
+        capacity=capacity,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 
 import polars as pl
@@ -15,13 +15,17 @@ from tachograph.annexes.act.ledger import ActionLedger, ActionRecord
 from tachograph.annexes.act.mail import is_address
 from tachograph.annexes.act.unsubscribe import OPT_OUT_FILE, read_opt_out
 from tachograph.api.managers import managers_of
+from tachograph.api.needs import read_capacity
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import JOB_GPUS
+from tachograph.catalog.units import zone
 from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_consistently, read_rows, read_verdicts
+from tachograph.report.capacity import capacity_headline
 
 STAFF = "staff"
 _FINDING = ("job_key", "code", "title", "severity")
@@ -46,7 +50,8 @@ def group_digests(
 
     jobs, findings, gpus = read_consistently(lake, read)
     make = partial(group_digest, week=week, zone_name=zone_name)
-    digests = [make(jobs, findings, gpus, audience="staff", name=STAFF)]
+    capacity = _capacity(lake, configuration, week)
+    digests = [make(jobs, findings, gpus, audience="staff", name=STAFF, capacity=capacity)]
     for name, accounts in sorted(managers.items()):
         visible = Viewer(name, Role.MANAGER, accounts).visible()
         seen = jobs.filter(visible, pl.col("account").is_in(sorted(accounts)))
@@ -56,6 +61,15 @@ def group_digests(
             make(seen, own, gpus.clear(), audience="managers", name=name, accounts=accounts)
         )
     yield from (digest for digest in digests if digest is not None)
+
+
+def _capacity(lake: Lake, configuration: Configuration, week: date) -> str:
+    """Return what became of all installed GPU-hours of a week; "" where that is not known."""
+    zone_name = configuration.site.time_zone
+    days = (week, week + timedelta(days=7))
+    begin, end = (datetime.combine(day, time(), zone(zone_name)).astimezone(UTC) for day in days)
+    report = read_capacity(lake, configuration, JobFilter(since=begin, until=end))
+    return "" if report is None else capacity_headline(report)
 
 
 def send_group_digests(

@@ -28,7 +28,7 @@ from tachograph.pipeline.attribution import HANDOVER
 
 _SAME_CLUSTER = (pl.col("cluster") == pl.col("run_cluster")).fill_null(value=True)
 # Facts of hardware and of the service, without names of people.
-_OF_NO_JOB = frozenset({"devices", "analyses"})
+_OF_NO_JOB = frozenset({"devices", "analyses", "node_states"})
 
 
 class ScopedLake(Lake):

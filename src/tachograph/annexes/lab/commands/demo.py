@@ -151,6 +151,7 @@ def _walk(end: str) -> str:
     _step(["ingest", "ldms", "cluster/telemetry"])
     _step(["ingest", "sacct", "cluster/accounting/sacct.txt"])
     _step(["ingest", "allocation-map", "cluster/allocations/gpu_map.csv"])
+    _step(["ingest", "slurm-nodes", "cluster/nodes"])
     _step(["ingest", "table", "cluster/devices.csv", "--mapping", "cluster/devices.toml"])
     _step(["analyze", "--as-of", end])
     _step(["jobs", "--where", "gpu_hours>2", "--sort", "gpu_util_mean", "--limit", "15"])

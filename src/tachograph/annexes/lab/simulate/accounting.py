@@ -65,7 +65,7 @@ pci = { to = "pci" }
 model = { to = "model" }
 hbm_mib = { to = "hbm_mib" }
 """
-_CPUS_PER_GPU, _GIB_PER_GPU = 32, 60
+CPUS_PER_GPU, GIB_PER_GPU = 32, 60
 _BATCH_S, _BATCH_KIB = 2, 8_000  # CPU time and memory of a batch script
 
 
@@ -147,7 +147,7 @@ def write_partitions(plan: SimulationPlan, file: Path) -> None:
         lines.append(f"PartitionName={name} State=UP OverSubscribe={whole} Nodes={nodes}")
     for node in plan.nodes():
         gpus = plan.groups[node.group].gpus
-        cpus, memory_mib = _CPUS_PER_GPU * gpus, _GIB_PER_GPU * gpus * 1024
+        cpus, memory_mib = CPUS_PER_GPU * gpus, GIB_PER_GPU * gpus * 1024
         lines.append(f"NodeName={node.name} CPUTot={cpus} RealMemory={memory_mib} Gres=gpu:{gpus}")
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -184,7 +184,7 @@ def _record(
     count = len(run.places) or max(1, request.nodes)
     running = state == "RUNNING"
     until = plan.seconds if running or end_s is None else end_s
-    partition = _partition(request)
+    partition = partition_of(request)
     if start_s is None:
         start_text = "Unknown" if state == "PENDING" else "None"
         elapsed_s = 0
@@ -214,9 +214,9 @@ def _record(
         "NodeList": node_list,
         "AllocTRES": allocated_tres,
         "ReqTRES": _tres(plan, run, count, typed=False),
-        "Constraints": _constraint(plan, run),
+        "Constraints": constraint(plan, run),
         "Timelimit": slurm_duration(request.limit_min * 60),
-        "ReqMem": f"{_host_share(request) * _GIB_PER_GPU}G",
+        "ReqMem": f"{host_share(request) * GIB_PER_GPU}G",
         "TotalCPU": slurm_duration(0),  # with steps: `_with_steps`
         "MaxRSS": "",
         "TRESUsageInTot": "",
@@ -226,14 +226,15 @@ def _record(
     }
 
 
-def _partition(request: SimulatedRequest) -> str:
+def partition_of(request: SimulatedRequest) -> str:
+    """Return the partition of a request."""
     if not request.gpus:
         return "cpu"
     return "gpu" if request.nodes else "shared"
 
 
-def _constraint(plan: SimulationPlan, run: SimulatedRun) -> str:
-    """Requested features: an unusual model, and the memory tier if there are several."""
+def constraint(plan: SimulationPlan, run: SimulatedRun) -> str:
+    """Return requested features: an unusual model, and the memory tier if there are several."""
     if not run.request.gpus:
         return ""
     group = plan.groups[run.request.group]
@@ -245,8 +246,8 @@ def _constraint(plan: SimulationPlan, run: SimulatedRun) -> str:
 
 def _tres(plan: SimulationPlan, run: SimulatedRun, nodes: int, *, typed: bool) -> str:
     gpus = run.request.gpus
-    share = _host_share(run.request)
-    cpus, memory = share * _CPUS_PER_GPU, share * _GIB_PER_GPU
+    share = host_share(run.request)
+    cpus, memory = share * CPUS_PER_GPU, share * GIB_PER_GPU
     parts = [f"billing={cpus}", f"cpu={cpus}"]
     if gpus:
         kind = plan.groups[run.request.group].driver.gres
@@ -255,8 +256,8 @@ def _tres(plan: SimulationPlan, run: SimulatedRun, nodes: int, *, typed: bool) -
     return ",".join([*parts, f"mem={memory}G", f"node={nodes}"])
 
 
-def _host_share(request: SimulatedRequest) -> int:
-    """GPUs whose share of CPUs and host memory it requests."""
+def host_share(request: SimulatedRequest) -> int:
+    """Return the number of GPUs whose share of CPUs and host memory it requests."""
     return request.host_gpus or max(1, request.gpus)
 
 
@@ -268,8 +269,8 @@ def _host_use(plan: SimulationPlan, run: SimulatedRun, record: dict[str, str]) -
     if run.request.of_group is not None:  # as much as its other runs, but for some percent
         usual = np.random.default_rng([plan.seed, 13, run.request.of_group]).uniform(0.02, 0.6, 2)
         busy, held = usual * (0.9 + 0.2 * np.array([busy, held]))
-    cpu_s = _host_share(run.request) * _CPUS_PER_GPU * (run.end_s - run.start_s)
-    return int(busy * cpu_s), int(held * _GIB_PER_GPU * 2**20)
+    cpu_s = host_share(run.request) * CPUS_PER_GPU * (run.end_s - run.start_s)
+    return int(busy * cpu_s), int(held * GIB_PER_GPU * 2**20)
 
 
 def _submit_line(plan: SimulationPlan, run: SimulatedRun, partition: str) -> str:
@@ -283,7 +284,7 @@ def _submit_line(plan: SimulationPlan, run: SimulatedRun, partition: str) -> str
     ]
     line += [f"-t {request.limit_min}", f"-N {max(1, request.nodes)}"]
     if request.gpus:
-        line += [f'-C "{_constraint(plan, run)}"']
+        line += [f'-C "{constraint(plan, run)}"']
         per_node = request.gpus // max(1, request.nodes)
         line += [f"--gpus-per-node={per_node}"]
         line += ["--exclusive"] if request.nodes and request.serial % 7 == 0 else []

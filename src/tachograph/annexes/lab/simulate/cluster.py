@@ -11,6 +11,12 @@ import polars as pl
 from tachograph.annexes.lab.simulate import accounting
 from tachograph.annexes.lab.simulate.habits import HABITS_FILE, habit_requests, write_habits
 from tachograph.annexes.lab.simulate.hosts import write_hosts
+from tachograph.annexes.lab.simulate.nodes import (
+    NODES_FILE,
+    away_frame,
+    plan_away,
+    write_nodes,
+)
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.samples import Occupancy
 from tachograph.annexes.lab.simulate.telemetry import write_telemetry
@@ -57,6 +63,11 @@ class SimulatedCluster:
     def devices(self) -> Path:
         """The GPUs."""
         return self.folder / "devices.csv"
+
+    @property
+    def nodes(self) -> Path:
+        """Folder of polls of nodes, node events and reservations, where the plan has them."""
+        return self.folder / "nodes"
 
     @property
     def configuration(self) -> Path:
@@ -117,6 +128,10 @@ def _simulate(
     accounting.write_devices(plan, cluster.devices)
     accounting.write_devices_mapping(cluster.devices.with_suffix(".toml"))
     accounting.write_configuration(plan, cluster.configuration)
+    if plan.nodes_away:
+        away = plan_away(plan, runs)
+        write_nodes(plan, cluster.nodes, runs, away)
+        away_frame(plan, away).write_parquet(root / "truth" / NODES_FILE)
     if take is not None:
         (root / "telemetry").rmdir()
     for name, frame in (

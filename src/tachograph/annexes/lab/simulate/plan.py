@@ -107,7 +107,8 @@ class SimulationPlan:
     those of so many groups, by load; 0: each job is another. `judged_jobs`: so many jobs to measure
     judgement with (`judging`), at any load; 0: jobs by load. `recorded_days`: jobs are those of
     `habits`, on these days only, and other days have no samples; (): all days, other jobs. `hosts`:
-    what the hosts count is written, too, once a minute.
+    what the hosts count is written, too, once a minute. `nodes_away`: some nodes are down, drained
+    or reserved while no job runs there; polls of nodes, events and reservations are written.
     """
 
     seed: int = 1
@@ -131,6 +132,7 @@ class SimulationPlan:
     job_groups: int = 0
     recorded_days: tuple[int, ...] = ()
     hosts: bool = False
+    nodes_away: bool = False
 
     def __post_init__(self) -> None:
         """Check what the options of `lab simulate` do not bound. Errors: UsageError."""
@@ -160,6 +162,7 @@ class SimulationPlan:
             load=0.7,
             each_kind=5,
             median_hours=2.0,
+            nodes_away=True,
         )
 
     @classmethod

@@ -8,8 +8,11 @@ from typing import Any, Literal
 from tachograph.annexes.serve.pages.user import jobs_not_analyzed, usage_values
 from tachograph.annexes.serve.snapshot import View
 from tachograph.api.choices import JobChoice
+from tachograph.api.pages import Pending, Progress
 from tachograph.api.parameters import Parameters
+from tachograph.judge.capacity import CapacityReport
 from tachograph.lake.filters import JobFilter
+from tachograph.report.capacity import capacity_values
 
 
 class HomeParameters(Parameters, frozen=True, kw_only=True):
@@ -31,6 +34,7 @@ def content(view: View, parameters: HomeParameters) -> Mapping[str, Any]:
         "pending": None,
         "of": of,
         "zone_name": view.zone_name,
+        "capacity": None,
         "visible": len(view.jobs),
     }
     if of == "mine":
@@ -41,4 +45,16 @@ def content(view: View, parameters: HomeParameters) -> Mapping[str, Any]:
         values["waiting"] = jobs_not_analyzed(view)
         if len(view.jobs):
             values |= usage_values(view, {})
+        if view.viewer.sees_all:
+            values["capacity"] = _shown_capacity(view)
     return values
+
+
+def _shown_capacity(view: View) -> Mapping[str, Any] | None:
+    """Return what became of all installed GPU-hours; None while or where that is not known."""
+    report = view.summed({}, _capacity)
+    return None if report is None or isinstance(report, Pending) else capacity_values(report)
+
+
+def _capacity(view: View, _: Progress) -> CapacityReport | None:
+    return view.opened.capacity()

@@ -48,5 +48,9 @@ def content(view: View, parameters: WasteParameters) -> Mapping[str, Any]:
 def _ledger(view: View, _: Progress, parameters: WasteParameters) -> WasteReport:
     which = parameters.chosen()
     return view.opened.waste(
-        parameters.by, jobs_of=parameters.jobs, top=parameters.top, **which
+        parameters.by,
+        jobs_of=parameters.jobs,
+        top=parameters.top,
+        capacity=view.viewer.sees_all,  # it is of the jobs of all
+        **which,
     ).report

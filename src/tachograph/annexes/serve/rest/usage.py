@@ -39,6 +39,7 @@ from tachograph.catalog.doors import annex_function
 from tachograph.judge.advice.advise import TOPICS, Confidence
 from tachograph.judge.advice.past_jobs import LEVELS
 from tachograph.judge.advice.request import JobRequest
+from tachograph.judge.capacity import CAPACITY_PARTS, CapacityReport
 from tachograph.judge.ledger import WasteReport
 from tachograph.judge.usage import UsageReport
 from tachograph.report.json_values import json_values
@@ -89,8 +90,19 @@ class LedgerParameters(JobChoiceParameters, frozen=True, kw_only=True):
 
 def _ledger_schemas() -> Schema:
     fields = field_schemas(WasteReport, without=OF_HEADINGS)
+    capacity = object_of(
+        {
+            **field_schemas(CapacityReport, without=("zone_name",)),
+            **dict.fromkeys(("installed", *CAPACITY_PARTS), NUMBER),
+        }
+    )
     return {
         **{name: described(_LEDGER[name], schema) for name, schema in fields.items()},
+        "capacity": described(
+            "All installed GPU-hours by what became of them. Unit: h. Null: no node was polled, "
+            "only some jobs are chosen, or the viewer does not see all jobs.",
+            or_null(capacity),
+        ),
         "currency": described("Currency of costs. Null: no price is configured.", or_null(TEXT)),
         "lost": described("GPU-hours lost to all causes. Unit: h.", NUMBER),
         "recoverable": described(
@@ -102,7 +114,11 @@ def _ledger_schemas() -> Schema:
 def waste(view: View, parameters: LedgerParameters) -> ObjectAnswer:
     """Return the ledger as `tachograph waste --json`; as a table as `--csv`."""
     page = view.opened.waste(
-        parameters.by, jobs_of=parameters.jobs, top=parameters.top, **parameters.chosen()
+        parameters.by,
+        jobs_of=parameters.jobs,
+        top=parameters.top,
+        capacity=view.viewer.sees_all,
+        **parameters.chosen(),
     )
     report = page.report
     groups = report.causes if report.groups is None else report.groups

@@ -1,0 +1,278 @@
+"""States of nodes as real Slurm printed them: read, polled, and what people write decides nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from feeding import Landing
+from slurm_reading import MADE, VERSIONS
+
+from tachograph.catalog.config import Configuration, SiteOptions
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.tables import NODE_STATES, WAITING_JOBS
+from tachograph.sources import slurm_nodes
+from tachograph.sources.recognition import source_of
+from tachograph.sources.slurm.nodes import NodeReading, read_nodes
+from tachograph.sources.slurm.records import SlurmCluster
+from tachograph.sources.slurm_nodes import SlurmNodesSettings
+
+AT = datetime(2026, 11, 29, 21, 56, 20, tzinfo=UTC)
+MADE_22 = MADE / "22.05.8"
+
+
+def reading_of(content: bytes, **more: Any) -> NodeReading:
+    options = {"where": "a file", "cluster": SlurmCluster("here"), "at": AT, **more}
+    return read_nodes(content, **options)
+
+
+def states_of(reading: NodeReading) -> dict[Any, tuple[Any, ...]]:
+    names = ("state", "gpus", "gpus_held", "cpus_free", "memory_free_mib", "partitions")
+    return {row["node"]: tuple(row[name] for name in names) for row in reading.states}
+
+
+def test_json_and_text_of_a_real_controller_say_the_same() -> None:
+    expected = {
+        "gpu01": ("down", 4, 0, 64, 512000.0, "gpu"),
+        "gpu02": ("drained", 4, 2, 63, 511000.0, "gpu"),  # a job still runs there
+        "gpu03": ("drained", 4, 0, 64, 512000.0, "gpu"),
+        "gpu04": ("maintenance", 4, 0, 64, 512000.0, "gpu"),
+    }
+    of_json = reading_of((MADE_22 / "sinfo.json").read_bytes())
+    of_text = reading_of((MADE_22 / "scontrol_show_node.txt").read_bytes(), trusted=True)
+    assert states_of(of_json) == states_of(of_text) == expected
+    assert of_json.passed == of_text.passed == {"no_gpus": 1}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nodes_of_each_version_are_read_as_a_plain_search_finds_them(version: str) -> None:
+    file = MADE / version / "scontrol_show_node_d.txt"
+    if not file.exists():
+        file = MADE / version / "scontrol_show_node.txt"
+    text = file.read_text(encoding="utf-8")
+    found = {}
+    for block in text.split("\n\n"):
+        gres = re.search(r"Gres=gpu:(?:(\w+):)?(\d+)", block)
+        if gres:
+            name = re.findall(r"NodeName=(\S+)", block)[0]
+            held = re.search(r"AllocTRES=\S*?gres/gpu=(\d+)", block)
+            found[name] = (gres[1], int(gres[2]), int(held[1]) if held else 0)
+    reading = reading_of(file.read_bytes(), trusted=True)
+    rows = {row["node"]: (row["gpu_type"], row["gpus"], row["gpus_held"]) for row in reading.states}
+    assert rows == found
+    assert not reading.rejected
+
+
+def test_events_and_reservations_have_their_own_times() -> None:
+    events = reading_of((MADE_22 / "sacctmgr_show_event.txt").read_bytes())
+    reserved = reading_of((MADE_22 / "scontrol_show_reservation.txt").read_bytes())
+    rows = [
+        (row["node"], row["state"], row["provenance"], row["start"].isoformat(), row["end"])
+        for row in (*events.states, *reserved.states)
+    ]
+    day = "2026-11-29T21:56"
+    ended = datetime(2026, 11, 29, 21, 56, 9, tzinfo=UTC)
+    assert rows == [
+        ("gpu01", "down", "event", f"{day}:00+00:00", ended),
+        ("gpu03", "drained", "event", f"{day}:04+00:00", ended),
+        # a reservation that may still be removed counts up to when it was seen
+        ("gpu04", "maintenance", "reservation", f"{day}:04+00:00", AT),
+        ("cpu01", "reserved", "reservation", f"{day}:04+00:00", AT),
+    ]
+    berlin = SlurmCluster("here", "Europe/Berlin")
+    local = reading_of((MADE_22 / "sacctmgr_show_event.txt").read_bytes(), cluster=berlin)
+    assert local.states[0]["start"] == events.states[0]["start"] - timedelta(hours=1)
+
+
+@pytest.mark.parametrize("version", ["24.11.5", "26.05.5"])
+def test_waiting_jobs_of_newer_versions(version: str) -> None:
+    document = json.loads((MADE / version / "squeue.json").read_text(encoding="utf-8"))
+    pending = [job for job in document["jobs"] if job["job_state"] == ["PENDING"]]
+    reading = reading_of((MADE / version / "squeue.json").read_bytes())
+    assert [row["job_id"] for row in reading.waiting] == [str(job["job_id"]) for job in pending]
+    wide = reading.waiting[0]
+    assert (wide["gpus"], wide["nodes"], wide["reason"]) == (16, 4, "Resources")
+    assert (wide["cpus"], wide["mem_requested_mib"], wide["partition"]) == (4, 65536.0, "gpu")
+
+
+HOSTILE = (
+    "x\nNodeName=gpu77 Gres=gpu:77 State=IDLE CPUTot=1 CPUAlloc=0 [root@2026-11-29T21:56:00]\n\n"
+)
+
+
+@pytest.mark.parametrize("name", ["Reason", "Comment", "Extra"])
+@pytest.mark.parametrize("lines", [False, True])
+def test_text_with_what_people_wrote_is_refused(name: str, lines: bool) -> None:
+    record = f"NodeName=gpu01 Gres=gpu:4 State=IDLE CPUTot=4 CPUAlloc=0 {name}={HOSTILE}"
+    text = record if lines else record.replace(f" {name}=", f"\n   {name}=")
+    with pytest.raises(InputError, match="may imitate records"):
+        reading_of(text.encode())
+
+
+def test_in_json_a_reason_is_never_read() -> None:
+    node = {
+        "name": "gpu01",
+        "state": ["IDLE"],
+        "gres": "gpu:4",
+        "reason": HOSTILE,
+        "extra": HOSTILE,
+    }
+    reading = reading_of(json.dumps({"nodes": [node]}).encode())
+    assert [row["node"] for row in reading.states] == ["gpu01"]
+
+
+def test_the_name_of_a_reservation_moves_nothing() -> None:
+    name = "x StartTime=2020-01-01T00:00:00 Nodes=gpu[01-99] Flags=MAINT"
+    real = "StartTime=2026-11-29T21:00:00 EndTime=2026-11-29T21:30:00 Nodes=gpu04 Flags=SPEC_NODES"
+    (row,) = reading_of(f"ReservationName={name} {real}\n".encode()).states
+    assert (row["node"], row["state"], row["start"].year) == ("gpu04", "reserved", 2026)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"PartitionName=gpu", "no answer about nodes"),
+        (b'{"other": 1}', "holds no nodes"),
+        (b'{"nodes": [', "no JSON, or cut off"),
+        (b"Cluster|NodeName|TimeStart|TimeEnd|State|Reason\n", "no reasons, which people write"),
+        (b'{"nodes": [{"name": "n", "state": ["IDLE"], "gres": "gpu:1"}]}', "time of these states"),
+    ],
+)
+def test_other_content_is_refused_in_a_line(content: bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message) as problem:
+        reading_of(content, at=None)
+    assert "\n" not in str(problem.value)
+
+
+def test_a_record_that_cannot_be_read_is_counted() -> None:
+    nodes = [
+        {"name": "a", "state": ["SLEEPY"], "gres": "gpu:1"},
+        {"name": "b[1-2]", "state": ["IDLE"], "gres": "gpu:1"},
+        {"name": "c", "state": ["IDLE"], "gres": "gpu:1.5"},
+        {"name": "d", "state": ["FUTURE"], "gres": "gpu:1"},
+        {"name": "e", "state": ["IDLE"], "gres": "gpu:1", "tres_used": None},
+        {"name": "f", "state": "idle", "gres": "gpu:1"},
+    ]
+    reading = reading_of(json.dumps({"nodes": nodes}).encode())
+    assert [reason for _, reason, _ in reading.rejected] == [
+        "bad_state",
+        "bad_node_list",
+        "bad_gres",
+    ]
+    held = {row["node"]: row["gpus_held"] for row in reading.states}
+    assert held == {"e": 0, "f": None}  # not named: not known
+
+
+def test_lines_of_seconds_name_the_time_of_each_answer(tmp_path: Path) -> None:
+    text = "1795989600\nNodeName=n1 Gres=gpu:2 State=IDLE\n1795990200\nNodeName=n1 Gres=gpu:2 State=DOWN\n"
+    document = json.dumps({"nodes": [{"name": "n1", "state": ["DOWN"], "gres": "gpu:2"}]})
+    for content in (text, f"1795989600\n{document}\n1795990200\n{document}\n"):
+        reading = reading_of(content.encode(), at=None)
+        times = [row["start"].timestamp() for row in reading.states]
+        assert times == [1795989600, 1795990200]
+        file = tmp_path / "saved.txt"
+        file.write_text(content, encoding="utf-8")
+        assert source_of(file) == "slurm-nodes"
+    several = tmp_path / "polls.json"
+    several.write_text(f"{document}\n{document}\n", encoding="utf-8")
+    assert source_of(several) == "slurm-nodes"
+
+
+@pytest.mark.parametrize(
+    "name", ["sinfo.json", "scontrol_show_node.txt", "scontrol_show_reservation.txt"]
+)
+def test_saved_answers_are_recognised(name: str) -> None:
+    assert source_of(MADE_22 / name) == "slurm-nodes"
+    assert source_of(MADE_22 / "sacctmgr_show_event.txt") == "slurm-nodes"
+
+
+# --------------------------------------------------------------------------------------- the feed
+
+SCRIPTS = {
+    "scontrol": """\
+case "$*" in
+  *--json*) echo "scontrol: unrecognized option '--json'" >&2; exit 1;;
+  *reservation*) cat {made}/scontrol_show_reservation.txt;;
+esac""",
+    "sinfo": "cat {folder}/nodes.json",
+    "squeue": "cat {made}/squeue.pending.json",
+    "sacctmgr": 'echo "$@" >> {folder}/asked; cat {made}/sacctmgr_show_event.txt',
+}
+
+
+def commands(folder: Path, **instead: str) -> tuple[str, ...]:
+    """The recorded controller as programs of a folder."""
+    (folder / "nodes.json").write_bytes((MADE_22 / "sinfo.json").read_bytes())
+    for name, script in {**SCRIPTS, **instead}.items():
+        file = folder / name
+        file.write_text(f"#!/bin/sh\n{script.format(made=MADE_22, folder=folder)}\n")
+        file.chmod(0o755)
+    return (str(folder / "scontrol"),)
+
+
+def feed_of(command: tuple[str, ...]) -> slurm_nodes.NodesFeed:
+    settings = SlurmNodesSettings(source="slurm-nodes", command=command)
+    site = SiteOptions(cluster="here", time_zone="UTC")
+    return slurm_nodes.connect(settings, configuration=Configuration(site=site))
+
+
+def test_polls_that_see_the_same_are_one_row(tmp_path: Path) -> None:
+    feed, landing = feed_of(commands(tmp_path)), Landing()
+    for minutes in (0, 5, 10):
+        landing.poll(feed, AT + timedelta(minutes=minutes))
+    document = json.loads((tmp_path / "nodes.json").read_text())
+    for node in document["nodes"]:
+        node["state"], node["state_flags"] = "idle", []
+    (tmp_path / "nodes.json").write_text(json.dumps(document))
+    landing.poll(feed, AT + timedelta(minutes=15))
+    landing.poll(feed, AT + timedelta(minutes=60))  # too long after: what was between is not known
+    polls = landing.table(NODE_STATES).filter(provenance="poll", node="gpu01").sort("start")
+    times = [
+        tuple(int((time - AT).total_seconds() // 60) for time in (row["start"], row["end"]))
+        for row in polls.iter_rows(named=True)
+    ]
+    assert list(zip(polls["state"], times, strict=True)) == [
+        ("down", (0, 10)), ("up", (15, 15)), ("up", (60, 60))
+    ]  # fmt: skip
+    assert not feed.outcome.unreachable
+    reasons = landing.table(WAITING_JOBS).sort("job_id", "start")
+    assert reasons["reason"].unique().sort().to_list() == ["Dependency", "JobHeldUser", "Resources"]
+    assert reasons.filter(job_id="2").height == 2
+    first, second, *_ = (tmp_path / "asked").read_text().splitlines()
+    month = int((AT - timedelta(days=30)).timestamp())
+    assert f"start=uts{month}" in first  # of a lake that has nothing yet
+    assert f"start=uts{int(AT.timestamp())}" in second
+    assert "Reason" not in first
+
+
+def test_nodes_count_where_the_accounting_or_squeue_is_missing(tmp_path: Path) -> None:
+    broken = {"sacctmgr": "echo no slurmdbd >&2; exit 1", "squeue": "exit 3"}
+    feed, landing = feed_of(commands(tmp_path, **broken)), Landing()
+    landing.poll(feed, AT)
+    assert landing.table(NODE_STATES).filter(provenance="poll").height == 4
+    assert {Path(where).name for where in feed.outcome.unreachable} == {"sacctmgr", "squeue"}
+    down = feed_of(commands(tmp_path, sinfo="echo 'slurm_load_node error' >&2; exit 1"))
+    with pytest.raises(InputError, match="slurm_load_node"):
+        landing.poll(down, AT + timedelta(minutes=5))
+
+
+def test_polls_so_rare_that_nothing_is_known_between_them_are_refused() -> None:
+    settings = SlurmNodesSettings(source="slurm-nodes", every_s=3600)
+    with pytest.raises(ConfigError, match="every_s is 3600"):
+        slurm_nodes.connect(settings, configuration=Configuration())
+
+
+def test_a_saved_file_is_one_chunk_which_its_content_names(tmp_path: Path) -> None:
+    file = tmp_path / "nodes.json"
+    file.write_bytes((MADE_22 / "sinfo.json").read_bytes())
+    options = argparse.Namespace(files=[str(file)], at="2026-11-29T21:56:20Z", trusted=False)
+    first, again = (
+        list(slurm_nodes.read(options, configuration=Configuration(), now=AT)) for _ in range(2)
+    )
+    assert [chunk.id for chunk in first] == [chunk.id for chunk in again]
+    assert first[0].parts[0].frame["start"].unique().to_list() == [AT]

@@ -1,0 +1,525 @@
+"""Installed GPU-hours: parts add up to the second, and are those of the simulated truth."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from svg_reader import read_plots
+from tachograph.annexes.lab.simulate.nodes import (
+    NOT_POLLED,
+    POLL_S,
+    NodeAway,
+    plan_away,
+    write_nodes,
+)
+from tachograph.annexes.lab.simulate.plan import SimulationPlan
+from tachograph.annexes.lab.simulate.truth import raw_id
+from tachograph.annexes.lab.simulate.workload import SimulatedRun, place_runs, sample_requests
+from tachograph.catalog.spreadsheets import table_csv
+from tachograph.catalog.tables import (
+    IN_USE,
+    JOBS,
+    NODE_STATES,
+    STATE_HOLDS_S,
+    WAITING_JOBS,
+    WASTE,
+)
+from tachograph.judge.capacity import (
+    CAPACITY_LABELS,
+    CAPACITY_PARTS,
+    HELD,
+    CapacityReport,
+    build_capacity,
+)
+from tachograph.report.capacity import (
+    capacity_json,
+    capacity_lines,
+    capacity_values,
+    day_charts,
+    group_charts,
+)
+from tachograph.report.lines import to_text
+from tachograph.report.svg import svg
+from tachograph.sources.slurm.exports import frame_of
+from tachograph.sources.slurm.nodes import NodeReading, read_nodes
+from tachograph.sources.slurm.records import SlurmCluster
+
+NODE = "n1"
+START = datetime(2026, 3, 2, tzinfo=UTC)
+HOURS = tuple(f"gpu_hours_{name}" for name in (*IN_USE, *WASTE, "unmeasured"))
+
+
+def _at(minutes: float) -> datetime:
+    return START + timedelta(minutes=minutes)
+
+
+def _poll(minutes: float, state: str = "up", **more: Any) -> dict[str, Any]:
+    row = dict.fromkeys(NODE_STATES.row_schema)
+    row |= {"node": NODE, "start": _at(minutes), "end": _at(minutes), "provenance": "poll"}
+    return row | {"state": state, "gpus": 4, "partitions": "gpu", "gpu_type": "a100"} | more
+
+
+def _away(begin: float, end: float | None, state: str, provenance: str) -> dict[str, Any]:
+    row = _poll(begin, state) | {"provenance": provenance, "gpus": None, "partitions": None}
+    return row | {"end": None if end is None else _at(end)}
+
+
+def _job(key: str, begin: float, end: float, **more: Any) -> dict[str, Any]:
+    hours: dict[str, Any] = dict.fromkeys(HOURS, 0.0)
+    row = {"job_key": key, "cluster": None, "start": _at(begin), "end": _at(end), "as_of": _at(end)}
+    return row | {"in_ledger": True} | hours | {"gpu_hours_in_use": 1.0} | more
+
+
+def _waiting(begin: float, end: float, **more: Any) -> dict[str, Any]:
+    row = dict.fromkeys(JOBS.row_schema) | {"job_id": "9", "partition": "gpu", "nodes": 1}
+    row |= {"eligible": _at(begin), "start": _at(end), "gpus": 1, "cpus": 8}
+    return row | {"mem_requested_mib": 1024.0} | more
+
+
+def _reason(begin: float, end: float, reason: str, **more: Any) -> dict[str, Any]:
+    row = dict.fromkeys(WAITING_JOBS.row_schema)
+    row |= {"job_id": "9", "start": _at(begin), "end": _at(end), "reason": reason}
+    return row | {"partition": "gpu", "nodes": 1, "gpus": 1} | more
+
+
+def _report(
+    states: list[dict[str, Any]],
+    *,
+    jobs: list[dict[str, Any]] | None = None,
+    held: list[tuple[str, float, datetime | None]] | None = None,
+    accounted: list[dict[str, Any]] | None = None,
+    waiting: list[dict[str, Any]] | None = None,
+    **more: Any,
+) -> CapacityReport | None:
+    time = pl.Datetime("us", "UTC")
+    hours = dict.fromkeys(HOURS, pl.Float64())
+    names = {"job_key": pl.String(), "cluster": pl.String()}
+    times = {"start": time, "end": time, "as_of": time}
+    of_jobs = {**names, **times, "in_ledger": pl.Boolean(), **hours}
+    of_held = {
+        "job_key": pl.String(),
+        "node": pl.String(),
+        "node_gpus": pl.Float64(),
+        "last_t": time,
+    }
+    rows = [(key, NODE, gpus, last) for key, gpus, last in held or []]
+    return build_capacity(
+        pl.DataFrame(states, schema=NODE_STATES.row_schema),
+        pl.DataFrame(waiting or [], schema=WAITING_JOBS.row_schema),
+        pl.DataFrame(accounted or [], schema=JOBS.row_schema),
+        pl.DataFrame(jobs or [], schema=of_jobs),
+        pl.DataFrame(rows, schema=of_held, orient="row"),
+        models=more.pop("models", {}),
+        until=more.pop("until", _at(60)),
+        **more,
+    )
+
+
+def _seconds(report: CapacityReport | None) -> dict[str, int]:
+    """GPU-seconds of the parts that have any; that they add up is checked, too."""
+    assert report is not None
+    for row in report.rows.iter_rows(named=True):
+        assert abs(row["installed"] - sum(row[part] for part in CAPACITY_PARTS)) < 0.5 / 3600
+        assert all(row[part] >= 0 for part in CAPACITY_PARTS)
+    hours = {part: report.hours(part) for part in ("installed", *CAPACITY_PARTS)}
+    return {part: round(3600 * value) for part, value in hours.items() if value}
+
+
+HOUR_OF_POLLS = [_poll(minutes) for minutes in range(0, 61, 10)]
+ALL = 4 * 3600
+
+
+@pytest.mark.parametrize(
+    ("states", "parts"),
+    [
+        ([], {"free": ALL}),
+        ([_away(10, 30, "down", "event")], {"down": ALL // 3, "free": 2 * ALL // 3}),
+        (  # the first of what overlaps counts
+            [
+                _away(10, 30, "down", "event"),
+                _away(20, 40, "drained", "event"),
+                _away(30, 50, "maintenance", "reservation"),
+            ],
+            {"down": ALL // 3, "drained": ALL // 6, "maintenance": ALL // 6, "free": ALL // 3},
+        ),
+        ([_away(30, None, "drained", "event")], {"drained": ALL // 2, "free": ALL // 2}),
+        # no job waits for a node that is reserved
+        ([_away(0, 60, "reserved", "reservation")], {"free": ALL}),
+    ],
+)
+def test_states_of_a_node_are_counted_in_one_order(
+    states: list[dict[str, Any]], parts: dict[str, int]
+) -> None:
+    assert _seconds(_report([*HOUR_OF_POLLS, *states])) == {"installed": ALL, **parts}
+
+
+def test_a_time_that_no_poll_saw_is_not_known_and_no_node_is_installed_before_it_was_seen() -> None:
+    gap = STATE_HOLDS_S / 60 + 1
+    late = [_poll(10), _poll(20), _poll(20 + gap), _poll(60)]  # the last is too far from it, too
+    known_s = 10 * 60
+    parts = {"installed": 50 * 60 * 4, "free": known_s * 4, "unknown": (50 * 60 - known_s) * 4}
+    assert _seconds(_report(late)) == parts
+    assert _report([_away(0, 60, "down", "event")]) is None  # how many GPUs it has is not known
+    assert _seconds(_report(HOUR_OF_POLLS, until=_at(30)))["installed"] == ALL // 2
+    assert _seconds(_report(HOUR_OF_POLLS, since=_at(15)))["installed"] == 3 * ALL // 4
+
+
+def test_a_job_holds_the_gpus_of_a_drained_node_and_of_a_down_one_while_it_was_measured() -> None:
+    jobs = [_job("a", 0, 60), _job("b", 0, 60, in_ledger=False)]
+    held = [("a", 2.0, _at(40)), ("b", 1.0, None)]
+    drained = [*HOUR_OF_POLLS, _away(0, 60, "drained", "event")]
+    parts = _seconds(_report(drained, jobs=jobs, held=held))
+    assert parts == {
+        "installed": ALL, "in_use": ALL // 2, "unmeasured": ALL // 4, "drained": ALL // 4
+    }  # fmt: skip
+    down = [*HOUR_OF_POLLS, _away(30, 60, "down", "event")]
+    parts = _seconds(_report(down, jobs=jobs, held=held))
+    measured_s = 2 * 40 * 60
+    assert parts["in_use"] == measured_s
+    assert parts["unmeasured"] == 30 * 60
+    assert parts["down"] == 30 * 60 * 4 - 2 * 10 * 60
+
+
+def test_hours_of_a_job_are_split_as_in_the_ledger_and_never_more_than_installed() -> None:
+    hours = {"gpu_hours_in_use": 2.0, "gpu_hours_idle": 1.0, "gpu_hours_hung": 0.5}
+    job = _job("a", 0, 60, **hours, gpu_hours_unmeasured=0.5)
+    parts = _seconds(_report(HOUR_OF_POLLS, jobs=[job], held=[("a", 8.0, _at(60))]))
+    assert parts == {
+        "installed": ALL, "in_use": ALL // 2, "lost": 3 * ALL // 8, "unmeasured": ALL // 8
+    }  # fmt: skip
+
+
+def test_gpus_that_a_poll_saw_held_by_no_known_job_are_not_free() -> None:
+    polls = [_poll(minutes, gpus_held=3) for minutes in range(0, 61, 10)]
+    parts = _seconds(_report(polls, jobs=[_job("a", 0, 60)], held=[("a", 2.0, _at(60))]))
+    assert parts == {
+        "installed": ALL, "in_use": ALL // 2, "unmeasured": ALL // 4, "free": ALL // 4
+    }  # fmt: skip
+
+
+FULL = [_poll(minutes, cpus_free=0) for minutes in range(0, 61, 10)]
+ROOM = [
+    _poll(minutes, cpus_free=64, memory_free_mib=8192.0, features="gpu,hbm80g")
+    for minutes in range(0, 61, 10)
+]
+
+
+@pytest.mark.parametrize(
+    ("states", "accounted", "reasons", "part"),
+    [
+        (ROOM, _waiting(0, 60), [], "waited"),
+        (ROOM, _waiting(0, 60, nodes=3, gpus=3), [], "several_nodes"),
+        (ROOM, _waiting(0, 60, gpus=5), [], "fragmented"),
+        (FULL, _waiting(0, 60), [], "no_host"),
+        (ROOM, _waiting(0, 60, mem_requested_mib=9000.0), [], "no_host"),
+        (ROOM, _waiting(0, 60), [_reason(0, 60, "QOSMaxGRESPerUser")], "limited"),
+        (ROOM, _waiting(0, 60), [_reason(0, 60, "Priority")], "waited"),
+        (ROOM, _waiting(0, 60), [_reason(0, 60, "Dependency")], "free"),
+        ([*ROOM, _away(0, 60, "reserved", "reservation")], _waiting(0, 60), [], "reserved"),
+        (ROOM, _waiting(0, 60, partition="other,cpu"), [], "free"),
+        (ROOM, _waiting(0, 60, gpu_type="h100"), [], "free"),
+        (ROOM, _waiting(0, 60, constraints="gpu&hbm40g"), [], "free"),
+        (ROOM, _waiting(0, 60, constraints="hbm80g&gpu"), [], "waited"),
+        # what may be of any node is, and a name in it decides nothing
+        (ROOM, _waiting(0, 60, constraints="hbm40g|hbm80g"), [], "waited"),
+        (ROOM, _waiting(0, 60, gpus=0), [], "free"),
+        (ROOM, _waiting(60, 60), [_reason(0, 60, "Resources")], "waited"),  # never started
+        (ROOM, _waiting(60, 60), [_reason(0, 60, "JobHeldUser")], "free"),
+    ],
+)
+def test_why_free_gpus_were_free_while_a_job_waited(
+    states: list[dict[str, Any]],
+    accounted: dict[str, Any],
+    reasons: list[dict[str, Any]],
+    part: str,
+) -> None:
+    report = _report(states, accounted=[accounted], waiting=reasons)
+    assert _seconds(report) == {"installed": ALL, part: ALL}
+
+
+def test_the_best_case_of_the_waiting_jobs_counts_second_by_second() -> None:
+    wide = _waiting(0, 40, gpus=5, job_id="1")
+    small = _waiting(20, 30, job_id="2")
+    parts = _seconds(_report(ROOM, accounted=[wide, small]))
+    minute = 4 * 60
+    assert parts == {
+        "installed": ALL, "waited": 10 * minute, "fragmented": 30 * minute, "free": 20 * minute
+    }  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------- the simulated cluster
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The demo's nodes: what happened, and what is made of the files about it."""
+
+    plan: SimulationPlan
+    runs: list[SimulatedRun]
+    away: list[NodeAway]
+    reading: NodeReading
+    report: CapacityReport
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
+    plan = SimulationPlan.demo()
+    runs = place_runs(plan, sample_requests(plan))
+    away = plan_away(plan, runs)
+    folder = tmp_path_factory.mktemp("cluster") / "nodes"
+    write_nodes(plan, folder, runs, away)
+    whole = NodeReading()
+    for file in sorted(folder.iterdir()):
+        reading = _read(file, plan)
+        whole.states += reading.states
+        whole.waiting += reading.waiting
+    jobs, held, accounted = _frames(plan, runs)
+    report = build_capacity(
+        frame_of(whole.states, NODE_STATES),
+        frame_of(whole.waiting, WAITING_JOBS),
+        accounted,
+        jobs,
+        held,
+        models={node.name: plan.groups[node.group].model for node in plan.nodes()},
+        until=plan.end,
+        zone_name=plan.time_zone,
+    )
+    assert report is not None
+    return Simulated(plan, runs, away, whole, report)
+
+
+def _read(file: Path, plan: SimulationPlan) -> NodeReading:
+    cluster = SlurmCluster(plan.cluster, plan.time_zone)
+    reading = read_nodes(file.read_bytes(), where=file.name, cluster=cluster, at=None)
+    assert not reading.rejected
+    return reading
+
+
+def _frames(
+    plan: SimulationPlan, runs: list[SimulatedRun]
+) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Jobs, what they held, and their accounting, as the lake has them; all of it in use."""
+    names = [node.name for node in plan.nodes()]
+    jobs, held, accounted = [], [], []
+    for number, run in enumerate(runs):
+        if run.start_s is None or run.end_s is None or not run.gpus:
+            continue
+        begin, end = (plan.start + timedelta(seconds=at) for at in (run.start_s, run.end_s))
+        end = min(end, plan.end)
+        row = {"job_key": str(number), "cluster": plan.cluster, "start": begin, "end": end}
+        hours = dict.fromkeys(HOURS, 0.0) | {"gpu_hours_in_use": 1.0}
+        jobs.append(row | {"as_of": end, "in_ledger": True} | hours)
+        held += [(str(number), names[node], float(len(gpus)), end) for node, gpus in run.places]
+        group = plan.groups[run.request.group]
+        count = max(1, run.request.nodes)
+        features = ["gpu", f"hbm{group.device.hbm_mib / 1024:.0f}g"]
+        if group.driver.gres == "a40":
+            features = ["gpu", "a40"]
+        accounted.append(
+            dict.fromkeys(JOBS.row_schema)
+            | {
+                "cluster": plan.cluster,
+                "job_id": str(raw_id(run.request)),
+                "partition": "gpu" if run.request.nodes else "shared",
+                "eligible": plan.start + timedelta(seconds=run.submit_s),
+                "start": begin,
+                "nodes": count,
+                "gpus": run.gpus,
+                "gpu_type": group.driver.gres,
+                "cpus": 32 * run.gpus,
+                "mem_requested_mib": 61440.0 * run.gpus,
+                "constraints": "&".join(features),
+            }
+        )
+    schema = ["job_key", "node", "node_gpus", "last_t"]
+    return (
+        pl.DataFrame(jobs),
+        pl.DataFrame(held, schema=schema, orient="row"),
+        pl.DataFrame(accounted, schema=JOBS.row_schema),
+    )
+
+
+CASES = ("fragmented", "no_host", "limited", "several_nodes", "waited")  # the best is last
+
+
+def _truth(simulated: Simulated) -> dict[tuple[str, str], dict[str, int]]:
+    """GPU-seconds by (partition, model) and part: each second of each node is looked at."""
+    plan = simulated.plan
+    waiting = list(_waits(simulated))
+    truth: dict[tuple[str, str], dict[str, int]] = {}
+    for node in plan.nodes():
+        group = plan.groups[node.group]
+        held = np.zeros(plan.seconds, int)
+        for run in simulated.runs:
+            for place, gpus in run.places:
+                if place == node.index and run.start_s is not None and run.end_s is not None:
+                    held[run.start_s : run.end_s] += len(gpus)
+        state = np.full(plan.seconds, "up", "U12")
+        state[NOT_POLLED[0] : NOT_POLLED[1]] = "unknown"
+        for away in simulated.away:
+            if away.node == node.index:
+                known = state[away.start_s : away.end_s] == "up"
+                known |= away.state not in ("no_host", "reserved")
+                state[away.start_s : away.end_s][known] = away.state
+        free = group.gpus - held
+        polled = held[np.arange(plan.seconds) // POLL_S * POLL_S]
+        best = np.full(plan.seconds, -1)
+        for run, begin, end, limited, typed in waiting:
+            if (run.request.nodes == 0) != node.shared or not _suits(plan, run, node.group, typed):
+                continue
+            nodes = max(1, run.request.nodes)
+            need = run.request.gpus // nodes
+            low, high = begin, min(end, plan.seconds)
+            fits = "limited" if limited else "waited" if nodes == 1 else "several_nodes"
+            case = np.full(high - low, CASES.index(fits))
+            # what polls say of CPUs holds while the jobs of the node are those of the poll
+            has_cpus = (state[low:high] != "no_host") | (polled[low:high] != held[low:high])
+            case[~has_cpus] = CASES.index("no_host")
+            case[free[low:high] < need] = CASES.index("fragmented")
+            best[low:high] = np.maximum(best[low:high], case)
+        key = ("shared" if node.shared else "gpu", group.model)
+        sums = truth.setdefault(key, dict.fromkeys(("installed", "held", *CAPACITY_PARTS), 0))
+        sums["installed"] += group.gpus * plan.seconds
+        sums["held"] += int(held.sum())
+        for name in ("down", "drained", "maintenance", "unknown"):
+            sums[name] += int(free[state == name].sum())
+        usable = (state == "up") | (state == "no_host")
+        for place, name in enumerate(CASES):
+            sums[name] += int(free[usable & (best == place)].sum())
+        sums["free"] += int(free[usable & (best < 0)].sum())
+        reserved = state == "reserved"
+        sums["reserved"] += int(free[reserved & (best >= 0)].sum())
+        sums["free"] += int(free[reserved & (best < 0)].sum())
+    return truth
+
+
+def _waits(simulated: Simulated) -> Iterator[tuple[SimulatedRun, int, int, bool, bool]]:
+    """Yield (run, begin, end, whether a limit held it, whether it is known by its accounting)."""
+    plan = simulated.plan
+    for run in simulated.runs:
+        if not run.request.gpus:
+            continue
+        start_s = run.start_s
+        until = start_s if start_s is not None else (run.end_s or plan.seconds + 1)
+        polls = [
+            at
+            for at in range(
+                -(-run.submit_s // POLL_S) * POLL_S, min(until, plan.seconds + 1), POLL_S
+            )
+            if not NOT_POLLED[0] < at < NOT_POLLED[1]
+        ]
+        pairs = [pair for pair in itertools.pairwise(polls) if pair[1] - pair[0] == POLL_S]
+        limited = run.request.user % 4 == 1
+        if start_s is None:
+            for begin, end in pairs:
+                yield run, begin, end, limited, False
+            continue
+        times = sorted({run.submit_s, start_s, *polls})
+        for begin, end in itertools.pairwise(times):
+            yield run, begin, end, limited and (begin, end) in pairs, True
+
+
+def _suits(plan: SimulationPlan, run: SimulatedRun, group: int, typed: bool) -> bool:
+    """By its features, and once it had GPUs by their type."""
+    wanted, had = plan.groups[run.request.group], plan.groups[group]
+    if typed or wanted.driver.gres == "a40":
+        return wanted.model == had.model
+    same_tier = wanted.device.hbm_mib == had.device.hbm_mib
+    return same_tier and (wanted.driver.gres == "a100" or wanted.model == had.model)
+
+
+def test_the_report_is_the_truth_to_the_second(simulated: Simulated) -> None:
+    truth = _truth(simulated)
+    rows = {
+        (row["partition"], row["gpu_model"]): row
+        for row in simulated.report.by("partition", "gpu_model").iter_rows(named=True)
+    }
+    assert rows.keys() == truth.keys()
+    for key, parts in truth.items():
+        row = rows[key] | {"held": sum(rows[key][name] for name in HELD)}
+        found = {name: row[name] * 3600 for name in parts if name not in HELD}
+        assert found == pytest.approx({name: parts[name] for name in found}, abs=1.0), key
+    shown = {name for parts in truth.values() for name, seconds in parts.items() if seconds}
+    assert shown >= {*CAPACITY_PARTS} - {*HELD}  # the demo has an example of each
+
+
+def test_parts_of_each_day_partition_and_model_add_up_to_what_is_installed(
+    simulated: Simulated,
+) -> None:
+    for row in simulated.report.rows.iter_rows(named=True):
+        total_s = round(3600 * sum(row[part] for part in CAPACITY_PARTS))
+        assert total_s == round(3600 * row["installed"])
+    hours = simulated.plan.gpus * 24 * simulated.plan.days
+    assert simulated.report.hours("installed") == pytest.approx(hours)
+    days = simulated.report.by("day")["day"].to_list()
+    assert [str(day) for day in days] == ["2025-03-03", "2025-03-04", "2025-03-05"]  # in Berlin
+
+
+def test_reasons_and_names_of_reservations_make_no_node(simulated: Simulated) -> None:
+    names = {node.name for node in simulated.plan.nodes()}
+    assert {row["node"] for row in simulated.reading.states} == names
+    reserved = {
+        row["node"] for row in simulated.reading.states if row["provenance"] == "reservation"
+    }
+    assert "nid000001" not in reserved  # all names of reservations claim to be of it
+
+
+def test_all_formats_show_the_same_hours(simulated: Simulated) -> None:
+    report = simulated.report
+    text = to_text(capacity_lines(report, width=100, by_group=True))
+    values = capacity_json(report)
+    rows = csv.DictReader(io.StringIO(table_csv(report.rows)))
+    sums = dict.fromkeys(CAPACITY_PARTS, 0.0)
+    for row in rows:
+        for part in CAPACITY_PARTS:
+            sums[part] += float(row[part])
+    parts = {row["part"]: row for row in capacity_values(report)["parts"]}
+    for part, label in CAPACITY_LABELS.items():
+        hours = report.hours(part)
+        assert values[part] == pytest.approx(hours)
+        assert sums[part] == pytest.approx(hours)
+        if hours:
+            (line,) = (line for line in text.splitlines() if line.startswith(f"{label}  "))
+            printed = line.removeprefix(label).split()[0].replace(",", "")
+            assert float(printed) == pytest.approx(hours, abs=0.06)
+            assert parts[part]["hours"] == pytest.approx(hours)
+
+
+def test_both_drawings_show_the_hours_of_each_day_and_partition(simulated: Simulated) -> None:
+    report = simulated.report
+    days = report.by("day").to_dicts()
+    for plot in read_plots(str(svg(day_charts(report), label="days"))):
+        (chart,) = plot.charts
+        value = chart.y()
+        for part, label in CAPACITY_LABELS.items():
+            wanted = [day[part] for day in days if day[part]]
+            bars = chart.bars.get(label, [])
+            assert [value(high) - value(low) for *_, low, high in bars] == pytest.approx(
+                wanted, abs=15
+            )
+    groups = report.by("cluster", "partition", "gpu_model").to_dicts()
+    for plot in read_plots(str(svg(group_charts(report), label="groups"))):
+        (chart,) = plot.charts
+        names = [name for _, name in chart.y_labels]
+        share = plot.x()
+        read: dict[tuple[str, int], float] = {}
+        for label, _, left, right, middle in chart.boxes:
+            pixels = [abs(at - middle) for at, _ in chart.y_labels]
+            read[label, pixels.index(min(pixels))] = share(right) - share(left)
+        assert len(names) == len(groups)
+        for place, group in enumerate(groups):
+            assert names[place].startswith(group["partition"])
+            for part, label in CAPACITY_LABELS.items():
+                drawn = read.get((label, place), 0.0)
+                assert drawn == pytest.approx(group[part] / group["installed"], abs=0.006)
