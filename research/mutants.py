@@ -33,7 +33,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 import types
@@ -43,6 +42,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import coverage
 import pytest
 
 from mutations import Mutation, mutated, mutations
@@ -166,6 +166,10 @@ class Watching:
         self.outcomes: dict[str, str] = {}
         self.failure = ""
 
+    def pytest_internalerror(self, excrepr: object) -> None:
+        """Write why pytest breaks off: its own output is silenced."""
+        print(excrepr, file=sys.stderr)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the worst outcome of the phases of a test."""
         if report.when == "call" or report.outcome != "passed":
@@ -180,12 +184,10 @@ class CoverageRun(Watching):
     def __init__(self, target: Path) -> None:
         super().__init__()
         self._target = target
-        self._files = {
-            str(path): path.relative_to(PACKAGE).as_posix()
-            for room in ROOMS
-            for path in (PACKAGE / room).rglob("*.py")
-        }
-        self._hits: set[Line] = set()
+        rooms = [str(PACKAGE / room / "*") for room in ROOMS]
+        self._coverage = coverage.Coverage(data_file=None, config_file=False, include=rooms)
+        self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
+        self._context = ""
         self._of_fixtures: dict[str, tuple[float, set[Line]]] = {}
 
     @pytest.hookimpl(wrapper=True)
@@ -195,41 +197,48 @@ class CoverageRun(Watching):
         """Keep the lines of a fixture that is made for several tests."""
         if fixturedef.scope == "function":
             return (yield)
-        outer, self._hits = self._hits, set()
+        key = f"{fixturedef.baseid}::{fixturedef.argname}"
+        outer = self._context
+        self._switch(f"fixture {key}")
         began = _processor_s()
         try:
             return (yield)
         finally:
-            key = f"{fixturedef.baseid}::{fixturedef.argname}"
             seconds, lines = self._of_fixtures.get(key, (0.0, set()))
-            cost = max(seconds, _processor_s() - began)
-            self._of_fixtures[key] = (cost, lines | self._hits)
-            self._hits = outer
+            self._of_fixtures[key] = (max(seconds, _processor_s() - began), lines)
+            self._switch(outer)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests in their order and write the map."""
-        runs: list[tuple[pytest.Item, float, set[Line]]] = []
+        runs: list[tuple[pytest.Item, float]] = []
         known = _mapped(self._target)
         items = [item for item in session.items if item.nodeid not in known]
+        self._coverage.start()
         for item, following in zip(items, [*items[1:], None], strict=True):
-            self._hits = set()
+            self._switch(item.nodeid)
             began = _processor_s()
-            threading.settrace(self._trace)
-            sys.settrace(self._trace)  # again: a limit that is hit while tracing ends it
             with time_limit(COSTLY_S):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            runs.append((item, _processor_s() - began, self._hits))
+            runs.append((item, _processor_s() - began))
             if following is None or following.path != item.path:
                 self._write(runs)
                 runs.clear()
-        sys.settrace(None)
-        threading.settrace(None)
+        self._coverage.stop()
         return True
 
-    def _write(self, runs: list[tuple[pytest.Item, float, set[Line]]]) -> None:
+    def _switch(self, context: str) -> None:
+        """Count lines for a test or a fixture from now on."""
+        self._context = context
+        self._coverage.switch_context(context)
+
+    def _write(self, runs: list[tuple[pytest.Item, float]]) -> None:
         """Write the tests of a file, with what their fixtures cost and execute."""
+        executed = self._executed()
+        for key, (_, lines) in self._of_fixtures.items():
+            lines |= executed.get(f"fixture {key}", set())
         with self._target.open("a", encoding="utf-8") as file:
-            for item, seconds, lines in runs:
+            for item, seconds in runs:
+                lines = executed.get(item.nodeid, set())
                 for key in _fixtures(item):
                     cost, more = self._of_fixtures.get(key, (0.0, set()))
                     seconds, lines = seconds + cost, lines | more
@@ -237,18 +246,19 @@ class CoverageRun(Watching):
                 row = [item.nodeid, outcome, round(seconds, 4), sorted(lines)]
                 file.write(json.dumps(row) + "\n")
 
-    def _trace(self, frame: types.FrameType, event: str, argument: object) -> Any:
-        path = self._files.get(frame.f_code.co_filename)
-        if path is None:
-            return None
-
-        def trace_lines(frame: types.FrameType, event: str, argument: object) -> Any:
-            if event == "line":
-                self._hits.add((path, frame.f_lineno))
-            return trace_lines
-
-        self._hits.add((path, frame.f_lineno))
-        return trace_lines
+    def _executed(self) -> dict[str, set[Line]]:
+        """{test or fixture: its lines} since the last call."""
+        self._coverage.stop()
+        data = self._coverage.get_data()
+        executed: dict[str, set[Line]] = defaultdict(set)
+        for name in data.measured_files():
+            path = Path(name).relative_to(PACKAGE).as_posix()
+            for line, contexts in data.contexts_by_lineno(name).items():
+                for context in contexts:
+                    executed[context].add((path, line))
+        self._coverage.erase()
+        self._coverage.start()
+        return executed
 
 
 def _mapped(path: Path) -> set[str]:
@@ -646,13 +656,14 @@ def _run_all(
     _import_libraries()
     day_s = 86400.0
     temporary = Path(tempfile.mkdtemp(prefix="mutants-"))
-    if not keep_map:
-        for _ in range(3):  # what a test broke is gone in a new process
-            mapping = CoverageRun(test_map)
-            if forked(functools.partial(run_pytest, folders, mapping, temporary), lambda: 0, day_s):
-                break
-        else:
-            raise RuntimeError("the map of tests is not whole: run again, it goes on")
+    while not keep_map:
+        mapped = len(_mapped(test_map))
+        mapping = CoverageRun(test_map)
+        if forked(functools.partial(run_pytest, folders, mapping, temporary), lambda: 0, day_s):
+            break
+        # a limit that ends a test inside pytest ends the process: the next goes on
+        if len(_mapped(test_map)) == mapped:
+            raise RuntimeError("the map of tests is not whole, and a new process does not go on")
     run = MutationRun(chosen, read_map(test_map, folders), state, budget)
     while any(run.left(at_import=False)):
         forked(lambda: run_pytest(folders, Warm(run), run.temporary), run.progress, WALL_S)
