@@ -181,3 +181,25 @@ def test_jobs_on_one_gpu_name_each_other(tmp_path: Path) -> None:
     seen = read_job(bobs, "2", now=NOW, configuration=Configuration())
     assert seen.company.sentence == "Its GPU was also held by 1 other job."
     assert "ann" not in str(job_json(seen))
+
+
+@pytest.mark.parametrize(
+    ("polled", "expected"),
+    [
+        ({"gpus": 4, "shards": 16}, 0.75),
+        ({"gpus": 4, "shards": None}, None),
+        ({"gpus": 4, "mps": 800}, None),
+    ],
+)
+def test_a_node_says_how_many_shards_a_gpu_has(
+    tmp_path: Path, polled: dict[str, Any], expected: float | None
+) -> None:
+    lake = make_lake(
+        tmp_path,
+        jobs=[job("1", T, T + HOUR, gpus=None, shards=3)],
+        allocations=held("1", "n1", start=T, end=T + HOUR),
+        node_states=[
+            {"node": "n1", "start": T, "end": T, "provenance": "poll", "state": "up"} | polled
+        ],
+    )
+    assert summarized(lake)[1]["1"]["gpu_hours"] == expected

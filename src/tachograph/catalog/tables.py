@@ -283,6 +283,8 @@ NODE_STATES = LakeTable(
         text("state", "up, down, drained, maintenance or reserved.", None),
         count("gpus", "GPUs installed.", "not of a poll"),
         text("gpu_type", "Type of the GPUs, as Slurm names it.", "untyped or not known"),
+        count("shards", "Shards of all its GPUs (gres/shard).", "none"),
+        count("mps", "MPS shares of all its GPUs.", "none"),
         count("gpus_held", "GPUs that jobs held.", NOT_KNOWN),
         count("cpus_free", "CPUs that no job held.", NOT_KNOWN),
         real("memory_free_mib", "MiB", "Host memory that no job held.", NOT_KNOWN),

@@ -25,8 +25,9 @@ from tachograph.pipeline.statistics import seconds_between
 RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
 # A job's recorded end may be this much later than its successor's start.
 HANDOVER = timedelta(seconds=60)
-MPS_OF_GPU = (
-    100  # what Slurm counts for one GPU, https://slurm.schedmd.com/gres.html#MPS_Management
+MPS_OF_GPU = 100  # as Slurm counts it unless configured otherwise
+NO_SHARES = pl.DataFrame(
+    schema={"node": pl.String, "shards_of_gpu": pl.Float64, "mps_of_gpu": pl.Float64}
 )
 SECOND = timedelta(seconds=1)  # Slurm tells times in whole seconds
 
@@ -63,11 +64,15 @@ class Attribution:
 
 
 def attribute(
-    runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataFrame
+    runs: pl.DataFrame,
+    allocations: pl.DataFrame,
+    inventory: pl.DataFrame,
+    node_shares: pl.DataFrame = NO_SHARES,
 ) -> Attribution:
     """Return who owns each GPU's samples.
 
-    `inventory` has one row per (node, gpu, mig) known to exist. Order of rows is irrelevant.
+    `inventory` has one row per (node, gpu, mig) known to exist; `node_shares` one per node whose
+    GPUs have shares: `shards_of_gpu`, `mps_of_gpu`. Order of rows is irrelevant.
     """
     placed = _place(runs, allocations)
     sharing = _sharing(placed, runs)
@@ -76,7 +81,7 @@ def attribute(
         rank=pl.col("provenance").replace_strict(ranks, default=3, return_dtype=pl.Int8)
     )
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node"))
-    runs = runs.join(_gpu_shares(best, sharing, runs), on="run", how="left")
+    runs = runs.join(_gpu_shares(best, sharing, runs, node_shares), on="run", how="left")
     best = best.drop("shared", "share").unique()
     runs = runs.with_columns(shares=pl.col("run").is_in(sharing.implode()))
     elsewhere = _sampled_elsewhere(placed, inventory)
@@ -197,11 +202,13 @@ def _sharing(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
     return pl.concat([of_accounting, of_records["run"]]).unique()
 
 
-def _gpu_shares(best: pl.DataFrame, sharing: pl.Series, runs: pl.DataFrame) -> pl.DataFrame:
+def _gpu_shares(
+    best: pl.DataFrame, sharing: pl.Series, runs: pl.DataFrame, node_shares: pl.DataFrame
+) -> pl.DataFrame:
     """(run, gpu_share, share_by): how many GPUs the shares of each of these runs amount to.
 
-    `count`: its records name its part of each GPU, or it has MPS, which Slurm counts in hundredths
-    of a GPU. Else `time`: where all GPUs are named, the jobs on one at the same time have equal
+    `count`: its records name its part of each GPU, or its nodes how many shards or MPS a GPU has;
+    of MPS Slurm usually counts 100. Else `time`: where all GPUs are named, the jobs on one at the same time have equal
     parts of it; not where a job on the node may share it unnamed.
     """
     of_time = pl.DataFrame(schema={"run": pl.Int32, "by_time": pl.Float64})
@@ -215,14 +222,26 @@ def _gpu_shares(best: pl.DataFrame, sharing: pl.Series, runs: pl.DataFrame) -> p
         of_time = _equal_parts(named, best, runs)
     facts = runs.filter(pl.col("run").is_in(sharing.implode())).select("run", "shards", "mps")
     joined = facts.join(counted, on="run", how="left").join(of_time, on="run", how="left")
-    of_mps = pl.when(pl.col("shards").is_null()).then(pl.col("mps") / MPS_OF_GPU)
-    count = pl.coalesce("by_records", of_mps)
+    joined = joined.join(_of_nodes(mine, node_shares), on="run", how="left")
+    of_shards = pl.col("shards") / pl.col("shards_of_gpu")
+    of_mps = pl.col("mps") / pl.col("mps_of_gpu").fill_null(MPS_OF_GPU)
+    of_mps = pl.when(pl.col("shards").is_null()).then(of_mps)
+    count = pl.coalesce("by_records", of_shards, of_mps)
     source = pl.when(count.is_not_null()).then(pl.lit("count"))
     return joined.select(
         "run",
         gpu_share=pl.coalesce(count, "by_time"),
         share_by=source.when(pl.col("by_time").is_not_null()).then(pl.lit("time")),
     )
+
+
+def _of_nodes(mine: pl.DataFrame, node_shares: pl.DataFrame) -> pl.DataFrame:
+    """(run, shards_of_gpu, mps_of_gpu), null where nodes of a run differ or are not known."""
+    nodes = mine.select("run", "node", host=host_name("node")).unique()
+    known = nodes.join(node_shares.rename({"node": "host"}), on="host", how="left")
+    names = ("shards_of_gpu", "mps_of_gpu")
+    same = [pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()) for name in names]
+    return known.group_by("run").agg(**dict(zip(names, same, strict=True)))
 
 
 def _equal_parts(named: pl.DataFrame, best: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:

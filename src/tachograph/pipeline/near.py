@@ -12,7 +12,15 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
-from tachograph.catalog.tables import ALLOCATIONS, JOB_SUMMARIES, JOBS, STEPS, TIME, LakeTable
+from tachograph.catalog.tables import (
+    ALLOCATIONS,
+    JOB_SUMMARIES,
+    JOBS,
+    NODE_STATES,
+    STEPS,
+    TIME,
+    LakeTable,
+)
 from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
@@ -91,6 +99,20 @@ def _pods_of(lake: Lake, ids: pl.Series) -> pl.DataFrame:
     named = _rows(lake, STEPS, _IS_POD & pl.col("step").is_in(other.implode()))
     jobs = pl.concat([other, named["job_id"]]).unique()
     return _rows(lake, STEPS, _IS_POD & pl.col("job_id").is_in(jobs.implode()))
+
+
+def read_node_shares(lake: Lake) -> pl.DataFrame:
+    """Return (node, shards_of_gpu, mps_of_gpu) of nodes whose GPUs have shares, as last polled.
+
+    Errors: LakeError.
+    """
+    polled = (pl.col("gpus") > 0) & pl.any_horizontal(pl.col("shards", "mps").is_not_null())
+    rows = _rows(lake, NODE_STATES, polled).sort("start").unique("node", keep="last")
+    return rows.select(
+        "node",
+        shards_of_gpu=pl.col("shards") / pl.col("gpus"),
+        mps_of_gpu=pl.col("mps") / pl.col("gpus"),
+    )
 
 
 def read_steps(lake: Lake, runs: pl.DataFrame) -> pl.DataFrame:

@@ -50,7 +50,7 @@ from tachograph.pipeline.job_runs import (
     with_raw_ids,
 )
 from tachograph.pipeline.minutes import MinuteWriter
-from tachograph.pipeline.near import read_accounting, read_steps
+from tachograph.pipeline.near import read_accounting, read_node_shares, read_steps
 from tachograph.pipeline.partition import Labeller
 from tachograph.pipeline.reduction import Reduction, TaskPool, ThreadPool, reduce_days
 from tachograph.pipeline.row_buffers import PIPE_MEANS, RowBuffer, SummaryBuffer, drop_summaries
@@ -221,7 +221,7 @@ def _plan(
         clusters=known.clusters,
         described=configuration.site.cluster,
     )
-    owned = attribute(runs, allocations, units.select(*GPU_KEY))
+    owned = attribute(runs, allocations, units.select(*GPU_KEY), read_node_shares(lake))
     sealed = sealed_summaries(lake)  # of the others all samples are there, or there never were any
     touched = _touched(owned, stored, news, known.summaries).join(
         owned.runs.join(sealed, on="job_key", how="semi"), on="run", how="anti"

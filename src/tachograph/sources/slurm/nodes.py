@@ -27,7 +27,7 @@ from tachograph.sources.slurm.fields import (
     json_value,
     whole,
 )
-from tachograph.sources.slurm.gres import gpus, gres_counts, tres
+from tachograph.sources.slurm.gres import gpus, gres_counts, shares, tres
 from tachograph.sources.slurm.records import RejectedRecord, SlurmCluster, SlurmRow
 from tachograph.sources.slurm.usage import requested_mib, tres_value
 
@@ -231,7 +231,9 @@ def _node_row(
 ) -> SlurmRow | None:
     """Return the row of a node; None without GPUs. Raises BadRowError if it cannot be read."""
     state = state_of(words)
-    count, kind = gpus(gres_counts(_present(fields.get("Gres"))))
+    installed = gres_counts(_present(fields.get("Gres")))
+    count, kind = gpus(installed)
+    shards, mps, _ = shares(installed)
     if not count or state is None:
         return None
     names = expand_nodes(fields.get("NodeName") or "")
@@ -248,6 +250,8 @@ def _node_row(
         "state": state,
         "gpus": count,
         "gpu_type": kind,
+        "shards": shards,
+        "mps": mps,
         "gpus_held": None if held is None else gpus(tres(_present(held)))[0] or 0,
         "cpus_free": cpus,
         "memory_free_mib": None if memory is None else float(memory),
@@ -353,7 +357,7 @@ def _interval(
     provenance: str,
     state: str,
 ) -> SlurmRow:
-    of_polls = ("gpus", "gpu_type", "gpus_held", "cpus_free", "memory_free_mib")
+    of_polls = ("gpus", "gpu_type", "shards", "mps", "gpus_held", "cpus_free", "memory_free_mib")
     row: SlurmRow = dict.fromkeys((*of_polls, "partitions", "features"))
     return {
         **row,
