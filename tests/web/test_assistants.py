@@ -77,6 +77,8 @@ def same_ledger(answer: Values, printed: Values) -> None:
 def same_advice(answer: Values, printed: Values) -> None:
     """The lines are those of `tachograph advise --json`, but for those without advice."""
     assert answer["lines"] == [line for line in printed["lines"] if line["reason"] is None]
+    reasons = {line["topic"]: line["reason"] for line in printed["lines"] if line["reason"]}
+    assert answer["no_advice"] == reasons
     assert (answer["headline"], answer["sbatch"]) == (printed["headline"], printed["sbatch"])
 
 

@@ -274,6 +274,8 @@ def advice(view: View, parameters: AdviceParameters) -> ToolAnswer:
     values = dict(usage.advice(view, parameters).values)
     group, lines = values.pop("group"), values.pop("lines")
     given = [line for line in lines if line["reason"] is None]
+    reasons = {line["topic"]: line["reason"] for line in lines if line["reason"]}
+    runs = {line["topic"]: line["runs"] for line in lines}
     request = values["request"]
     unread = [_user_text(words) for words in request["unread"]]
     marked = {name: _user_text(request[name]) for name in _OF_SCRIPT}
@@ -281,9 +283,10 @@ def advice(view: View, parameters: AdviceParameters) -> ToolAnswer:
     shown = [f"{line['topic']}: {line['sentence']}" for line in given]
     return ToolAnswer(
         (values["headline"], *shown, *values["sbatch"]),
-        {**values, "lines": given},
+        {**values, "lines": given, "no_advice": reasons},
         {"past_jobs": group},
-        tuple(f"{line['topic']}: {line['reason']}." for line in lines if line["reason"]),
+        # With runs behind it, a line without advice rests on evidence: nothing is unknown.
+        tuple(f"No advice on {topic}: {why}." for topic, why in reasons.items() if not runs[topic]),
     )
 
 
