@@ -102,11 +102,13 @@ def _suggest(options: Arguments) -> int:
     """Print the proposed mapping; raise an error for what it leaves open."""
     from pathlib import Path
 
+    from tachograph.sources.gpu_tools import refuse_output
     from tachograph.sources.table.suggest import suggest
 
     files = [file for file in (options.suggest, *options.files) if file]
     if len(files) != 1:
         raise UsageError("--suggest proposes a mapping for one file", do="name one: --suggest FILE")
+    refuse_output(Path(files[0]))
     proposed = suggest(Path(files[0]), node=options.node, zone_name=options.time_zone)
     output.print_data(proposed.text)
     if proposed.missing:

@@ -28,6 +28,7 @@ from tachograph.sources.files import (
     fingerprint,
     format_of,
     listed,
+    open_file,
     read_json,
     read_unpacked,
 )
@@ -58,6 +59,7 @@ _GPU_LISTS = ("gpus", "gpu_data")  # keys of gpustat and amd-smi under which the
 _CARD = re.compile(r"card\d{1,4}", re.ASCII)  # key of rocm-smi
 _WANDB = re.compile(r"system\.gpu\.(\d{1,4})\.(\w+)", re.ASCII)
 _DEEPEST = 6  # keys within each other; no tool nests them deeper
+_HEAD_BYTES = 65536  # of text, by which its program is recognised
 _LOOKED_AT = 8  # rows of a document by which its program is recognised
 _MIB = {"MB": "MiB"}  # AMD's tools count 1024 * 1024 bytes as an MB
 _DMON_HEADER = re.compile(r"^[^\n#]{0,80}#\s*Entity\b", re.MULTILINE)
@@ -122,6 +124,20 @@ def document_columns(document: object) -> list[str]:
     """Return the names of values in the first objects of a JSON document."""
     first = islice(_json_rows(document, {}), _LOOKED_AT)
     return list(dict.fromkeys(name for row in first for name in row))
+
+
+def refuse_output(path: Path) -> None:
+    """Check that no known tool wrote a file. Errors: InputError naming tool and source."""
+    tool = None
+    match format_of(path):
+        case "json":
+            tool = tool_of("", read_json(path)[0])
+        case "csv":
+            with open_file(path) as file:
+                tool = tool_of(file.read(_HEAD_BYTES).decode("utf-8-sig", "replace"))
+    if tool is not None:
+        do = f"tachograph ingest {NAME} {path}"
+        raise InputError(f"this is output of {tool.name}", where=path, do=do)
 
 
 def tool_text(path: Path) -> ToolText:

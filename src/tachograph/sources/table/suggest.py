@@ -26,8 +26,6 @@ from tachograph.sources.files import (
     read_parquet,
     records,
 )
-from tachograph.sources.gpu_tools import NAME as GPU_TOOLS
-from tachograph.sources.gpu_tools import tool_of
 from tachograph.sources.slurm.exports import slurm_output
 from tachograph.sources.table.job_columns import JobColumns, job_columns, job_meaning, time_format
 from tachograph.sources.table.mapping import numbers, stripped
@@ -155,7 +153,7 @@ def suggest(
     `node`: of a file that names none; `zone_name`: of times written without a zone.
     Errors: InputError when the file cannot be read, or has no rows.
     """
-    _refuse_known(path)
+    _refuse_accounting(path)
     proposal = _read(path)
     rows = proposal.rows
     if not rows.height:
@@ -205,7 +203,7 @@ def suggest(
     return proposal.finished(path.name)
 
 
-def _refuse_known(path: Path) -> None:
+def _refuse_accounting(path: Path) -> None:
     """Check that no other source reads the file. Errors: InputError naming the source."""
     form = format_of(path)
     if form == "parquet":
@@ -213,11 +211,6 @@ def _refuse_known(path: Path) -> None:
     with open_file(path) as file:
         content = file.read() if form == "json" else file.read(_HEAD_BYTES)
     known = slurm_output(content, job_meaning)
-    tool = tool_of(content.decode("utf-8-sig", "replace")) if form == "csv" else None
-    if form == "json":
-        tool = tool_of("", read_json(path)[0])
-    if tool is not None:
-        known = (f"output of {tool.name}", GPU_TOOLS)
     if known is not None:
         what, source = known
         do = f"tachograph ingest {source} {path}"
