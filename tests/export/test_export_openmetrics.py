@@ -223,14 +223,8 @@ def test_real_servers_give_back_the_numbers_that_they_were_filled_with(
     file = tmp_path / "dated.om"
     file.write_text(dated)
     promtool = program("promtool", package="prometheus")
-    words = [
-        promtool,
-        "tsdb",
-        "create-blocks-from",
-        "openmetrics",
-        file,
-        tmp_path / "real" / "tsdb",
-    ]
+    blocks = str(tmp_path / "real" / "tsdb")
+    words = [promtool, "tsdb", "create-blocks-from", "openmetrics", str(file), blocks]
     subprocess.run(words, check=True, capture_output=True, timeout=300)
     expected = values(page)
     assert len(expected) > 8
