@@ -21,13 +21,12 @@ from tachograph.sources.files import (
 )
 from tachograph.sources.gpu_tools import NAME as GPU_TOOLS
 from tachograph.sources.gpu_tools import document_columns, tool_of
-from tachograph.sources.kubernetes import is_listing
 from tachograph.sources.nvidia_smi import QUERY_FIELDS, field_names
 from tachograph.sources.schedulers.flux import is_flux
 from tachograph.sources.schedulers.lsf import is_lsf
 from tachograph.sources.schedulers.pbs import LOG_LINE
 from tachograph.sources.slurm.exports import TelemetryError, detect, slurm_output
-from tachograph.sources.slurm.fields import json_objects, json_value
+from tachograph.sources.slurm.fields import json_objects, json_text, json_value
 from tachograph.sources.slurm.nodes import is_node_text, names_of
 from tachograph.sources.table.job_columns import job_meaning
 
@@ -151,9 +150,20 @@ def _scheduler_of(document: object) -> str | None:
         return "pbs"
     if is_lsf(document):
         return "lsf"
-    if is_listing(document):
+    if _lists_pods(document):
         return "kubernetes"
     return "flux" if is_flux(document) else None
+
+
+def _lists_pods(document: object) -> bool:
+    """Whether a document lists pods, perhaps among other objects, as kubectl saves them.
+
+    Its source is not imported here: it brings a client for HTTP.
+    """
+    if json_text(document, "kind") not in ("List", "PodList"):
+        return False
+    kinds = {json_text(item, "kind") for item in json_objects(document, "items")}
+    return not kinds.isdisjoint({None, "Pod"})  # items of a PodList have none
 
 
 def _of_text(path: Path) -> str | None:

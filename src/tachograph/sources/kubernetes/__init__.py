@@ -362,13 +362,6 @@ def _message(body: bytes) -> str:
         return ""
 
 
-def is_listing(document: object) -> bool:
-    """Return whether a document lists pods, perhaps among other objects, as kubectl saves them."""
-    if json_text(document, "kind") not in ("List", "PodList"):
-        return False
-    return any((json_text(item, "kind") or "Pod") == "Pod" for item in _items(document))
-
-
 def _items(document: object) -> list[dict[str, object]]:
     return json_objects(document, "items")
 
