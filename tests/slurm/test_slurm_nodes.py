@@ -19,7 +19,7 @@ from tachograph.catalog.tables import NODE_STATES, WAITING_JOBS
 from tachograph.sources import slurm_nodes
 from tachograph.sources.recognition import source_of
 from tachograph.sources.slurm.nodes import NodeReading, read_nodes
-from tachograph.sources.slurm.records import SlurmCluster
+from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
 from tachograph.sources.slurm_nodes import SlurmNodesSettings
 
 AT = datetime(2026, 11, 29, 21, 56, 20, tzinfo=UTC)
@@ -29,6 +29,12 @@ MADE_22 = MADE / "22.05.8"
 def reading_of(content: bytes, **more: Any) -> NodeReading:
     options = {"where": "a file", "cluster": SlurmCluster("here"), "at": AT, **more}
     return read_nodes(content, **options)
+
+
+def time_of(row: SlurmRow, name: str = "start") -> datetime:
+    value = row[name]
+    assert isinstance(value, datetime)
+    return value
 
 
 def states_of(reading: NodeReading) -> dict[Any, tuple[Any, ...]]:
@@ -72,7 +78,7 @@ def test_events_and_reservations_have_their_own_times() -> None:
     events = reading_of((MADE_22 / "sacctmgr_show_event.txt").read_bytes())
     reserved = reading_of((MADE_22 / "scontrol_show_reservation.txt").read_bytes())
     rows = [
-        (row["node"], row["state"], row["provenance"], row["start"].isoformat(), row["end"])
+        (row["node"], row["state"], row["provenance"], time_of(row).isoformat(), row["end"])
         for row in (*events.states, *reserved.states)
     ]
     day = "2026-11-29T21:56"
@@ -86,7 +92,7 @@ def test_events_and_reservations_have_their_own_times() -> None:
     ]
     berlin = SlurmCluster("here", "Europe/Berlin")
     local = reading_of((MADE_22 / "sacctmgr_show_event.txt").read_bytes(), cluster=berlin)
-    assert local.states[0]["start"] == events.states[0]["start"] - timedelta(hours=1)
+    assert time_of(local.states[0]) == time_of(events.states[0]) - timedelta(hours=1)
 
 
 @pytest.mark.parametrize("version", ["24.11.5", "26.05.5"])
@@ -130,7 +136,7 @@ def test_the_name_of_a_reservation_moves_nothing() -> None:
     name = "x StartTime=2020-01-01T00:00:00 Nodes=gpu[01-99] Flags=MAINT"
     real = "StartTime=2026-11-29T21:00:00 EndTime=2026-11-29T21:30:00 Nodes=gpu04 Flags=SPEC_NODES"
     (row,) = reading_of(f"ReservationName={name} {real}\n".encode()).states
-    assert (row["node"], row["state"], row["start"].year) == ("gpu04", "reserved", 2026)
+    assert (row["node"], row["state"], time_of(row).year) == ("gpu04", "reserved", 2026)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +179,7 @@ def test_lines_of_seconds_name_the_time_of_each_answer(tmp_path: Path) -> None:
     document = json.dumps({"nodes": [{"name": "n1", "state": ["DOWN"], "gres": "gpu:2"}]})
     for content in (text, f"1795989600\n{document}\n1795990200\n{document}\n"):
         reading = reading_of(content.encode(), at=None)
-        times = [row["start"].timestamp() for row in reading.states]
+        times = [time_of(row).timestamp() for row in reading.states]
         assert times == [1795989600, 1795990200]
         file = tmp_path / "saved.txt"
         file.write_text(content, encoding="utf-8")

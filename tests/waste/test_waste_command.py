@@ -115,7 +115,7 @@ def test_as_in_a_shell(
     page = tmp_path / "ledger.html"
     _, out, err = run(demo, capsys, monkeypatch, "--html", str(page))
     assert (out, f"written to {page}" in err) == ("", True)
-    assert page.read_text(encoding="utf-8").count('class="plot"') == 2
+    assert page.read_text(encoding="utf-8").count('class="plot"') == 4
     code, _, err = run(demo, capsys, monkeypatch, "--by", "usr")
     assert (code, "did you mean user" in err) == (2, True)
     code, _, err = run(demo, capsys, monkeypatch, "--jobs", "wasted")
