@@ -105,8 +105,12 @@ def outcome(
         analysis=analysis,
     )
     empty = pl.DataFrame(schema=INTENSITY_SCHEMA)
+    host_use = host_sums(JOB_NODES.empty().with_columns(run=pl.lit(None, pl.Int32)), owned.runs)
+    power = {"run": pl.Int32, "power_j": pl.Float64, "power_s": pl.Float64}
+    energy = energy_of_nodes(pl.DataFrame(schema=power), owned.runs)
     summaries = summarize_jobs(
         owned.runs, gpus, pl.concat([empty, *(part.intensities for part in reduced)]), imbalance,
+        energy.join(host_use, on="run", how="left"),
         analysis=analysis, filters=configuration.filters, now=now,
     )  # fmt: skip
     return Outcome(

@@ -292,6 +292,14 @@ HOST_COUNTERS: tuple[HostCounter, ...] = (
     HostCounter("node_power_w", _HOST_INSTANT, "W", "Power drawn by the node.", high=1e6),
 )  # fmt: skip
 
+# of the processes of one job on a node, where its cgroup is measured: also on shared nodes
+JOB_COUNTERS: tuple[HostCounter, ...] = (
+    HostCounter("job_cpu_s", _HOST_CUMULATIVE, "s", "CPU time of a job on a node, user and system, since it began there."),
+    HostCounter("job_memory_mib", _HOST_INSTANT, "MiB", "Host memory resident on a node for a job.", high=1 << 30),
+    HostCounter("job_memory_limit_mib", _HOST_INSTANT, "MiB", "Host memory that a job may use on a node.", high=1 << 30),
+    HostCounter("job_cpus", _HOST_INSTANT, "count", "CPUs that a job may use on a node.", high=1e6, zero_is_missing=True),
+)  # fmt: skip
+
 HOST_UNITS: Mapping[str, str] = MappingProxyType(
     {counter.name: counter.unit for counter in HOST_COUNTERS}
 )

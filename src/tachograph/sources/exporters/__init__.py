@@ -12,6 +12,7 @@ EXPORTER_MODULES: tuple[str, ...] = (
     "slurm_job_exporter",
     "omnistat",
     "amd_device_metrics",
+    "cgroup_exporter",
 )
 
 

@@ -384,6 +384,7 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "cpu_time_s": None,  # of a run that has ended, with its steps: `add_usage`
         "mem_requested_mib": job.mem_requested_mib,
         "max_rss_mib": None,
+        "consumed_energy_j": job.usage.energy_j if end else None,
         "constraints": constraints,
         "hbm_request": hbm_tier(constraints) or hbm_tier(of_line),
         "exclusive": True if job.exclusive else None,  # its own request

@@ -38,6 +38,8 @@ _BYTE = 2.0**-20  # MiB
 # MEM_PER_CPU of Slurm with sizes of 32 bits: later versions print it as a part of the MiB.
 _PER_CPU_FLAG = 2.0**31
 _LARGEST_MIB = 2.0**42
+_NO_VALUE = (2.0**32 - 2, 2.0**32 - 1)  # NO_VAL and INFINITE of 32 bits; those of 64 are too large
+_LARGEST_J = 1e15  # a day of ten gigawatts
 # of other states steps were killed: their processes did not hand on what they had used
 _ENDED_BY_THEMSELVES = frozenset({"COMPLETED", "FAILED", None})
 
@@ -56,12 +58,13 @@ class HostUsage:
     """Usage of a job or step. None: not accounted.
 
     counted_s: CPU time, user and system, as its processes ended. polled_s: the same as polled while
-    it ran.
+    it ran. energy_j: of its nodes.
     """
 
     counted_s: float | None = None
     polled_s: float | None = None
     max_rss_mib: float | None = None
+    energy_j: float | None = None
 
     def cpu_time_s(self, state: str | None) -> float | None:
         """Return the CPU time; None: not accounted, or the processes died before a poll.
@@ -122,9 +125,12 @@ def text_usage(fields: Mapping[str, str]) -> tuple[HostUsage, tuple[UnreadValue,
         _read(_bytes_mib, written, "max_rss_mib", unread)
         for written in (get("maxrss", ""), tres_value(get("tresusageinmax", ""), "mem"))
     ]
-    return HostUsage(counted, polled, max((size for size in largest if size), default=None)), tuple(
-        unread
+    energy = get("consumedenergyraw") or get("consumedenergy")
+    energy_j = _read(
+        _joules, energy or tres_value(get("alloctres", ""), "energy"), "consumed_energy_j", unread
     )
+    most = max((size for size in largest if size), default=None)
+    return HostUsage(counted, polled, most, energy_j), tuple(unread)
 
 
 def text_request(
@@ -154,6 +160,21 @@ def _read(
     except BadRowError as problem:
         unread.append(UnreadValue(problem.reason, column, written))
         return None
+
+
+def _joules(written: str) -> float | None:
+    """Energy as written, or with a unit of thousands; None: 0 and Slurm's words for no value.
+
+    >>> _joules("1.50K"), _joules("0"), _joules("18446744073709551614")
+    (1500.0, None, None)
+    """
+    if absent(written):
+        return None
+    number, unit, per = _amount(written)
+    joules = number * 1000.0 ** ("kmgtpe".index(unit) + 1 if unit else 0)
+    if per:
+        raise BadRowError("bad_size")
+    return joules if 0 < joules < _LARGEST_J and joules not in _NO_VALUE else None
 
 
 def _cpu_s(written: str) -> float | None:
@@ -233,10 +254,12 @@ def json_usage(record: Mapping[str, object]) -> HostUsage:
     )
     polled = _json_count(json_value(record, "tres", "requested", "total"), "cpu")
     largest = _json_count(json_value(record, "tres", "requested", "max"), "mem")
+    energy = _json_count(json_value(record, "tres", "allocated"), "energy")
     return HostUsage(
         None if seconds is None else seconds + (micro or 0) / 1e6,
         None if polled is None else polled / 1e3,
         largest * _BYTE if largest else None,
+        None if energy is None else _joules(str(energy)),
     )
 
 
