@@ -289,7 +289,8 @@ HOST_COUNTERS: tuple[HostCounter, ...] = (
                 _metrics("node_perf_cache_ll_read_misses_total"), "count", (("papi", "PAPI_L3_TCM"),), "count"),
     HostCounter("cpu_power_w", _HOST_INSTANT, "W", "Power drawn by the CPUs.", high=1e5),
     HostCounter("memory_power_w", _HOST_INSTANT, "W", "Power drawn by host memory.", high=1e5),
-    HostCounter("node_power_w", _HOST_INSTANT, "W", "Power drawn by the node.", high=1e6),
+    HostCounter("node_power_w", _HOST_INSTANT, "W", "Power drawn by the node.",
+                _metrics("ipmi_dcmi_power_consumption_watts"), "W", high=1e6),
 )  # fmt: skip
 
 # of the processes of one job on a node, where its cgroup is measured: also on shared nodes

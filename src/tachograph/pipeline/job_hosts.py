@@ -22,7 +22,9 @@ ENOUGH_POWER = 0.9  # of the time on all nodes; with less the energy of a job is
 _KEY = ("run", "node", "step")
 
 
-def read_job_nodes(lake: Lake, runs: pl.DataFrame, same_clusters: Mapping[str, str]) -> pl.DataFrame:
+def read_job_nodes(
+    lake: Lake, runs: pl.DataFrame, same_clusters: Mapping[str, str]
+) -> pl.DataFrame:
     """Return rows of job_nodes, without `seq`, with `run`: from samples while each run was there.
 
     `runs`: run, job_key, job_id, cluster, start, until. The CPU time of a cgroup begins at 0 with
@@ -94,7 +96,9 @@ def node_energy(
     power is their mean; time in longer gaps and before the first sample is not measured.
     """
     mine = stretches.join(runs, on="run", how="semi").select("run", "node", "start", "end")
-    files = [file for file in lake.files(NODE_SAMPLES, _days(lake, runs)) if POWER not in file.empty]
+    files = [
+        file for file in lake.files(NODE_SAMPLES, _days(lake, runs)) if POWER not in file.empty
+    ]
     if not files or mine.is_empty():
         return pl.DataFrame(schema={"run": pl.Int32, "power_j": pl.Float64, "power_s": pl.Float64})
     columns = ["node", "cluster", "t", POWER]
@@ -141,9 +145,9 @@ def _days(lake: Lake, runs: pl.DataFrame) -> list[date]:
     """Days in which runs were there, or nothing for none."""
     if runs.is_empty():
         return []
-    first, last = runs.select(
-        pl.col("start").min().dt.date(), pl.col("until").max().dt.date()
-    ).row(0)
+    first, last = runs.select(pl.col("start").min().dt.date(), pl.col("until").max().dt.date()).row(
+        0
+    )
     tables = (JOB_NODE_SAMPLES, NODE_SAMPLES)
     every = sorted({day for table in tables for day in lake.days(table)})
     return [day for day in every if first <= day <= last]

@@ -247,7 +247,7 @@ def json_usage(record: Mapping[str, object]) -> HostUsage:
 
     >>> rows = {"max": [{"type": "mem", "count": 2097152}], "total": [{"type": "cpu", "count": 670}]}
     >>> json_usage({"time": {"total": {"seconds": 1, "microseconds": 500000}}, "tres": {"requested": rows}})
-    HostUsage(counted_s=1.5, polled_s=0.67, max_rss_mib=2.0)
+    HostUsage(counted_s=1.5, polled_s=0.67, max_rss_mib=2.0, energy_j=None)
     """
     seconds, micro = (
         json_number(record, "time", "total", unit) for unit in ("seconds", "microseconds")
