@@ -304,3 +304,6 @@ JOB_COUNTERS: tuple[HostCounter, ...] = (
 HOST_UNITS: Mapping[str, str] = MappingProxyType(
     {counter.name: counter.unit for counter in HOST_COUNTERS}
 )
+JOB_UNITS: Mapping[str, str] = MappingProxyType(
+    {counter.name: counter.unit for counter in JOB_COUNTERS}
+)

@@ -21,7 +21,7 @@ from tachograph.catalog.counters import (
     DCGM_PREFIX,
     HOST_COUNTERS,
     HOST_UNITS,
-    JOB_COUNTERS,
+    JOB_UNITS,
     CounterKind,
     jobstats_names,
     outside_names,
@@ -363,7 +363,6 @@ _FACTS = (
     ("nvidia_gpu_memory_total_bytes", MetricTarget("devices", "hbm_mib", "B")),
     ("nvidia_gpu_jobId", MetricTarget("allocations", "job_id", "")),
 )
-_JOB_UNITS = {counter.name: counter.unit for counter in JOB_COUNTERS}
 NODE_INFO = "node_uname_info"  # node_exporter reports its host here and nowhere else
 _LOOPBACK = "lo"
 _ANY: Mapping[str, str] = MappingProxyType({})  # labels
@@ -490,7 +489,7 @@ def _unit_inside(column: str) -> str | None:
         return "MiB" if column == CAPACITY else ""
     if column in COUNTERS_BY_NAME:
         return COUNTERS_BY_NAME[column].unit
-    return HOST_UNITS.get(column) or _JOB_UNITS.get(column)
+    return HOST_UNITS.get(column) or JOB_UNITS.get(column)
 
 
 def _mapped(given: tuple[str, ...], labels: LabelNames = USUAL_LABELS) -> MetricTarget:
@@ -502,7 +501,7 @@ def _mapped(given: tuple[str, ...], labels: LabelNames = USUAL_LABELS) -> Metric
     if column in MAPPED_FACTS:
         table: TableName = "allocations" if column in (HOLDER, JOB_NUMBER) else "devices"
         return MetricTarget(table, column, unit, labels=labels)
-    if column in _JOB_UNITS:
+    if column in JOB_UNITS:
         return MetricTarget("job_node_samples", column, unit, labels=labels)
     return replace(next(t for t in _host_targets(unit) if t.column == column), labels=labels)
 
