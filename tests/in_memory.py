@@ -11,9 +11,10 @@ import polars as pl
 
 from madelake import NOW, Rows, table_frame
 from tachograph.catalog.config import AnalysisOptions, Configuration
-from tachograph.catalog.tables import GPU_SAMPLES
+from tachograph.catalog.tables import GPU_SAMPLES, JOB_NODES
 from tachograph.pipeline.accumulators import INTENSITY_SCHEMA, Accumulators, merge_segments
 from tachograph.pipeline.attribution import Attribution, attribute, gpu_facts, inventory
+from tachograph.pipeline.job_hosts import energy_of_nodes, host_sums
 from tachograph.pipeline.job_runs import build_runs
 from tachograph.pipeline.partition import reduce_partition
 from tachograph.pipeline.reduction import overlapping_day
@@ -105,8 +106,12 @@ def outcome(
         analysis=analysis,
     )
     empty = pl.DataFrame(schema=INTENSITY_SCHEMA)
+    host_use = host_sums(JOB_NODES.empty().with_columns(run=pl.lit(None, pl.Int32)), owned.runs)
+    power = {"run": pl.Int32, "power_j": pl.Float64, "power_s": pl.Float64}
+    energy = energy_of_nodes(pl.DataFrame(schema=power), owned.runs)
     summaries = summarize_jobs(
         owned.runs, gpus, pl.concat([empty, *(part.intensities for part in reduced)]), imbalance,
+        energy.join(host_use, on="run", how="left"),
         analysis=analysis, filters=configuration.filters, now=now,
     )  # fmt: skip
     return Outcome(

@@ -15,7 +15,7 @@ import pytest
 
 from in_process import run_here
 from servers.faulty import Reply, faulty
-from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_UNITS
+from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_UNITS, JOB_UNITS
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, LakeTable
 from tachograph.lake.delta import Lake
@@ -116,7 +116,7 @@ def test_every_mapping_names_columns_and_units_that_exist() -> None:
         for written, (column, *_) in exporter_mapping.metrics.items():
             key = MetricKey.parse(written)
             assert metric_target(key.metric, key.labels) is not None
-            assert column in COUNTERS_BY_NAME or column in HOST_UNITS or column in MAPPED_FACTS
+            assert column in {*COUNTERS_BY_NAME, *HOST_UNITS, *JOB_UNITS, *MAPPED_FACTS}
         assert all(why_unread(metric) for metric in exporter_mapping.unread)
 
 

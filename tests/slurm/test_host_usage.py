@@ -309,3 +309,24 @@ def test_the_documented_list_needs_no_header() -> None:
         "|".join(row.values()).encode() + b"\n", where="test", cluster=SlurmCluster()
     )
     assert [used(row) for row in reading.jobs] == [(600.0, 4096.0, None)]
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "joules"),
+    [
+        ("AllocTRES", "billing=8,cpu=8,energy=1834567,gres/gpu=2,node=1", 1834567.0),
+        ("AllocTRES", "cpu=8,energy=18446744073709551614,node=1", None),
+        ("ConsumedEnergyRaw", "1834567", 1834567.0),
+        ("ConsumedEnergyRaw", "4294967294", None),
+        ("ConsumedEnergyRaw", "0", None),
+        ("ConsumedEnergy", "1.83M", 1.83e6),
+    ],
+)
+def test_energy_of_nodes_where_it_was_measured(
+    name: str, written: str, joules: float | None
+) -> None:
+    start, end = "2026-04-01T10:00:00", "2026-04-01T12:00:00"
+    header = f"JobID|JobIDRaw|Submit|Start|End|State|{name}"
+    content = f"{header}\n7|7|{start}|{start}|{end}|COMPLETED|{written}\n".encode()
+    (reading,) = read_content(content, where="test", cluster=SlurmCluster())
+    assert [row["consumed_energy_j"] for row in reading.jobs] == [joules]

@@ -382,7 +382,9 @@ def test_wandb(tmp_path: Path, kind: str) -> None:
     assert samples(tmp_path) == [
         sample("n1", gpu, NOON + timedelta(seconds=0.5 + tick), values)
         for tick in range(2)
-        for gpu, values in enumerate(({**first, "gpu_util": 0.55 + tick / 100}, {"gpu_util": 0}))
+        for gpu, values in enumerate[Mapping[str, float]](
+            ({**first, "gpu_util": 0.55 + tick / 100}, {"gpu_util": 0})
+        )
     ]
 
 

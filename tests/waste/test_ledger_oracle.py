@@ -35,13 +35,18 @@ Amounts = dict[str, float | None]
 SETTINGS = WasteOptions(
     prices={"debug": 0.5, "free": 0.0, "H100": 3.0},
     price_per_kwh=0.25,
+    pue=1.25,
+    gco2_per_kwh=400.0,
     never_used_share=0.5,
     watchdog_minutes=64,
     start_minutes=16,
     imbalance_share=0.25,
     currency="CHF",
 )
-NAMES = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "recoverable_money")
+NAMES = (
+    *("gpu_hours", "energy_j", "co2_g", "money", "energy_money"),
+    *("recoverable", "recoverable_money"),
+)
 WHO = (
     "job_key",
     "job_id",
@@ -147,6 +152,7 @@ def amounts(row: Row, bucket: str) -> Amounts:
         "gpu_hours": hours,
         "energy_j": energy,
         "money": times(hours, price),
+        "co2_g": None if energy is None else energy / 3.6e6 * 1.25 * 400,
         "energy_money": None if energy is None else energy / 3.6e6 * 0.25,
         "recoverable": back,
         "recoverable_money": times(back, price),

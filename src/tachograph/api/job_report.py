@@ -13,9 +13,10 @@ from tachograph.api.gpu_company import read_company
 from tachograph.api.needs import ALIKE_COLUMNS, read_needs, read_partition_facts
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.doors import annex_function
-from tachograph.catalog.tables import JOB_SUMMARIES, PROFILES
+from tachograph.catalog.tables import JOB_NODES, JOB_SUMMARIES, PROFILES
 from tachograph.judge.advice.usual import USUAL_COLUMNS, unlike_usual
 from tachograph.judge.steps import job_steps
+from tachograph.judge.waste import energy_estimate
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import (
     read_consistently,
@@ -23,6 +24,7 @@ from tachograph.lake.query import (
     read_gpus,
     read_job_row,
     read_minutes,
+    read_rows,
     read_steps,
     read_summaries,
     read_verdicts,
@@ -80,6 +82,8 @@ def read_job(
             site=read_partition_facts(lake, configuration),
             host_memory=memory,
             company=read_company(lake, chosen.row, configuration),
+            estimate=energy_estimate(chosen.row, configuration.waste),
+            nodes=read_rows(lake, JOB_NODES, mine).to_dicts(),
         )
 
     return read_consistently(lake, read)

@@ -157,6 +157,8 @@ class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # {GPU model or partition: price of a GPU-hour}; "*": of all others.
     prices: dict[str, float] = {}
     price_per_kwh: float = 0.0
+    pue: float = 1.0  # energy of the site over that of its computers, of estimates
+    gco2_per_kwh: float = 0.0  # g of CO2 per kWh; 0: no emissions are shown
     # of the lost hours what is recoverable, see `judge.waste`
     never_used_share: Fixed[float] = 1.0
     watchdog_minutes: Fixed[float] = 60.0
@@ -618,6 +620,10 @@ def _check(configuration: Configuration, where: str) -> None:
     if not all(configuration.interference.profiles.values()):
         raise ConfigError(
             "interference.profiles: a report has no name", where=where, do="name a file or a folder"
+        )
+    if configuration.waste.pue < 1:
+        raise ConfigError(
+            "waste.pue must be 1 or more", where=where, do="1 is a site without overhead"
         )
     if configuration.advice.days < 1:
         raise ConfigError(

@@ -289,9 +289,21 @@ HOST_COUNTERS: tuple[HostCounter, ...] = (
                 _metrics("node_perf_cache_ll_read_misses_total"), "count", (("papi", "PAPI_L3_TCM"),), "count"),
     HostCounter("cpu_power_w", _HOST_INSTANT, "W", "Power drawn by the CPUs.", high=1e5),
     HostCounter("memory_power_w", _HOST_INSTANT, "W", "Power drawn by host memory.", high=1e5),
-    HostCounter("node_power_w", _HOST_INSTANT, "W", "Power drawn by the node.", high=1e6),
+    HostCounter("node_power_w", _HOST_INSTANT, "W", "Power drawn by the node.",
+                _metrics("ipmi_dcmi_power_consumption_watts"), "W", high=1e6),
+)  # fmt: skip
+
+# of the processes of one job on a node, where its cgroup is measured: also on shared nodes
+JOB_COUNTERS: tuple[HostCounter, ...] = (
+    HostCounter("job_cpu_s", _HOST_CUMULATIVE, "s", "CPU time of a job on a node, user and system, since it began there."),
+    HostCounter("job_memory_mib", _HOST_INSTANT, "MiB", "Host memory resident on a node for a job.", high=1 << 30),
+    HostCounter("job_memory_limit_mib", _HOST_INSTANT, "MiB", "Host memory that a job may use on a node.", high=1 << 30),
+    HostCounter("job_cpus", _HOST_INSTANT, "count", "CPUs that a job may use on a node.", high=1e6, zero_is_missing=True),
 )  # fmt: skip
 
 HOST_UNITS: Mapping[str, str] = MappingProxyType(
     {counter.name: counter.unit for counter in HOST_COUNTERS}
+)
+JOB_UNITS: Mapping[str, str] = MappingProxyType(
+    {counter.name: counter.unit for counter in JOB_COUNTERS}
 )

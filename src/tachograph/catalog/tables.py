@@ -13,7 +13,14 @@ from types import MappingProxyType
 
 import polars as pl
 
-from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, Counter, CounterKind, HostCounter
+from tachograph.catalog.counters import (
+    COUNTERS,
+    HOST_COUNTERS,
+    JOB_COUNTERS,
+    Counter,
+    CounterKind,
+    HostCounter,
+)
 from tachograph.catalog.table_columns import (
     HOST_USE,
     NOT_KNOWN,
@@ -89,6 +96,19 @@ NODE_SAMPLES = LakeTable(
     ("node", "cluster", "t"),
     (_T, _CLUSTER, _NODE, *map(_counter_column, HOST_COUNTERS), _SEQ),
     sort=("node", "cluster", "t"),
+    by_day=True,
+)
+_STEP = text(
+    "step",
+    "Step of the job, as Slurm names it: 0, 1, batch, extern.",
+    "the whole job, or the step is not known",
+)
+JOB_NODE_SAMPLES = LakeTable(
+    "job_node_samples",
+    "one row per (job_id, step, node, cluster, t): what a job used of a node",
+    ("job_id", "step", "node", "cluster", "t"),
+    (_T, _CLUSTER, _NODE, _JOB_ID, _STEP, *map(_counter_column, JOB_COUNTERS), _SEQ),
+    sort=("job_id", "step", "node", "cluster", "t"),
     by_day=True,
 )
 _PM_KEY = ("node", "cluster", "gpu", "mig", "t")
@@ -191,6 +211,12 @@ JOBS = LakeTable(
         count("mps", "MPS shares of GPUs allocated (gres/mps), usually 100 per GPU.", "none"),
         *host_use(),
         *recorded_use(),
+        real(
+            "consumed_energy_j",
+            "J",
+            "Energy of its nodes as accounted, other jobs there included (ConsumedEnergy).",
+            "not measured",
+        ),
         text("constraints", "Requested features.", "none or not known"),
         text("hbm_request", "Requested memory tier of the GPU, for example 80g.", "none requested"),
         flag("exclusive", "The job had exclusive use of its nodes."),
@@ -220,11 +246,7 @@ ALLOCATIONS = LakeTable(
     (
         _CLUSTER,
         _JOB_ID,
-        text(
-            "step",
-            "Step of the job, as Slurm names it: 0, 1, batch, extern.",
-            "the whole job, or the step is not known",
-        ),
+        _STEP,
         _NODE,
         index("gpu", "Index of the GPU on its node.", "GPUs not recorded"),
         _MIG,
@@ -341,6 +363,7 @@ TABLES: Mapping[str, LakeTable] = MappingProxyType(
         for table in (
             GPU_SAMPLES,
             NODE_SAMPLES,
+            JOB_NODE_SAMPLES,
             GPU_SCORES,
             GPU_BURSTS,
             DEVICES,
@@ -503,6 +526,31 @@ JOB_SUMMARIES = LakeTable(
             "fraction",
             "CPU time over (run time x CPUs).",
             "one of them is not known",
+        ),
+        count("host_nodes", "Nodes on which samples name its processes (docs/metrics.md)."),
+        real("cpu_time_s_sampled", "s", "CPU time on these nodes, up to the last sample on each."),
+        real(
+            "cpu_efficiency_sampled",
+            "fraction",
+            "The same over (time from the start to that sample x CPUs it may use there).",
+        ),
+        real("memory_mib_max", "MiB", "Largest sample of host memory on one of these nodes."),
+        real(
+            "node_energy_j",
+            "J",
+            "Energy of its nodes, GPUs included, while it had them to itself.",
+            "not measured, or its nodes were shared",
+        ),
+        text(
+            "node_energy_source",
+            "samples of the power of nodes, or accounting (ConsumedEnergy).",
+            "node_energy_j is null",
+        ),
+        real(
+            "node_energy_measured",
+            "fraction",
+            "Share of the time on its nodes that samples cover; from it the energy is scaled.",
+            "not from samples",
         ),
         text("gpu_model", "Model of its GPUs; several are joined with +."),
         real(
@@ -675,6 +723,25 @@ JOB_GPUS = LakeTable(
     completes=False,
 )
 
+JOB_NODES = LakeTable(
+    "job_nodes",
+    "one row per (job_key, node, step): what its processes used of a node, shared or not",
+    ("job_key", "node", "step"),
+    (
+        *_OF_NODE,
+        _STEP,
+        count("samples", "Samples of its processes on the node.", None),
+        time("last_t", "Last sample: what was used later is not in it.", None),
+        real("cpu_time_s", "s", "CPU time up to the last sample, user and system."),
+        real("memory_mib_max", "MiB", "Largest sample of resident memory."),
+        real("memory_limit_mib", "MiB", "Memory that it may use there."),
+        count("cpus", "CPUs that it may use there."),
+        _COMPUTED_SEQ,
+    ),
+    sort=("job_key", "node", "step"),
+    completes=False,
+)
+
 _STEP_FACTS = (
     "step",
     "name",
@@ -834,6 +901,7 @@ COMPUTED: Mapping[str, LakeTable] = MappingProxyType(
             STEP_SUMMARIES,
             JOB_MINUTES,
             JOB_NODE_MINUTES,
+            JOB_NODES,
             FINDINGS,
         )
     }
@@ -881,7 +949,9 @@ PROFILES = LakeTable(
     completes=False,
     group_rows=8,
 )
-ANALYSED = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES, NODE_SAMPLES, STEPS)  # what an analysis reads
+# what an analysis reads; earlier versions read none of the last ones
+_READ_LATER = (NODE_SAMPLES, STEPS, JOB_NODE_SAMPLES)
+ANALYSED = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES, *_READ_LATER)
 
 
 ANALYSES = LakeTable(
@@ -893,7 +963,7 @@ ANALYSES = LakeTable(
             count(
                 f"{table.name}_version",
                 f"Version of {table.name} that was read.",
-                "was not read" if table in (NODE_SAMPLES, STEPS) else None,
+                "was not read" if table in _READ_LATER else None,
                 unit="version",
             )
             for table in ANALYSED

@@ -304,7 +304,7 @@ _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def text(value: float | None, unit: str = "") -> str:
     """Return a quantity as people read it; an absent one is a dash.
 
-    Units: fraction (as percent), s, J, W, MiB, B, B/s, C, MHz, count, ratio, times, h; others are
+    Units: fraction (as percent), s, J, gCO2, W, MiB, B, B/s, C, MHz, count, ratio, times, h; others are
     appended to the number.
 
     >>> text(0.423, "fraction"), text(5400, "s"), text(7.2e6, "J"), text(None, "W"), text(3.2e9, "B/s")
@@ -326,6 +326,8 @@ def text(value: float | None, unit: str = "") -> str:
             if value >= 3.6e5:
                 return f"{value / 3.6e6:.2f} kWh"
             return f"{value / 1e3:.1f} kJ" if value >= 1e3 else f"{value:.0f} J"
+        case "gCO2":
+            return f"{value / 1e3:,.1f} kg CO2" if value >= 1e3 else f"{value:.0f} g CO2"
         case "MiB":
             return f"{value / KI:.1f} GiB" if value >= KI else f"{value:.0f} MiB"
         case "B" | "B/s":

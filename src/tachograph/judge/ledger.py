@@ -79,7 +79,10 @@ LEDGER_COLUMNS = (
     *(f"energy_j_{cause}" for cause in WASTE_ENERGY),
 )
 LOST_SHARE = pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours"))
-_AMOUNTS = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "recoverable_money")
+_AMOUNTS = (
+    *("gpu_hours", "energy_j", "co2_g", "money", "energy_money"),
+    *("recoverable", "recoverable_money"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,8 @@ class WasteReport:
     """The ledger of some jobs that are over.
 
     `causes`: one row per BUCKETS: `cause`, `jobs` it concerns, `gpu_hours`, `share` of all,
-    `energy_j`, `money` of the GPU-hours, `energy_money`, `recoverable` GPU-hours,
+    `energy_j`, `co2_g` (estimated), `money` of the GPU-hours, `energy_money`, `recoverable`
+    GPU-hours,
     `recoverable_money`. `groups`: one row per value of `by`, most lost first: `jobs`, `gpu_hours`,
     a column per BUCKETS in GPU-hours, `lost` (their causes' sum), `lost_share`, `lost_energy_j`,
     `lost_money`, `recoverable`; None where `by` is cause. `concerned`: the jobs behind the cause
@@ -137,6 +141,11 @@ class WasteReport:
     def energy_priced(self) -> bool:
         """Whether energy of any job has a price."""
         return bool(self.causes.get_column("energy_money").is_not_null().any())
+
+    @property
+    def co2_known(self) -> bool:
+        """Whether emissions of any cause are known."""
+        return bool(self.causes.get_column("co2_g").is_not_null().any())
 
     @property
     def concerned_hours(self) -> str:
@@ -292,6 +301,7 @@ def _amounts(bucket: str) -> dict[str, pl.Expr]:
     return {
         "gpu_hours": hours,
         "energy_j": energy,
+        "co2_g": energy / JOULES_PER_KWH * pl.col("gco2_kwh"),
         "money": hours * pl.col("price"),
         "energy_money": energy / JOULES_PER_KWH * pl.col("price_kwh"),
         "recoverable": back,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -340,7 +340,8 @@ JOULES_PER_KWH = 3.6e6
 
 
 def with_money(jobs: pl.DataFrame, settings: WasteOptions) -> pl.DataFrame:
-    """Return job_summaries with `price` per GPU-hour and `price_kwh`; null: not configured.
+    """Return job_summaries with `price` per GPU-hour, `price_kwh`, `gco2_kwh`; null: not
+    configured.
 
     Of `waste.prices` the price of its partition counts, else that of its model, else that of "*".
 
@@ -354,8 +355,41 @@ def with_money(jobs: pl.DataFrame, settings: WasteOptions) -> pl.DataFrame:
         *(_of(column, settings.prices) for column in ("partition", "gpu_model")), general
     )
     return jobs.with_columns(
-        price=price, price_kwh=pl.lit(settings.price_per_kwh or None, dtype=pl.Float64)
+        price=price,
+        price_kwh=pl.lit(settings.price_per_kwh or None, dtype=pl.Float64),
+        gco2_kwh=pl.lit(settings.gco2_per_kwh * settings.pue or None, dtype=pl.Float64),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyEstimate:
+    """Energy of a job with the overhead of the site, and its emissions: estimates.
+
+    co2_g: None without a factor. `of`: nodes, or gpus, which is less than all that it used.
+    """
+
+    energy_j: float
+    co2_g: float | None
+    of: Literal["nodes", "gpus"]
+    pue: float
+    gco2_per_kwh: float
+
+
+def energy_estimate(row: Mapping[str, Any], settings: WasteOptions) -> EnergyEstimate | None:
+    """Return the estimate from a row of job_summaries; None: energy unknown, or nothing to add.
+
+    >>> energy_estimate({"node_energy_j": 7.2e6}, WasteOptions(pue=1.5, gco2_per_kwh=400.0)).co2_g
+    1200.0
+    """
+    joules = row.get("node_energy_j")
+    source: Literal["nodes", "gpus"] = "nodes"
+    if joules is None and (row.get("energy_gpus") or 0) >= (row.get("gpus") or 1):
+        joules, source = row.get("energy_j_estimated"), "gpus"
+    if joules is None or (settings.pue == 1 and not settings.gco2_per_kwh):
+        return None
+    energy_j = joules * settings.pue
+    co2_g = energy_j / JOULES_PER_KWH * settings.gco2_per_kwh if settings.gco2_per_kwh else None
+    return EnergyEstimate(energy_j, co2_g, source, settings.pue, settings.gco2_per_kwh)
 
 
 def _of(column: str, prices: dict[str, float]) -> pl.Expr:

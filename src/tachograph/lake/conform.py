@@ -20,11 +20,18 @@ import numpy as np
 import polars as pl
 
 from tachograph.catalog.chunks import TEXT_BLANKS, Reject, chosen_cells, counted, first_as_text
-from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, Counter, HostCounter
+from tachograph.catalog.counters import (
+    COUNTERS,
+    HOST_COUNTERS,
+    JOB_COUNTERS,
+    Counter,
+    HostCounter,
+)
 from tachograph.catalog.errors import SchemaError
 from tachograph.catalog.limits import ValueLimits
 from tachograph.catalog.tables import (
     GPU_SAMPLES,
+    JOB_NODE_SAMPLES,
     JOBS,
     JUDGED,
     NODE_SAMPLES,
@@ -170,7 +177,11 @@ def _cast(
 
 
 _COUNTERS_OF: Mapping[str, tuple[Counter | HostCounter, ...]] = MappingProxyType(
-    {GPU_SAMPLES.name: COUNTERS, NODE_SAMPLES.name: HOST_COUNTERS}
+    {
+        GPU_SAMPLES.name: COUNTERS,
+        NODE_SAMPLES.name: HOST_COUNTERS,
+        JOB_NODE_SAMPLES.name: JOB_COUNTERS,
+    }
 )
 
 

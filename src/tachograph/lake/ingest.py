@@ -20,7 +20,15 @@ from tachograph.catalog.chunks import (
     with_cluster_column,
 )
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, TABLES, LakeTable
+from tachograph.catalog.tables import (
+    DEVICES,
+    GPU_SAMPLES,
+    JOB_NODE_SAMPLES,
+    NODE_SAMPLES,
+    REJECTS,
+    TABLES,
+    LakeTable,
+)
 from tachograph.catalog.units import EPOCH, microseconds
 from tachograph.lake.compact import count_merged
 from tachograph.lake.conform import Conformed, conform, resolve
@@ -31,7 +39,7 @@ from tachograph.lake.problems import lake_errors
 
 BATCH_ROWS = 4_000_000  # of chunks that are committed together
 DAY_ROWS = 8_000_000  # the same, of one day: committed apart, compaction would have to rewrite it
-_BATCHED = (GPU_SAMPLES, NODE_SAMPLES)
+_BATCHED = (GPU_SAMPLES, NODE_SAMPLES, JOB_NODE_SAMPLES)
 _DAY_AND_NODE = (pl.col("t").dt.date(), pl.col("node"))
 _THERE = "there"
 # The mark in the rejects that counts how often lost files of sources were given up.

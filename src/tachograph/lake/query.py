@@ -24,6 +24,7 @@ from tachograph.catalog.tables import (
     JOB_GPUS,
     JOB_MINUTES,
     JOB_NODE_MINUTES,
+    JOB_NODES,
     JOB_SUMMARIES,
     JOBS,
     NODE_SAMPLES,
@@ -664,5 +665,5 @@ def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFra
 
     return {
         table.name: left
-        for table in (JOB_GPUS, STEP_SUMMARIES, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)
+        for table in (JOB_GPUS, JOB_NODES, STEP_SUMMARIES, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)
     }

@@ -25,6 +25,8 @@ from tachograph.catalog.tables import (
     JOB_GPUS,
     JOB_MINUTES,
     JOB_NODE_MINUTES,
+    JOB_NODE_SAMPLES,
+    JOB_NODES,
     JOB_SUMMARIES,
     JOBS,
     LABELS,
@@ -45,12 +47,12 @@ from tachograph.lake.query import rows_that_count
 
 EXPIRED = "expired"  # mark of a table: days since 1970, before which rows were removed
 ATTEMPTS = 5  # at what another process rewrites at the same time
-SAMPLES = (GPU_SAMPLES, NODE_SAMPLES)
+SAMPLES = (GPU_SAMPLES, NODE_SAMPLES, JOB_NODE_SAMPLES)
 # {key of [retention]: tables that it is about}, in the order in which rows are removed; what is not
 # named here is kept
 EXPIRING: Mapping[str, tuple[LakeTable, ...]] = {
     "gpu_samples": (GPU_SAMPLES,),
-    "node_samples": (NODE_SAMPLES,),
+    "node_samples": (NODE_SAMPLES, JOB_NODE_SAMPLES),
     "gpu_scores": (GPU_BURSTS, GPU_SCORES),
     "job_minutes": (JOB_MINUTES,),
     "job_node_minutes": (JOB_NODE_MINUTES,),
@@ -59,7 +61,7 @@ EXPIRING: Mapping[str, tuple[LakeTable, ...]] = {
     "job_summaries": (LABELS, PROFILES, JOB_SUMMARIES),
 }
 
-_WITH_SUMMARIES = (JOB_GPUS, STEP_SUMMARIES, FINDINGS)
+_WITH_SUMMARIES = (JOB_GPUS, JOB_NODES, STEP_SUMMARIES, FINDINGS)
 
 Progress = Callable[[str, int, int], None]
 _RESULTS = (LABELS, PROFILES, JOB_SUMMARIES)
@@ -200,7 +202,7 @@ class _Evidence:
             return cls(None, accounted, pl.DataFrame(schema=_HOLDING))
         row = analyses.row(-1, named=True)
         versions: dict[str, int] = {}
-        for table in (GPU_SAMPLES, NODE_SAMPLES, JOBS, ALLOCATIONS, STEPS):
+        for table in (*SAMPLES, JOBS, ALLOCATIONS, STEPS):
             version = row[f"{table.name}_version"]
             versions[table.name] = -1 if version is None else version
         return cls(versions, accounted, _holding(lake, jobs, maps, versions, now))

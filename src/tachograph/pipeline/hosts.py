@@ -492,7 +492,8 @@ class HostMinutes:
         self.keys = runs.select("run", "job_key", "job_id", "cluster", "start")
         self.staged = StagedFiles(lake, JOB_NODE_MINUTES, number)
         self.days = lake.days(NODE_SAMPLES)
-        self.stretches = _stretches(owned, self.keys) if self.days else pl.DataFrame()
+        none = pl.DataFrame(schema=STRETCHES)
+        self.stretches = _stretches(owned, self.keys) if self.days else none
         self.carried = merge_carried([])
         self.done: date | None = None
         self.kept: list[pl.DataFrame] = []

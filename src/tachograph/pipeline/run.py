@@ -23,6 +23,7 @@ from tachograph.catalog.tables import (
     FINDINGS,
     GPU_KEY,
     JOB_GPUS,
+    JOB_NODES,
     JOB_SUMMARIES,
     JOBS,
     STEP_SUMMARIES,
@@ -41,6 +42,12 @@ from tachograph.pipeline.attribution import (
 )
 from tachograph.pipeline.gpu_numbers import with_own_indices
 from tachograph.pipeline.hosts import HostMinutes
+from tachograph.pipeline.job_hosts import (
+    energy_of_nodes,
+    host_sums,
+    node_energy,
+    read_job_nodes,
+)
 from tachograph.pipeline.job_runs import (
     build_runs,
     misplaced,
@@ -384,6 +391,7 @@ class _Analysis:
         self.summaries = SummaryBuffer(lake, self.number)
         self.gpus = RowBuffer(lake, JOB_GPUS, self.number, limit=GPU_ROWS)
         self.step_rows = RowBuffer(lake, STEP_SUMMARIES, self.number, limit=GPU_ROWS)
+        self.node_rows = RowBuffer(lake, JOB_NODES, self.number, limit=GPU_ROWS)
         self.reported = 0
         self.findings = RowBuffer(lake, FINDINGS, self.number, limit=FINDING_ROWS)
 
@@ -479,12 +487,25 @@ class _Analysis:
 
     def _finish_together(self, runs: pl.DataFrame) -> None:
         mine = runs.select("run")
+        nodes = read_job_nodes(self.lake, runs, self.plan.seen.same_clusters)
+        measured = node_energy(
+            self.lake,
+            runs,
+            self.hosts.stretches,
+            self.plan.places,
+            max_gap_intervals=self.configuration.analysis.max_gap_intervals,
+        )
+        host_use = energy_of_nodes(measured, runs).join(
+            host_sums(nodes, runs), on="run", how="left"
+        )
+        self.node_rows.add(nodes.drop("run"))
         tables = summarize(
             self.open_runs.take(mine),
             self.held.join(mine, on="run", how="semi"),
             runs,
             self.facts,
             self.hosts.take(mine),
+            host_use,
             analysis=self.configuration.analysis,
             filters=self.configuration.filters,
             now=self.now,
@@ -509,6 +530,7 @@ class _Analysis:
             raise LakeError(what, where=self.lake.location, do="run it again")
         self.gpus.write()
         self.step_rows.write()
+        self.node_rows.write()
         self.findings.write()
         new = self.summaries.kept
         columns = ("job_key", "as_of", *PIPE_MEANS)

@@ -18,6 +18,7 @@ from tachograph.catalog.tables import (
     ANALYSES,
     DEVICES,
     GPU_SAMPLES,
+    JOB_NODE_SAMPLES,
     JOBS,
     NODE_SAMPLES,
     STEPS,
@@ -28,8 +29,9 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.places import read_same_clusters
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.hosts import HOST_COUNTERS_READ
+from tachograph.pipeline.job_hosts import POWER
 
-METHOD = "12"  # raised when the same input gives other numbers than before
+METHOD = "13"  # raised when the same input gives other numbers than before
 # Of nodes with other devices than before.
 EVER = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
 
@@ -126,7 +128,13 @@ def news_since(lake: Lake, last: InputVersions | None, now: InputVersions) -> Ne
                 )
             ids.update(fresh["job_id"])
     parts = [spans]
-    for table, needed in ((GPU_SAMPLES, ()), (NODE_SAMPLES, HOST_COUNTERS_READ)):
+    of_hosts = (*HOST_COUNTERS_READ, POWER)
+    sampled: Mapping[LakeTable, Sequence[str]] = {
+        GPU_SAMPLES: (),
+        NODE_SAMPLES: of_hosts,
+        JOB_NODE_SAMPLES: (),
+    }
+    for table, needed in sampled.items():
         if now.versions[table.name] > before[table.name]:
             parts.append(_new_spans(lake, table, before[table.name], needed))
     if now.versions[DEVICES.name] > before[DEVICES.name]:

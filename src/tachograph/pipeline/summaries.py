@@ -76,6 +76,7 @@ def summarize(
     runs: pl.DataFrame,
     facts: pl.DataFrame,
     node_minutes: pl.DataFrame,
+    host_use: pl.DataFrame,
     *,
     analysis: AnalysisOptions,
     filters: StudyFilters,
@@ -83,7 +84,8 @@ def summarize(
 ) -> JobTables:
     """Return summaries of `runs` from all their samples, not judged yet.
 
-    `held`, `facts`: see `summarize_gpus`. `node_minutes`: of these runs.
+    `held`, `facts`: see `summarize_gpus`. `node_minutes`: of these runs. `host_use`: see
+    `summarize_jobs`.
     """
     gpus = summarize_gpus(complete.segments, held, runs, facts, analysis=analysis)
     jobs = summarize_jobs(
@@ -91,6 +93,7 @@ def summarize(
         gpus,
         complete.intensities,
         complete.windows.settled,
+        host_use,
         analysis=analysis,
         filters=filters,
         now=now,
@@ -344,6 +347,7 @@ def summarize_jobs(
     gpus: pl.DataFrame,
     intensities: pl.DataFrame,
     imbalance: pl.DataFrame,
+    host_use: pl.DataFrame,
     *,
     analysis: AnalysisOptions,
     filters: StudyFilters,
@@ -352,6 +356,7 @@ def summarize_jobs(
     """Return one row per run: JOB_SUMMARIES without `seq` and `pipes`, which need all jobs.
 
     `gpus`: from `summarize_gpus`. `imbalance`: one row per (run, counter), added up over days.
+    `host_use`: of `host_sums` and `energy_of_nodes`.
     Ambiguous runs have their identity, GPUs and GPU-hours, and null for everything that would need
     samples. Hours of a MIG slice are its share of those of the GPU; of an unknown share all of
     them. Those of runs that have shares of GPUs are of their `gpu_share`.
@@ -362,6 +367,7 @@ def summarize_jobs(
     frame = frame.join(runs.select("run", accounted_s="elapsed_s"), on="run", how="left")
     frame = frame.join(_spatial(imbalance, gpus, analysis), on="run", how="left")
     frame = frame.join(_histograms(intensities), on="run", how="left")
+    frame = frame.join(host_use, on="run", how="left")
     ambiguous = pl.col("attribution") == "ambiguous"
     some = _is_part()
     wall_s = seconds_between("start", "until")

@@ -26,6 +26,7 @@ from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
 from tachograph.judge.partitions import NOT_RECORDED, SitePartitions
 from tachograph.judge.steps import JobSteps
+from tachograph.judge.waste import EnergyEstimate
 from tachograph.report.company import NO_COMPANY, GpuCompany
 from tachograph.report.findings import (
     FACTS,
@@ -42,10 +43,12 @@ from tachograph.report.job_sentences import (
     balance_sentences,
     caveat_sentences,
     energy_sentence,
+    estimate_sentence,
     host_sentence,
     limiter_sentence,
     means_sentence,
     memory_sentence,
+    node_energy_sentence,
     recorded_sentence,
     sampled_power,
     shares_of_work,
@@ -137,6 +140,8 @@ class JobReport:
     other_runs: tuple[Mapping[str, Any], ...] = ()
     kernels: JobKernels = NO_KERNELS
     company: GpuCompany = NO_COMPANY
+    estimate: EnergyEstimate | None = None
+    nodes: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def running(self) -> bool:
@@ -277,6 +282,8 @@ def build_job_report(
     unusual: Finding | None = None,
     kernels: JobKernels = NO_KERNELS,
     company: GpuCompany = NO_COMPANY,
+    estimate: EnergyEstimate | None = None,
+    nodes: Sequence[Mapping[str, Any]] = (),
 ) -> JobReport:
     """Return the report of a job from its job_summaries, job_gpus, job_minutes and findings.
 
@@ -284,7 +291,7 @@ def build_job_report(
     job_steps; `other_runs` are the summaries of its other runs, where it was requeued. `evidence`:
     see read_evidence. `runs_s`, `host_memory`, `site`: see
     next_time. `unusual`: how it differs from earlier runs. `kernels`: of reports attached to it.
-    `company`: who else had its GPUs.
+    `company`: who else had its GPUs. `estimate`: of its emissions. `nodes`: its rows of job_nodes.
     """
     judged = (
         read_findings(verdicts, known_codes())
@@ -301,6 +308,12 @@ def build_job_report(
     shares = shares_of_job(summary)
     counter = activity_counter(summary)
     timeline = build_timeline(minutes, elapsed_s=number(summary, "elapsed_s"), counter=counter)
+    slices = gpus.get_column("mig").is_not_null().any()
+    energy = (
+        energy_sentence(summary, slices=slices),
+        node_energy_sentence(summary),
+        estimate_sentence(estimate),
+    )
     return JobReport(
         summary=summary,
         now=now,
@@ -320,7 +333,7 @@ def build_job_report(
         recorded=recorded_sentence(summary),
         balance=balance_sentences(summary),
         memory=memory_sentence(summary),
-        energy=energy_sentence(summary, slices=gpus.get_column("mig").is_not_null().any()),
+        energy=" ".join(sentence for sentence in energy if sentence),
         caveats=caveat_sentences(summary, evidence, company),
         next_time=next_time(summary, judged, runs_s, host_memory, site, own_steps),
         culprit=culprit,
@@ -329,6 +342,8 @@ def build_job_report(
         other_runs=tuple(other_runs),
         kernels=kernels,
         company=company,
+        estimate=estimate,
+        nodes=tuple(nodes),
     )
 
 
@@ -403,7 +418,8 @@ def job_json(report: JobReport) -> dict[str, Any]:
     `gpus` is the summary's number of GPUs; their rows are `per_gpu`. `findings`: those that are
     reported; `verdicts`: every check. `culprit`: likely culprit of a hang of several GPUs, or why
     none is named. `evidence` is {code: {name: number}} of `findings`. `kernels`: the attached
-    reports of Nsight Compute. `company`: other jobs on its GPUs. Null: not measured.
+    reports of Nsight Compute. `company`: other jobs on its GPUs. `per_node`: rows of job_nodes.
+    `energy_estimate`: with PUE and emissions. Null: not measured.
     """
     timeline = report.timeline
     units = sorted(timeline.per_gpu.items(), key=lambda item: (item[0][:2], item[0][2] or 0))
@@ -419,6 +435,8 @@ def job_json(report: JobReport) -> dict[str, Any]:
             "verdicts": report.verdicts,
             "evidence": {finding.code: finding.evidence for finding in report.findings},
             "per_gpu": [public_row(gpu.row) for gpu in report.gpus],
+            "per_node": [public_row(row) for row in report.nodes],
+            "energy_estimate": report.estimate,
             "timeline": {
                 "bin_s": timeline.bin_s,
                 "bins": timeline.bins,

@@ -18,6 +18,7 @@ from tachograph.catalog.units import capitalized, plural, text
 from tachograph.judge.activity import ACTIVITY_NAMES, PIPE_NAMES, activity_counter, number
 from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS, names_sentence
 from tachograph.judge.limiter import LINKS, MOST, NEITHER
+from tachograph.judge.waste import EnergyEstimate
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.report.company import NO_COMPANY, GpuCompany
 from tachograph.sources.slurm.recorded_use import recorded_gpus
@@ -319,6 +320,39 @@ def energy_sentence(row: Mapping[str, Any], *, slices: bool = False) -> str:
     )
 
 
+def node_energy_sentence(row: Mapping[str, Any]) -> str | None:
+    """Return the energy of the nodes, and how it is known; None: unknown.
+
+    >>> node_energy_sentence({"node_energy_j": 7.2e6, "node_energy_source": "accounting"})
+    'Its nodes, GPUs included, used 2.00 kWh (ConsumedEnergy of the accounting).'
+    """
+    joules, part = number(row, "node_energy_j"), number(row, "node_energy_measured")
+    if joules is None:
+        return None
+    amount, how = text(joules, "J"), "ConsumedEnergy of the accounting"
+    if row.get("node_energy_source") == "samples":
+        how = "samples of their power"
+    if part is not None and part < MEASURED:
+        amount, how = f"an estimated {amount}", f"{how} in {text(part, 'fraction')} of the time"
+    return f"Its nodes, GPUs included, used {amount} ({how})."
+
+
+def estimate_sentence(estimate: EnergyEstimate | None) -> str | None:
+    """Return energy with the site's overhead, and emissions; None without an estimate.
+
+    >>> estimate_sentence(EnergyEstimate(9e6, 1000.0, "gpus", 1.25, 400.0))
+    'Estimated with PUE 1.25 and 400 g/kWh, of its GPUs alone: 2.50 kWh, 1.0 kg CO2.'
+    """
+    if estimate is None:
+        return None
+    amounts, given = [text(estimate.energy_j, "J")], [f"PUE {estimate.pue:g}"]
+    if estimate.co2_g is not None:
+        amounts.append(text(estimate.co2_g, "gCO2"))
+        given.append(f"{estimate.gco2_per_kwh:g} g/kWh")
+    alone = ", of its GPUs alone" if estimate.of == "gpus" else ""
+    return f"Estimated with {' and '.join(given)}{alone}: {', '.join(amounts)}."
+
+
 def _unknown_energy(row: Mapping[str, Any], *, slices: bool) -> str:
     """What was recorded of energy and power, and what is missing."""
     watts = number(row, "power_w_sampled_mean")
@@ -454,20 +488,29 @@ def _gpus_recorded(row: Mapping[str, Any]) -> list[str]:
 
 
 def host_sentence(row: Mapping[str, Any]) -> str | None:
-    """Return CPU efficiency and host memory from the accounting; None without both.
+    """Return CPU efficiency and host memory, from samples of its cgroups or the accounting.
+
+    Memory of a node by samples is that of all its tasks there. None: neither is known.
 
     >>> host_sentence({"cpus": 64, "cpu_efficiency": 0.12, "max_rss_mib": 20480.0, "mem_requested_mib": 262144.0})
     '64 CPUs were busy 12 % of the time; the largest task peaked at 20.0 GiB of host memory, 256.0 GiB were requested.'
     """
     efficiency, cpus = number(row, "cpu_efficiency"), number(row, "cpus")
     peak, requested = number(row, "max_rss_mib"), number(row, "mem_requested_mib")
+    of_node, nodes = number(row, "memory_mib_max"), number(row, "nodes")
+    until = ""
+    if efficiency is None:
+        efficiency, until = number(row, "cpu_efficiency_sampled"), " up to its last sample"
     parts = []
-    if efficiency is not None and cpus is not None:
-        parts.append(
-            f"{plural(cpus, 'CPU')} {'was' if cpus == 1 else 'were'} busy "
-            f"{text(efficiency, 'fraction')} of the time"
-        )
-    if peak is not None:
+    if efficiency is not None:
+        busy = "its CPUs were" if cpus is None else f"{plural(cpus, 'CPU')} were"
+        busy = "1 CPU was" if cpus == 1 else busy
+        parts.append(f"{busy} busy {text(efficiency, 'fraction')} of the time{until}")
+    if of_node is not None:
+        share = None if requested is None or not nodes else requested / nodes
+        asked = "" if share is None else f", {text(share, 'MiB')} were requested there"
+        parts.append(f"it had at most {text(of_node, 'MiB')} of host memory on a node{asked}")
+    elif peak is not None:
         asked = "" if requested is None else f", {text(requested, 'MiB')} were requested"
         parts.append(f"the largest task peaked at {text(peak, 'MiB')} of host memory{asked}")
     if not parts:

@@ -151,6 +151,9 @@ def _cause_columns(report: WasteReport, *, ascii_only: bool) -> list[TextColumn]
         amounts("energy", "energy_j", "J", "", hide=1),
         TextColumn("recoverable", [*back, text(report.recoverable, "h")], right=True),
     ]
+    if report.co2_known:
+        co2 = text(report.total("co2_g"), "gCO2")
+        columns.insert(-1, amounts("est. CO2", "co2_g", "gCO2", co2))
     if report.priced:
         columns += [
             prices("cost", "money"),

@@ -21,6 +21,7 @@ from tachograph.catalog.counters import (
     DCGM_PREFIX,
     HOST_COUNTERS,
     HOST_UNITS,
+    JOB_UNITS,
     CounterKind,
     jobstats_names,
     outside_names,
@@ -113,6 +114,8 @@ NUMBERINGS: Mapping[int, GpuNumbering] = MappingProxyType(
 _INDEX = re.compile(r"(?:nvidia|card)?(\d{1,4})", re.ASCII)
 _WRITTEN_UUID = re.compile(r"(?:GPU|MIG)-\S+", re.IGNORECASE)
 _BARE_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
+# of Slurm: /slurm/uid_1000/job_12/step_0, /system.slice/slurmstepd.scope/job_12
+_JOB_CGROUP = re.compile(r"/\S*/job_(\d{1,20})(?:/step_(\w{1,20}))?", re.ASCII)
 _IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+", re.ASCII)
 _ADDRESS_PARTS = re.compile(r"(?:\w+://)?(\[[^\]]*\]|[^/:]*)(?::\d+)?(?:/.*)?")
 _HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # every node calls itself so
@@ -204,6 +207,9 @@ def locate(
 def _job(labels: Mapping[str, str], own: tuple[str, ...]) -> str | None:
     """Job named by labels, with its step, 123.0, if another label has it."""
     folded = {name.lower(): value for name, value in labels.items() if value}
+    group = _JOB_CGROUP.fullmatch(folded.get("cgroup", ""))
+    if group is not None:
+        return f"{group[1]}.{group[2]}" if group[2] else group[1]
     job = job_of(_first(labels, own) or _first(folded, _JOB_LABELS))
     if job is None:
         return _pod(folded)
@@ -338,7 +344,7 @@ def _index(
     return None
 
 
-TableName = Literal["gpu_samples", "node_samples", "devices", "allocations"]
+TableName = Literal["gpu_samples", "node_samples", "job_node_samples", "devices", "allocations"]
 # {METRIC{label="value"}: (column, unit it is written in, joining...)}.
 SiteMetrics = Mapping[str, tuple[str, ...]]
 NO_SITE_METRICS: SiteMetrics = MappingProxyType({})
@@ -509,7 +515,9 @@ def _unit_inside(column: str) -> str | None:
     """Unit of a mapping's column; None if unknown."""
     if column in MAPPED_FACTS:
         return "MiB" if column == CAPACITY else ""
-    return COUNTERS_BY_NAME[column].unit if column in COUNTERS_BY_NAME else HOST_UNITS.get(column)
+    if column in COUNTERS_BY_NAME:
+        return COUNTERS_BY_NAME[column].unit
+    return HOST_UNITS.get(column) or JOB_UNITS.get(column)
 
 
 def _mapped(given: tuple[str, ...], labels: LabelNames = USUAL_LABELS) -> MetricTarget:
@@ -521,6 +529,8 @@ def _mapped(given: tuple[str, ...], labels: LabelNames = USUAL_LABELS) -> Metric
     if column in MAPPED_FACTS:
         table: TableName = "allocations" if column in (HOLDER, JOB_NUMBER) else "devices"
         return MetricTarget(table, column, unit, labels=labels)
+    if column in JOB_UNITS:
+        return MetricTarget("job_node_samples", column, unit, labels=labels)
     host = next(target for target in _host_targets(unit) if target.column == column)
     return replace(host, joining=joining, labels=labels)
 

@@ -72,6 +72,9 @@ from tachograph.sources.series_points import (
 )
 
 _LAST_STAMP_S = 1e11
+_OF_NODES = ("node_samples", "job_node_samples")
+NO_JOB = "no_job"
+_JOB_MARK = " job "  # before the job, in the name of a job on a node; no job has a space
 
 
 class SeriesRows:
@@ -119,7 +122,7 @@ class SeriesRows:
             if isinstance(identity, UnusableLabels):
                 self.reject("gpu_samples", identity.reason, None, run.t.size, identity.example)
             elif identity is not None:
-                if identity.target.table == "node_samples":
+                if identity.target.table in _OF_NODES:
                     later.append((run, identity))  # a series further down may name this node
                 else:
                     self._add_run(run, identity)
@@ -178,6 +181,7 @@ class SeriesRows:
         parts = [
             *self._samples("gpu_samples", overlaps=overlaps),
             *self._samples("node_samples", overlaps=overlaps),
+            *self._samples("job_node_samples", overlaps=overlaps),
         ]
         parts += [part for part in (devices, self._allocation_part()) if part.frame.height]
         rejects: dict[str, list[Reject]] = {}
@@ -187,7 +191,7 @@ class SeriesRows:
         gpus = numbered_gpus(self._placed, self._spans)
         counted: list[ChunkPart] = []
         for part in parts:
-            part_gpus = () if part.table == "node_samples" else gpus
+            part_gpus = () if part.table in _OF_NODES else gpus
             part_rejects = tuple(rejects.pop(part.table, ()))
             counted.append(replace(part, rejects=part_rejects, gpus=part_gpus))
         for name, without_rows in rejects.items():
@@ -204,6 +208,15 @@ class SeriesRows:
     def unit(self, labelled: LabelledGpu | str) -> int:
         """Return the number of a GPU as labels name it, or of a node."""
         return self._units.setdefault(labelled, len(self._units))
+
+    def host_unit(self, node: str, location: SeriesLocation, target: MetricTarget) -> str | None:
+        """Return the name of a node, or of a job there; None where that names no job."""
+        if target.table == "node_samples":
+            return node
+        named = job_and_step(location.job or "")
+        if named is None or any(" " in part for part in named if part):
+            return None
+        return f"{node}{_JOB_MARK}{'.'.join(filter(None, named))}"
 
     def add(self, target: MetricTarget, units: int | Longs, t: Longs, values: Floats) -> None:
         """Add values of a column; units: one for all or one each. NaN is counted and dropped."""
@@ -292,13 +305,15 @@ class SeriesRows:
             self.reject(target.table, "no_node", None, t.size, run.labels.decode())
             return
         self.known += t.size
-        if target.table == "node_samples":
-            self.add(target, self.unit(node), t, run.values)
+        if target.table in _OF_NODES:
+            host = self.host_unit(node, location, target)
+            if host is not None:
+                self.add(target, self.unit(host), t, run.values)
+            else:
+                self.reject(target.table, NO_JOB, None, t.size, run.labels.decode())
             return
         unit = labelled_gpu(node, location)
-        if target.table not in ("gpu_samples", "node_samples") and (
-            unit is not None or target.column == HOLDER
-        ):
+        if target.table != "gpu_samples" and (unit is not None or target.column == HOLDER):
             self.facts += t.size
         if unit is None and target.column == HOLDER:
             self.see_holder(node, t[run.values > 0], location.job)
@@ -468,7 +483,15 @@ class SeriesRows:
                 {name: values[fresh] for name, values in columns.items()},
             )
         of_row = pl.Series(unit)
-        keys = {"node": pl.Series([name[0] for name in names], dtype=pl.String).gather(of_row)}
+        nodes = [name[0] for name in names]
+        keys: dict[str, pl.Series] = {}
+        if table == "job_node_samples":
+            jobs = [node.rpartition(_JOB_MARK)[2].partition(".") for node in nodes]
+            nodes = [node.rpartition(_JOB_MARK)[0] for node in nodes]
+            ids = pl.Series([job for job, _, _ in jobs], dtype=pl.String)
+            steps = pl.Series([step or None for _, _, step in jobs], dtype=pl.String)
+            keys |= {"job_id": ids.gather(of_row), "step": steps.gather(of_row)}
+        keys["node"] = pl.Series(nodes, dtype=pl.String).gather(of_row)
         if table == "gpu_samples":
             slices = [None if name[2] == NONE else name[2] for name in names]
             keys["gpu"] = pl.Series([name[1] for name in names], dtype=pl.Int16).gather(of_row)
@@ -555,7 +578,8 @@ class _PageScrape:
         """Add values of a column; places: of its samples in the page."""
         rows = self._rows
         rows.known += len(places)
-        names = (target.labels, target.joining.over)
+        of_job = target.table == "job_node_samples"
+        names = (target.labels, f"{target.joining.over}{_JOB_MARK if of_job else ''}")
         if names != self._names:
             self._names, self._same_blocks, self._same_series, self._same = names, [], [], None
             self._series = self._of_names.setdefault(names, {})
@@ -563,7 +587,7 @@ class _PageScrape:
         if target.column == HOLDER:
             self._see_holders(target, places, series)
             return
-        if target.table == "node_samples":
+        if target.table in _OF_NODES:
             units = np.array([one.node for one in series], np.int64)
         elif series is self._same:
             units = self._same_units
@@ -580,7 +604,7 @@ class _PageScrape:
             if self._stamped
             else np.repeat(self._t, values.size)
         )
-        if target.table in ("gpu_samples", "node_samples"):
+        if target.table in ("gpu_samples", *_OF_NODES):
             rows.add(target, units, t, values)
             return
         rows.facts += values.size
@@ -652,18 +676,22 @@ class _PageScrape:
         found = self._rows.memory.vocabulary.location_in_page(block, target)
         if isinstance(found, UnusableLabels):
             series = _PageSeries(problem=found.reason, example=found.example)
+        elif target.table == "job_node_samples":
+            series = self._located(found, stamp, target)
         elif (
             found.gpu is None and found.uuid is None and found.pci is None
         ):  # the same for all CPUs of a node
             host = found.place(found.node)
-            series = self._hosts.get((host, stamp)) or self._located(found, stamp)
+            series = self._hosts.get((host, stamp)) or self._located(found, stamp, target)
             self._hosts[host, stamp] = series
         else:
-            series = self._located(found, stamp)
+            series = self._located(found, stamp, target)
         self._series[(block, stamp) if self._stamped else block] = series
         return series
 
-    def _located(self, found: SeriesLocation, stamp: float | None) -> _PageSeries:
+    def _located(
+        self, found: SeriesLocation, stamp: float | None, target: MetricTarget
+    ) -> _PageSeries:
         rows = self._rows
         if stamp is not None and not 0 <= stamp < _LAST_STAMP_S:
             return _PageSeries(problem="bad_timestamp", example=str(stamp))
@@ -675,6 +703,11 @@ class _PageScrape:
             return _PageSeries(problem=OTHER_NODE, example=f"{self._pin.label} names {node}")
         node = found.place(node) or node
         t = self._t if stamp is None else np.array([round(stamp * 1e6)])
+        if target.table == "job_node_samples":
+            host = rows.host_unit(node, found, target)
+            if host is None:
+                return _PageSeries(problem=NO_JOB)
+            return _PageSeries(int(t[0]), node=rows.unit(host))
         unit = labelled_gpu(node, found)
         if unit is None:
             return _PageSeries(int(t[0]), node=rows.unit(node))

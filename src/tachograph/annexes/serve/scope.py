@@ -114,7 +114,7 @@ class ScopedLake(Lake):
             return rows.join(self._jobs.names.lazy().select("job_key"), on="job_key", how="semi")
         if table is GPU_SCORES:
             return self._while_held(rows)
-        if "job_id" not in table.schema:
+        if not {"job_id", "start"} <= table.schema.keys():
             raise NotFoundError(
                 f"rows of {table.name} are of all jobs",
                 do="a role that sees all jobs may read them",

@@ -15,6 +15,7 @@ EXPORTER_MODULES: tuple[str, ...] = (
     "all_smi",
     "ceems",
     "xpumanager",
+    "cgroup_exporter",
 )
 
 

@@ -388,6 +388,7 @@ def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
         "mem_requested_mib": job.mem_requested_mib,
         "max_rss_mib": None,
         **dict.fromkeys((*RECORDED_USE, *TASK_GPU_USE)),  # as `cpu_time_s`
+        "consumed_energy_j": job.usage.energy_j if end else None,
         "constraints": constraints,
         "hbm_request": hbm_tier(constraints) or hbm_tier(of_line),
         "exclusive": True if job.exclusive else None,  # its own request

@@ -38,6 +38,8 @@ _BYTE = 2.0**-20  # MiB
 # MEM_PER_CPU of Slurm with sizes of 32 bits: later versions print it as a part of the MiB.
 _PER_CPU_FLAG = 2.0**31
 _LARGEST_MIB = 2.0**42
+_NO_VALUE = (2.0**32 - 2, 2.0**32 - 1)  # NO_VAL and INFINITE of 32 bits; those of 64 are too large
+_LARGEST_J = 1e15  # a day of ten gigawatts
 # of other states steps were killed: their processes did not hand on what they had used
 _ENDED_BY_THEMSELVES = frozenset({"COMPLETED", "FAILED", None})
 
@@ -57,6 +59,7 @@ class HostUsage:
 
     counted_s: CPU time, user and system, as its processes ended. polled_s: the same as polled while
     it ran. gpu_util_max, gpu_mem_mib_max: highest polled of a task, over its GPUs (fraction, MiB).
+    energy_j: of its nodes.
     """
 
     counted_s: float | None = None
@@ -64,6 +67,7 @@ class HostUsage:
     max_rss_mib: float | None = None
     gpu_util_max: float | None = None
     gpu_mem_mib_max: float | None = None
+    energy_j: float | None = None
 
     def cpu_time_s(self, state: str | None) -> float | None:
         """Return the CPU time; None: not accounted, or the processes died before a poll.
@@ -130,7 +134,11 @@ def text_usage(fields: Mapping[str, str]) -> tuple[HostUsage, tuple[UnreadValue,
         _bytes_mib, tres_value(highest, "gres/gpumem"), "task_gpu_mem_mib_max", unread
     )
     percent = _read(_percent, tres_value(highest, "gres/gpuutil"), "task_gpu_util_max", unread)
-    usage = HostUsage(counted, polled, rss_mib, *_gpu_use(percent, gpu_mem_mib))
+    energy = get("consumedenergyraw") or get("consumedenergy")
+    energy_j = _read(
+        _joules, energy or tres_value(get("alloctres", ""), "energy"), "consumed_energy_j", unread
+    )
+    usage = HostUsage(counted, polled, rss_mib, *_gpu_use(percent, gpu_mem_mib), energy_j)
     return usage, tuple(unread)
 
 
@@ -195,6 +203,21 @@ def _read(
     except BadRowError as problem:
         unread.append(UnreadValue(problem.reason, column, written))
         return None
+
+
+def _joules(written: str) -> float | None:
+    """Energy as written, or with a unit of thousands; None: 0 and Slurm's words for no value.
+
+    >>> _joules("1.50K"), _joules("0"), _joules("18446744073709551614")
+    (1500.0, None, None)
+    """
+    if absent(written):
+        return None
+    number, unit, per = _amount(written)
+    joules = number * 1000.0 ** ("kmgtpe".index(unit) + 1 if unit else 0)
+    if per:
+        raise BadRowError("bad_size")
+    return joules if 0 < joules < _LARGEST_J and joules not in _NO_VALUE else None
 
 
 def _cpu_s(written: str) -> float | None:
@@ -267,7 +290,7 @@ def json_usage(record: Mapping[str, object]) -> HostUsage:
 
     >>> rows = {"max": [{"type": "mem", "count": 2097152}], "total": [{"type": "cpu", "count": 670}]}
     >>> json_usage({"time": {"total": {"seconds": 1, "microseconds": 500000}}, "tres": {"requested": rows}})
-    HostUsage(counted_s=1.5, polled_s=0.67, max_rss_mib=2.0, gpu_util_max=None, gpu_mem_mib_max=None)
+    HostUsage(counted_s=1.5, polled_s=0.67, max_rss_mib=2.0, gpu_util_max=None, gpu_mem_mib_max=None, energy_j=None)
     """
     seconds, micro = (
         json_number(record, "time", "total", unit) for unit in ("seconds", "microseconds")
@@ -277,11 +300,13 @@ def json_usage(record: Mapping[str, object]) -> HostUsage:
     largest = _json_count(highest, "mem")
     gpu_bytes = _json_count(highest, "gres", "gpumem")
     gpu_mem_mib = None if gpu_bytes is None else gpu_bytes * _BYTE
+    energy = _json_count(json_value(record, "tres", "allocated"), "energy")
     return HostUsage(
         None if seconds is None else seconds + (micro or 0) / 1e6,
         None if polled is None else polled / 1e3,
         largest * _BYTE if largest else None,
         *_gpu_use(_json_count(highest, "gres", "gpuutil"), gpu_mem_mib),
+        None if energy is None else _joules(str(energy)),
     )
 
 

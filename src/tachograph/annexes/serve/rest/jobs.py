@@ -44,6 +44,7 @@ from tachograph.catalog.tables import (
     JOB_GPUS,
     JOB_MINUTES,
     JOB_NODE_MINUTES,
+    JOB_NODES,
     JOB_SUMMARIES,
     LABELS,
     SCORES,
@@ -52,6 +53,7 @@ from tachograph.catalog.tables import (
 from tachograph.judge.culprit import Culprit
 from tachograph.judge.finding import CheckedValue, Finding
 from tachograph.judge.score_ways import TITLES
+from tachograph.judge.waste import EnergyEstimate
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.labels import read_labels
 from tachograph.report.job_kernels import MOST_KERNELS, AttachedReport
@@ -158,6 +160,7 @@ def _job_schemas() -> Schema:
     numbers = {**OBJECT, "additionalProperties": {**OBJECT, "additionalProperties": NUMBER}}
     proposal = object_of({"line": TEXT, "why": or_null(TEXT)})
     per_gpu = TableShape(public_columns(JOB_GPUS)).row_schema()
+    per_node = TableShape(public_columns(JOB_NODES)).row_schema()
     return {
         **columns_schema(public_columns(JOB_SUMMARIES)),
         "node_list": described("Its nodes as a host list.", TEXT),
@@ -171,6 +174,13 @@ def _job_schemas() -> Schema:
         "verdicts": described("Every check with its result.", list_of(finding)),
         "evidence": described("Numbers behind the findings, by code.", numbers),
         "per_gpu": described("A row per GPU.", list_of(per_gpu)),
+        "per_node": described(
+            "A row per node and step with samples of cgroups.", list_of(per_node)
+        ),
+        "energy_estimate": described(
+            "Energy with the overhead of the site, emissions. Null: unknown or not configured.",
+            or_null(type_schema(EnergyEstimate)),
+        ),
         "timeline": described("Activity in bins of equal length.", object_of(timeline)),
         "steps": described("Its steps.", object_of(_steps_schemas())),
         "kernels": _reports_schema(),
