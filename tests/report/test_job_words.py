@@ -91,7 +91,17 @@ FOREIGN_SHARE = (
         (
             {"attribution": "explicit", **SHARE},
             "",
-            "No GPU-hours are counted: it had no whole GPU.",
+            "No GPU-hours are counted: what part of a GPU that is, is not known.",
+        ),
+        (
+            {"attribution": "explicit", **SHARE, "gpu_share": 0.5, "share_by": "count"},
+            "",
+            "Counted as 0.50 GPUs, by its part of each.",
+        ),
+        (
+            {"attribution": "explicit", **SHARE, "gpu_share": 0.5, "share_by": "time"},
+            "",
+            "Counted as 0.50 GPUs: the time of each GPU over the jobs on it.",
         ),
         (
             {"excluded": "other_partition,staff_account,login_node"},

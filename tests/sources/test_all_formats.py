@@ -190,10 +190,10 @@ def formats() -> Iterator[tuple[str, Format]]:
         marks = dict.fromkeys([mark for mark in tool.marks if mark not in named], "")
         host = {tool.node: "n1"} if tool.node else {}
         text = table(of_tool, tool.time or "t", {tool.gpu: "3", **host, **marks})
-        words: tuple[str, ...] = ("gpu-tools", "a.csv", *(() if tool.node else ("--node", "n1")))
+        options: tuple[str, ...] = () if tool.node else ("--node", "n1")
         if not tool.time:
-            words = (*words, "--time", NOON.isoformat())
-        yield tool.name, Format(of_tool, "a.csv", text, words)
+            options = (*options, "--time", NOON.isoformat())
+        yield tool.name, Format(of_tool, "a.csv", text, ("gpu-tools", "a.csv", *options))
     own = [
         WrittenCounter(f"column {counter.name}", counter.name, counter.unit) for counter in COUNTERS
     ]
