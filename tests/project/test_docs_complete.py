@@ -85,7 +85,8 @@ def test_every_key_of_the_configuration_is_documented_with_its_default() -> None
     rows = {f"| `{key}` | `{_toml(default)}` |" for key, default in defaults.items()}
     assert {row for row in rows if row not in text} == set()
     assert (
-        set(re.findall(r"^\| `((?:[a-z]+\.)?[a-z0-9_]+)` \|", text, re.MULTILINE)) == defaults.keys()
+        set(re.findall(r"^\| `((?:[a-z]+\.)?[a-z0-9_]+)` \|", text, re.MULTILINE))
+        == defaults.keys()
     )
 
 
