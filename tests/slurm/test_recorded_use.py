@@ -7,6 +7,7 @@ import gzip
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ FIELDS = "JobIDRaw JobID Cluster Submit Start End State NodeList NNodes AllocTRE
 def packed(summary: object) -> str:
     """As jobstats writes it."""
     written = json.dumps(summary, separators=(",", ":")).encode()
-    return "JS1:" + base64.b64encode(gzip.compress(written)).decode()
+    return "JS1:" + base64.b64encode(gzip.compress(written, mtime=0)).decode()
 
 
 def reading(rows: list[dict[str, str]]) -> AccountingReading:
@@ -100,7 +101,7 @@ GPUS = {"gpu_utilization": {"0": 50}, "gpu_used_memory": {"0": GIB}, "gpu_total_
         ("JS1:None", [], None),
         ("asked by phone", [], None),
         ("JS1:H4sI", ["bad_comment"], None),
-        ("JS1:" + base64.b64encode(gzip.compress(b" " * (1 << 27) + b"{}")).decode(),
+        ("JS1:" + base64.b64encode(gzip.compress(b" " * (1 << 27) + b"{}", mtime=0)).decode(),
          ["bad_comment"], None),
         ("JS1:" + "A" * 70000, ["bad_comment"], None),
         (packed({"nodes": [1]}), ["bad_comment"], None),
@@ -113,8 +114,9 @@ GPUS = {"gpu_utilization": {"0": 50}, "gpu_used_memory": {"0": GIB}, "gpu_total_
         (packed({"nodes": {"n1": {"gpu_utilization": dict.fromkeys("01234", 9)}}}),
          ["comment_of_other_gpus"], None),
         (packed({"nodes": {"n1": {"gpu_used_memory": {"0": 1e300}}}}), ["out_of_range"], None),
-        ("JS1:" + base64.b64encode(gzip.compress(b'{"a":' * 9000)).decode(), ["bad_comment"], None),
+        ("JS1:" + base64.b64encode(gzip.compress(b'{"a":' * 9000, mtime=0)).decode(), ["bad_comment"], None),
     ],
+    ids=(f"comment {number}" for number in count()),
 )  # fmt: skip
 def test_what_is_wrong_in_a_comment_is_left_out_and_counted(
     comment: str, reasons: list[str], util: float | None
