@@ -39,11 +39,11 @@ _VOCABULARY = """
     cluster same_clusters telemetry_cluster
     job_key job_id display_id array_job_id het_job_id step partition qos
     node node_list uuid pci history model gpu_model gpu_type hbm_request constraints
-    state attribution ambiguous_because cut provenance numbering energy_source node_energy_source pipes
+    state attribution ambiguous_because cut provenance numbering energy_source pipes
     bound bound_fp32 bound_fp16 bound_tensor main_pipe limiter workload health excluded
     code kind verdict confidence severity title needs covered_by method
     source target reason column
-    digest content
+    digest content node_energy_source
 """  # digest, content: of profiles, names of metrics and GPUs; those of kernels have own columns
 VOCABULARY = frozenset(_VOCABULARY.split())
 
