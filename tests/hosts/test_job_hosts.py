@@ -158,7 +158,7 @@ def test_the_energy_of_nodes_is_that_of_jobs_that_had_them_alone(tmp_path: Path)
     assert (jobs["3"]["node_energy_source"], jobs["3"]["node_energy_measured"]) == ("samples", 1.0)
     accounted = jobs["4"]
     assert (accounted["node_energy_j"], accounted["node_energy_source"]) == (3.6e6, "accounting")
-    settings = Configuration(waste=WasteOptions(pue=1.5, gco2_per_kwh=400.0))
+    settings = Configuration(waste=WasteOptions(pue=1.5, emissions_g_per_kwh=400.0))
     report = read_job(lake, "4", now=NOON, configuration=settings)
     assert report.energy.endswith(
         "Its nodes, GPUs included, used 1.00 kWh (ConsumedEnergy of the accounting). "
@@ -177,7 +177,7 @@ def test_waste_shows_emissions_only_with_a_factor(tmp_path: Path) -> None:
     lake = _lake(tmp_path)
     summarized(lake)
     jobs = read_summaries(lake)
-    factor = WasteOptions(pue=1.5, gco2_per_kwh=400.0)
+    factor = WasteOptions(pue=1.5, emissions_g_per_kwh=400.0)
     causes = {row["cause"]: row for row in _waste(jobs, factor).causes.to_dicts()}
     known = [row for row in causes.values() if row["energy_j"] is not None]
     assert known

@@ -28,6 +28,7 @@ from tachograph.catalog.tables import (
     GPU_SAMPLES,
     JOB_GPUS,
     JOB_MINUTES,
+    JOB_NODES,
     JOB_SUMMARIES,
     JOBS,
     LABELS,
@@ -347,7 +348,8 @@ def test_samples_removed_during_an_analysis_leave_results_as_they_were(tmp_path:
 
 def test_every_table_expires_or_is_kept_for_a_reason() -> None:
     expiring = {table for tables in EXPIRING.values() for table in tables}
-    with_summaries = {JOB_GPUS, STEP_SUMMARIES, FINDINGS}  # compaction drops rows without a summary
+    # compaction drops rows without a summary
+    with_summaries = {JOB_GPUS, JOB_NODES, STEP_SUMMARIES, FINDINGS}
     for_ever = {DEVICES, ANALYSES, REJECTS}  # an inventory; what was read; counts
     assert expiring | with_summaries | for_ever == set(ALL_TABLES)
     assert EXPIRING.keys() == RetentionOptions("1d", "1d", "1d", "1d").days.keys()

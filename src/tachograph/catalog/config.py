@@ -158,7 +158,7 @@ class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prices: dict[str, float] = {}
     price_per_kwh: float = 0.0
     pue: float = 1.0  # energy of the site over that of its computers, of estimates
-    gco2_per_kwh: float = 0.0  # g of CO2 per kWh; 0: no emissions are shown
+    emissions_g_per_kwh: float = 0.0  # g of CO2 per kWh; 0: no emissions are shown
     # of the lost hours what is recoverable, see `judge.waste`
     never_used_share: Fixed[float] = 1.0
     watchdog_minutes: Fixed[float] = 60.0

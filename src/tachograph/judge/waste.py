@@ -357,7 +357,7 @@ def with_money(jobs: pl.DataFrame, settings: WasteOptions) -> pl.DataFrame:
     return jobs.with_columns(
         price=price,
         price_kwh=pl.lit(settings.price_per_kwh or None, dtype=pl.Float64),
-        gco2_kwh=pl.lit(settings.gco2_per_kwh * settings.pue or None, dtype=pl.Float64),
+        gco2_kwh=pl.lit(settings.emissions_g_per_kwh * settings.pue or None, dtype=pl.Float64),
     )
 
 
@@ -378,18 +378,22 @@ class EnergyEstimate:
 def energy_estimate(row: Mapping[str, Any], settings: WasteOptions) -> EnergyEstimate | None:
     """Return the estimate from a row of job_summaries; None: energy unknown, or nothing to add.
 
-    >>> energy_estimate({"node_energy_j": 7.2e6}, WasteOptions(pue=1.5, gco2_per_kwh=400.0)).co2_g
+    >>> energy_estimate({"node_energy_j": 7.2e6}, WasteOptions(pue=1.5, emissions_g_per_kwh=400.0)).co2_g
     1200.0
     """
     joules = row.get("node_energy_j")
     source: Literal["nodes", "gpus"] = "nodes"
     if joules is None and (row.get("energy_gpus") or 0) >= (row.get("gpus") or 1):
         joules, source = row.get("energy_j_estimated"), "gpus"
-    if joules is None or (settings.pue == 1 and not settings.gco2_per_kwh):
+    if joules is None or (settings.pue == 1 and not settings.emissions_g_per_kwh):
         return None
     energy_j = joules * settings.pue
-    co2_g = energy_j / JOULES_PER_KWH * settings.gco2_per_kwh if settings.gco2_per_kwh else None
-    return EnergyEstimate(energy_j, co2_g, source, settings.pue, settings.gco2_per_kwh)
+    co2_g = (
+        energy_j / JOULES_PER_KWH * settings.emissions_g_per_kwh
+        if settings.emissions_g_per_kwh
+        else None
+    )
+    return EnergyEstimate(energy_j, co2_g, source, settings.pue, settings.emissions_g_per_kwh)
 
 
 def _of(column: str, prices: dict[str, float]) -> pl.Expr:
