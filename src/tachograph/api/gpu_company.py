@@ -17,10 +17,10 @@ from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import read_summaries
 from tachograph.pipeline.attribution import HANDOVER
 from tachograph.pipeline.gpu_numbers import with_own_indices
-from tachograph.report.company import NO_COMPANY, GpuCompany
+from tachograph.report.company import NO_COMPANY, GpuCompany, JobBeside
 
 _GPU = ("node", "gpu")
-_OF_JOBS = ("job_key", "cluster", "job_id", "display_id", "user", "name", "start", "as_of")
+_OF_JOBS = ("job_key", "job_id", "display_id", "user", "name", "start")
 
 
 def read_company(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -> GpuCompany:
@@ -43,7 +43,10 @@ def read_company(lake: Lake, row: Mapping[str, Any], configuration: Configuratio
         lake, _OF_JOBS, where=pl.col("job_key").is_in(beside.get_column("job_key").implode())
     ).sort("start", "job_key")
     return GpuCompany(
-        jobs=tuple(shown.iter_rows(named=True)),
+        jobs=tuple(
+            JobBeside(one["job_key"], one["display_id"] or one["job_id"], one["user"], one["name"])
+            for one in shown.iter_rows(named=True)
+        ),
         others=beside.height - shown.height,
         gpus=held.select(_GPU).unique().height,
         activity=_activity(lake, held),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tachograph.catalog.units import plural, printable, text
 
@@ -12,15 +10,31 @@ NAMED_JOBS = 5
 
 
 @dataclass(frozen=True, slots=True)
+class JobBeside:
+    """A job on the same GPUs; `job`: its id as people read it."""
+
+    job_key: str
+    job: str
+    user: str | None
+    name: str | None
+
+    @property
+    def label(self) -> str:
+        """Its id and its user."""
+        label = f"job {printable(self.job)}"
+        return f"{label} ({printable(self.user)})" if self.user else label
+
+
+@dataclass(frozen=True, slots=True)
 class GpuCompany:
     """Other jobs on the GPUs of a job.
 
-    jobs: their rows of job_summaries (identity, user, name, times), by start; others: how many
-    more there were that are not shown; gpus: how many GPUs of the job records name; activity: mean
-    utilisation (0..1) of these in its time, of all jobs together; None: not known.
+    jobs: by start; others: how many more there were that are not shown; gpus: how many GPUs of the
+    job records name; activity: mean utilisation (0..1) of these in its time, of all jobs together;
+    None: not known.
     """
 
-    jobs: tuple[Mapping[str, Any], ...] = ()
+    jobs: tuple[JobBeside, ...] = ()
     others: int = 0
     gpus: int = 0
     activity: float | None = None
@@ -29,13 +43,13 @@ class GpuCompany:
     def sentence(self) -> str | None:
         """Who had the GPUs too, and what they did in all; None: nobody is known.
 
-        >>> job = {"job_id": "12", "display_id": None, "user": "ann"}
+        >>> job = JobBeside("c:12:0", "12", "ann", None)
         >>> GpuCompany((job,), 2, gpus=1, activity=0.834).sentence
         'Its GPU was also held by job 12 (ann) and 2 others: in all it was 83 % in use.'
         """
         if not self.jobs and not self.others:
             return None
-        names = [_name(job) for job in self.jobs[:NAMED_JOBS]]
+        names = [job.label for job in self.jobs[:NAMED_JOBS]]
         more = self.others + len(self.jobs) - len(names)
         if more:
             names.append(plural(more, "other") if names else plural(more, "other job"))
@@ -48,11 +62,6 @@ class GpuCompany:
             return f"{whose} also held by {listed}."
         use = text(self.activity, "fraction")
         return f"{whose} also held by {listed}: in all {they} {use} in use."
-
-
-def _name(job: Mapping[str, Any]) -> str:
-    name = f"job {printable(job.get('display_id') or job['job_id'])}"
-    return f"{name} ({printable(job['user'])})" if job.get("user") else name
 
 
 NO_COMPANY = GpuCompany()

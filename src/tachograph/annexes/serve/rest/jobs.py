@@ -56,6 +56,7 @@ from tachograph.judge.score_ways import TITLES
 from tachograph.judge.waste import EnergyEstimate
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.labels import read_labels
+from tachograph.report.company import GpuCompany
 from tachograph.report.job_kernels import MOST_KERNELS, AttachedReport
 from tachograph.report.jobs import KNOWN
 from tachograph.report.score_ways import ways_json
@@ -186,6 +187,7 @@ def _job_schemas() -> Schema:
         "kernels": _reports_schema(),
         "caveats": described("Limits of these numbers, as sentences.", list_of(TEXT)),
         "other_runs": described("job_key of each other run of a requeued job.", list_of(TEXT)),
+        "company": described("Other jobs on its GPUs.", type_schema(GpuCompany)),
     }
 
 
