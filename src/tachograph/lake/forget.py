@@ -43,7 +43,7 @@ _VOCABULARY = """
     bound bound_fp32 bound_fp16 bound_tensor main_pipe limiter workload health excluded
     code kind verdict confidence severity title needs covered_by method
     source target reason column
-    digest content node_energy_source share_by recorded_by partitions features
+    digest content node_energy_source share_by recorded_by recorded_gpus partitions features
 """  # digest, content: of profiles, names of metrics and GPUs; those of kernels have own columns
 VOCABULARY = frozenset(_VOCABULARY.split())
 
