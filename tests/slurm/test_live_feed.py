@@ -95,6 +95,15 @@ def test_what_squeue_tells_lands_and_lands_once(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_cluster_without_jobs_is_polled_like_any_other(version: str) -> None:
+    answer = json.loads((MADE / version / "squeue.json").read_text(encoding="utf-8"))
+    nobody = json.dumps(answer | {"jobs": []}).encode()
+    feed, landing = live(lambda *arguments: nobody, fails("no such host")), Landing()
+    landing.poll(feed, NOW)
+    assert landing.allocations.is_empty()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_the_controller_never_contradicts_the_accounting(version: str) -> None:
     """Whatever it tells of a running job, the accounting tells as well: else each request would
     be news.

@@ -30,7 +30,7 @@ from tachograph.sources.slurm.allocations import (
     running_job,
 )
 from tachograph.sources.slurm.exports import detect, frame_of
-from tachograph.sources.slurm.fields import BadRowError
+from tachograph.sources.slurm.fields import BadRowError, json_objects
 from tachograph.sources.slurm.records import (
     RejectedRecord,
     SlurmCluster,
@@ -122,9 +122,12 @@ def read_map_content(
     Errors: InputError naming `where` for invalid content.
     """
     found = detect(content, where=where)
+    kind = found.kind
+    if kind == "database" and not json_objects(found.document, "jobs"):
+        kind = "controller"  # without jobs squeue of Slurm 22.05 answers as sacct does
     text = content.decode("utf-8-sig", "replace")
     reading = AllocationMapReading()
-    match found.kind:
+    match kind:
         case "map":
             reading.allocations, reading.rejected, reading.rows_read = read_table(
                 text, cluster=cluster
