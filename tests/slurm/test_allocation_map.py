@@ -227,6 +227,7 @@ def test_a_table(write: Write) -> None:
         "end": datetime(2026, 7, 1, 11, tzinfo=UTC),
         "provenance": "explicit",
         "shared": None,
+        "share": None,
     }
     assert [row["mig"] for row in reading.allocations if row["job_id"] == "8"] == [7]
     assert {row["cluster"] for row in reading.allocations} == {"alpha", "home"}
