@@ -94,7 +94,7 @@ def test_after_a_job_the_accounting_has_its_summary(
     summary = read_comment(comment_of(slurm, ended))
     assert summary is not None
     assert [summary] == [one["summary"] for one in json.loads(shown.stdout)]
-    assert summary["tachograph"]["next_time"] == "--gpus=1 --time=01:15:00"
+    assert summary["tachograph"]["next_time"] == "--gpus=1 --time=01:15:00 --mem=12G"
     assert summary["tachograph"]["link"].startswith("https://tachograph.example.org/gpu/job/")
     assert summary["nodes"]["gpu01"]["gpu_utilization"] == {"0": 90.0, "1": 0.0, "2": 0.0, "3": 0.0}
     again = tachograph(slurm, tmp_path / "lake", "act", "comment", "--write", **url)

@@ -41,7 +41,7 @@ IDS = (
     "exclusive",
 )
 # texts that Slurm lets a user write, and that its commands print as they are
-TEXT_FIELDS = {"Account", "Constraints", "JobName", "SubmitLine"}
+TEXT_FIELDS = {"Account", "AdminComment", "Constraints", "JobName", "SubmitLine"}
 
 COLUMNS = [
     *(

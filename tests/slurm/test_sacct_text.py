@@ -65,6 +65,7 @@ def test_a_row_becomes_a_job_and_its_nodes(read_text: ReadText) -> None:
             "end": job["end"],
             "provenance": "node_list",
             "shared": None,
+            "share": None,
         }
         for node in ("n1", "n2")
     ]
@@ -287,7 +288,7 @@ def test_jobs_of_which_only_numbered_steps_are_listed_are_made_of_them(read_text
         (b"# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization\n", "tachograph ingest dcgm-exporter"),
         (b'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 30\n', "tachograph ingest dcgm-exporter"),
         (b"node_load1 0.5\n", "tachograph ingest dcgm-exporter"),
-        (b"#Entity   GPUTL\nID\nGPU 0     97\n", "no source reads it yet"),
+        (b"#Entity   GPUTL\nID\nGPU 0     97\n", "tachograph ingest gpu-tools"),
         (b"timestamp,hostname,gpu_id,nersc_ldms_dcgm_fb_free\n", "tachograph ingest ldms"),
         (b"JobId=1 JobName=a\n", "tachograph ingest allocation-map"),
         (b"job_id,node,gpu\n1,n1,0\n", "tachograph ingest allocation-map"),
