@@ -32,9 +32,11 @@ from tachograph.catalog.tables import (
     JOB_SUMMARIES,
     JOBS,
     LABELS,
+    NODE_STATES,
     PROFILES,
     REJECTS,
     STEP_SUMMARIES,
+    WAITING_JOBS,
 )
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import compact
@@ -350,7 +352,8 @@ def test_every_table_expires_or_is_kept_for_a_reason() -> None:
     expiring = {table for tables in EXPIRING.values() for table in tables}
     # compaction drops rows without a summary
     with_summaries = {JOB_GPUS, JOB_NODES, STEP_SUMMARIES, FINDINGS}
-    for_ever = {DEVICES, ANALYSES, REJECTS}  # an inventory; what was read; counts
+    # an inventory; what was read; counts; what installed hours of any time are counted from
+    for_ever = {DEVICES, ANALYSES, REJECTS, NODE_STATES, WAITING_JOBS}
     assert expiring | with_summaries | for_ever == set(ALL_TABLES)
     assert EXPIRING.keys() == RetentionOptions("1d", "1d", "1d", "1d").days.keys()
 
