@@ -197,10 +197,10 @@ def test_a_file_that_is_not_lost_is_read_again_only_for_what_is_missing(site: Sm
     assert sum(report["rows"].values()) == 0
 
 
-# commands that read no table, or write a lake of their own
+# commands that read no table, write a lake of their own, or answer on stdin (mcp)
 ELSEWHERE = {
     "completion", "demo", "help", "init", "lab accuracy", "lab simulate", "lake counters",
-    "lake devices", "record", "share kernels", "version", "watch", "watch sample",
+    "lake devices", "mcp", "record", "share kernels", "version", "watch", "watch sample",
 }  # fmt: skip
 
 

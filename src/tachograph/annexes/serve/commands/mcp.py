@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from tachograph.cli.options import Arguments, Parser
 
 
@@ -14,8 +16,11 @@ def run(arguments: Arguments) -> int:
     from tachograph.annexes.serve.assistants import serve_stdio
     from tachograph.annexes.serve.snapshot import ServedLake
     from tachograph.api.viewer import Role, Viewer
+    from tachograph.catalog.errors import UsageError
     from tachograph.cli.options import caller_name, open_lake
 
+    if sys.stdin is None or not sys.stdin.readable():
+        raise UsageError("stdin is closed", do="let the program that asks start this command")
     opened = open_lake(arguments)
     viewer = Viewer(caller_name(), Role.SUPPORT, via="stdin")
     serve_stdio(ServedLake(opened.lake, opened.configuration), viewer)
