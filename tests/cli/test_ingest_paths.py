@@ -281,7 +281,7 @@ def test_the_demo_read_in_one_command_is_as_with_its_configuration(
     done = ingest(tmp_path, str(demo / "cluster"), "--adopt", "--trusted")
     assert done.returncode == 0, done.stderr
     assert "time_zone = Europe/Berlin" in done.stderr
-    assert "not recognised: 6 files: devices.csv" in done.stdout
+    assert "not recognised: 7 files: devices.csv" in done.stdout
     assert run_here(["analyze"], tmp_path, {}).returncode == 0
     columns = ("job_key", "start", "attribution", "gpus", "samples", "gpu_util_mean")
     read, configured = (

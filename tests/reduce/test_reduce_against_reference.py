@@ -109,11 +109,17 @@ def compare_jobs(
     assert count == len(per_gpu)
 
 
+# use that others recorded, of hosts, and energy of nodes: none is in these lakes
+OF_OTHERS = ("recorded_", "task_gpu_", "node_energy_", "host_nodes", "consumed_")
+OF_OTHERS += ("cpu_time_s_sampled", "cpu_efficiency_sampled", "memory_mib_max")
+
+
 def complete(wanted: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
     """The wanted row; what no accounting here tells is null."""
     never = {"cluster", "array_job_id", "het_job_id", "name", "user", "account", "partition", "qos"}
     never |= {"timelimit_s", "hbm_request", *HOST_USE, "cpu_efficiency"}
-    never |= {"exit_code", "exit_signal", "exclusive"}
+    never |= {"exit_code", "exit_signal", "exclusive", "gpu_share", "share_by"}
+    never |= {name for name in names if name.startswith(OF_OTHERS)}
     assert names == set(wanted) & names | never
     return {**dict.fromkeys(never), **wanted}
 
