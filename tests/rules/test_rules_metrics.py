@@ -159,7 +159,8 @@ def test_the_table_is_closed_and_each_name_is_of_one_level() -> None:
     for name, offered in OFFERED.items():
         assert name == offered.name
         assert offered.sentence
-        assert (offered.level == "node") == name.startswith("node_")
+        of_node = name.startswith("node_") and not name.startswith("node_energy_")  # of all nodes
+        assert (offered.level == "node") == of_node
     assert {metric.unit for metric in COMPUTED} <= {
         *("count", "s", "GB", "fraction", "B/s", "flag", "B", "J", "MiB", "W", "1/s"),
     }
