@@ -110,8 +110,10 @@ def compare_jobs(
 
 
 # use that others recorded, of hosts, and energy of nodes: none is in these lakes
-OF_OTHERS = ("recorded_", "task_gpu_", "node_energy_", "host_nodes", "consumed_")
-OF_OTHERS += ("cpu_time_s_sampled", "cpu_efficiency_sampled", "memory_mib_max")
+OF_OTHERS = (
+    *("recorded_", "task_gpu_", "node_energy_", "host_nodes", "consumed_"),
+    *("cpu_time_s_sampled", "cpu_efficiency_sampled", "memory_mib_max"),
+)
 
 
 def complete(wanted: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
