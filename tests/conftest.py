@@ -23,6 +23,7 @@ from starlette.testclient import TestClient
 import copied_environment
 import fast_tests  # first of ours: it watches sleeps from its import on
 import nsight_reports
+import unfinished
 from native_stack import stack_of_core
 from servers.process import program
 from servers.slurm import SlurmCluster, slurm_cluster, together
@@ -343,6 +344,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     outcome = yield
     fast_tests.check(item)
     return outcome
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a run that is ended from outside say what it was at."""
+    unfinished.report_when_ended(config)
 
 
 def pytest_unconfigure() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +87,16 @@ WorkerController.send_runtest_some = send_late
 """
 
 
+def _alone() -> dict[str, str]:
+    """The environment of a run of tests that has nothing of this one but its modules."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(TESTS),
+        "PYTEST_ADDOPTS": "",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+
+
 @pytest.mark.parametrize(
     ("crashing", "sent"),
     [("test_a.py", ""), ("test_b.py", ""), ("test_d.py", ""), ("test_a.py", LATE)],
@@ -106,18 +118,52 @@ def test_others_do_what_a_crashed_worker_has_not_begun(
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "xdist", "-n", "2", "-q", "-rf"],
         cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(TESTS),
-            "PYTEST_ADDOPTS": "",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        },
+        env=_alone(),
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert "1 failed, 11 passed" in done.stdout, done.stdout
     assert f"FAILED {crashing}::test_2" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_that_is_ended_says_what_it_was_at(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "from unfinished import report_when_ended\n"
+        "from servers.slurm.together import scheduler\n"
+        "def pytest_configure(config):\n"
+        "    report_when_ended(config)\n"
+        "def pytest_xdist_make_scheduler(config, log):\n"
+        "    return scheduler(config, log)\n"
+        # it is ended when the other worker has nothing left to do
+        "def pytest_testnodedown(node, error):\n"
+        "    __import__('os').kill(__import__('os').getpid(), 15)\n"
+    )
+    (tmp_path / "test_a.py").write_text(
+        "import subprocess\n"
+        "def test_1(): assert 0\n"
+        "def test_2(): subprocess.run(['sh', '-c', ': > begun; exec sleep 60'])\n"
+        "def test_3(): pass\n"
+    )
+    (tmp_path / "test_b.py").write_text(
+        "from pathlib import Path\ndef test_1():\n    while not Path('begun').exists(): pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "xdist", "-n", "2", "-q"],
+        cwd=tmp_path,
+        env=_alone(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGTERM
+    assert "failed: test_a.py::test_1" in done.stderr
+    assert re.findall(r"^unfinished: gw\d (.*)", done.stderr, re.MULTILINE) == [
+        "test_a.py::test_2",
+        "test_a.py::test_3",
+    ]
+    assert not shutil.which("ps") or "sleep 60" in done.stderr
 
 
 @pytest.mark.slow
