@@ -23,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -92,20 +92,45 @@ def matches(printed: str, expected: str) -> bool:
     or an underscore. Other words may differ: `tests/project/test_printed_words.py` has them, in one
     place.
     """
-    pattern = r"(?: \S+)*?".join(_facts_pattern(part) for part in _parts(expected))
-    return re.fullmatch(pattern, "".join(f" {fact}" for fact in _facts(printed))) is not None
+    parts = [list(_facts(part)) for part in _parts(expected)]
+    return _in_order(list(_facts(printed)), parts, str.__eq__)
 
 
 def shows(printed: str, expected: str) -> bool:
     """Return whether `printed` is what the page shows, word by word."""
-    pattern = "".join(
-        "(?:.*\n)*?" if line.strip() == _ANY else _line_pattern(line) + "\n"
-        for line in expected.splitlines()
-    )
-    return (
-        re.fullmatch(pattern, "".join(f"{line.rstrip()}\n" for line in printed.splitlines()))
-        is not None
-    )
+    parts: list[list[str]] = [[]]
+    for line in expected.splitlines():
+        if line.strip() == _ANY:
+            parts.append([])
+        else:
+            parts[-1].append(_line_pattern(line))
+    lines = [line.rstrip() for line in printed.splitlines()]
+    return _in_order(lines, parts, lambda line, pattern: bool(re.fullmatch(pattern, line)))
+
+
+def _in_order(
+    found: Sequence[str], parts: Sequence[Sequence[str]], same: Callable[[str, str], bool]
+) -> bool:
+    """Whether what is found are the parts in their order, with anything in between.
+
+    Each part is taken where it comes first: a regular expression of the whole would try all other
+    places too, and take hours to find that something differs.
+    """
+
+    def is_at(place: int, part: Sequence[str]) -> bool:
+        here = found[place : place + len(part)]
+        return len(here) == len(part) and all(map(same, here, part))
+
+    first, *others = parts
+    place = len(first)
+    if not others:
+        return len(found) == place and is_at(0, first)
+    *middle, last = others
+    begins = is_at(0, first)
+    for part in middle:
+        place = next((at for at in range(place, len(found) + 1) if is_at(at, part)), len(found) + 1)
+        place += len(part)
+    return begins and len(found) - len(last) >= place and is_at(len(found) - len(last), last)
 
 
 def _line_pattern(line: str) -> str:
@@ -119,10 +144,6 @@ def _parts(expected: str) -> list[str]:
     cut = re.sub(r"\S*\.\.\.\S*", _ANY, expected)
     lines = [re.sub(r" {2,}", " ", line) if _ANY in line else line for line in cut.splitlines()]
     return "\n".join(lines).split(_ANY)
-
-
-def _facts_pattern(text: str) -> str:
-    return "".join(f" {re.escape(fact)}" for fact in _facts(text))
 
 
 def _facts(text: str) -> Iterator[str]:

@@ -139,6 +139,10 @@ def test_every_question_has_an_answer_in_the_demo(demo: Path) -> None:
         ("12 of 40 jobs\n", "... of 40 jobs", True),
         ("12 of 40 jobs\n", "... of 41 jobs", False),
         ("4.25 s\n", "4.2... s", True),
+        ("1\n2\n3\n2\n3\n4\n", "1\n...\n2\n3\n...\n3\n4", True),
+        ("1\n2\n3\n4\n", "1\n...\n2\n3\n...\n3\n4", False),
+        # what differs is found at once, however much is hidden
+        ("7 8\n" * 300, "7\n...\n8 7\n" * 20 + "9", False),
     ],
 )
 def test_structure_and_numbers_must_be_those_of_the_page(
