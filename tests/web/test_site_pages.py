@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partialmethod
 from itertools import count
@@ -17,11 +18,13 @@ from xml.etree import ElementTree
 
 import polars as pl
 import pytest
+from starlette.testclient import TestClient
 
-from served_entries import ApiClient
+from served_entries import ApiClient, NamedService, proof
 from tachograph.annexes.lab.figures.style import PAGE_COLOURS
 from tachograph.annexes.lab.pages import study, study_figure
 from tachograph.annexes.serve import snapshot
+from tachograph.annexes.serve.application import create_application
 from tachograph.annexes.serve.pages import account as account_page
 from tachograph.annexes.serve.pages import node, rules, status
 from tachograph.annexes.serve.snapshot import ServedLake, View
@@ -41,12 +44,18 @@ SUPPORT = Viewer("support", Role.SUPPORT)
 _LONGEST_S = 300.0
 
 
-@pytest.fixture(scope="module")
-def served(demo: Path) -> Iterator[ServedLake]:
+@contextmanager
+def _served(demo: Path) -> Iterator[ServedLake]:
     made = ServedLake(Lake.open(str(demo / "lake")), config.load(str(demo / "tachograph.toml"), {}))
     yield made
     made.background.close()
     made.shared_objects.close()
+
+
+@pytest.fixture(scope="module")
+def served(demo: Path) -> Iterator[ServedLake]:
+    with _served(demo) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +245,29 @@ def test_sums_of_many_jobs_are_made_beside_and_are_the_same(
     while "being added up" in (found := client.get(path)).text and time.monotonic() < until:
         time.sleep(0.05)
     assert found.text == at_once.text
+
+
+def test_the_first_page_waits_for_installed_hours_too(
+    demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    delayed = partialmethod(_delayed, OpenLake.capacity, may_end)
+    monkeypatch.setattr(OpenLake, "capacity", delayed)
+    monkeypatch.setattr(snapshot, "MANY_JOBS", 0)
+    until = time.monotonic() + _LONGEST_S
+    with _served(demo) as served:
+        client = TestClient(create_application(NamedService.of(served)))
+        client.headers.update({**proof("support", "support"), "accept": "text/html"})
+        while "jobs are being" in (found := client.get("/").text) and time.monotonic() < until:
+            time.sleep(0.05)
+        may_end.set()
+        assert "They are being added up." in found
+        assert '<noscript><meta http-equiv="refresh" content="2">' in found
+        assert '<h2 id="weeks">' in found
+        assert "jobs held 63" not in found
+        while "being added up" in (found := client.get("/").text) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert "jobs held 63" in found
 
 
 def _delayed(

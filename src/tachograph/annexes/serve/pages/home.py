@@ -46,14 +46,18 @@ def content(view: View, parameters: HomeParameters) -> Mapping[str, Any]:
         if len(view.jobs):
             values |= usage_values(view, {})
         if view.viewer.sees_all:
-            values["capacity"] = _shown_capacity(view)
+            values |= _capacity_values(view)
     return values
 
 
-def _shown_capacity(view: View) -> Mapping[str, Any] | None:
-    """Return what became of all installed GPU-hours; None while or where that is not known."""
+def _capacity_values(view: View) -> dict[str, Any]:
+    """Return what became of all installed GPU-hours, or that it is `pending`; nothing where that is
+    not known.
+    """
     report = view.summed({}, _capacity)
-    return None if report is None or isinstance(report, Pending) else capacity_values(report)
+    if isinstance(report, Pending):
+        return {"pending": report}
+    return {} if report is None else {"capacity": capacity_values(report)}
 
 
 def _capacity(view: View, _: Progress) -> CapacityReport | None:
