@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from svg_reader import read_plots
 from tachograph.annexes.lab.simulate.nodes import (
@@ -26,6 +27,8 @@ from tachograph.annexes.lab.simulate.nodes import (
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.truth import raw_id
 from tachograph.annexes.lab.simulate.workload import SimulatedRun, place_runs, sample_requests
+from tachograph.api.needs import read_capacity
+from tachograph.catalog import config
 from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.tables import (
     IN_USE,
@@ -35,6 +38,7 @@ from tachograph.catalog.tables import (
     WAITING_JOBS,
     WASTE,
 )
+from tachograph.catalog.units import zone
 from tachograph.judge.capacity import (
     CAPACITY_LABELS,
     CAPACITY_PARTS,
@@ -42,6 +46,8 @@ from tachograph.judge.capacity import (
     CapacityReport,
     build_capacity,
 )
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter
 from tachograph.report.capacity import (
     capacity_json,
     capacity_lines,
@@ -464,6 +470,22 @@ def test_parts_of_each_day_partition_and_model_add_up_to_what_is_installed(
     assert simulated.report.hours("installed") == pytest.approx(hours)
     days = simulated.report.by("day")["day"].to_list()
     assert [str(day) for day in days] == ["2025-03-03", "2025-03-04", "2025-03-05"]  # in Berlin
+
+
+def test_the_report_of_one_day_is_that_day_of_the_whole_report(demo: Path) -> None:
+    lake = Lake.open(str(demo / "lake"))
+    configuration = config.load(str(demo / "tachograph.toml"), {})
+    whole = read_capacity(lake, configuration, JobFilter())
+    assert whole is not None
+    site = zone(configuration.site.time_zone)
+    days = whole.rows["day"].unique().sort()
+    assert len(days) == 3
+    for day in days:
+        since = datetime(day.year, day.month, day.day, tzinfo=site)
+        of_day = JobFilter(since=since, until=since + timedelta(days=1))
+        found = read_capacity(lake, configuration, of_day)
+        assert found is not None
+        assert_frame_equal(found.rows, whole.rows.filter(day=day), abs_tol=1e-9)
 
 
 def test_reasons_and_names_of_reservations_make_no_node(simulated: Simulated) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from tachograph.catalog.tables import (
     JOB_GPUS,
     JOBS,
     NODE_STATES,
+    STATE_HOLDS_S,
     WAITING_JOBS,
 )
 from tachograph.judge.bounds import LEAST_S, HostMemory, peaks_of_need
@@ -101,12 +102,14 @@ def read_capacity(
         if not isinstance(analyzed, datetime):
             return None
         columns = tuple(dict.fromkeys((*LEDGER_COLUMNS, "seq")))
-        jobs = read_summaries(lake, columns).with_columns(in_ledger=in_ledger())
+        states = lake.latest(NODE_STATES)
+        jobs = read_summaries(lake, columns, where=_held_since(wanted.since, states))
+        jobs = jobs.with_columns(in_ledger=in_ledger())
         accounted = lake.latest(JOBS, ACCOUNTED_COLUMNS)
         units = gpu_facts(inventory(lake.latest(DEVICES), configuration.nodes))[0]
         named = units.drop_nulls("gpu_model").unique("node", keep="first")
         return build_capacity(
-            lake.latest(NODE_STATES),
+            states,
             lake.latest(WAITING_JOBS),
             accounted,
             jobs,
@@ -118,6 +121,20 @@ def read_capacity(
         )
 
     return read_consistently(lake, read)
+
+
+def _held_since(since: datetime | None, states: pl.DataFrame) -> pl.Expr | None:
+    """Return which jobs held GPUs after `since`, or when a poll began that still held then."""
+    if since is None:
+        return None
+    since = since.astimezone(UTC)
+    holds_on = since - timedelta(seconds=STATE_HOLDS_S)
+    kept = states.filter(
+        pl.col("gpus_held") > 0, pl.col("end").is_null() | (pl.col("end") >= holds_on)
+    )
+    earliest = kept.get_column("start").min()
+    first = min(since, earliest) if isinstance(earliest, datetime) else since
+    return pl.col("end").is_null() | (pl.col("end") >= first)
 
 
 def _held(lake: Lake, jobs: pl.DataFrame, accounted: pl.DataFrame) -> pl.DataFrame:

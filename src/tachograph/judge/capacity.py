@@ -215,14 +215,14 @@ def build_capacity(
     {node: model}. Nothing after `until` is counted: up to then jobs are analyzed.
     """
     holds = _holds(jobs, held)
-    demand = WaitingTimes(_demands(accounted, waiting, until))
     bounds = _Bounds(_seconds(since) if since else 0, _seconds(until), zone_name)
+    demand = WaitingTimes(_demands(accounted, waiting, bounds))
     sums = _Sums()
     span: list[int] = []
     for (node, cluster), rows in (
         states.sort("start", "end").partition_by(["node", "cluster"], as_dict=True).items()
     ):
-        timeline = _NodeTimeline.of(rows, _of_node(holds, node, cluster), bounds)
+        timeline = _NodeTimeline.of(rows, _of_cluster(holds.get(node, ()), cluster), bounds)
         if timeline is None:
             continue
         span += [timeline.first, timeline.last]
@@ -413,8 +413,8 @@ def _names(written: str | None, mark: str = ",") -> frozenset[str]:
     return frozenset((written or "").split(mark)) - {""}
 
 
-def _holds(jobs: pl.DataFrame, held: pl.DataFrame) -> dict[tuple[Any, Any], list[_Hold]]:
-    """Return what jobs held, by (node, cluster)."""
+def _holds(jobs: pl.DataFrame, held: pl.DataFrame) -> dict[Any, list[tuple[Any, _Hold]]]:
+    """Return what jobs held, with their cluster, by node."""
     total = pl.sum_horizontal(_EACH_HOURS)
     lost = pl.sum_horizontal(f"gpu_hours_{cause}" for cause in WASTE)
     of_use = {f"share_{name}": pl.col(f"gpu_hours_{name}") / total for name in IN_USE}
@@ -422,7 +422,7 @@ def _holds(jobs: pl.DataFrame, held: pl.DataFrame) -> dict[tuple[Any, Any], list
     rows = jobs.filter(pl.col("start") < pl.col("as_of")).with_columns(
         **of_use, share_lost=lost / total, known=known
     )
-    found: dict[tuple[Any, Any], list[_Hold]] = {}
+    found: dict[Any, list[tuple[Any, _Hold]]] = {}
     for row in held.join(rows, on="job_key").sort("start", "job_key").iter_rows(named=True):
         shares = (0.0, 0.0, 0.0, 1.0)
         if row["known"]:
@@ -438,24 +438,17 @@ def _holds(jobs: pl.DataFrame, held: pl.DataFrame) -> dict[tuple[Any, Any], list
             shares,
         )
         if hold.end > hold.start:
-            found.setdefault((row["node"], row["cluster"]), []).append(hold)
+            found.setdefault(row["node"], []).append((row["cluster"], hold))
     return found
 
 
-def _of_node(
-    holds: Mapping[tuple[Any, Any], list[_Hold]], node: object, cluster: object
-) -> list[_Hold]:
-    """Return what jobs held on a node; who names no cluster is of any."""
-    return [
-        hold
-        for (of_node, of_cluster), held in holds.items()
-        if of_node == node and (None in (cluster, of_cluster) or cluster == of_cluster)
-        for hold in held
-    ]
+def _of_cluster(held: Sequence[tuple[Any, _Hold]], cluster: object) -> list[_Hold]:
+    """Return what jobs of a cluster held; who names no cluster is of any."""
+    return [hold for of, hold in held if None in (cluster, of) or cluster == of]
 
 
 def _demands(
-    accounted: pl.DataFrame, waiting: pl.DataFrame, until: datetime
+    accounted: pl.DataFrame, waiting: pl.DataFrame, bounds: _Bounds
 ) -> dict[_Demand, list[tuple[int, int]]]:
     """Return when jobs waited for GPUs, by what they need of a node.
 
@@ -470,7 +463,11 @@ def _demands(
             begin = spans[-1][1]
         spans.append((begin, end, row["reason"] or "", row))
     found: dict[_Demand, list[tuple[int, int]]] = {}
-    started = accounted.filter(pl.col("start") > pl.col("eligible"), pl.col("gpus") > 0)
+    started = accounted.filter(
+        pl.col("start") > pl.col("eligible"),
+        pl.col("start") > datetime.fromtimestamp(bounds.first, UTC),
+        pl.col("gpus") > 0,
+    )
     for row in started.iter_rows(named=True):
         begin, end = _seconds(row["eligible"]), _seconds(row["start"])
         for low, high, reason, _ in polled.pop((row["cluster"], row["job_id"]), []):
@@ -482,7 +479,7 @@ def _demands(
         _add_demand(found, row, begin, end, "")
     for spans in polled.values():
         for begin, end, reason, row in spans:
-            _add_demand(found, row, begin, min(end, _seconds(until)), reason)
+            _add_demand(found, row, begin, min(end, bounds.last), reason)
     return found
 
 
