@@ -14,7 +14,9 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tachograph.catalog.tables import IN_USE, STATE_HOLDS_S, WASTE
 from tachograph.catalog.units import zone
@@ -22,6 +24,8 @@ from tachograph.catalog.units import zone
 HELD = ("in_use", "in_use_unknown", "lost", "unmeasured")
 # of free GPUs while jobs waited, the best case for them first: each names what the next one lacks
 WAITED = ("waited", "several_nodes", "limited", "no_host", "fragmented")
+_CASES = {name: place for place, name in enumerate(WAITED)}
+_BY_NODES = {False: "waited", True: "several_nodes"}
 CAPACITY_LABELS: Mapping[str, str] = {
     "in_use": "in use",
     "in_use_unknown": "in use, work not known",
@@ -40,6 +44,8 @@ CAPACITY_LABELS: Mapping[str, str] = {
     "unknown": "not known",
 }
 CAPACITY_PARTS = tuple(CAPACITY_LABELS)
+_DAY_S = 86_400
+_NONE = np.empty(0, np.int64)
 _GROUP = ("cluster", "partition", "gpu_model")
 _UNUSABLE = ("down", "drained", "maintenance")
 # beginnings of Slurm's reasons (squeue(1)): of limits, and of jobs that could not start anyway
@@ -89,23 +95,13 @@ class _Demand:
     memory_mib: float
     limited: bool
 
-    def place(self, node: _FreeKind) -> str | None:
-        """Return which of WAITED is true of these jobs on a node; None: it is not for them."""
+    def is_for(self, node: _FreeKind) -> bool:
+        """Whether such jobs may run on a node, if enough of it is free."""
         if self.partitions.isdisjoint(node.partitions):
-            return None
+            return False
         if node.features is not None and not self.features <= node.features:
-            return None
-        if self.gpu_type and node.gpu_type and self.gpu_type != node.gpu_type:
-            return None
-        if self.gpus > node.gpus:
-            return "fragmented"
-        if node.cpus is not None and max(1.0, self.cpus) > node.cpus:
-            return "no_host"
-        if node.memory_mib is not None and max(1.0, self.memory_mib) > node.memory_mib:
-            return "no_host"
-        if self.limited:
-            return "limited"
-        return "waited" if self.nodes == 1 else "several_nodes"
+            return False
+        return not (self.gpu_type and node.gpu_type and self.gpu_type != node.gpu_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,55 +140,100 @@ class _Sums:
 
 
 class WaitingTimes:
-    """When jobs waited, by what they need."""
+    """When jobs waited, by what they need.
+
+    demands: times (s since 1970) at which jobs of each need waited.
+    """
 
     def __init__(self, demands: Mapping[_Demand, Sequence[tuple[int, int]]]) -> None:
-        self._demands = demands
-        self._steps: dict[_FreeKind, tuple[list[int], dict[str, list[int]]]] = {}
+        self._demands = tuple(demands)
+        self._fits: dict[tuple[object, ...], NDArray[np.bool_]] = {}
+        each = self._demands
+        self._gpus = np.array([demand.gpus for demand in each], np.float64)
+        self._cpus = np.array([max(1.0, demand.cpus) for demand in each], np.float64)
+        self._memory_mib = np.array([max(1.0, demand.memory_mib) for demand in each], np.float64)
+        # where all that they need of a node is free
+        self._else = np.array(
+            [_CASES["limited" if one.limited else _BY_NODES[one.nodes > 1]] for one in each],
+            np.int64,
+        )
+        spans = [
+            (number, *span)
+            for number, times in enumerate(demands.values())
+            for span in _merged(times)
+        ]
+        self._spans = np.array(spans, np.int64).reshape(-1, 3)
+        by_day: dict[int, list[int]] = {}
+        for place, (_, begin, end) in enumerate(spans):
+            for day in range(begin // _DAY_S, (end - 1) // _DAY_S + 1):
+                by_day.setdefault(day, []).append(place)
+        self._by_day = {day: np.array(places, np.int64) for day, places in by_day.items()}
 
     def seconds(self, node: _FreeKind, begin: int, end: int) -> dict[str, int]:
         """Return the seconds of a time in which jobs waited, by the best case for them."""
-        if node not in self._steps:
-            self._steps[node] = self._sums(node)
-        times, sums = self._steps[node]
-        if not times:
-            return {}
-        return {
-            name: _up_to(times, of, end) - _up_to(times, of, begin) for name, of in sums.items()
-        }
+        cases, begins, ends = self._waiting(node, begin, end)
+        found: dict[str, int] = {}
+        counted = 0
+        for case, name in enumerate(WAITED):
+            if counted == end - begin:
+                break
+            so_far = _seconds_of_any(begins[cases <= case], ends[cases <= case])
+            if so_far > counted:
+                found[name] = so_far - counted
+            counted = so_far
+        return found
 
-    def _sums(self, node: _FreeKind) -> tuple[list[int], dict[str, list[int]]]:
-        """Times at which the best case changes, and up to each of them the seconds of each case."""
-        changes: list[tuple[int, int, str]] = []
-        for demand, spans in self._demands.items():
-            case = demand.place(node)
-            if case is not None:
-                for begin, end in spans:
-                    changes += [(begin, 1, case), (end, -1, case)]
-        changes.sort()
-        waiting = dict.fromkeys(WAITED, 0)
-        times: list[int] = []
-        sums: dict[str, list[int]] = {name: [] for name in WAITED}
-        best: str | None = None
-        for time, step, case in changes:
-            if not times or time > times[-1]:
-                for name in WAITED:
-                    since = time - times[-1] if times and name == best else 0
-                    sums[name].append((sums[name][-1] if times else 0) + since)
-                times.append(time)
-            waiting[case] += step
-            best = next((name for name in WAITED if waiting[name]), None)
-        return times, sums
+    def _waiting(
+        self, node: _FreeKind, begin: int, end: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the case of the jobs that waited, from when to when within a time."""
+        days = range(begin // _DAY_S, (end - 1) // _DAY_S + 1)
+        places = [self._by_day[day] for day in days if day in self._by_day]
+        if not places:
+            return _NONE, _NONE, _NONE
+        spans = self._spans[np.concatenate(places)]
+        of, begins, ends = spans[(spans[:, 1] < end) & (spans[:, 2] > begin)].T
+        fits = self._fit(node)[of]
+        of, begins, ends = of[fits], begins[fits], ends[fits]
+        cases = self._else[of]
+        if node.cpus is not None:
+            cases[self._cpus[of] > node.cpus] = _CASES["no_host"]
+        if node.memory_mib is not None:
+            cases[self._memory_mib[of] > node.memory_mib] = _CASES["no_host"]
+        cases[self._gpus[of] > node.gpus] = _CASES["fragmented"]
+        return cases, np.maximum(begins, begin), np.minimum(ends, end)
+
+    def _fit(self, node: _FreeKind) -> NDArray[np.bool_]:
+        """Return which demands are for nodes of this kind at all."""
+        key = (node.partitions, node.features, node.gpu_type)
+        if key not in self._fits:
+            self._fits[key] = np.array([demand.is_for(node) for demand in self._demands], np.bool_)
+        return self._fits[key]
 
 
-def _up_to(times: Sequence[int], sums: Sequence[int], time: int) -> int:
-    """Return the sum up to a time; between two changes it grows evenly, or not at all."""
-    place = bisect_right(times, time) - 1
-    if place < 0:
+def _merged(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield times without overlaps."""
+    first: int | None = None
+    last = 0
+    for begin, end in sorted(spans):
+        if first is None or begin > last:
+            if first is not None:
+                yield first, last
+            first, last = begin, end
+        else:
+            last = max(last, end)
+    if first is not None:
+        yield first, last
+
+
+def _seconds_of_any(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> int:
+    """Return the seconds in which any of some times was."""
+    if not begins.size:
         return 0
-    if place + 1 < len(times) and sums[place + 1] > sums[place]:
-        return sums[place] + time - times[place]
-    return sums[place]
+    order = np.argsort(begins)
+    begins, last = begins[order], np.maximum.accumulate(ends[order])
+    covered = np.concatenate(([begins[0]], last[:-1]))
+    return int(np.maximum(last - np.maximum(begins, covered), 0).sum())
 
 
 def build_capacity(
