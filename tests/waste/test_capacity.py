@@ -278,7 +278,9 @@ NEEDS = st.tuples(
     needs=st.lists(NEEDS, max_size=12), begin=st.integers(0, 3 * DAY), minutes=st.integers(1, DAY)
 )
 @example(
-    needs=[(DAY - 20, 40, 1, 1, 4, 1024.0, False)] * 2, begin=DAY - 10, minutes=20
+    needs=[(DAY + first, 5, 1, 1, 4, 1024.0, False) for first in (-8, 2)],
+    begin=DAY - 10,
+    minutes=20,
 )  # over midnight
 def test_the_best_case_of_many_jobs_is_that_of_each_minute(
     needs: list[tuple[int, int, int, int, int, float, bool]], begin: int, minutes: int
