@@ -32,11 +32,9 @@ from tachograph.catalog.tables import (
     JOB_SUMMARIES,
     JOBS,
     LABELS,
-    NODE_STATES,
     PROFILES,
     REJECTS,
     STEP_SUMMARIES,
-    WAITING_JOBS,
 )
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import compact
@@ -352,10 +350,30 @@ def test_every_table_expires_or_is_kept_for_a_reason() -> None:
     expiring = {table for tables in EXPIRING.values() for table in tables}
     # compaction drops rows without a summary
     with_summaries = {JOB_GPUS, JOB_NODES, STEP_SUMMARIES, FINDINGS}
-    # an inventory; what was read; counts; what installed hours of any time are counted from
-    for_ever = {DEVICES, ANALYSES, REJECTS, NODE_STATES, WAITING_JOBS}
+    for_ever = {DEVICES, ANALYSES, REJECTS}  # an inventory; what was read; counts
     assert expiring | with_summaries | for_ever == set(ALL_TABLES)
     assert EXPIRING.keys() == RetentionOptions("1d", "1d", "1d", "1d").days.keys()
+
+
+def test_what_polls_saw_goes_with_the_accounting(tmp_path: Path) -> None:
+    state = {"node": "n1", "provenance": "poll", "state": "up", "gpus": 4}
+    spans = [(utc(1), utc(2)), (utc(2), utc(3, 23)), (utc(3, 23), utc(4)), (utc(4), None)]
+    states = [state | {"start": start, "end": end} for start, end in spans]
+    waiting = [
+        {"job_id": str(number), "start": start, "end": end or utc(5), "reason": "Resources"}
+        for number, (start, end) in enumerate(spans)
+    ]
+    tables = {"node_states": states, "waiting_jobs": waiting}
+    lake = make_lake(tmp_path / "lake", jobs=[], **tables)
+    for dry_run in (True, False):
+        before = utc(6) - timedelta(days=2)
+        done = by_table(expire(lake, {"jobs": 2}, now=utc(6), dry_run=dry_run))
+        assert (done["node_states"].rows, done["waiting_jobs"].rows) == (2, 2)
+    for name in ("node_states", "waiting_jobs"):
+        (table,) = (table for table in ALL_TABLES if table.name == name)
+        left = lake.latest(table)
+        assert left["start"].to_list() == [utc(3, 23), utc(4)]
+        assert all(end is None or end >= before for end in left["end"])
 
 
 def test_a_lake_without_any_rows_is_no_error(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     samples: str = ""  # of GPUs and nodes, and PM sampling with its bursts
     minutes: str = ""  # of jobs and their nodes
-    jobs: str = ""  # the accounting: jobs, steps, allocations
+    jobs: str = ""  # the accounting: jobs, steps, allocations; states of nodes, waiting jobs
     results: str = ""  # all results of a job, with its labels and profiles
 
     @property

@@ -31,10 +31,12 @@ from tachograph.catalog.tables import (
     JOBS,
     LABELS,
     NODE_SAMPLES,
+    NODE_STATES,
     PROFILES,
     STEP_SUMMARIES,
     STEPS,
     TIME,
+    WAITING_JOBS,
     LakeTable,
 )
 from tachograph.catalog.units import midnight
@@ -56,7 +58,8 @@ EXPIRING: Mapping[str, tuple[LakeTable, ...]] = {
     "gpu_scores": (GPU_BURSTS, GPU_SCORES),
     "job_minutes": (JOB_MINUTES,),
     "job_node_minutes": (JOB_NODE_MINUTES,),
-    "jobs": (ALLOCATIONS, STEPS, JOBS),  # an allocation without its job would be a job of its own
+    # An allocation without its job would be a job of its own.
+    "jobs": (ALLOCATIONS, STEPS, JOBS, WAITING_JOBS, NODE_STATES),
     # Compaction drops what belonged to a summary.
     "job_summaries": (LABELS, PROFILES, JOB_SUMMARIES),
 }
@@ -65,6 +68,7 @@ _WITH_SUMMARIES = (JOB_GPUS, JOB_NODES, STEP_SUMMARIES, FINDINGS)
 
 Progress = Callable[[str, int, int], None]
 _RESULTS = (LABELS, PROFILES, JOB_SUMMARIES)
+_POLLED = (NODE_STATES, WAITING_JOBS)
 _IDS = ("cluster", "job_id", "submit")
 
 
@@ -348,12 +352,12 @@ class _TableExpiry:
     # --------------------------------------------------------------------------------------------- tables read whole
 
     def whole(self) -> Expiry:
-        """Rows of jobs that ended before."""
+        """Remove rows of what ended before."""
         for _ in range(ATTEMPTS):
             files = self.lake.files(self.table)
             with lake_errors(self.lake.uri(self.table)):
                 rows = self.lake.read_files(self.table, files).collect()
-            going, kept = self._results(rows) if self.table in _RESULTS else self._jobs(rows)
+            going, kept = self._going(rows)
             left = resolve(rows.filter(~going), self.table)[0]
             count = int(going.sum())
             if count == 0:
@@ -374,6 +378,13 @@ class _TableExpiry:
         return _sum(
             self.table, self.before, [], [KeptRows("another process is rewriting the table", 0)]
         )
+
+    def _going(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
+        """Rows to remove, and which old ones stay."""
+        if self.table in _POLLED:  # nothing is computed from them that is kept
+            ended = pl.col("end") < pl.lit(midnight(self.before), dtype=TIME)
+            return rows.select(ended.fill_null(value=False)).to_series(), []
+        return self._results(rows) if self.table in _RESULTS else self._jobs(rows)
 
     def _jobs(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
         """Accounting rows to remove: job ids with all runs over, and summarized where required."""
