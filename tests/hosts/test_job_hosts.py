@@ -10,13 +10,15 @@ from typing import Any
 import polars as pl
 import pytest
 
-from madelake import Rows, held, job, make_lake, summarized, utc
+from madelake import Rows, fill, held, job, make_lake, summarized, utc
 from tachograph.api.job_report import read_job
 from tachograph.catalog.config import Configuration, WasteOptions
 from tachograph.catalog.tables import FINDINGS, JOB_NODE_SAMPLES, JOB_NODES
 from tachograph.judge.ledger import WasteReport, build_waste_report
 from tachograph.lake.delta import Lake
+from tachograph.lake.places import NodePlaces
 from tachograph.lake.query import read_rows, read_summaries
+from tachograph.pipeline.job_hosts import node_energy
 from tachograph.report.job import job_json
 from tachograph.sources.exposition import labels_of, parse_page
 from tachograph.sources.prometheus import read_saved
@@ -147,6 +149,55 @@ def test_jobs_on_a_shared_node_have_cpu_and_memory_of_their_own(tmp_path: Path) 
         "it had at most 1.1 GiB of host memory on a node."
     )
     assert [row["cpu_time_s"] for row in job_json(report)["per_node"]] == [10800.0, 1.0]
+
+
+def test_two_samples_of_power_far_apart_are_no_measurement(tmp_path: Path) -> None:
+    end = START + timedelta(hours=12)
+    power = [(20, 300.0), (700, 3000.0)]
+    of_nodes = [
+        {"t": START + timedelta(minutes=minute), "node": "n2", "node_power_w": watts}
+        for minute, watts in power
+    ]
+    gpus = [
+        {"t": START + timedelta(minutes=minute), "node": "n2", "gpu": 0, "gpu_util": 0.5}
+        for minute in range(721)
+    ]
+    lake = make_lake(
+        tmp_path / "lake",
+        jobs=[job("1", START, end, gpus=1, exclusive=True, consumed_energy_j=3.6e6)],
+        allocations=held("1", "n2", [0]),
+        gpu_samples=gpus,
+        node_samples=of_nodes,
+    )
+    row = summarized(lake)[1]["1"]
+    assert (row["node_energy_j"], row["node_energy_source"]) == (3.6e6, "accounting")
+
+
+def test_power_of_many_jobs_in_a_row_is_that_of_each(tmp_path: Path) -> None:
+    """A sample where one job ends and the next begins is of both."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    of_nodes = [
+        {"t": START + timedelta(minutes=minute), "node": node, "node_power_w": watts + minute}
+        for minute in range(61)
+        for node, watts in (("n1", 100.0), ("n2", 500.0), ("other", 9e3))
+    ]
+    fill(lake, {"node_samples": of_nodes}, now=NOON)
+    stays = [
+        (10 * number + place, node, START + timedelta(minutes=6 * number))
+        for number in range(10)
+        for place, node in enumerate(("n1", "n2"))
+    ]
+    stretches = pl.DataFrame(stays, schema=["run", "node", "start"], orient="row").with_columns(
+        pl.col("run").cast(pl.Int32), end=pl.col("start") + timedelta(minutes=6)
+    )
+    runs = stretches.rename({"end": "until"})
+    found = node_energy(lake, runs, stretches, NodePlaces(), max_gap_intervals=3.0)
+    joules = dict(found.select("run", "power_j").iter_rows())
+    for run, node, start in stays:
+        first = (start - START) // timedelta(minutes=1)
+        watts = {"n1": 100.0, "n2": 500.0}[node]
+        assert joules[run] == pytest.approx(sum(60 * (watts + first + k + 0.5) for k in range(6)))
+    assert set(found["power_s"]) == {360.0}
 
 
 def test_the_energy_of_nodes_is_that_of_jobs_that_had_them_alone(tmp_path: Path) -> None:

@@ -13,12 +13,14 @@ import polars as pl
 
 from tachograph.catalog.tables import JOB_NODE_SAMPLES, JOB_NODES, NODE_SAMPLES
 from tachograph.lake.delta import Lake
-from tachograph.lake.places import NodePlaces
+from tachograph.lake.places import CLUSTER_MARK, NodePlaces
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.statistics import seconds_between
 
 POWER = "node_power_w"
 ENOUGH_POWER = 0.9  # of the time on all nodes; with less the energy of a job is unknown
+# between two samples of power: a longer one is a gap, whatever is usual in a job with few samples
+LONGEST_INTERVAL_S = 300.0
 _KEY = ("run", "node", "step")
 
 
@@ -101,20 +103,45 @@ def node_energy(
     ]
     if not files or mine.is_empty():
         return pl.DataFrame(schema={"run": pl.Int32, "power_j": pl.Float64, "power_s": pl.Float64})
+    names = mine["node"].str.split(CLUSTER_MARK).list.first().unique()
+    inside = pl.col("t").is_between(mine["start"].min(), mine["end"].max())
     columns = ["node", "cluster", "t", POWER]
     with lake_errors(lake.uri(NODE_SAMPLES)):
-        rows = lake.read_files(NODE_SAMPLES, files, columns).drop_nulls(POWER).collect()
-    samples = places.named(rows).unique(["node", "t"]).select("node", "t", POWER)
-    during = samples.join(mine, on="node").filter(pl.col("t").is_between("start", "end"))
+        rows = lake.read_files(NODE_SAMPLES, files, columns).drop_nulls(POWER)
+        kept = rows.filter(pl.col("node").is_in(names.implode()), inside).collect()
+    samples = places.named(kept).unique(["node", "t"]).select("node", "t", POWER)
     stay = ("run", "node", "start")
-    before = during.sort(*stay, "t").with_columns(
-        apart_s=pl.col("t").diff().over(stay).dt.total_microseconds() / 1e6,
-        mean_w=(pl.col(POWER) + pl.col(POWER).shift(1).over(stay)) / 2,
+    before = (
+        _during(samples, mine)
+        .sort(*stay, "t")
+        .with_columns(
+            apart_s=pl.col("t").diff().over(stay).dt.total_microseconds() / 1e6,
+            mean_w=(pl.col(POWER) + pl.col(POWER).shift(1).over(stay)) / 2,
+        )
     )
-    usual_s = pl.col("apart_s").median().over(stay)
+    usual_s = pl.min_horizontal(pl.col("apart_s").median().over(stay), LONGEST_INTERVAL_S)
     close = before.filter(pl.col("apart_s") <= max_gap_intervals * usual_s)
     return close.group_by("run").agg(
         power_j=(pl.col("mean_w") * pl.col("apart_s")).sum(), power_s=pl.col("apart_s").sum()
+    )
+
+
+def _during(samples: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
+    """Return samples with the stretch in which they were taken, from its start to its end.
+
+    Stretches of a node do not overlap, so that the last one to begin is the only one; a sample at
+    the moment when one ends and the next begins is of both.
+    """
+    ordered = stretches.sort("start").with_columns(begun="start")
+    taken = samples.sort("t")
+    both = [
+        taken.join_asof(
+            ordered, left_on="t", right_on="begun", by="node", allow_exact_matches=at_once
+        )
+        for at_once in (True, False)
+    ]
+    return (
+        pl.concat(both).filter(pl.col("t") <= pl.col("end")).unique(["run", "node", "start", "t"])
     )
 
 
