@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from in_memory import owners
 from madelake import NOW, held, job, make_lake, summarized, utc
 from tachograph.annexes.serve.snapshot import ServedLake
+from tachograph.api.capacity import read_capacity
 from tachograph.api.job_report import read_job
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import IN_USE, WASTE
+from tachograph.judge.capacity import HELD
+from tachograph.lake.filters import JobFilter
 from tachograph.report.job import job_json
 from tachograph.sources.slurm.allocations import read_log, read_table
 from tachograph.sources.slurm.records import SlurmCluster
@@ -117,8 +120,16 @@ def test_hours_of_a_share_are_in_summaries_and_add_up(tmp_path: Path) -> None:
         jobs=[job("1", T, end, gpus=None, shards=2)],
         allocations=rows,
         gpu_samples=samples,
+        node_states=[
+            {"node": "n1", "start": T, "end": end, "provenance": "poll", "state": "up", "gpus": 1}
+        ],
     )
     row = summarized(lake)[1]["1"]
+    installed = read_capacity(lake, Configuration(), JobFilter())
+    assert installed is not None
+    assert installed.hours("installed") == pytest.approx(1.0, abs=0.01)
+    assert installed.hours(*HELD) == pytest.approx(0.25, abs=0.01)
+    assert installed.hours("free") == pytest.approx(0.75, abs=0.01)
     assert row["gpu_hours"] == pytest.approx(0.25)
     parts = ("unmeasured", *IN_USE, *WASTE)
     assert sum(row[f"gpu_hours_{part}"] for part in parts) == pytest.approx(0.25)
@@ -181,6 +192,39 @@ def test_jobs_on_one_gpu_name_each_other(tmp_path: Path) -> None:
     seen = read_job(bobs, "2", now=NOW, configuration=Configuration())
     assert seen.company.sentence == "Its GPU was also held by 1 other job."
     assert "ann" not in str(job_json(seen))
+
+
+def test_company_is_of_the_same_cluster_and_has_tasks_of_arrays(tmp_path: Path) -> None:
+    """Task 77_3, which the accounting calls 80, and ids that come again in another cluster."""
+    end = T + HOUR
+
+    def of(cluster: str, name: str, user: str, **more: Any) -> dict[str, Any]:
+        return job(name, T, end, gpus=None, shards=1, user=user, cluster=cluster, **more)
+
+    maps = [
+        row | {"shared": True}
+        for name in ("500", "77_3")
+        for row in held(name, "n1", [0], T, end, cluster="a")
+    ]
+    lake = make_lake(
+        tmp_path,
+        jobs=[
+            of("a", "500", "ann"),
+            of("a", "80", "bob", display_id="77_3"),
+            of("b", "500", "eve"),
+            of("b", "80", "dan"),
+        ],
+        allocations=maps,
+        gpu_samples=[
+            {"t": T + timedelta(minutes=at), "node": "n1", "gpu": 0, "gpu_util": 0.5}
+            for at in range(60)
+        ],
+    )
+    summarized(lake)
+    report = read_job(lake, "500", cluster="a", now=NOW, configuration=Configuration())
+    assert report.company.sentence == (
+        "Its GPU was also held by job 77_3 (bob): in all it was 50 % in use."
+    )
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def assert_accepted(archive: Path) -> int:
 def archive(exported: Lake, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("archive")
     [one] = export(exported, "clustercockpit", "--to", folder)
-    assert (one["written"], one["unchanged"]) == (3, 1)  # job 2 still runs
+    assert (one["written"], one["left_out"]) == (3, 1)  # job 2 still runs
     return folder
 
 

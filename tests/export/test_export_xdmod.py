@@ -85,7 +85,7 @@ def lake(tmp_path: Path) -> Lake:
 def test_the_shredder_finds_the_numbers_of_the_lake(lake: Lake, tmp_path: Path) -> None:
     file = tmp_path / "xdmod.log"
     [written] = export(lake, "xdmod", "--to", file)
-    assert (written["written"], written["unchanged"]) == (3, 2)
+    assert (written["written"], written["left_out"]) == (3, 2)
     lines = file.read_text().splitlines()
     jobs = {fields["jobidraw"]: fields for fields in map(taken_apart, lines)}
     assert len(lines) == len(jobs) == 3

@@ -30,7 +30,7 @@ from tachograph.annexes.lab.simulate.nodes import (
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.truth import raw_id
 from tachograph.annexes.lab.simulate.workload import SimulatedRun, place_runs, sample_requests
-from tachograph.api.needs import read_capacity
+from tachograph.api.capacity import read_capacity
 from tachograph.catalog import config
 from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.tables import (
@@ -52,6 +52,7 @@ from tachograph.judge.capacity import (
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.report.capacity import (
+    capacity_headline,
     capacity_json,
     capacity_lines,
     capacity_values,
@@ -539,6 +540,7 @@ def test_the_report_of_one_day_is_that_day_of_the_whole_report(demo: Path) -> No
         found = read_capacity(lake, configuration, of_day)
         assert found is not None
         assert_frame_equal(found.rows, whole.rows.filter(day=day), abs_tol=1e-9)
+        assert capacity_headline(found).startswith(f"{day} to {day}: of ")
 
 
 def test_reasons_and_names_of_reservations_make_no_node(simulated: Simulated) -> None:

@@ -26,7 +26,7 @@ from tachograph.annexes.lab.pages import study, study_figure
 from tachograph.annexes.serve import snapshot
 from tachograph.annexes.serve.application import create_application
 from tachograph.annexes.serve.pages import account as account_page
-from tachograph.annexes.serve.pages import node, rules, status
+from tachograph.annexes.serve.pages import home, node, rules, status
 from tachograph.annexes.serve.snapshot import ServedLake, View
 from tachograph.annexes.share.pages import sharing
 from tachograph.api.open_lake import OpenLake
@@ -34,7 +34,7 @@ from tachograph.api.pages import Pending, Progress
 from tachograph.api.rule_jobs import backtest
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog import config
-from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.catalog.errors import LakeError, NotFoundError, UsageError
 from tachograph.judge.judge import rules_in_use
 from tachograph.judge.rules.ruleset import with_settings
 from tachograph.lake.delta import Lake
@@ -268,6 +268,22 @@ def test_the_first_page_waits_for_installed_hours_too(
         while "being added up" in (found := client.get("/").text) and time.monotonic() < until:
             time.sleep(0.05)
         assert "jobs held 63" in found
+
+
+def test_the_first_page_is_there_without_installed_hours(
+    as_viewer: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise LakeError("took too long")
+
+    monkeypatch.setattr(OpenLake, "capacity", fail)
+    monkeypatch.setattr(home, "CAPACITY_OF", timedelta(days=6))  # nobody has asked for that
+    client = as_viewer("support", "support")
+    client.headers["accept"] = "text/html"
+    page = client.get("/")
+    assert page.status_code == 200
+    assert '<h2 id="weeks">' in page.text
+    assert "All installed GPU-hours" not in page.text
 
 
 def _delayed(

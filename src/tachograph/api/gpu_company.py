@@ -86,18 +86,33 @@ def _beside(
 ) -> pl.DataFrame:
     """(job_key) of other jobs that records name on these GPUs for longer than a hand-over."""
     nodes = held.get_column("node").unique().implode()
+    first, last = row["start"], row["as_of"]
+    there = (
+        pl.col("node").is_in(nodes),
+        _of_cluster(row["cluster"]),
+        pl.col("start").is_null() | (pl.col("start") < last),
+        pl.col("end").is_null() | (pl.col("end") > first),
+    )
     with lake_errors(lake.uri(ALLOCATIONS)):
-        there = lake.scan(ALLOCATIONS).filter(pl.col("node").is_in(nodes)).collect()
-    named = _numbered(lake, there, configuration)
-    during = (pl.col("start") < row["as_of"]) & (pl.col("as_of") > row["start"])
+        named = _numbered(lake, lake.scan(ALLOCATIONS).filter(there).collect(), configuration)
+    during = (pl.col("start") < last) & (pl.col("as_of") > first)
     ids = named.get_column("job_id").unique().implode()
+    # Maps name tasks of arrays as people see them, the accounting by a number of their own.
+    is_named = pl.col("job_id").is_in(ids) | pl.col("display_id").is_in(ids)
     others = read_summaries(
         lake,
-        ("job_key", "cluster", "job_id", "start", "as_of"),
-        where=during & pl.col("job_id").is_in(ids) & (pl.col("job_key") != row["job_key"]),
+        ("job_key", "cluster", "job_id", "display_id", "start", "as_of"),
+        where=during
+        & is_named
+        & _of_cluster(row["cluster"])
+        & (pl.col("job_key") != row["job_key"]),
     )
-    theirs = named.select(*_GPU, "job_id", begun="start", over="end").join(
-        others.rename({"start": "run_start"}), on="job_id"
+    by_name = [
+        others.select("job_key", "as_of", name=name, run_start="start")
+        for name in ("job_id", "display_id")
+    ]
+    theirs = named.select(*_GPU, name="job_id", begun="start", over="end").join(
+        pl.concat(by_name).drop_nulls("name").unique(), on="name"
     )
     together = theirs.join(held, on=_GPU)
     begin = pl.max_horizontal("start", "run_start", "begun")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -12,19 +11,8 @@ import polars as pl
 
 from tachograph.catalog.codes import CAUSE_OF_CLASS
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.tables import (
-    ANALYSES,
-    DEVICES,
-    JOB_GPUS,
-    JOBS,
-    NODE_STATES,
-    STATE_HOLDS_S,
-    WAITING_JOBS,
-)
 from tachograph.judge.bounds import LEAST_S, HostMemory, peaks_of_need
-from tachograph.judge.capacity import ACCOUNTED_COLUMNS, CapacityReport, build_capacity
 from tachograph.judge.checks.gpus_never_used import UNUSED, gpus_needed
-from tachograph.judge.ledger import LEDGER_COLUMNS, in_ledger
 from tachograph.judge.partitions import (
     NOT_RECORDED,
     REQUEST_COLUMNS,
@@ -40,14 +28,11 @@ from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import (
     jobs_and_intervals,
     read_consistently,
-    read_rows,
     read_steps,
     read_summaries,
     read_verdicts,
 )
-from tachograph.pipeline.attribution import gpu_facts, inventory
 from tachograph.report.job_end import memory_of_node_mib, out_of_memory
-from tachograph.sources.slurm.fields import expand_nodes
 from tachograph.sources.slurm.partitions import read_partitions
 
 _SIZE = ("user", "cluster", "name", "gpus")  # by which jobs are alike
@@ -85,80 +70,6 @@ def read_ledger(
         return jobs, intervals, freed_shares(lake, site, jobs, needs)
 
     return read_consistently(lake, read)
-
-
-def read_capacity(
-    lake: Lake, configuration: Configuration, wanted: JobFilter
-) -> CapacityReport | None:
-    """Return where all installed GPU-hours went in the time of a filter.
-
-    None where the filter chooses jobs by anything else, and where no node was polled.
-    """
-    if wanted != JobFilter(since=wanted.since, until=wanted.until) or lake.version(NODE_STATES) < 0:
-        return None
-
-    def read() -> CapacityReport | None:
-        analyzed = lake.latest(ANALYSES).get_column("as_of").max()
-        if not isinstance(analyzed, datetime):
-            return None
-        columns = tuple(dict.fromkeys((*LEDGER_COLUMNS, "seq")))
-        states = lake.latest(NODE_STATES)
-        jobs = read_summaries(lake, columns, where=_held_since(wanted.since, states))
-        jobs = jobs.with_columns(in_ledger=in_ledger())
-        accounted = lake.latest(JOBS, ACCOUNTED_COLUMNS)
-        units = gpu_facts(inventory(lake.latest(DEVICES), configuration.nodes))[0]
-        named = units.drop_nulls("gpu_model").unique("node", keep="first")
-        return build_capacity(
-            states,
-            lake.latest(WAITING_JOBS),
-            accounted,
-            jobs,
-            _held(lake, jobs, accounted),
-            models=dict(named.select("node", "gpu_model").iter_rows()),
-            since=wanted.since,
-            until=analyzed if wanted.until is None else min(analyzed, wanted.until),
-            zone_name=configuration.site.time_zone,
-        )
-
-    return read_consistently(lake, read)
-
-
-def _held_since(since: datetime | None, states: pl.DataFrame) -> pl.Expr | None:
-    """Return which jobs held GPUs after `since`, or when a poll began that still held then."""
-    if since is None:
-        return None
-    since = since.astimezone(UTC)
-    holds_on = since - timedelta(seconds=STATE_HOLDS_S)
-    kept = states.filter(
-        pl.col("gpus_held") > 0, pl.col("end").is_null() | (pl.col("end") >= holds_on)
-    )
-    earliest = kept.get_column("start").min()
-    first = min(since, earliest) if isinstance(earliest, datetime) else since
-    return pl.col("end").is_null() | (pl.col("end") >= first)
-
-
-def _held(lake: Lake, jobs: pl.DataFrame, accounted: pl.DataFrame) -> pl.DataFrame:
-    """Return (job_key, node, node_gpus, last_t): GPUs that jobs held on their nodes.
-
-    Of jobs whose GPUs are not known they are spread over the nodes that were accounted.
-    """
-    columns = ("job_key", "node", "gpu", "last_t")
-    known = read_rows(lake, JOB_GPUS, jobs, columns)
-    by_node = known.group_by("job_key", "node").agg(
-        node_gpus=pl.col("gpu").n_unique().cast(pl.Float64), last_t=pl.col("last_t").max()
-    )
-    others = jobs.filter(pl.col("gpus") > 0).join(by_node, on="job_key", how="anti")
-    begun = pl.col("submit").dt.epoch("s")
-    key = pl.concat_str(pl.col("cluster").fill_null(""), "job_id", begun, separator=":")
-    lists = accounted.select("node_list", job_key=key).drop_nulls()
-    rows: list[tuple[object, ...]] = []
-    for job_key, gpus, written in (
-        others.join(lists, on="job_key").select("job_key", "gpus", "node_list").iter_rows()
-    ):
-        nodes = expand_nodes(written)
-        rows += [(job_key, node, gpus / len(nodes), None) for node in nodes]
-    spread = pl.DataFrame(rows, schema=by_node.schema, orient="row")
-    return pl.concat([by_node, spread])
 
 
 def freed_shares(

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, Unpack
 import polars as pl
 
 from tachograph.api.advice import read_advice
+from tachograph.api.capacity import read_capacity
 from tachograph.api.choices import (
     JobChoice,
     check_names,
@@ -26,7 +27,7 @@ from tachograph.api.choices import (
     job_filter,
 )
 from tachograph.api.job_report import read_job
-from tachograph.api.needs import read_capacity, read_ledger
+from tachograph.api.needs import read_ledger
 from tachograph.api.representation import framed, preformatted, table
 from tachograph.catalog import config
 from tachograph.catalog.codes import REPORTED
@@ -426,6 +427,8 @@ class OpenLake:
             top=top,
             jobs_of=jobs_of,
             zone_name=self.configuration.site.time_zone,
+            since=wanted.since,
+            until=wanted.until,
             capacity=self.capacity(wanted) if capacity else None,
         )
         return WastePage(report)

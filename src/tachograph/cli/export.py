@@ -81,7 +81,7 @@ def _declare(target: ExportTarget, parser: Parser) -> None:
 
 
 def _export(target: ExportTarget, options: Arguments) -> list[ExportResult]:
-    from tachograph.api.needs import read_capacity
+    from tachograph.api.capacity import read_capacity
     from tachograph.cli.options import open_lake
     from tachograph.export.content import read_content
 
@@ -108,4 +108,5 @@ def _lines(done: Iterable[ExportResult]) -> Iterable[str]:
     for one in done:
         removed = f", {one.removed:,} removed" if one.removed else ""
         unchanged = f", {one.unchanged:,} unchanged" if one.unchanged else ""
-        yield f"{one.where}: {one.written:,} {one.what} written{removed}{unchanged}"
+        left_out = f", {one.left_out:,} left out" if one.left_out else ""
+        yield f"{one.where}: {one.written:,} {one.what} written{removed}{unchanged}{left_out}"

@@ -70,7 +70,8 @@ def run(arguments: Arguments) -> int:
 
 
 def _report(arguments: Arguments) -> WasteReport:
-    from tachograph.api.needs import read_capacity, read_ledger
+    from tachograph.api.capacity import read_capacity
+    from tachograph.api.needs import read_ledger
     from tachograph.cli.options import open_lake
     from tachograph.judge.ledger import LEDGER_COLUMNS, build_waste_report
 

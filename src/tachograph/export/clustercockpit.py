@@ -79,7 +79,7 @@ def export(
         progress("export jobs", min(first + BATCH, jobs.height), jobs.height)
     for cluster in clusters.values():
         cluster.write(archive)
-    return [ExportResult("jobs", str(archive), done, unchanged=jobs.height - done)]
+    return [ExportResult("jobs", str(archive), done, left_out=jobs.height - done)]
 
 
 def is_archivable(row: Mapping[str, Any]) -> bool:

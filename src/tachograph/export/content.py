@@ -124,13 +124,17 @@ def read_content(lake: Lake, wanted: JobFilter, *, now: datetime) -> ExportConte
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """Result for one table, file or address: rows (series, jobs) written, removed, unchanged."""
+    """Result for one table, file or address: rows (series, jobs) written, removed, unchanged.
+
+    left_out: what the target has no place for, such as jobs that have not ended.
+    """
 
     what: str
     where: str
     written: int
     removed: int = 0
     unchanged: int = 0
+    left_out: int = 0
 
 
 @contextmanager

@@ -30,6 +30,11 @@ STATES = frozenset(
 )
 NO_VAL = "4294967294"  # Slurm's number for "no value": user and group ids are not recorded
 _REQUIRED = ("submit", "start", "end", "nodes", "cpus")
+_COLUMNS = (  # of job_summaries that are read
+    *("job_key", "job_id", "display_id", "cluster", "partition", "qos", "account", "user", "name"),
+    *("state", "exit_code", "exit_signal", "timelimit_s", "gpus", "mem_requested_mib", *_REQUIRED),
+)
+_ROWS_AT_ONCE = 10_000
 _LONGEST_LIST = 1 << 20  # characters of a list of nodes
 _LONGEST_NAME = 63  # characters: of at most four bytes each, in a column of 255 bytes
 
@@ -50,11 +55,14 @@ def export(
     nodes: dict[str, dict[str, None]] = {}
     for key, node in content.gpus().select("job_key", "node").iter_rows():
         nodes.setdefault(key, {})[node] = None
-    rows = [row for row in content.summaries.iter_rows(named=True) if is_complete(row)]
+    summaries = content.summaries.select(_COLUMNS)
+    written = 0
     with whole_file(target) as beside, beside.open("w", encoding="utf-8") as file:
-        file.writelines(f"{job_line(row, list(nodes.get(row['job_key'], ())))}\n" for row in rows)
-    left = content.summaries.height - len(rows)
-    return [ExportResult("jobs", str(target), len(rows), unchanged=left)]
+        for part in summaries.iter_slices(_ROWS_AT_ONCE):
+            for row in filter(is_complete, part.iter_rows(named=True)):
+                file.write(f"{job_line(row, list(nodes.get(row['job_key'], ())))}\n")
+                written += 1
+    return [ExportResult("jobs", str(target), written, left_out=summaries.height - written)]
 
 
 def is_complete(row: Mapping[str, Any]) -> bool:

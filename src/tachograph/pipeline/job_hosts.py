@@ -11,9 +11,10 @@ from datetime import date
 
 import polars as pl
 
+from tachograph.catalog.chunks import CLUSTER_MARK
 from tachograph.catalog.tables import JOB_NODE_SAMPLES, JOB_NODES, NODE_SAMPLES
 from tachograph.lake.delta import Lake
-from tachograph.lake.places import CLUSTER_MARK, NodePlaces
+from tachograph.lake.places import NodePlaces
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.statistics import seconds_between
 

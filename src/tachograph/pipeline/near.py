@@ -107,8 +107,11 @@ def read_node_shares(lake: Lake) -> pl.DataFrame:
     Errors: LakeError.
     """
     polled = (pl.col("gpus") > 0) & pl.any_horizontal(pl.col("shards", "mps").is_not_null())
-    rows = _rows(lake, NODE_STATES, polled).sort("start").unique("node", keep="last")
-    return rows.select(
+    last = pl.col("gpus", "shards", "mps").sort_by("start", "seq").last()
+    with lake_errors(lake.uri(NODE_STATES)):
+        rows = lake.scan(NODE_STATES).filter(polled).group_by("node").agg(last)
+        newest = rows.collect(engine="streaming")
+    return newest.select(
         "node",
         shards_of_gpu=pl.col("shards") / pl.col("gpus"),
         mps_of_gpu=pl.col("mps") / pl.col("gpus"),

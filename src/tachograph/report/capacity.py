@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from tachograph.catalog.columns import local_time
@@ -37,6 +38,16 @@ _COLOURS: Mapping[str, tuple[Colour, float]] = {
     "maintenance": ("fact", 0.7),
     "unknown": ("faint", 0.25),
 }
+# columns of the table by partition and model: all parts would be wider than a page
+_OF_GROUPS: Mapping[str, Sequence[str]] = {
+    "installed": ("installed",),
+    "held": HELD,
+    "lost": ("lost",),
+    "free, waited": _WAITED,
+    "free": ("free",),
+    "not usable": _UNUSABLE,
+    "not known": ("unknown",),
+}
 _BAR = 8
 _WIDEST = 26  # characters of a name
 
@@ -44,13 +55,14 @@ _WIDEST = 26  # characters of a name
 def capacity_headline(report: CapacityReport) -> str:
     """Return the parts in a sentence."""
     installed = report.hours("installed")
-    begin, end = (local_time(time, report.zone_name)[:10] for time in (report.first, report.last))
+    end = report.last - timedelta(microseconds=1)  # of the last day that is covered
+    begin, end_day = (local_time(time, report.zone_name)[:10] for time in (report.first, end))
 
     def share(*parts: str) -> str:
         return text(report.hours(*parts) / installed if installed else None, "fraction")
 
     return (
-        f"{begin} to {end}: of {gpu_hours_text(installed)} installed, jobs held {share(*HELD)}; "
+        f"{begin} to {end_day}: of {gpu_hours_text(installed)} installed, jobs held {share(*HELD)}; "
         f"{share(*_WAITED)} were free while jobs waited, {share('free')} while none did; "
         f"{share(*_UNUSABLE)} were down, drained or in maintenance; of {share('unknown')} it is "
         "not known."
@@ -108,17 +120,8 @@ def capacity_lines(
 
 def _group_columns(report: CapacityReport) -> list[TextColumn]:
     rows = group_rows(report)
-    parts = {
-        "installed": ("installed",),
-        "held": HELD,
-        "lost": ("lost",),
-        "free, waited": _WAITED,
-        "free": ("free",),
-        "not usable": _UNUSABLE,
-        "not known": ("unknown",),
-    }
     columns = [TextColumn("", [cut(row["name"], _WIDEST) for row in rows])]
-    for title, names in parts.items():
+    for title, names in _OF_GROUPS.items():
         cells = [text(sum(row[name] for name in names), "h") for row in rows]
         bare = [cell.removesuffix(" h") for cell in cells]
         columns.append(TextColumn(title, cells, right=True, bare=bare))
@@ -134,12 +137,16 @@ def capacity_json(report: CapacityReport) -> dict[str, Any]:
 
 def capacity_values(report: CapacityReport) -> dict[str, Any]:
     """Return the values of `capacity_body.html.j2`."""
+    columns = _OF_GROUPS.values()
     return {
         "installed": report.hours("installed"),
         "headline": capacity_headline(report),
         "parts": part_rows(report),
-        "groups": group_rows(report),
-        "labels": {part: CAPACITY_LABELS[part] for part in CAPACITY_PARTS if report.hours(part)},
+        "groups": [
+            {"name": row["name"], "hours": [sum(row[part] for part in parts) for parts in columns]}
+            for row in group_rows(report)
+        ],
+        "columns": tuple(_OF_GROUPS),
         "plots": [
             svg(day_charts(report), label="Installed GPU-hours over time, by what became of them"),
             svg(

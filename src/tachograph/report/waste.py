@@ -21,6 +21,9 @@ from tachograph.report.tables import TextColumn, cut, fit_table
 OF_HEADINGS = ("users", "zone_name", "concerned_jobs", "since", "until", "capacity")
 
 WASTE_HELD = "Only GPU time that jobs held is counted; time in which GPUs were free is in no line."
+WASTE_WHOLE_JOBS = (
+    "Jobs that ran in this time count with all of their hours; installed hours are of this time."
+)
 WASTE_BESIDE_CAPACITY = "This is GPU time that jobs held; all that is installed is counted below."
 WASTE_NO_PRICE = "No price is set: add waste.prices to tachograph.toml to show the cost."
 # Labels of narrow tables: a word of the full ones, or its beginning.
@@ -69,8 +72,11 @@ def waste_lines(
 
 
 def held_note(report: WasteReport) -> str:
-    """Return what the ledger is about, in a sentence."""
-    return WASTE_HELD if report.capacity is None else WASTE_BESIDE_CAPACITY
+    """Return what the ledger is about, in one or two sentences."""
+    if report.capacity is None:
+        return WASTE_HELD
+    is_part = report.since is not None or report.until is not None
+    return f"{WASTE_BESIDE_CAPACITY} {WASTE_WHOLE_JOBS}" if is_part else WASTE_BESIDE_CAPACITY
 
 
 def waste_headline(report: WasteReport) -> str:

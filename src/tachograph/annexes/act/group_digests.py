@@ -14,8 +14,8 @@ from tachograph.annexes.act.group_digest import SICK_COLUMNS, GroupDigest, group
 from tachograph.annexes.act.ledger import ActionLedger, ActionRecord
 from tachograph.annexes.act.mail import is_address
 from tachograph.annexes.act.unsubscribe import OPT_OUT_FILE, read_opt_out
+from tachograph.api.capacity import read_capacity
 from tachograph.api.managers import managers_of
-from tachograph.api.needs import read_capacity
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.config import Configuration

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Literal
 
 from tachograph.annexes.serve.pages.user import jobs_not_analyzed, usage_values
@@ -10,9 +11,12 @@ from tachograph.annexes.serve.snapshot import View
 from tachograph.api.choices import JobChoice
 from tachograph.api.pages import Pending, Progress
 from tachograph.api.parameters import Parameters
+from tachograph.catalog.errors import LakeError
 from tachograph.judge.capacity import CapacityReport
 from tachograph.lake.filters import JobFilter
 from tachograph.report.capacity import capacity_values
+
+CAPACITY_OF = timedelta(days=7)  # adding up years would take minutes
 
 
 class HomeParameters(Parameters, frozen=True, kw_only=True):
@@ -51,14 +55,20 @@ def content(view: View, parameters: HomeParameters) -> Mapping[str, Any]:
 
 
 def _capacity_values(view: View) -> dict[str, Any]:
-    """Return what became of all installed GPU-hours, or that it is `pending`; nothing where that is
-    not known.
+    """Return what became of all installed GPU-hours lately, or that it is `pending`.
+
+    Nothing where it is not known, or not to be had: the rest of the page is worth having alone.
     """
-    report = view.summed({}, _capacity)
+    newest = view.jobs.newest
+    which: JobChoice = {} if newest is None else {"since": f"{newest - CAPACITY_OF:%Y-%m-%d}"}
+    try:
+        report = view.summed(which, _capacity, which)
+    except LakeError:
+        return {}
     if isinstance(report, Pending):
         return {"pending": report}
     return {} if report is None else {"capacity": capacity_values(report)}
 
 
-def _capacity(view: View, _: Progress) -> CapacityReport | None:
-    return view.opened.capacity()
+def _capacity(view: View, _: Progress, which: JobChoice) -> CapacityReport | None:
+    return view.opened.capacity(view.opened.filter(which))
