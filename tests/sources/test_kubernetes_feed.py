@@ -192,6 +192,78 @@ def test_a_deleted_pod_ends_and_a_watch_that_breaks_off_goes_on_from_there(
     assert (jobs["two.ml"]["state"], jobs["two.ml"]["exit_code"]) == ("FAILED", 1)
 
 
+def failed(document: Document, reason: str, *, conditions: tuple[Document, ...] = ()) -> Document:
+    """Return the pod when its node was lost: it failed, and no container has ended."""
+    again: Document = json.loads(json.dumps(document))
+    again["status"] |= {"phase": "Failed", "reason": reason, "conditions": list(conditions)}
+    return again
+
+
+def condition(kind: str, value: str, time: str) -> Document:
+    return {"type": kind, "status": value, "lastTransitionTime": time}
+
+
+def test_a_pod_that_fails_without_an_ended_container_ends(
+    served: tuple[PodsFeed, ApiState],
+) -> None:
+    feed, state = served
+    names = ("lost", "evicted", "ready", "early", "deleted")
+    pods = {name: pod(name, UID.format(number)) for number, name in enumerate(names, start=1)}
+    for document in pods.values():
+        state.change("ADDED", document)
+    poll(feed)
+    disrupted = condition("DisruptionTarget", "True", "2026-03-01T10:12:00Z")
+    unready = condition("Ready", "False", "2026-03-01T10:13:00Z")
+    before_start = condition("Ready", "False", "2026-03-01T09:00:00Z")
+    evicted = failed(pods["evicted"], "Evicted", conditions=(unready, disrupted))
+    del evicted["status"]["containerStatuses"]
+    deleted = failed(pods["deleted"], "NodeLost")
+    deleted["metadata"]["deletionTimestamp"] = "2026-03-01T10:14:00Z"
+    state.change("MODIFIED", failed(pods["lost"], "NodeLost"))
+    state.change("MODIFIED", evicted)
+    state.change("MODIFIED", failed(pods["ready"], "NodeLost", conditions=(unready,)))
+    early = failed(pods["early"], "NodeLost", conditions=(before_start,))
+    del early["status"]["containerStatuses"]
+    state.change("MODIFIED", early)
+    state.change("DELETED", deleted)
+    chunk = poll(feed, 5)
+    start = datetime(2026, 3, 1, 10, 0, 5, tzinfo=UTC)
+    expected = {
+        "lost.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=5)),
+        "evicted.ml": ("PREEMPTED", start, NOW + timedelta(minutes=2)),
+        "ready.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=3)),
+        "early.ml": ("NODE_FAIL", start, start),
+        "deleted.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=4)),
+    }
+    for table in ("jobs", "steps"):
+        read = rows(chunk, table).items()
+        found = {name: (row["state"], row["start"], row["end"]) for name, row in read}
+        assert found == expected
+    held = {name: row["end"] for name, row in rows(chunk, "allocations").items()}
+    assert held == {name: end for name, (_, _, end) in expected.items()}
+
+    # Seen once more, it ended when it was first seen so.
+    state.change("MODIFIED", failed(pods["lost"], "NodeLost"))
+    assert rows(poll(feed, 9), "jobs") == {}
+
+
+def test_a_restart_keeps_the_start_of_a_pod(served: tuple[PodsFeed, ApiState]) -> None:
+    feed, state = served
+    document = pod("train", UID.format(1))
+    state.change("ADDED", document)
+    first = rows(poll(feed), "steps")["train.ml"]["start"]
+    again = json.loads(json.dumps(document))
+    again["status"]["containerStatuses"][0] |= {
+        "restartCount": 2,
+        "state": {"running": {"startedAt": "2026-03-01T10:11:00Z"}},
+    }
+    again["spec"]["priorityClassName"] = "other"
+    state.change("MODIFIED", again)
+    chunk = poll(feed, 3)
+    starts = {rows(chunk, table)["train.ml"]["start"] for table in ("steps", "allocations")}
+    assert starts == {first}
+
+
 def test_references_that_users_write_lead_nowhere_else(served: tuple[PodsFeed, ApiState]) -> None:
     feed, state = served
     state.owners["/apis/batch/v1/namespaces/ml/jobs/train"] = controller(*JOB)

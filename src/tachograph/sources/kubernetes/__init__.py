@@ -111,8 +111,11 @@ class KnownPods:
     changed: set[str] = field(default_factory=set)
     rejected: list[tuple[int, str, str]] = field(default_factory=list)
 
-    def add(self, document: object, *, place: int = 0) -> Pod | None:
-        """Note a pod, or another object as an owner; return the pod if it requests GPUs."""
+    def add(self, document: object, *, place: int = 0, seen: datetime | None = None) -> Pod | None:
+        """Note a pod, or another object as an owner; return the pod if it requests GPUs.
+
+        seen: when the pod was so; None: not known, of a saved listing.
+        """
         try:
             if (json_text(document, "kind") or "Pod") != "Pod":
                 owner = read_owner(document)
@@ -122,7 +125,11 @@ class KnownPods:
         except BadRowError as problem:
             self.rejected.append((place, problem.reason, json_example(document)))
             return None
-        if pod is not None and self.pods.get(pod.ref.uid) != pod:
+        if pod is None:
+            return None
+        earlier = self.pods.get(pod.ref.uid)
+        pod = pod.following(earlier, seen)
+        if pod != earlier:
             self.pods[pod.ref.uid] = pod
             self.changed.add(pod.ref.uid)
         return pod
@@ -241,7 +248,7 @@ class PodsFeed:
             if uid not in listed and _is_below(pod, path):
                 self._known.remove(uid, self._last_seen or now, deleted=False)
         before = len(self._known.rejected)
-        nothing = sum(self._known.add(pod) is None for pod in found)
+        nothing = sum(self._known.add(pod, seen=now) is None for pod in found)
         self._versions[path] = json_text(document, "metadata", "resourceVersion") or ""
         return len(found), nothing - (len(self._known.rejected) - before)
 
@@ -277,12 +284,12 @@ class PodsFeed:
             if kind != "BOOKMARK":
                 rejected = len(self._known.rejected)
                 count += 1
-                pod = self._known.add(document)
+                deleted = kind == "DELETED"
+                seen = min(now, deletion_time(document, now)) if deleted else now
+                pod = self._known.add(document, seen=seen)
                 without += pod is None and len(self._known.rejected) == rejected
-                if kind == "DELETED" and pod is not None:
-                    self._known.remove(
-                        pod.ref.uid, min(now, deletion_time(document, now)), deleted=True
-                    )
+                if deleted and pod is not None:
+                    self._known.remove(pod.ref.uid, seen, deleted=True)
             self._versions[path] = version or self._versions[path]
         return count, without
 

@@ -65,6 +65,8 @@ _REASONS: Mapping[str, str] = {  # of a pod that failed
     "Shutdown": "NODE_FAIL",
     "Terminated": "NODE_FAIL",
 }
+# Conditions whose transition is the end of a pod that failed without its containers, by precedence.
+_FAILURES = (("DisruptionTarget", "True"), ("Ready", "False"))
 _SUFFIXES = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _QUANTITY = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(m|k|[KMGTP]i|[MGT])?", re.ASCII)
@@ -124,10 +126,27 @@ class Pod:
         """Whether no container will run any more."""
         return self.state not in ("PENDING", "RUNNING")
 
+    def following(self, earlier: Pod | None, seen: datetime | None) -> Pod:
+        """Return the pod with what an earlier reading of it knew; `seen`: when it was as it is.
+
+        The first known start stays: it is in the key of rows, and a restart of containers or an
+        eviction removes it from the API. A pod that failed without its containers (its node was
+        lost) ends when it was first seen so: without an end it would hold its GPUs for ever.
+        """
+        start, end = self.start, self.end
+        if earlier is not None and earlier.start is not None:
+            start = earlier.start
+        if self.is_over and start is not None:
+            if end is None and earlier is not None and earlier.is_over:
+                end = earlier.end
+            if end is None or self.start is None:
+                end = max(end or seen or start, start)
+        return replace(self, start=start, end=end)
+
     def gone(self, last_seen: datetime, *, deleted: bool) -> Pod:
         """Return the pod when it is no more: deleted, or not listed any more (state unknown)."""
         if self.is_over:
-            return self
+            return self.following(None, last_seen)
         end = None if self.start is None else max(last_seen, self.start)
         return replace(self, state="CANCELLED" if deleted else "", end=end)
 
@@ -179,6 +198,8 @@ def read_pod(document: object, *, user_labels: Sequence[str] = ()) -> Pod | None
     ends = [_time(json_text(one, "state", "terminated", "finishedAt")) for one in statuses]
     over = state in ("COMPLETED", "FAILED")
     end = max((time for time in ends if time), default=None) if over else None
+    if over and end is None:
+        end = _failure_time(document, start)
     code, signal, reason = _exit(statuses)
     if state == "FAILED":
         of_pod = _REASONS.get(json_text(document, "status", "reason") or "")
@@ -234,6 +255,19 @@ def _start(document: object, statuses: Sequence[object]) -> datetime | None:
     restarted = any(json_number(one, "restartCount") for one in statuses)
     admitted = _time(json_text(document, "status", "startTime"))
     return admitted if first is not None and restarted and admitted else first
+
+
+def _failure_time(document: object, start: datetime | None) -> datetime | None:
+    """When a pod was disrupted, or no longer ready; None where its conditions do not say."""
+    conditions = json_objects(document, "status", "conditions")
+    for kind, value in _FAILURES:
+        for condition in conditions:
+            if (json_text(condition, "type"), json_text(condition, "status")) != (kind, value):
+                continue
+            time = _time(json_text(condition, "lastTransitionTime"))
+            if time is not None:
+                return time if start is None else max(time, start)
+    return None
 
 
 def _exit(statuses: Sequence[object]) -> tuple[int | None, int | None, str | None]:
