@@ -104,11 +104,12 @@ def status(code: int, reason: str) -> Document:
 @dataclass(slots=True)
 class ApiState:
     """What the server holds. history: watch events by resource version; kept_from: older versions
-    are gone; raw: bytes in place of the next watch's answer, with its status.
+    are gone; broken: {path of an owner: bytes in place of its answer, with their status}.
     """
 
     pods: dict[str, Document] = field(default_factory=dict)
     owners: dict[str, Document] = field(default_factory=dict)
+    broken: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     history: list[tuple[int, Document]] = field(default_factory=list)
     version: int = 100
     kept_from: int = 0
@@ -167,7 +168,9 @@ def api_server() -> Iterator[tuple[str, ApiState]]:
             parts = urlsplit(self.path)
             query = parse_qs(parts.query)
             state.requests.append((self.command, parts.path, self.headers.get("Authorization", "")))
-            if parts.path != "/api/v1/pods":
+            if parts.path in state.broken:
+                self._send(*state.broken[parts.path])
+            elif parts.path != "/api/v1/pods":
                 found = state.owners.get(parts.path)
                 self._answer(found or status(404, "NotFound"), 200 if found else 404)
             elif "watch" in query:

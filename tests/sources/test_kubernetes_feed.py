@@ -264,6 +264,81 @@ def test_a_restart_keeps_the_start_of_a_pod(served: tuple[PodsFeed, ApiState]) -
     assert starts == {first}
 
 
+@pytest.mark.parametrize("broken", [(b"{}", 503), (b"<html>Sign in</html>", 200), (b"{", 500)])
+def test_an_owner_that_cannot_be_read_stops_no_other_pod_and_is_requested_again(
+    served: tuple[PodsFeed, ApiState], broken: tuple[bytes, int]
+) -> None:
+    feed, state = served
+    path = "/apis/batch/v1/namespaces/ml/jobs/train"
+    state.owners[path] = controller(*JOB)
+    state.broken[path] = broken
+    state.change("ADDED", pod("train-a", UID.format(1), owner=JOB))
+    state.change("ADDED", pod("train-b", UID.format(2), owner=JOB, start="2026-03-01T10:01:00Z"))
+    state.change("ADDED", pod("solo", UID.format(3)))
+    chunk = poll(feed)
+    jobs = rows(chunk, "jobs")
+    assert {name: row["job_id"] for name, row in jobs.items()} == {
+        "train.ml": "train.job.ml",
+        "solo.ml": UID.format(3),
+    }
+    (unreachable,) = feed.outcome.unreachable
+    assert unreachable.endswith(path)
+    assert rows(poll(feed, 1), "jobs") == {}
+    assert len(feed.outcome.unreachable) == 1
+
+    # Once it is read, the job has its UID, and what it was called before holds nothing any more.
+    del state.broken[path]
+    chunk = poll(feed, 2)
+    assert not feed.outcome.unreachable
+    frames = {part.table: part.frame.to_dicts() for part in chunk.parts}
+    jobs = {row["job_id"]: row for row in frames["jobs"]}
+    assert {name: (row["state"], row["elapsed_s"]) for name, row in jobs.items()} == {
+        "train.job.ml": ("CANCELLED", 0.0),
+        JOB[3]: ("RUNNING", None),
+    }
+    for table in ("steps", "allocations"):
+        held = {(row["job_id"], row["step"]): row["end"] for row in frames[table]}
+        assert held == {
+            ("train.job.ml", "train-a.ml"): datetime(2026, 3, 1, 10, 0, 5, tzinfo=UTC),
+            ("train.job.ml", "train-b.ml"): datetime(2026, 3, 1, 10, 1, tzinfo=UTC),
+            (JOB[3], "train-a.ml"): None,
+            (JOB[3], "train-b.ml"): None,
+        }
+    assert rows(poll(feed, 3), "jobs") == {}
+
+
+def test_many_owners_that_cannot_be_read_are_not_all_requested(
+    served: tuple[PodsFeed, ApiState],
+) -> None:
+    feed, state = served
+    paths: list[str] = []
+    for number in range(1, 8):
+        name = f"job{number}"
+        owner = ("batch/v1", "Job", name, UID.format(900 + number))
+        paths.append(f"/apis/batch/v1/namespaces/ml/jobs/{name}")
+        state.owners[paths[-1]] = controller(*owner)
+        state.change("ADDED", pod(name, UID.format(number), owner=owner))
+    state.broken = dict.fromkeys(paths[:3], (b"{}", 503))
+    requested: list[list[str]] = []
+    for minute in range(2):
+        before = len(state.requests)
+        poll(feed, minute)
+        sent = [path for _, path, _ in state.requests[before:]]
+        requested.append([path for path in sent if path in paths])
+    assert requested[0] == paths[:3]
+    assert requested[1] == [*paths[3:], *paths[:3]]
+
+
+def test_a_token_that_is_refused_for_an_owner_ends_the_poll(
+    served: tuple[PodsFeed, ApiState],
+) -> None:
+    feed, state = served
+    state.broken["/apis/batch/v1/namespaces/ml/jobs/train"] = (b"{}", 401)
+    state.change("ADDED", pod("train-a", UID.format(1), owner=JOB))
+    with pytest.raises(InputError, match="401"):
+        poll(feed)
+
+
 def test_references_that_users_write_lead_nowhere_else(served: tuple[PodsFeed, ApiState]) -> None:
     feed, state = served
     state.owners["/apis/batch/v1/namespaces/ml/jobs/train"] = controller(*JOB)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,7 @@ import msgspec
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, next_watermark
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import UsageError
+from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS
 from tachograph.sources.http import LEAST_ACCESS, HttpServer, RequestError, ServerAccess
 from tachograph.sources.kubernetes.workloads import (
@@ -66,7 +68,9 @@ _SAVE = "kubectl get pods -A -o json"
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _IN_CLUSTER = "https://kubernetes.default.svc"
 _GONE: Final = 410
+_UNAUTHORIZED: Final = 401  # of our token: no other request would be answered either
 _UNREADABLE: Final = (403, 404)  # an owner that is no more, or that we may not read
+_FAILURES_OF_KIND: Final = 3  # requests of a poll that may fail for owners of one kind
 
 
 class KubernetesSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -110,6 +114,8 @@ class KnownPods:
     owners: dict[ObjectRef, Owner] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     rejected: list[tuple[int, str, str]] = field(default_factory=list)
+    # {UID of a pod: the workload it was handed on with, whose owner was not read then}
+    provisional: dict[str, ObjectRef] = field(default_factory=dict)
 
     def add(self, document: object, *, place: int = 0, seen: datetime | None = None) -> Pod | None:
         """Note a pod, or another object as an owner; return the pod if it requests GPUs.
@@ -152,6 +158,7 @@ class KnownPods:
         for workload, pods in workloads.items():
             if self.changed.isdisjoint(pod.ref.uid for pod in pods):
                 continue
+            self._withdraw(reading, workload, pods, cluster)
             try:
                 add_workload(reading, workload, pods, self.owners, cluster)
             except BadRowError as problem:
@@ -161,8 +168,37 @@ class KnownPods:
                 for pod in pods:
                     del self.pods[pod.ref.uid]
                     self.deleted.discard(pod.ref.uid)
+                    self.provisional.pop(pod.ref.uid, None)
         self.changed.clear()
         return reading
+
+    def _withdraw(
+        self,
+        reading: AccountingReading,
+        workload: ObjectRef,
+        pods: list[Pod],
+        cluster: SlurmCluster,
+    ) -> None:
+        """End the job whose id changes now that its owner was read, at its start.
+
+        Otherwise two jobs would hold the GPUs of a pod, the earlier one for ever.
+        """
+        named = workload in self.owners or workload == pods[0].ref
+        earlier: dict[ObjectRef, list[Pod]] = {}
+        for pod in pods:
+            before = self.provisional.pop(pod.ref.uid, None)
+            if before is not None and (named or before != workload):
+                withdrawn = replace(pod, state="CANCELLED", end=pod.start)
+                earlier.setdefault(before, []).append(withdrawn)
+            if not named:
+                self.provisional[pod.ref.uid] = workload
+        for before, withdrawn_pods in earlier.items():
+            unread = {ref: owner for ref, owner in self.owners.items() if ref != before}
+            with suppress(BadRowError):  # then it was rejected, not handed on
+                add_workload(reading, before, withdrawn_pods, unread, cluster)
+                row = reading.jobs[-1]
+                if row["start"] is not None:
+                    row |= {"end": row["start"], "elapsed_s": 0.0}
 
 
 def _order(pod: Pod) -> tuple[bool, datetime | None, str]:
@@ -182,6 +218,9 @@ class PodsFeed:
         self._versions: dict[str, str] = {}
         self._last_seen: datetime | None = None
         self._unreadable: set[ObjectRef] = set()
+        # Owners to request at the next poll: the request failed, or was left out after failures.
+        self._failed: set[ObjectRef] = set()
+        self._postponed: set[ObjectRef] = set()
         self._rejected_before = RejectedBefore()
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
@@ -294,26 +333,71 @@ class PodsFeed:
         return count, without
 
     def _look_up_owners(self) -> None:
-        """Request the owners of changed pods that are not known, up to the last."""
-        known = self._known
-        for uid in sorted(known.changed):
-            while True:
-                chain = owner_chain(known.pods[uid], known.owners)
-                last = chain[-1] if chain else None
-                if last is None or last in known.owners or last in self._unreadable:
-                    break
-                self._look_up(last)
+        """Request the owners of changed pods that are not known, up to the last.
+
+        Owners whose request failed are requested again, after the others, so that they do not keep
+        those from their turn.
+        """
+        failed_before = self._failed
+        awaited = self._failed | self._postponed
+        self._failed, self._postponed = set(), set()
+        failures: Counter[tuple[str, str]] = Counter()
+        try:
+            for uid in self._without_owner(awaited, failed_before):
+                chain = self._look_up_chain(self._known.pods[uid], failures)
+                if any(ref in awaited and ref in self._known.owners for ref in chain):
+                    self._known.changed.add(uid)
+        except RequestError:
+            self._postponed |= awaited  # the next poll begins anew
+            raise
+
+    def _look_up_chain(self, pod: Pod, failures: Counter[tuple[str, str]]) -> list[ObjectRef]:
+        """Request the unknown owners of a pod; return its owners. `failures`: by API and kind."""
+        ref = self._next_owner(pod)
+        while ref is not None:
+            kind = (ref.api, ref.kind)
+            if failures[kind] >= _FAILURES_OF_KIND:  # each may take until its timeout
+                self._postponed.add(ref)
+                break
+            self._look_up(ref)
+            failures[kind] += ref in self._failed
+            ref = self._next_owner(pod)
+        return owner_chain(pod, self._known.owners)
+
+    def _without_owner(self, awaited: set[ObjectRef], failed: set[ObjectRef]) -> list[str]:
+        """UIDs of pods that changed or have an awaited owner; those whose owner failed are last."""
+        order: list[tuple[bool, str]] = []
+        for uid, pod in self._known.pods.items():
+            chain = owner_chain(pod, self._known.owners)
+            if uid in self._known.changed or not awaited.isdisjoint(chain):
+                order.append((not failed.isdisjoint(chain), uid))
+        return [uid for _, uid in sorted(order)]
+
+    def _next_owner(self, pod: Pod) -> ObjectRef | None:
+        """The last owner of a pod that is known by name, if it is still to be requested."""
+        chain = owner_chain(pod, self._known.owners)
+        if not chain:
+            return None
+        ref = chain[-1]
+        done = (self._known.owners, self._unreadable, self._failed, self._postponed)
+        return None if any(ref in refs for refs in done) else ref
 
     def _look_up(self, ref: ObjectRef) -> None:
+        """Request an owner. Errors: RequestError if the server refuses our token."""
         path = owner_path(ref)
         try:
             if path is not None:
                 answer = self._server.get(path)
                 owner = read_owner(json_document(answer.content, self._server.where))
                 self._known.owners[owner.ref] = owner
-        except RequestError as problem:
-            if problem.status not in _UNREADABLE:
+        except InputError as problem:
+            status = problem.status if isinstance(problem, RequestError) else None
+            if status == _UNAUTHORIZED:
                 raise
+            if status not in _UNREADABLE:
+                self._failed.add(ref)
+                self.outcome.unreachable[f"{self._server.where}{path}"] = problem.what
+                return
         except BadRowError:
             pass  # no owner: its answer names nothing
         if ref not in self._known.owners:  # of its name there may be another one, too
