@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +19,8 @@ from servers.kubernetes_api import ApiState, Document, api_server, controller, p
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
-from tachograph.sources.kubernetes import KubernetesSettings, PodsFeed, connect
+from tachograph.sources.kubernetes import KnownPods, KubernetesSettings, PodsFeed, connect
+from tachograph.sources.slurm.records import SlurmCluster
 
 NOW = datetime(2026, 3, 1, 10, 10, tzinfo=UTC)
 UID = "0d5f1a2b-0000-4000-8000-{:012d}"
@@ -111,17 +113,17 @@ def test_a_job_from_its_pods_owner_and_queue(served: tuple[PodsFeed, ApiState]) 
     retry = pod("train-c", UID.format(5), owner=JOB, start="2026-03-01T10:06:00Z")
     state.change("MODIFIED", failed)
     state.change("ADDED", retry)
-    train = rows(poll(feed, 2), "jobs")["train.ml"]
-    assert (train["state"], train["end"], train["gpus"]) == ("RUNNING", None, 5)
-    state.change("MODIFIED", ended(second, "2026-03-01T10:09:00Z"))
-    state.change("MODIFIED", ended(retry, "2026-03-01T10:09:30Z"))
-    chunk = poll(feed, 3)
+    chunk = poll(feed, 2)
     train, steps = rows(chunk, "jobs")["train.ml"], rows(chunk, "steps")
-    assert (train["state"], train["exit_code"], train["elapsed_s"]) == ("COMPLETED", 0, 565.0)
+    assert (train["state"], train["end"], train["gpus"]) == ("RUNNING", None, 5)
     assert (steps["train-a.ml"]["state"], steps["train-a.ml"]["exit_signal"]) == (
         "OUT_OF_MEMORY",
         9,
     )
+    state.change("MODIFIED", ended(second, "2026-03-01T10:09:00Z"))
+    state.change("MODIFIED", ended(retry, "2026-03-01T10:09:30Z"))
+    train = rows(poll(feed, 3), "jobs")["train.ml"]
+    assert (train["state"], train["exit_code"], train["elapsed_s"]) == ("COMPLETED", 0, 565.0)
 
 
 def test_each_pod_of_a_deployment_is_a_job_of_its_own(served: tuple[PodsFeed, ApiState]) -> None:
@@ -190,6 +192,82 @@ def test_a_deleted_pod_ends_and_a_watch_that_breaks_off_goes_on_from_there(
     jobs = rows(poll(feed, 6), "jobs")
     assert jobs.keys() == {"two.ml"}
     assert (jobs["two.ml"]["state"], jobs["two.ml"]["exit_code"]) == ("FAILED", 1)
+
+
+def test_steps_and_allocations_are_those_of_pods_that_changed(
+    served: tuple[PodsFeed, ApiState],
+) -> None:
+    feed, state = served
+    state.owners["/apis/batch/v1/namespaces/ml/jobs/train"] = controller(*JOB)
+    first, second = (
+        pod(name, UID.format(number), owner=JOB)
+        for number, name in enumerate(("train-a", "train-b"), start=1)
+    )
+    for document in (first, second):
+        state.change("ADDED", document)
+    assert rows(poll(feed), "steps").keys() == {"train-a.ml", "train-b.ml"}
+    state.change("MODIFIED", ended(second, "2026-03-01T10:11:00Z"))
+    chunk = poll(feed, 2)
+    assert rows(chunk, "jobs")["train.ml"]["gpus"] == 4
+    for table in ("steps", "allocations"):
+        assert rows(chunk, table).keys() == {"train-b.ml"}
+
+    # A pod whose times contradict each other rejects the workload; its changes come afterwards.
+    state.change("MODIFIED", ended(first, "2026-03-01T09:00:00Z"))
+    third = pod("train-c", UID.format(3), owner=JOB)
+    state.change("ADDED", third)
+    chunk = poll(feed, 3)
+    assert rows(chunk, "steps") == {}
+    assert [reject.reason for part in chunk.parts for reject in part.rejects] == [
+        "end_before_start"
+    ]
+    state.change("MODIFIED", ended(first, "2026-03-01T10:12:00Z"))
+    assert rows(poll(feed, 4), "steps").keys() == {"train-a.ml", "train-c.ml"}
+
+
+def held_at_once(pods: list[Document]) -> int:
+    """The most GPUs of a workload at one time, by comparing each pod with each."""
+    spans = []
+    for document in pods:
+        (status,) = document["status"]["containerStatuses"]
+        times = status["state"].get("terminated") or status["state"]["running"]
+        limits = document["spec"]["containers"][0]["resources"]["limits"]
+        gpus = int(limits["nvidia.com/gpu"])
+        spans.append((times["startedAt"], times.get("finishedAt", "9"), gpus))
+    most = 0
+    for index, (moment, _, gpus) in enumerate(spans):
+        others = [
+            count
+            for other, (start, end, count) in enumerate(spans)
+            if other != index and start <= moment < end
+        ]
+        most = max(most, gpus + sum(others))
+    return most
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_gpus_held_at_one_time_are_those_of_comparing_each_pod_with_each(seed: int) -> None:
+    numbers = random.Random(seed)
+    pods: list[Document] = []
+    for number in range(30):
+        begin = numbers.randrange(20)
+        end = begin + numbers.randrange(8)
+        running = numbers.random() < 0.1
+        document = pod(
+            f"train-{number}",
+            UID.format(number),
+            owner=JOB,
+            resources={"nvidia.com/gpu": str(numbers.randrange(1, 5))},
+            start=f"2026-03-01T10:{begin:02}:00Z",
+            end=None if running else f"2026-03-01T10:{end:02}:00Z",
+            phase="Running" if running else "Succeeded",
+        )
+        pods.append(document)
+    known = KnownPods()
+    for document in pods:
+        known.add(document)
+    (row,) = known.reading(SlurmCluster()).jobs
+    assert row["gpus"] == held_at_once(pods)
 
 
 def failed(document: Document, reason: str, *, conditions: tuple[Document, ...] = ()) -> Document:

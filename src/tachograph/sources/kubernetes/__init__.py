@@ -149,19 +149,25 @@ class KnownPods:
             self.deleted.add(uid)
 
     def reading(self, cluster: SlurmCluster) -> AccountingReading:
-        """Return the workloads of the changed pods, and forget what is over and deleted."""
+        """Return the workloads of the changed pods, and forget what is over and deleted.
+
+        Steps and allocations are those of the changed pods: the lake has the others. A workload
+        that is rejected is read again, as the rows of all its changed pods are missing.
+        """
         reading = AccountingReading(rejected=self.rejected)
         self.rejected = []
         workloads: dict[ObjectRef, list[Pod]] = {}
         for pod in sorted(self.pods.values(), key=_order):
             workloads.setdefault(workload_of(pod, self.owners), []).append(pod)
+        missing: set[str] = set()
         for workload, pods in workloads.items():
             if self.changed.isdisjoint(pod.ref.uid for pod in pods):
                 continue
             self._withdraw(reading, workload, pods, cluster)
             try:
-                add_workload(reading, workload, pods, self.owners, cluster)
+                add_workload(reading, workload, pods, self.owners, cluster, changed=self.changed)
             except BadRowError as problem:
+                missing.update(self.changed.intersection(pod.ref.uid for pod in pods))
                 example = f"{workload.kind} {workload.name}.{workload.namespace}"
                 reading.rejected.append((0, problem.reason, example))
             if all(pod.ref.uid in self.deleted for pod in pods):
@@ -169,7 +175,7 @@ class KnownPods:
                     del self.pods[pod.ref.uid]
                     self.deleted.discard(pod.ref.uid)
                     self.provisional.pop(pod.ref.uid, None)
-        self.changed.clear()
+        self.changed = missing.intersection(self.pods)
         return reading
 
     def _withdraw(
