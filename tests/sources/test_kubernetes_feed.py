@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import tracemalloc
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -268,6 +269,42 @@ def test_gpus_held_at_one_time_are_those_of_comparing_each_pod_with_each(seed: i
         known.add(document)
     (row,) = known.reading(SlurmCluster()).jobs
     assert row["gpus"] == held_at_once(pods)
+
+
+def test_a_listing_is_read_page_by_page() -> None:
+    """Pods without GPUs, most of a cluster, are not held until the last page."""
+    with api_server() as (url, state):
+        for number in range(1, 201):
+            document = pod(f"cpu-{number}", UID.format(number), resources={})
+            document["metadata"]["annotations"] = {f"note-{n}": "x" * 100 for n in range(300)}
+            state.pods[document["metadata"]["uid"]] = document
+        settings = KubernetesSettings(source="kubernetes", url=url, page=5, attempts=1)
+        feed = connect(settings, configuration=Configuration())
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            chunk = poll(feed)
+            peak = tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+            feed.close()
+    assert (chunk.rows_read, dict(chunk.passed)) == (200, {"no_gpus": 200})
+    assert peak < 3 << 20  # bytes; all pages together take more than 9 MiB
+
+
+def test_a_listing_that_expires_between_two_pages_is_read_anew(
+    served: tuple[PodsFeed, ApiState],
+) -> None:
+    feed, state = served
+    for number in range(1, 6):
+        state.change("ADDED", pod(f"train-{number}", UID.format(number)))
+    state.change("ADDED", pod("", UID.format(0)))  # rejected, on the first page
+    state.expires_after = 1
+    chunk = poll(feed)
+    assert len(rows(chunk, "jobs")) == 5
+    assert (chunk.rows_read, dict(chunk.passed)) == (6, {})
+    (reject,) = [reject for part in chunk.parts for reject in part.rejects]
+    assert (reject.reason, reject.count) == ("no_name", 1)
 
 
 def failed(document: Document, reason: str, *, conditions: tuple[Document, ...] = ()) -> Document:

@@ -272,8 +272,14 @@ class PodsFeed:
         return self._list(path, now)
 
     def _list(self, path: str, now: datetime) -> tuple[int, int]:
-        """Read all pods; those that are known and missing have ended since they were seen."""
-        found: list[dict[str, object]] = []
+        """Read all pods; those that are known and missing have ended since they were seen.
+
+        Of each page only UIDs are kept: most pods of a cluster request no GPU.
+        """
+        known = self._known
+        rejected = len(known.rejected)
+        listed: set[str | None] = set()
+        count = without = 0
         query = {"limit": str(self._settings.page)}
         while True:
             try:
@@ -281,21 +287,25 @@ class PodsFeed:
             except RequestError as problem:
                 if problem.status != _GONE or "limit" not in query:
                     raise
-                found, query = [], {}  # the list was too old to go on: read it in one answer
+                # The list was too old to go on: read it in one answer.
+                del known.rejected[rejected:]
+                listed.clear()
+                count = without = 0
+                query = {}
                 continue
-            found += json_objects(document, "items")
+            for pod in json_objects(document, "items"):
+                listed.add(json_text(pod, "metadata", "uid"))
+                count += 1
+                without += known.add(pod, seen=now) is None
             following = json_text(document, "metadata", "continue")
             if not following:
                 break
             query["continue"] = following
-        listed = {json_text(pod, "metadata", "uid") for pod in found}
-        for uid, pod in list(self._known.pods.items()):
-            if uid not in listed and _is_below(pod, path):
-                self._known.remove(uid, self._last_seen or now, deleted=False)
-        before = len(self._known.rejected)
-        nothing = sum(self._known.add(pod, seen=now) is None for pod in found)
+        for uid, known_pod in list(known.pods.items()):
+            if uid not in listed and _is_below(known_pod, path):
+                known.remove(uid, self._last_seen or now, deleted=False)
         self._versions[path] = json_text(document, "metadata", "resourceVersion") or ""
-        return len(found), nothing - (len(self._known.rejected) - before)
+        return count, without - (len(known.rejected) - rejected)
 
     def _watch(self, path: str, version: str) -> list[dict[str, object]] | None:
         """Return the events since a resource version; None if the server no longer has them."""
