@@ -307,6 +307,35 @@ def test_a_listing_that_expires_between_two_pages_is_read_anew(
     assert (reject.reason, reject.count) == ("no_name", 1)
 
 
+def test_an_owner_without_pods_is_forgotten(served: tuple[PodsFeed, ApiState]) -> None:
+    feed, state = served
+    other = ("batch/v1", "Job", "other", UID.format(902))
+    paths = [f"/apis/batch/v1/namespaces/ml/jobs/{name}" for name in ("train", "other")]
+    state.owners[paths[0]] = controller(*JOB)  # the other one cannot be read
+    first = pod("train-a", UID.format(1), owner=JOB)
+    second = pod("other-a", UID.format(2), owner=other)
+    for document in (first, second):
+        state.change("ADDED", document)
+    poll(feed)
+    for document in (first, second):
+        state.change("DELETED", document)
+    poll(feed, 1)
+    state.owners[paths[1]] = controller(*other)
+    state.change("ADDED", pod("train-b", UID.format(3), owner=JOB))
+    state.change("ADDED", pod("other-b", UID.format(4), owner=other))
+    before = len(state.requests)
+    jobs = rows(poll(feed, 2), "jobs")
+    assert {row["job_id"] for row in jobs.values()} == {JOB[3], other[3]}
+    requested = [path for _, path, _ in state.requests[before:]]
+    assert sorted(requested[1:]) == sorted(paths)
+
+    # An owner of pods that are still there is not requested again.
+    state.change("ADDED", pod("train-c", UID.format(5), owner=JOB))
+    before = len(state.requests)
+    poll(feed, 3)
+    assert [path for _, path, _ in state.requests[before:]] == ["/api/v1/pods"]
+
+
 def failed(document: Document, reason: str, *, conditions: tuple[Document, ...] = ()) -> Document:
     """Return the pod when its node was lost: it failed, and no container has ended."""
     again: Document = json.loads(json.dumps(document))

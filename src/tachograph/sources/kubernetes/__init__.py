@@ -178,6 +178,17 @@ class KnownPods:
         self.changed = missing.intersection(self.pods)
         return reading
 
+    def forget_owners(self) -> set[ObjectRef]:
+        """Forget owners that no known pod has any more; return those that pods have.
+
+        Owners of finished workloads would otherwise fill the memory of a service over months.
+        """
+        refs: set[ObjectRef] = set()
+        for pod in self.pods.values():
+            refs.update(owner_chain(pod, self.owners))
+        self.owners = {ref: owner for ref, owner in self.owners.items() if ref in refs}
+        return refs
+
     def _withdraw(
         self,
         reading: AccountingReading,
@@ -247,6 +258,7 @@ class PodsFeed:
         if self._server.skew_s is not None:
             self.outcome.skew_s[self._server.where] = self._server.skew_s
         reading = self._known.reading(self._cluster)
+        self._unreadable &= self._known.forget_owners()
         rejects = counted_rejects(self._rejected_before.new(reading.rejected))
         jobs = [{**row, "saved": False} for row in reading.jobs]
         used = objects - without - sum(reject.count for reject in rejects)
