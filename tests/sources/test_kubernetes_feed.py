@@ -336,6 +336,29 @@ def test_an_owner_without_pods_is_forgotten(served: tuple[PodsFeed, ApiState]) -
     assert [path for _, path, _ in state.requests[before:]] == ["/api/v1/pods"]
 
 
+@pytest.mark.parametrize(
+    ("api", "schedule", "run"),
+    [
+        ("batch/v1", "CronJob", "Job"),
+        ("argoproj.io/v1alpha1", "CronWorkflow", "Workflow"),
+        ("kubeflow.org/v1beta1", "ScheduledWorkflow", "Workflow"),
+    ],
+)
+def test_each_run_of_a_schedule_is_a_job_of_its_own(
+    served: tuple[PodsFeed, ApiState], api: str, schedule: str, run: str
+) -> None:
+    feed, state = served
+    nightly = (api, schedule, "nightly", UID.format(910))
+    state.owners[f"/apis/{api}/namespaces/ml/{schedule.lower()}s/nightly"] = controller(*nightly)
+    runs = [(api, run, f"nightly-{number}", UID.format(910 + number)) for number in (1, 2)]
+    for number, owner in enumerate(runs, start=1):
+        path = f"/apis/{api}/namespaces/ml/{run.lower()}s/nightly-{number}"
+        state.owners[path] = controller(*owner, owner=nightly)
+        state.change("ADDED", pod(f"nightly-{number}-a", UID.format(number), owner=owner))
+    jobs = rows(poll(feed), "jobs")
+    assert {row["job_id"] for row in jobs.values()} == {UID.format(911), UID.format(912)}
+
+
 def failed(document: Document, reason: str, *, conditions: tuple[Document, ...] = ()) -> Document:
     """Return the pod when its node was lost: it failed, and no container has ended."""
     again: Document = json.loads(json.dumps(document))

@@ -49,9 +49,10 @@ QUEUES = (
     "scheduling.volcano.sh/queue-name",
     "runai/queue",
 )
-# Owners that replace their pods, and those whose children are workloads of their own.
+# Owners that replace their pods, and those whose children are workloads of their own: schedules of
+# Kubernetes, Argo and Kubeflow Pipelines start each run as an object below them.
 REPLACING = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
-_NO_WORKLOADS = frozenset({"CronJob", "Node"})
+_NO_WORKLOADS = frozenset({"CronJob", "CronWorkflow", "ScheduledWorkflow", "Node"})
 _PHASES: Mapping[str, str] = {
     "Pending": "PENDING",
     "Running": "RUNNING",
