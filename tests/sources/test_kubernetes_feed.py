@@ -374,14 +374,14 @@ def test_a_pod_that_fails_without_an_ended_container_ends(
     served: tuple[PodsFeed, ApiState],
 ) -> None:
     feed, state = served
-    names = ("lost", "evicted", "ready", "early", "deleted")
+    names = ("lost", "evicted", "ready", "probed", "deleted")
     pods = {name: pod(name, UID.format(number)) for number, name in enumerate(names, start=1)}
     for document in pods.values():
         state.change("ADDED", document)
     poll(feed)
     disrupted = condition("DisruptionTarget", "True", "2026-03-01T10:12:00Z")
     unready = condition("Ready", "False", "2026-03-01T10:13:00Z")
-    before_start = condition("Ready", "False", "2026-03-01T09:00:00Z")
+    never_ready = condition("Ready", "False", "2026-03-01T10:00:00Z")  # before its start
     evicted = failed(pods["evicted"], "Evicted", conditions=(unready, disrupted))
     del evicted["status"]["containerStatuses"]
     deleted = failed(pods["deleted"], "NodeLost")
@@ -389,9 +389,9 @@ def test_a_pod_that_fails_without_an_ended_container_ends(
     state.change("MODIFIED", failed(pods["lost"], "NodeLost"))
     state.change("MODIFIED", evicted)
     state.change("MODIFIED", failed(pods["ready"], "NodeLost", conditions=(unready,)))
-    early = failed(pods["early"], "NodeLost", conditions=(before_start,))
-    del early["status"]["containerStatuses"]
-    state.change("MODIFIED", early)
+    probed = failed(pods["probed"], "NodeLost", conditions=(never_ready,))
+    del probed["status"]["containerStatuses"]
+    state.change("MODIFIED", probed)
     state.change("DELETED", deleted)
     chunk = poll(feed, 5)
     start = datetime(2026, 3, 1, 10, 0, 5, tzinfo=UTC)
@@ -399,7 +399,7 @@ def test_a_pod_that_fails_without_an_ended_container_ends(
         "lost.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=5)),
         "evicted.ml": ("PREEMPTED", start, NOW + timedelta(minutes=2)),
         "ready.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=3)),
-        "early.ml": ("NODE_FAIL", start, start),
+        "probed.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=5)),
         "deleted.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=4)),
     }
     for table in ("jobs", "steps"):
@@ -412,6 +412,12 @@ def test_a_pod_that_fails_without_an_ended_container_ends(
     # Seen once more, it ended when it was first seen so.
     state.change("MODIFIED", failed(pods["lost"], "NodeLost"))
     assert rows(poll(feed, 9), "jobs") == {}
+
+    # Its end is not before its start, though the clock of the node is ahead of the server's.
+    ahead = failed(pod("ahead", UID.format(9), start="2026-03-01T10:30:00Z"), "NodeLost")
+    state.change("ADDED", ahead)
+    job = rows(poll(feed, 10), "jobs")["ahead.ml"]
+    assert job["end"] == job["start"]
 
 
 def test_a_restart_keeps_the_start_of_a_pod(served: tuple[PodsFeed, ApiState]) -> None:

@@ -103,10 +103,7 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> PodsFeed
 
 @dataclass(slots=True)
 class KnownPods:
-    """Pods with GPUs and their owners, by UID; `changed`: UIDs of pods that are not handed on yet.
-
-    `without_gpus`, `seen`: counts of objects since the last reading.
-    """
+    """Pods with GPUs and their owners, by UID; `changed`: UIDs of pods that are not handed on yet."""
 
     user_labels: tuple[str, ...] = ()
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -170,6 +167,9 @@ class KnownPods:
                 missing.update(self.changed.intersection(pod.ref.uid for pod in pods))
                 example = f"{workload.kind} {workload.name}.{workload.namespace}"
                 reading.rejected.append((0, problem.reason, example))
+            else:
+                if not self._is_named(workload, pods):
+                    self.provisional.update((pod.ref.uid, workload) for pod in pods)
             if all(pod.ref.uid in self.deleted for pod in pods):
                 for pod in pods:
                     del self.pods[pod.ref.uid]
@@ -200,22 +200,25 @@ class KnownPods:
 
         Otherwise two jobs would hold the GPUs of a pod, the earlier one for ever.
         """
-        named = workload in self.owners or workload == pods[0].ref
+        named = self._is_named(workload, pods)
         earlier: dict[ObjectRef, list[Pod]] = {}
         for pod in pods:
-            before = self.provisional.pop(pod.ref.uid, None)
+            before = self.provisional.get(pod.ref.uid)
             if before is not None and (named or before != workload):
+                del self.provisional[pod.ref.uid]
                 withdrawn = replace(pod, state="CANCELLED", end=pod.start)
                 earlier.setdefault(before, []).append(withdrawn)
-            if not named:
-                self.provisional[pod.ref.uid] = workload
         for before, withdrawn_pods in earlier.items():
             unread = {ref: owner for ref, owner in self.owners.items() if ref != before}
-            with suppress(BadRowError):  # then it was rejected, not handed on
+            with suppress(BadRowError):  # what cannot be a job was none before
                 add_workload(reading, before, withdrawn_pods, unread, cluster)
                 row = reading.jobs[-1]
                 if row["start"] is not None:
                     row |= {"end": row["start"], "elapsed_s": 0.0}
+
+    def _is_named(self, workload: ObjectRef, pods: list[Pod]) -> bool:
+        """Whether the server named a workload, so that its id is its UID."""
+        return workload in self.owners or workload == pods[0].ref
 
 
 def _order(pod: Pod) -> tuple[bool, datetime | None, str]:
@@ -395,8 +398,8 @@ class PodsFeed:
     def _without_owner(self, awaited: set[ObjectRef], failed: set[ObjectRef]) -> list[str]:
         """UIDs of pods that changed or have an awaited owner; those whose owner failed are last."""
         order: list[tuple[bool, str]] = []
-        for uid, pod in self._known.pods.items():
-            chain = owner_chain(pod, self._known.owners)
+        for uid in self._known.pods if awaited else self._known.changed:
+            chain = owner_chain(self._known.pods[uid], self._known.owners)
             if uid in self._known.changed or not awaited.isdisjoint(chain):
                 order.append((not failed.isdisjoint(chain), uid))
         return [uid for _, uid in sorted(order)]

@@ -140,10 +140,12 @@ class Pod:
         if earlier is not None and earlier.start is not None:
             start = earlier.start
         if self.is_over and start is not None:
+            if self.start is None and end is not None and end <= start:
+                end = None  # of a condition older than the containers, see _failure_time
             if end is None and earlier is not None and earlier.is_over:
                 end = earlier.end
-            if end is None or self.start is None:
-                end = max(end or seen or start, start)
+            if end is None:
+                end = max(seen or start, start)
         return replace(self, start=start, end=end)
 
     def gone(self, last_seen: datetime, *, deleted: bool) -> Pod:
@@ -261,15 +263,18 @@ def _start(document: object, statuses: Sequence[object]) -> datetime | None:
 
 
 def _failure_time(document: object, start: datetime | None) -> datetime | None:
-    """When a pod was disrupted, or no longer ready; None where its conditions do not say."""
+    """When a pod was disrupted, or no longer ready; None where its conditions do not say.
+
+    A pod that never became ready is not ready since before its start: that says nothing.
+    """
     conditions = json_objects(document, "status", "conditions")
     for kind, value in _FAILURES:
         for condition in conditions:
             if (json_text(condition, "type"), json_text(condition, "status")) != (kind, value):
                 continue
             time = _time(json_text(condition, "lastTransitionTime"))
-            if time is not None:
-                return time if start is None else max(time, start)
+            if time is not None and (start is None or time > start):
+                return time
     return None
 
 
