@@ -104,16 +104,19 @@ def status(code: int, reason: str) -> Document:
 @dataclass(slots=True)
 class ApiState:
     """What the server holds. history: watch events by resource version; kept_from: older versions
-    are gone; raw: bytes in place of the next watch's answer, with its status.
+    are gone; broken: {path of an owner: bytes in place of its answer, with their status};
+    expires_after: pages of a listing after which it cannot be continued.
     """
 
     pods: dict[str, Document] = field(default_factory=dict)
     owners: dict[str, Document] = field(default_factory=dict)
+    broken: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     history: list[tuple[int, Document]] = field(default_factory=list)
     version: int = 100
     kept_from: int = 0
     gone_as_event: bool = True
     cut_after: int | None = None
+    expires_after: int | None = None
     requests: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, token
 
     def change(self, kind: str, document: Document) -> None:
@@ -142,6 +145,11 @@ class ApiState:
         ]
         return {"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": items}
 
+    def is_expired(self, query: dict[str, list[str]]) -> bool:
+        """Whether the listing of a page is no longer there."""
+        pages = int(query["continue"][0]) // int(query["limit"][0])
+        return self.expires_after is not None and pages >= self.expires_after
+
     def events(self, since: int) -> bytes:
         """Return the answer to a watch."""
         found = [event for version, event in self.history if version > since]
@@ -167,7 +175,9 @@ def api_server() -> Iterator[tuple[str, ApiState]]:
             parts = urlsplit(self.path)
             query = parse_qs(parts.query)
             state.requests.append((self.command, parts.path, self.headers.get("Authorization", "")))
-            if parts.path != "/api/v1/pods":
+            if parts.path in state.broken:
+                self._send(*state.broken[parts.path])
+            elif parts.path != "/api/v1/pods":
                 found = state.owners.get(parts.path)
                 self._answer(found or status(404, "NotFound"), 200 if found else 404)
             elif "watch" in query:
@@ -176,6 +186,8 @@ def api_server() -> Iterator[tuple[str, ApiState]]:
                     self._answer(status(410, "Expired"), 410)
                 else:
                     self._send(state.events(since), 200)
+            elif "continue" in query and state.is_expired(query):
+                self._answer(status(410, "Expired"), 410)
             else:
                 self._answer(state.listing(query), 200)
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import tracemalloc
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +20,8 @@ from servers.kubernetes_api import ApiState, Document, api_server, controller, p
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
-from tachograph.sources.kubernetes import KubernetesSettings, PodsFeed, connect
+from tachograph.sources.kubernetes import KnownPods, KubernetesSettings, PodsFeed, connect
+from tachograph.sources.slurm.records import SlurmCluster
 
 NOW = datetime(2026, 3, 1, 10, 10, tzinfo=UTC)
 UID = "0d5f1a2b-0000-4000-8000-{:012d}"
@@ -111,17 +114,17 @@ def test_a_job_from_its_pods_owner_and_queue(served: tuple[PodsFeed, ApiState]) 
     retry = pod("train-c", UID.format(5), owner=JOB, start="2026-03-01T10:06:00Z")
     state.change("MODIFIED", failed)
     state.change("ADDED", retry)
-    train = rows(poll(feed, 2), "jobs")["train.ml"]
-    assert (train["state"], train["end"], train["gpus"]) == ("RUNNING", None, 5)
-    state.change("MODIFIED", ended(second, "2026-03-01T10:09:00Z"))
-    state.change("MODIFIED", ended(retry, "2026-03-01T10:09:30Z"))
-    chunk = poll(feed, 3)
+    chunk = poll(feed, 2)
     train, steps = rows(chunk, "jobs")["train.ml"], rows(chunk, "steps")
-    assert (train["state"], train["exit_code"], train["elapsed_s"]) == ("COMPLETED", 0, 565.0)
+    assert (train["state"], train["end"], train["gpus"]) == ("RUNNING", None, 5)
     assert (steps["train-a.ml"]["state"], steps["train-a.ml"]["exit_signal"]) == (
         "OUT_OF_MEMORY",
         9,
     )
+    state.change("MODIFIED", ended(second, "2026-03-01T10:09:00Z"))
+    state.change("MODIFIED", ended(retry, "2026-03-01T10:09:30Z"))
+    train = rows(poll(feed, 3), "jobs")["train.ml"]
+    assert (train["state"], train["exit_code"], train["elapsed_s"]) == ("COMPLETED", 0, 565.0)
 
 
 def test_each_pod_of_a_deployment_is_a_job_of_its_own(served: tuple[PodsFeed, ApiState]) -> None:
@@ -190,6 +193,323 @@ def test_a_deleted_pod_ends_and_a_watch_that_breaks_off_goes_on_from_there(
     jobs = rows(poll(feed, 6), "jobs")
     assert jobs.keys() == {"two.ml"}
     assert (jobs["two.ml"]["state"], jobs["two.ml"]["exit_code"]) == ("FAILED", 1)
+
+
+def test_steps_and_allocations_are_those_of_pods_that_changed(
+    served: tuple[PodsFeed, ApiState],
+) -> None:
+    feed, state = served
+    state.owners["/apis/batch/v1/namespaces/ml/jobs/train"] = controller(*JOB)
+    first, second = (
+        pod(name, UID.format(number), owner=JOB)
+        for number, name in enumerate(("train-a", "train-b"), start=1)
+    )
+    for document in (first, second):
+        state.change("ADDED", document)
+    assert rows(poll(feed), "steps").keys() == {"train-a.ml", "train-b.ml"}
+    state.change("MODIFIED", ended(second, "2026-03-01T10:11:00Z"))
+    chunk = poll(feed, 2)
+    assert rows(chunk, "jobs")["train.ml"]["gpus"] == 4
+    for table in ("steps", "allocations"):
+        assert rows(chunk, table).keys() == {"train-b.ml"}
+
+    # A pod whose times contradict each other rejects the workload; its changes come afterwards.
+    state.change("MODIFIED", ended(first, "2026-03-01T09:00:00Z"))
+    third = pod("train-c", UID.format(3), owner=JOB)
+    state.change("ADDED", third)
+    chunk = poll(feed, 3)
+    assert rows(chunk, "steps") == {}
+    assert [reject.reason for part in chunk.parts for reject in part.rejects] == [
+        "end_before_start"
+    ]
+    state.change("MODIFIED", ended(first, "2026-03-01T10:12:00Z"))
+    assert rows(poll(feed, 4), "steps").keys() == {"train-a.ml", "train-c.ml"}
+
+
+def held_at_once(pods: list[Document]) -> int:
+    """The most GPUs of a workload at one time, by comparing each pod with each."""
+    spans = []
+    for document in pods:
+        (status,) = document["status"]["containerStatuses"]
+        times = status["state"].get("terminated") or status["state"]["running"]
+        limits = document["spec"]["containers"][0]["resources"]["limits"]
+        gpus = int(limits["nvidia.com/gpu"])
+        spans.append((times["startedAt"], times.get("finishedAt", "9"), gpus))
+    most = 0
+    for index, (moment, _, gpus) in enumerate(spans):
+        others = [
+            count
+            for other, (start, end, count) in enumerate(spans)
+            if other != index and start <= moment < end
+        ]
+        most = max(most, gpus + sum(others))
+    return most
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_gpus_held_at_one_time_are_those_of_comparing_each_pod_with_each(seed: int) -> None:
+    numbers = random.Random(seed)
+    pods: list[Document] = []
+    for number in range(30):
+        begin = numbers.randrange(20)
+        end = begin + numbers.randrange(8)
+        running = numbers.random() < 0.1
+        document = pod(
+            f"train-{number}",
+            UID.format(number),
+            owner=JOB,
+            resources={"nvidia.com/gpu": str(numbers.randrange(1, 5))},
+            start=f"2026-03-01T10:{begin:02}:00Z",
+            end=None if running else f"2026-03-01T10:{end:02}:00Z",
+            phase="Running" if running else "Succeeded",
+        )
+        pods.append(document)
+    known = KnownPods()
+    for document in pods:
+        known.add(document)
+    (row,) = known.reading(SlurmCluster()).jobs
+    assert row["gpus"] == held_at_once(pods)
+
+
+def test_a_listing_is_read_page_by_page() -> None:
+    """Pods without GPUs, most of a cluster, are not held until the last page."""
+    with api_server() as (url, state):
+        for number in range(1, 201):
+            document = pod(f"cpu-{number}", UID.format(number), resources={})
+            document["metadata"]["annotations"] = {f"note-{n}": "x" * 100 for n in range(300)}
+            state.pods[document["metadata"]["uid"]] = document
+        settings = KubernetesSettings(source="kubernetes", url=url, page=5, attempts=1)
+        feed = connect(settings, configuration=Configuration())
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            chunk = poll(feed)
+            peak = tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+            feed.close()
+    assert (chunk.rows_read, dict(chunk.passed)) == (200, {"no_gpus": 200})
+    assert peak < 3 << 20  # bytes; all pages together take more than 9 MiB
+
+
+def test_a_listing_that_expires_between_two_pages_is_read_anew(
+    served: tuple[PodsFeed, ApiState],
+) -> None:
+    feed, state = served
+    for number in range(1, 6):
+        state.change("ADDED", pod(f"train-{number}", UID.format(number)))
+    state.change("ADDED", pod("", UID.format(0)))  # rejected, on the first page
+    state.expires_after = 1
+    chunk = poll(feed)
+    assert len(rows(chunk, "jobs")) == 5
+    assert (chunk.rows_read, dict(chunk.passed)) == (6, {})
+    (reject,) = [reject for part in chunk.parts for reject in part.rejects]
+    assert (reject.reason, reject.count) == ("no_name", 1)
+
+
+def test_an_owner_without_pods_is_forgotten(served: tuple[PodsFeed, ApiState]) -> None:
+    feed, state = served
+    other = ("batch/v1", "Job", "other", UID.format(902))
+    paths = [f"/apis/batch/v1/namespaces/ml/jobs/{name}" for name in ("train", "other")]
+    state.owners[paths[0]] = controller(*JOB)  # the other one cannot be read
+    first = pod("train-a", UID.format(1), owner=JOB)
+    second = pod("other-a", UID.format(2), owner=other)
+    for document in (first, second):
+        state.change("ADDED", document)
+    poll(feed)
+    for document in (first, second):
+        state.change("DELETED", document)
+    poll(feed, 1)
+    state.owners[paths[1]] = controller(*other)
+    state.change("ADDED", pod("train-b", UID.format(3), owner=JOB))
+    state.change("ADDED", pod("other-b", UID.format(4), owner=other))
+    before = len(state.requests)
+    jobs = rows(poll(feed, 2), "jobs")
+    assert {row["job_id"] for row in jobs.values()} == {JOB[3], other[3]}
+    requested = [path for _, path, _ in state.requests[before:]]
+    assert sorted(requested[1:]) == sorted(paths)
+
+    # An owner of pods that are still there is not requested again.
+    state.change("ADDED", pod("train-c", UID.format(5), owner=JOB))
+    before = len(state.requests)
+    poll(feed, 3)
+    assert [path for _, path, _ in state.requests[before:]] == ["/api/v1/pods"]
+
+
+@pytest.mark.parametrize(
+    ("api", "schedule", "run"),
+    [
+        ("batch/v1", "CronJob", "Job"),
+        ("argoproj.io/v1alpha1", "CronWorkflow", "Workflow"),
+        ("kubeflow.org/v1beta1", "ScheduledWorkflow", "Workflow"),
+    ],
+)
+def test_each_run_of_a_schedule_is_a_job_of_its_own(
+    served: tuple[PodsFeed, ApiState], api: str, schedule: str, run: str
+) -> None:
+    feed, state = served
+    nightly = (api, schedule, "nightly", UID.format(910))
+    state.owners[f"/apis/{api}/namespaces/ml/{schedule.lower()}s/nightly"] = controller(*nightly)
+    runs = [(api, run, f"nightly-{number}", UID.format(910 + number)) for number in (1, 2)]
+    for number, owner in enumerate(runs, start=1):
+        path = f"/apis/{api}/namespaces/ml/{run.lower()}s/nightly-{number}"
+        state.owners[path] = controller(*owner, owner=nightly)
+        state.change("ADDED", pod(f"nightly-{number}-a", UID.format(number), owner=owner))
+    jobs = rows(poll(feed), "jobs")
+    assert {row["job_id"] for row in jobs.values()} == {UID.format(911), UID.format(912)}
+
+
+def failed(document: Document, reason: str, *, conditions: tuple[Document, ...] = ()) -> Document:
+    """Return the pod when its node was lost: it failed, and no container has ended."""
+    again: Document = json.loads(json.dumps(document))
+    again["status"] |= {"phase": "Failed", "reason": reason, "conditions": list(conditions)}
+    return again
+
+
+def condition(kind: str, value: str, time: str) -> Document:
+    return {"type": kind, "status": value, "lastTransitionTime": time}
+
+
+def test_a_pod_that_fails_without_an_ended_container_ends(
+    served: tuple[PodsFeed, ApiState],
+) -> None:
+    feed, state = served
+    names = ("lost", "evicted", "ready", "probed", "deleted")
+    pods = {name: pod(name, UID.format(number)) for number, name in enumerate(names, start=1)}
+    for document in pods.values():
+        state.change("ADDED", document)
+    poll(feed)
+    disrupted = condition("DisruptionTarget", "True", "2026-03-01T10:12:00Z")
+    unready = condition("Ready", "False", "2026-03-01T10:13:00Z")
+    never_ready = condition("Ready", "False", "2026-03-01T10:00:00Z")  # before its start
+    evicted = failed(pods["evicted"], "Evicted", conditions=(unready, disrupted))
+    del evicted["status"]["containerStatuses"]
+    deleted = failed(pods["deleted"], "NodeLost")
+    deleted["metadata"]["deletionTimestamp"] = "2026-03-01T10:14:00Z"
+    state.change("MODIFIED", failed(pods["lost"], "NodeLost"))
+    state.change("MODIFIED", evicted)
+    state.change("MODIFIED", failed(pods["ready"], "NodeLost", conditions=(unready,)))
+    probed = failed(pods["probed"], "NodeLost", conditions=(never_ready,))
+    del probed["status"]["containerStatuses"]
+    state.change("MODIFIED", probed)
+    state.change("DELETED", deleted)
+    chunk = poll(feed, 5)
+    start = datetime(2026, 3, 1, 10, 0, 5, tzinfo=UTC)
+    expected = {
+        "lost.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=5)),
+        "evicted.ml": ("PREEMPTED", start, NOW + timedelta(minutes=2)),
+        "ready.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=3)),
+        "probed.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=5)),
+        "deleted.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=4)),
+    }
+    for table in ("jobs", "steps"):
+        read = rows(chunk, table).items()
+        found = {name: (row["state"], row["start"], row["end"]) for name, row in read}
+        assert found == expected
+    held = {name: row["end"] for name, row in rows(chunk, "allocations").items()}
+    assert held == {name: end for name, (_, _, end) in expected.items()}
+
+    # Seen once more, it ended when it was first seen so.
+    state.change("MODIFIED", failed(pods["lost"], "NodeLost"))
+    assert rows(poll(feed, 9), "jobs") == {}
+
+    # Its end is not before its start, though the clock of the node is ahead of the server's.
+    ahead = failed(pod("ahead", UID.format(9), start="2026-03-01T10:30:00Z"), "NodeLost")
+    state.change("ADDED", ahead)
+    job = rows(poll(feed, 10), "jobs")["ahead.ml"]
+    assert job["end"] == job["start"]
+
+
+def test_a_restart_keeps_the_start_of_a_pod(served: tuple[PodsFeed, ApiState]) -> None:
+    feed, state = served
+    document = pod("train", UID.format(1))
+    state.change("ADDED", document)
+    first = rows(poll(feed), "steps")["train.ml"]["start"]
+    again = json.loads(json.dumps(document))
+    again["status"]["containerStatuses"][0] |= {
+        "restartCount": 2,
+        "state": {"running": {"startedAt": "2026-03-01T10:11:00Z"}},
+    }
+    again["spec"]["priorityClassName"] = "other"
+    state.change("MODIFIED", again)
+    chunk = poll(feed, 3)
+    starts = {rows(chunk, table)["train.ml"]["start"] for table in ("steps", "allocations")}
+    assert starts == {first}
+
+
+@pytest.mark.parametrize("broken", [(b"{}", 503), (b"<html>Sign in</html>", 200), (b"{", 500)])
+def test_an_owner_that_cannot_be_read_stops_no_other_pod_and_is_requested_again(
+    served: tuple[PodsFeed, ApiState], broken: tuple[bytes, int]
+) -> None:
+    feed, state = served
+    path = "/apis/batch/v1/namespaces/ml/jobs/train"
+    state.owners[path] = controller(*JOB)
+    state.broken[path] = broken
+    state.change("ADDED", pod("train-a", UID.format(1), owner=JOB))
+    state.change("ADDED", pod("train-b", UID.format(2), owner=JOB, start="2026-03-01T10:01:00Z"))
+    state.change("ADDED", pod("solo", UID.format(3)))
+    chunk = poll(feed)
+    jobs = rows(chunk, "jobs")
+    assert {name: row["job_id"] for name, row in jobs.items()} == {
+        "train.ml": "train.job.ml",
+        "solo.ml": UID.format(3),
+    }
+    (unreachable,) = feed.outcome.unreachable
+    assert unreachable.endswith(path)
+    assert rows(poll(feed, 1), "jobs") == {}
+    assert len(feed.outcome.unreachable) == 1
+
+    # Once it is read, the job has its UID, and what it was called before holds nothing any more.
+    del state.broken[path]
+    chunk = poll(feed, 2)
+    assert not feed.outcome.unreachable
+    frames = {part.table: part.frame.to_dicts() for part in chunk.parts}
+    jobs = {row["job_id"]: row for row in frames["jobs"]}
+    assert {name: (row["state"], row["elapsed_s"]) for name, row in jobs.items()} == {
+        "train.job.ml": ("CANCELLED", 0.0),
+        JOB[3]: ("RUNNING", None),
+    }
+    for table in ("steps", "allocations"):
+        held = {(row["job_id"], row["step"]): row["end"] for row in frames[table]}
+        assert held == {
+            ("train.job.ml", "train-a.ml"): datetime(2026, 3, 1, 10, 0, 5, tzinfo=UTC),
+            ("train.job.ml", "train-b.ml"): datetime(2026, 3, 1, 10, 1, tzinfo=UTC),
+            (JOB[3], "train-a.ml"): None,
+            (JOB[3], "train-b.ml"): None,
+        }
+    assert rows(poll(feed, 3), "jobs") == {}
+
+
+def test_many_owners_that_cannot_be_read_are_not_all_requested(
+    served: tuple[PodsFeed, ApiState],
+) -> None:
+    feed, state = served
+    paths: list[str] = []
+    for number in range(1, 8):
+        name = f"job{number}"
+        owner = ("batch/v1", "Job", name, UID.format(900 + number))
+        paths.append(f"/apis/batch/v1/namespaces/ml/jobs/{name}")
+        state.owners[paths[-1]] = controller(*owner)
+        state.change("ADDED", pod(name, UID.format(number), owner=owner))
+    state.broken = dict.fromkeys(paths[:3], (b"{}", 503))
+    requested: list[list[str]] = []
+    for minute in range(2):
+        before = len(state.requests)
+        poll(feed, minute)
+        sent = [path for _, path, _ in state.requests[before:]]
+        requested.append([path for path in sent if path in paths])
+    assert requested[0] == paths[:3]
+    assert requested[1] == [*paths[3:], *paths[:3]]
+
+
+def test_a_token_that_is_refused_for_an_owner_ends_the_poll(
+    served: tuple[PodsFeed, ApiState],
+) -> None:
+    feed, state = served
+    state.broken["/apis/batch/v1/namespaces/ml/jobs/train"] = (b"{}", 401)
+    state.change("ADDED", pod("train-a", UID.format(1), owner=JOB))
+    with pytest.raises(InputError, match="401"):
+        poll(feed)
 
 
 def test_references_that_users_write_lead_nowhere_else(served: tuple[PodsFeed, ApiState]) -> None:

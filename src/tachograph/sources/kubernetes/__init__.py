@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,7 @@ import msgspec
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, next_watermark
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import UsageError
+from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS
 from tachograph.sources.http import LEAST_ACCESS, HttpServer, RequestError, ServerAccess
 from tachograph.sources.kubernetes.workloads import (
@@ -66,7 +68,9 @@ _SAVE = "kubectl get pods -A -o json"
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _IN_CLUSTER = "https://kubernetes.default.svc"
 _GONE: Final = 410
+_UNAUTHORIZED: Final = 401  # of our token: no other request would be answered either
 _UNREADABLE: Final = (403, 404)  # an owner that is no more, or that we may not read
+_FAILURES_OF_KIND: Final = 3  # requests of a poll that may fail for owners of one kind
 
 
 class KubernetesSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -99,10 +103,7 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> PodsFeed
 
 @dataclass(slots=True)
 class KnownPods:
-    """Pods with GPUs and their owners, by UID; `changed`: UIDs of pods that are not handed on yet.
-
-    `without_gpus`, `seen`: counts of objects since the last reading.
-    """
+    """Pods with GPUs and their owners, by UID; `changed`: UIDs of pods that are not handed on yet."""
 
     user_labels: tuple[str, ...] = ()
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -110,9 +111,14 @@ class KnownPods:
     owners: dict[ObjectRef, Owner] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     rejected: list[tuple[int, str, str]] = field(default_factory=list)
+    # {UID of a pod: the workload it was handed on with, whose owner was not read then}
+    provisional: dict[str, ObjectRef] = field(default_factory=dict)
 
-    def add(self, document: object, *, place: int = 0) -> Pod | None:
-        """Note a pod, or another object as an owner; return the pod if it requests GPUs."""
+    def add(self, document: object, *, place: int = 0, seen: datetime | None = None) -> Pod | None:
+        """Note a pod, or another object as an owner; return the pod if it requests GPUs.
+
+        seen: when the pod was so; None: not known, of a saved listing.
+        """
         try:
             if (json_text(document, "kind") or "Pod") != "Pod":
                 owner = read_owner(document)
@@ -122,7 +128,11 @@ class KnownPods:
         except BadRowError as problem:
             self.rejected.append((place, problem.reason, json_example(document)))
             return None
-        if pod is not None and self.pods.get(pod.ref.uid) != pod:
+        if pod is None:
+            return None
+        earlier = self.pods.get(pod.ref.uid)
+        pod = pod.following(earlier, seen)
+        if pod != earlier:
             self.pods[pod.ref.uid] = pod
             self.changed.add(pod.ref.uid)
         return pod
@@ -136,26 +146,79 @@ class KnownPods:
             self.deleted.add(uid)
 
     def reading(self, cluster: SlurmCluster) -> AccountingReading:
-        """Return the workloads of the changed pods, and forget what is over and deleted."""
+        """Return the workloads of the changed pods, and forget what is over and deleted.
+
+        Steps and allocations are those of the changed pods: the lake has the others. A workload
+        that is rejected is read again, as the rows of all its changed pods are missing.
+        """
         reading = AccountingReading(rejected=self.rejected)
         self.rejected = []
         workloads: dict[ObjectRef, list[Pod]] = {}
         for pod in sorted(self.pods.values(), key=_order):
             workloads.setdefault(workload_of(pod, self.owners), []).append(pod)
+        missing: set[str] = set()
         for workload, pods in workloads.items():
             if self.changed.isdisjoint(pod.ref.uid for pod in pods):
                 continue
+            self._withdraw(reading, workload, pods, cluster)
             try:
-                add_workload(reading, workload, pods, self.owners, cluster)
+                add_workload(reading, workload, pods, self.owners, cluster, changed=self.changed)
             except BadRowError as problem:
+                missing.update(self.changed.intersection(pod.ref.uid for pod in pods))
                 example = f"{workload.kind} {workload.name}.{workload.namespace}"
                 reading.rejected.append((0, problem.reason, example))
+            else:
+                if not self._is_named(workload, pods):
+                    self.provisional.update((pod.ref.uid, workload) for pod in pods)
             if all(pod.ref.uid in self.deleted for pod in pods):
                 for pod in pods:
                     del self.pods[pod.ref.uid]
                     self.deleted.discard(pod.ref.uid)
-        self.changed.clear()
+                    self.provisional.pop(pod.ref.uid, None)
+        self.changed = missing.intersection(self.pods)
         return reading
+
+    def forget_owners(self) -> set[ObjectRef]:
+        """Forget owners that no known pod has any more; return those that pods have.
+
+        Owners of finished workloads would otherwise fill the memory of a service over months.
+        """
+        refs: set[ObjectRef] = set()
+        for pod in self.pods.values():
+            refs.update(owner_chain(pod, self.owners))
+        self.owners = {ref: owner for ref, owner in self.owners.items() if ref in refs}
+        return refs
+
+    def _withdraw(
+        self,
+        reading: AccountingReading,
+        workload: ObjectRef,
+        pods: list[Pod],
+        cluster: SlurmCluster,
+    ) -> None:
+        """End the job whose id changes now that its owner was read, at its start.
+
+        Otherwise two jobs would hold the GPUs of a pod, the earlier one for ever.
+        """
+        named = self._is_named(workload, pods)
+        earlier: dict[ObjectRef, list[Pod]] = {}
+        for pod in pods:
+            before = self.provisional.get(pod.ref.uid)
+            if before is not None and (named or before != workload):
+                del self.provisional[pod.ref.uid]
+                withdrawn = replace(pod, state="CANCELLED", end=pod.start)
+                earlier.setdefault(before, []).append(withdrawn)
+        for before, withdrawn_pods in earlier.items():
+            unread = {ref: owner for ref, owner in self.owners.items() if ref != before}
+            with suppress(BadRowError):  # what cannot be a job was none before
+                add_workload(reading, before, withdrawn_pods, unread, cluster)
+                row = reading.jobs[-1]
+                if row["start"] is not None:
+                    row |= {"end": row["start"], "elapsed_s": 0.0}
+
+    def _is_named(self, workload: ObjectRef, pods: list[Pod]) -> bool:
+        """Whether the server named a workload, so that its id is its UID."""
+        return workload in self.owners or workload == pods[0].ref
 
 
 def _order(pod: Pod) -> tuple[bool, datetime | None, str]:
@@ -175,6 +238,9 @@ class PodsFeed:
         self._versions: dict[str, str] = {}
         self._last_seen: datetime | None = None
         self._unreadable: set[ObjectRef] = set()
+        # Owners to request at the next poll: the request failed, or was left out after failures.
+        self._failed: set[ObjectRef] = set()
+        self._postponed: set[ObjectRef] = set()
         self._rejected_before = RejectedBefore()
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
@@ -195,6 +261,7 @@ class PodsFeed:
         if self._server.skew_s is not None:
             self.outcome.skew_s[self._server.where] = self._server.skew_s
         reading = self._known.reading(self._cluster)
+        self._unreadable &= self._known.forget_owners()
         rejects = counted_rejects(self._rejected_before.new(reading.rejected))
         jobs = [{**row, "saved": False} for row in reading.jobs]
         used = objects - without - sum(reject.count for reject in rejects)
@@ -220,8 +287,14 @@ class PodsFeed:
         return self._list(path, now)
 
     def _list(self, path: str, now: datetime) -> tuple[int, int]:
-        """Read all pods; those that are known and missing have ended since they were seen."""
-        found: list[dict[str, object]] = []
+        """Read all pods; those that are known and missing have ended since they were seen.
+
+        Of each page only UIDs are kept: most pods of a cluster request no GPU.
+        """
+        known = self._known
+        rejected = len(known.rejected)
+        listed: set[str | None] = set()
+        count = without = 0
         query = {"limit": str(self._settings.page)}
         while True:
             try:
@@ -229,21 +302,25 @@ class PodsFeed:
             except RequestError as problem:
                 if problem.status != _GONE or "limit" not in query:
                     raise
-                found, query = [], {}  # the list was too old to go on: read it in one answer
+                # The list was too old to go on: read it in one answer.
+                del known.rejected[rejected:]
+                listed.clear()
+                count = without = 0
+                query = {}
                 continue
-            found += json_objects(document, "items")
+            for pod in json_objects(document, "items"):
+                listed.add(json_text(pod, "metadata", "uid"))
+                count += 1
+                without += known.add(pod, seen=now) is None
             following = json_text(document, "metadata", "continue")
             if not following:
                 break
             query["continue"] = following
-        listed = {json_text(pod, "metadata", "uid") for pod in found}
-        for uid, pod in list(self._known.pods.items()):
-            if uid not in listed and _is_below(pod, path):
-                self._known.remove(uid, self._last_seen or now, deleted=False)
-        before = len(self._known.rejected)
-        nothing = sum(self._known.add(pod) is None for pod in found)
+        for uid, known_pod in list(known.pods.items()):
+            if uid not in listed and _is_below(known_pod, path):
+                known.remove(uid, self._last_seen or now, deleted=False)
         self._versions[path] = json_text(document, "metadata", "resourceVersion") or ""
-        return len(found), nothing - (len(self._known.rejected) - before)
+        return count, without - (len(known.rejected) - rejected)
 
     def _watch(self, path: str, version: str) -> list[dict[str, object]] | None:
         """Return the events since a resource version; None if the server no longer has them."""
@@ -277,36 +354,81 @@ class PodsFeed:
             if kind != "BOOKMARK":
                 rejected = len(self._known.rejected)
                 count += 1
-                pod = self._known.add(document)
+                deleted = kind == "DELETED"
+                seen = min(now, deletion_time(document, now)) if deleted else now
+                pod = self._known.add(document, seen=seen)
                 without += pod is None and len(self._known.rejected) == rejected
-                if kind == "DELETED" and pod is not None:
-                    self._known.remove(
-                        pod.ref.uid, min(now, deletion_time(document, now)), deleted=True
-                    )
+                if deleted and pod is not None:
+                    self._known.remove(pod.ref.uid, seen, deleted=True)
             self._versions[path] = version or self._versions[path]
         return count, without
 
     def _look_up_owners(self) -> None:
-        """Request the owners of changed pods that are not known, up to the last."""
-        known = self._known
-        for uid in sorted(known.changed):
-            while True:
-                chain = owner_chain(known.pods[uid], known.owners)
-                last = chain[-1] if chain else None
-                if last is None or last in known.owners or last in self._unreadable:
-                    break
-                self._look_up(last)
+        """Request the owners of changed pods that are not known, up to the last.
+
+        Owners whose request failed are requested again, after the others, so that they do not keep
+        those from their turn.
+        """
+        failed_before = self._failed
+        awaited = self._failed | self._postponed
+        self._failed, self._postponed = set(), set()
+        failures: Counter[tuple[str, str]] = Counter()
+        try:
+            for uid in self._without_owner(awaited, failed_before):
+                chain = self._look_up_chain(self._known.pods[uid], failures)
+                if any(ref in awaited and ref in self._known.owners for ref in chain):
+                    self._known.changed.add(uid)
+        except RequestError:
+            self._postponed |= awaited  # the next poll begins anew
+            raise
+
+    def _look_up_chain(self, pod: Pod, failures: Counter[tuple[str, str]]) -> list[ObjectRef]:
+        """Request the unknown owners of a pod; return its owners. `failures`: by API and kind."""
+        ref = self._next_owner(pod)
+        while ref is not None:
+            kind = (ref.api, ref.kind)
+            if failures[kind] >= _FAILURES_OF_KIND:  # each may take until its timeout
+                self._postponed.add(ref)
+                break
+            self._look_up(ref)
+            failures[kind] += ref in self._failed
+            ref = self._next_owner(pod)
+        return owner_chain(pod, self._known.owners)
+
+    def _without_owner(self, awaited: set[ObjectRef], failed: set[ObjectRef]) -> list[str]:
+        """UIDs of pods that changed or have an awaited owner; those whose owner failed are last."""
+        order: list[tuple[bool, str]] = []
+        for uid in self._known.pods if awaited else self._known.changed:
+            chain = owner_chain(self._known.pods[uid], self._known.owners)
+            if uid in self._known.changed or not awaited.isdisjoint(chain):
+                order.append((not failed.isdisjoint(chain), uid))
+        return [uid for _, uid in sorted(order)]
+
+    def _next_owner(self, pod: Pod) -> ObjectRef | None:
+        """The last owner of a pod that is known by name, if it is still to be requested."""
+        chain = owner_chain(pod, self._known.owners)
+        if not chain:
+            return None
+        ref = chain[-1]
+        done = (self._known.owners, self._unreadable, self._failed, self._postponed)
+        return None if any(ref in refs for refs in done) else ref
 
     def _look_up(self, ref: ObjectRef) -> None:
+        """Request an owner. Errors: RequestError if the server refuses our token."""
         path = owner_path(ref)
         try:
             if path is not None:
                 answer = self._server.get(path)
                 owner = read_owner(json_document(answer.content, self._server.where))
                 self._known.owners[owner.ref] = owner
-        except RequestError as problem:
-            if problem.status not in _UNREADABLE:
+        except InputError as problem:
+            status = problem.status if isinstance(problem, RequestError) else None
+            if status == _UNAUTHORIZED:
                 raise
+            if status not in _UNREADABLE:
+                self._failed.add(ref)
+                self.outcome.unreachable[f"{self._server.where}{path}"] = problem.what
+                return
         except BadRowError:
             pass  # no owner: its answer names nothing
         if ref not in self._known.owners:  # of its name there may be another one, too

@@ -11,9 +11,11 @@ container, whatever its containers do in between.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 
 from tachograph.sources.metrics import short_node
 from tachograph.sources.schedulers.documents import host_list, shell_status
@@ -47,9 +49,10 @@ QUEUES = (
     "scheduling.volcano.sh/queue-name",
     "runai/queue",
 )
-# Owners that replace their pods, and those whose children are workloads of their own.
+# Owners that replace their pods, and those whose children are workloads of their own: schedules of
+# Kubernetes, Argo and Kubeflow Pipelines start each run as an object below them.
 REPLACING = frozenset({"ReplicaSet", "StatefulSet", "DaemonSet", "ReplicationController"})
-_NO_WORKLOADS = frozenset({"CronJob", "Node"})
+_NO_WORKLOADS = frozenset({"CronJob", "CronWorkflow", "ScheduledWorkflow", "Node"})
 _PHASES: Mapping[str, str] = {
     "Pending": "PENDING",
     "Running": "RUNNING",
@@ -65,6 +68,8 @@ _REASONS: Mapping[str, str] = {  # of a pod that failed
     "Shutdown": "NODE_FAIL",
     "Terminated": "NODE_FAIL",
 }
+# Conditions whose transition is the end of a pod that failed without its containers, by precedence.
+_FAILURES = (("DisruptionTarget", "True"), ("Ready", "False"))
 _SUFFIXES = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _QUANTITY = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(m|k|[KMGTP]i|[MGT])?", re.ASCII)
@@ -124,10 +129,29 @@ class Pod:
         """Whether no container will run any more."""
         return self.state not in ("PENDING", "RUNNING")
 
+    def following(self, earlier: Pod | None, seen: datetime | None) -> Pod:
+        """Return the pod with what an earlier reading of it knew; `seen`: when it was as it is.
+
+        The first known start stays: it is in the key of rows, and a restart of containers or an
+        eviction removes it from the API. A pod that failed without its containers (its node was
+        lost) ends when it was first seen so: without an end it would hold its GPUs for ever.
+        """
+        start, end = self.start, self.end
+        if earlier is not None and earlier.start is not None:
+            start = earlier.start
+        if self.is_over and start is not None:
+            if self.start is None and end is not None and end <= start:
+                end = None  # of a condition older than the containers, see _failure_time
+            if end is None and earlier is not None and earlier.is_over:
+                end = earlier.end
+            if end is None:
+                end = max(seen or start, start)
+        return replace(self, start=start, end=end)
+
     def gone(self, last_seen: datetime, *, deleted: bool) -> Pod:
         """Return the pod when it is no more: deleted, or not listed any more (state unknown)."""
         if self.is_over:
-            return self
+            return self.following(None, last_seen)
         end = None if self.start is None else max(last_seen, self.start)
         return replace(self, state="CANCELLED" if deleted else "", end=end)
 
@@ -179,6 +203,8 @@ def read_pod(document: object, *, user_labels: Sequence[str] = ()) -> Pod | None
     ends = [_time(json_text(one, "state", "terminated", "finishedAt")) for one in statuses]
     over = state in ("COMPLETED", "FAILED")
     end = max((time for time in ends if time), default=None) if over else None
+    if over and end is None:
+        end = _failure_time(document, start)
     code, signal, reason = _exit(statuses)
     if state == "FAILED":
         of_pod = _REASONS.get(json_text(document, "status", "reason") or "")
@@ -234,6 +260,22 @@ def _start(document: object, statuses: Sequence[object]) -> datetime | None:
     restarted = any(json_number(one, "restartCount") for one in statuses)
     admitted = _time(json_text(document, "status", "startTime"))
     return admitted if first is not None and restarted and admitted else first
+
+
+def _failure_time(document: object, start: datetime | None) -> datetime | None:
+    """When a pod was disrupted, or no longer ready; None where its conditions do not say.
+
+    A pod that never became ready is not ready since before its start: that says nothing.
+    """
+    conditions = json_objects(document, "status", "conditions")
+    for kind, value in _FAILURES:
+        for condition in conditions:
+            if (json_text(condition, "type"), json_text(condition, "status")) != (kind, value):
+                continue
+            time = _time(json_text(condition, "lastTransitionTime"))
+            if time is not None and (start is None or time > start):
+                return time
+    return None
 
 
 def _exit(statuses: Sequence[object]) -> tuple[int | None, int | None, str | None]:
@@ -327,14 +369,19 @@ def add_workload(
     pods: Sequence[Pod],
     owners: Owners,
     cluster: SlurmCluster,
+    *,
+    changed: Container[str] | None = None,
 ) -> None:
     """Add the rows of a workload: a job, a step per pod, an allocation per pod.
 
+    changed: UIDs of the pods whose steps and allocations are added; None: of all.
     Errors: BadRowError with the reason.
     """
     record = _job(workload, pods, owners, cluster)
     row = job_row(record, cluster)
-    begun = [pod for pod in pods if pod.start is not None]
+    begun = [
+        pod for pod in pods if pod.start is not None and (changed is None or pod.ref.uid in changed)
+    ]
     steps = [_step(record, pod) for pod in begun]
     rows = [step_row(step) for step in steps]
     reading.add_job(record, row)
@@ -403,45 +450,65 @@ def _job(
 
 def _deciding(pods: Sequence[Pod]) -> Pod:
     """The pod whose end is that of the workload; one that was tried again does not count."""
-    final = [
-        pod
-        for pod in pods
-        if not any(
-            other.start and pod.end and other.start >= pod.end and not _is_good(pod)
-            for other in pods
-        )
-    ]
+    latest = max((pod.start for pod in pods if pod.start), default=None)
+    final = [pod for pod in pods if _is_good(pod) or not _ended_by(pod, latest)]
     bad = [pod for pod in final if not _is_good(pod) and pod.state != "CANCELLED"]
     good = [pod for pod in final if _is_good(pod)]
     return (bad or good or final or list(pods))[0]
+
+
+def _ended_by(pod: Pod, moment: datetime | None) -> bool:
+    return pod.end is not None and moment is not None and pod.end <= moment
 
 
 def _is_good(pod: Pod) -> bool:
     return pod.state == "COMPLETED"
 
 
-def _at_once(pods: Iterable[Pod]) -> dict[str, int]:
-    """The most of each resource that pods held at one time; of none that started, all requests."""
+def _at_once(pods: Sequence[Pod]) -> dict[str, int]:
+    """The most of each resource that pods held at one time; of none that started, all requests.
+
+    A sweep over the sorted starts and ends: comparing each pod with each takes seconds from some
+    thousand pods on. A pod that ended where another began does not add to it.
+    """
     begun = [(pod.start, pod.end, pod.counts) for pod in pods if pod.start]
     if not begun:
         return _sums(pod.counts for pod in pods)
+    begun.sort(key=itemgetter(0))
+    # Pods that ended at once hold what they requested at that moment, beside those that run on.
+    ends = sorted(
+        [(end, counts) for start, end, counts in begun if end is not None and end > start],
+        key=itemgetter(0),
+    )
+    running: dict[str, int] = {}
     most: dict[str, int] = {}
-    for moment, _, own in begun:
-        others = [
-            counts
-            for start, end, counts in begun
-            if counts is not own and start <= moment and (end is None or end > moment)
-        ]
-        here = _sums([own, *others])
-        most = {name: max(most.get(name, 0), here.get(name, 0)) for name in {*most, *here}}
-    return most
+    ended = 0
+    for moment, of_moment in groupby(begun, key=itemgetter(0)):
+        while ended < len(ends) and ends[ended][0] <= moment:
+            _add(running, ends[ended][1], -1)
+            ended += 1
+        brief: list[Mapping[str, int]] = []
+        for start, end, counts in of_moment:
+            if end is None or end > start:
+                _add(running, counts, 1)
+            else:
+                brief.append(counts)
+        for counts in [{}, *brief]:
+            for name in {**running, **counts}:
+                held = running.get(name, 0) + counts.get(name, 0)
+                most[name] = max(most.get(name, 0), held)
+    return {name: count for name, count in most.items() if count}
+
+
+def _add(total: dict[str, int], counts: Mapping[str, int], sign: int) -> None:
+    for name, count in counts.items():
+        total[name] = total.get(name, 0) + sign * count
 
 
 def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for some in counts:
-        for name, count in some.items():
-            total[name] = total.get(name, 0) + count
+        _add(total, some, 1)
     return total
 
 
