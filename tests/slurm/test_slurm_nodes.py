@@ -18,7 +18,7 @@ from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.tables import NODE_STATES, WAITING_JOBS
 from tachograph.sources import slurm_nodes
 from tachograph.sources.recognition import source_of
-from tachograph.sources.slurm.nodes import NodeReading, read_nodes
+from tachograph.sources.slurm.nodes import NodeReading, _documents, read_nodes
 from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
 from tachograph.sources.slurm_nodes import SlurmNodesSettings
 
@@ -187,6 +187,23 @@ def test_lines_of_seconds_name_the_time_of_each_answer(tmp_path: Path) -> None:
     several = tmp_path / "polls.json"
     several.write_text(f"{document}\n{document}\n", encoding="utf-8")
     assert source_of(several) == "slurm-nodes"
+
+
+class UncopiedText(str):
+    """Text of which only a few characters may be copied at a time."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> str:
+        part = super().__getitem__(index)
+        assert len(part) < len(self) // 2, "the rest of the text was copied"
+        return part
+
+
+def test_the_rest_of_a_file_is_not_copied_per_document() -> None:
+    text = UncopiedText("1795989600\n {}\n\t\u00a0{} \n" * 20)
+    found = [document for document, _ in _documents(text, "a file")]
+    assert found == [{}] * 40
 
 
 @pytest.mark.parametrize(
