@@ -18,7 +18,7 @@ from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.tables import NODE_STATES, WAITING_JOBS
 from tachograph.sources import slurm_nodes
 from tachograph.sources.recognition import source_of
-from tachograph.sources.slurm.nodes import NodeReading, _documents, read_nodes
+from tachograph.sources.slurm.nodes import NodeReading, _documents, read_events, read_nodes
 from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
 from tachograph.sources.slurm_nodes import SlurmNodesSettings
 
@@ -282,6 +282,28 @@ def test_nodes_count_where_the_accounting_or_squeue_is_missing(tmp_path: Path) -
     down = feed_of(commands(tmp_path, sinfo="echo 'slurm_load_node error' >&2; exit 1"))
     with pytest.raises(InputError, match="slurm_load_node"):
         landing.poll(down, AT + timedelta(minutes=5))
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_answer_holds_no_events(text: str) -> None:
+    reading = NodeReading()
+    read_events(text, reading, cluster=SlurmCluster("here"))
+    assert (reading.states, reading.rows_read) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("script", "events"),
+    [("exit 0", 0), ("sed 's/^[^|]*|gpu01|/caf\\xe9|gpu01|/' {made}/sacctmgr_show_event.txt", 2)],
+)
+def test_nodes_count_beside_events_that_are_empty_or_no_utf8(
+    tmp_path: Path, script: str, events: int
+) -> None:
+    feed, landing = feed_of(commands(tmp_path, sacctmgr=script)), Landing()
+    landing.poll(feed, AT)
+    states = landing.table(NODE_STATES)
+    assert states.filter(provenance="poll").height == 4
+    assert states.filter(provenance="event").height == events
+    assert not feed.outcome.unreachable
 
 
 def test_polls_so_rare_that_nothing_is_known_between_them_are_refused() -> None:

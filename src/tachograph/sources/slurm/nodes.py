@@ -375,8 +375,12 @@ def _interval(
 def read_events(text: str, reading: NodeReading, *, cluster: SlurmCluster) -> None:
     """Add the node events that `sacctmgr --parsable2 show event` printed with a header.
 
+    An empty answer holds none.
+
     Raises InputError for a header with text that people write.
     """
+    if not text.strip():
+        return
     header, *lines = text.strip().splitlines()
     names = header.split("|")
     if "Reason" in names or not {*EVENT_FIELDS.split(",")} <= {*names}:
