@@ -136,6 +136,10 @@ def test_what_cannot_be_read_is_counted_and_the_rest_is_read(archive: Path, tmp_
     (write(archive, 4, {}, fine) / "meta.json").write_text("{")
     (write(archive, 5, {}) / "data.json.gz").write_bytes(gzip.compress(b"{}" * 99)[:-9])
     write(archive, 6, {"metaData": {"jobName": 7}})
+    meta = write(archive, 8, {"user": "café"}) / "meta.json"
+    meta.write_bytes(meta.read_text().encode().replace(b"\\u00e9", b"\xe9"))  # Latin-1
+    data = write(archive, 9, {}) / "data.json"
+    data.write_bytes(b'{"caf\xe9": {}}')
     unknown = "00000000:99:00.0"
     parts = {
         "acc_utilization": metric("", "", {unknown: [1]}),
@@ -146,7 +150,7 @@ def test_what_cannot_be_read_is_counted_and_the_rest_is_read(archive: Path, tmp_
     printed = ingest(tmp_path)
     counted = {(one["table"], one["reason"]): one["removed"] for one in printed["rejects"]}
     assert counted == {
-        ("jobs", "unreadable_job"): 5,
+        ("jobs", "unreadable_job"): 7,
         ("allocations", "no_gpu"): 1,
         ("gpu_samples", "no_gpu"): 1,
         ("gpu_samples", "unknown_unit"): 1,
@@ -161,8 +165,10 @@ def test_a_folder_that_is_no_archive_is_one_line(archive: Path, tmp_path: Path) 
         done = run_here(["ingest", "clustercockpit", str(path)], tmp_path, os.environ)
         assert (done.returncode, done.stderr.count("\n")) == (4, 1)
         assert "name the folder above CLUSTER/cluster.json" in done.stderr
-    (archive / "alex" / "cluster.json").write_text('{"subClusters": 1}')
-    done = run_here(["ingest", str(archive)], tmp_path, os.environ)
-    assert done.returncode == 4
-    (line,) = done.stderr.splitlines()
-    assert "cluster.json: no description of a cluster" in line
+    latin = b'{"subClusters": [{"topology": {"accelerators": [{"id": "caf\xe9"}]}}]}'
+    for content in (b'{"subClusters": 1}', latin):
+        (archive / "alex" / "cluster.json").write_bytes(content)
+        done = run_here(["ingest", str(archive)], tmp_path, os.environ)
+        assert done.returncode == 4
+        (line,) = done.stderr.splitlines()
+        assert "cluster.json: no description of a cluster" in line

@@ -93,6 +93,8 @@ _OTHER_NAMES: Mapping[str, str] = MappingProxyType(
 )
 _BY_NAME = {metric.name: metric for metric in METRICS}
 _INDEX = re.compile(r"(\d{1,4})(?::(\d{1,4}))?", re.ASCII)  # as `export clustercockpit` writes it
+# A byte of another encoding in a text that is read is an error of its own in msgspec.
+_NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError)
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 _Seconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 33)]
@@ -243,7 +245,7 @@ def _accelerators(description: Path) -> Mapping[str, tuple[int, str | None]]:
     """
     try:
         cluster = msgspec.json.decode(read_unpacked(description), type=ArchivedCluster)
-    except msgspec.MsgspecError as problem:
+    except _NO_JSON as problem:
         what = f"no description of a cluster: {problem}"
         raise InputError(what, where=description, do="copy it again") from None
     places: dict[str, set[tuple[int, str | None]]] = {}
@@ -292,7 +294,7 @@ class ArchivedJobs:
             content = self._content(meta)
             job = msgspec.json.decode(content, type=ArchivedJob)
             measured = self._measured(meta.parent)
-        except (InputError, msgspec.MsgspecError) as problem:
+        except (InputError, *_NO_JSON) as problem:
             self._reject("jobs", "unreadable_job", None, f"{meta}: {problem}")
             return
         self.jobs.append(job.row())
