@@ -82,6 +82,7 @@ def test_series_become_samples_in_the_units_of_the_lake(archive: Path, tmp_path:
     data = {
         "acc_utilization": metric("", "", {first: [50, None, 100, 7], second: [0, 0]}),
         "nv_fb_mem_used": metric("B", "G", {first: [2, 2, 2]}),
+        "acc_mem_util": metric("%", "", {second: [25]}),
         "acc_power": metric("W", "K", {second: [None, 0.25]}),
         "cpu_load": {"node": {"unit": {"base": "load"}, "timestep": 60, "series": []}},
         "filesystems": [],  # the schema has a list here, which cc-backend cannot read
@@ -94,7 +95,7 @@ def test_series_become_samples_in_the_units_of_the_lake(archive: Path, tmp_path:
         )
         for row in rows(tmp_path, "gpu_samples")
     }  # fmt: skip
-    memory = pytest.approx(2e9 / 2**20)
+    memory = 2000.0  # MiB: the collector divides bytes by 2**20, prefixes are decimal from there
     assert found == {  # the fourth value of the first GPU is after the end of the job
         (0, 30): ("a1", 0.5, memory, None),
         (0, 90): ("a1", None, memory, None),
@@ -102,6 +103,8 @@ def test_series_become_samples_in_the_units_of_the_lake(archive: Path, tmp_path:
         (1, 30): ("a1", 0.0, None, None),
         (1, 90): ("a1", 0.0, None, 250.0),
     }
+    busy = [row["mem_copy_util"] for row in rows(tmp_path, "gpu_samples") if row["gpu"] == 1]
+    assert sorted(busy, key=str) == [0.25, None]
     (job,) = rows(tmp_path, "jobs")
     assert (job["job_id"], job["cluster"], job["user"]) == ("1234567", "alex", "ada")
     assert (job["state"], job["gpus"], job["timelimit_s"]) == ("COMPLETED", 2, 3600)

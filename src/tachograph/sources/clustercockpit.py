@@ -25,7 +25,7 @@ from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, JOBS, TIME, LakeTable
-from tachograph.catalog.units import EPOCH, MB_PER_MIB
+from tachograph.catalog.units import EPOCH
 from tachograph.sources.files import read_unpacked
 from tachograph.sources.gpu_indices import NO_GPU, pci_key
 from tachograph.sources.metrics import short_node
@@ -71,7 +71,9 @@ class ArchiveMetric:
 METRICS: tuple[ArchiveMetric, ...] = (
     # Percent, as NVML reports it.
     ArchiveMetric("acc_utilization", "gpu_util", 100, footprint="avg"),
-    ArchiveMetric("acc_mem_used", "hbm_used_mib", MB_PER_MIB, "B", "M", footprint="max"),
+    # MiB, though the unit says MB: cc-metric-collector divides the bytes by 1024 * 1024 and calls
+    # that MByte (nvidiaMetric.go, readMemoryInfo).
+    ArchiveMetric("acc_mem_used", "hbm_used_mib", 1, "B", "M", footprint="max"),
     ArchiveMetric("acc_power", "power_w", 1, "W", footprint="avg"),
     ArchiveMetric("nv_mem_util", "mem_copy_util", 100),
     ArchiveMetric("acc_sm_active", "sm_active", 100),
@@ -83,12 +85,13 @@ METRICS: tuple[ArchiveMetric, ...] = (
     ArchiveMetric("nv_temp", "gpu_temp_c", 1, "°C"),
     ArchiveMetric("nv_sm_clock", "sm_clock_mhz", 1, "Hz", "M"),
 )
-# names that cc-metric-collector gives the same metrics, where a site keeps them
+# The collector's names where a site keeps them, and the name to which sites change another one.
 _OTHER_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "nv_util": "acc_utilization",
         "nv_fb_mem_used": "acc_mem_used",
         "nv_power_usage": "acc_power",
+        "acc_mem_util": "nv_mem_util",
     }
 )
 _BY_NAME = {metric.name: metric for metric in METRICS}
