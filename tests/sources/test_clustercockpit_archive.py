@@ -131,6 +131,26 @@ def test_jobs_without_ids_or_samples_are_kept(archive: Path, tmp_path: Path) -> 
     assert sorted(held) == [("1", "a1", None), ("1", "a2", None)]
 
 
+def test_an_address_has_the_index_of_the_subcluster_of_its_job(
+    archive: Path, tmp_path: Path
+) -> None:
+    for job_id, kind in enumerate(("a", "b", "", "c"), start=1):
+        resources = [{"hostname": f"{kind or 'x'}1", "accelerators": [ADDRESSES[0]]}]
+        write(archive, job_id, {"subCluster": kind, "resources": resources})
+    kinds = [
+        {"name": "a", "topology": {"accelerators": [{"id": name} for name in ADDRESSES]}},
+        {"name": "b", "topology": {"accelerators": [{"id": name} for name in ADDRESSES[::-1]]}},
+    ]
+    description = {**CLUSTER, "subClusters": kinds}
+    (archive / "alex" / "cluster.json").write_text(json.dumps(description))
+    printed = ingest(tmp_path)
+    held = {row["job_id"]: row["gpu"] for row in rows(tmp_path, "allocations")}
+    assert held == {"1": 0, "2": 1}
+    # without a subcluster that is described the address has two indices
+    counted = {(one["table"], one["reason"]): one["removed"] for one in printed["rejects"]}
+    assert counted == {("allocations", "no_gpu"): 2}
+
+
 def test_what_cannot_be_read_is_counted_and_the_rest_is_read(archive: Path, tmp_path: Path) -> None:
     fine = {"acc_utilization": metric("", "", {ADDRESSES[0]: [10]})}
     write(archive, 1, {}, fine)

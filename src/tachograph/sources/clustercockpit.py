@@ -99,6 +99,8 @@ _INDEX = re.compile(r"(\d{1,4})(?::(\d{1,4}))?", re.ASCII)  # as `export cluster
 # A byte of another encoding in a text that is read is an error of its own in msgspec.
 _NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError)
 
+# {(subcluster, address): (index, model)}; None: jobs whose subcluster does not list the address
+KnownAccelerators = Mapping[tuple[str | None, str], tuple[int, str | None]]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 _Seconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 33)]
 
@@ -122,6 +124,7 @@ class ArchivedJob(msgspec.Struct, rename="camel"):
     user: str = ""
     project: str = ""
     partition: str = ""
+    sub_cluster: str = ""
     array_job_id: _Count = 0
     num_acc: _Count = 0
     walltime: _Seconds = 0
@@ -208,6 +211,7 @@ class ArchivedSubCluster(msgspec.Struct):
     """Nodes of one kind."""
 
     topology: ArchivedTopology
+    name: str = ""
 
 
 class ArchivedCluster(msgspec.Struct, rename="camel"):
@@ -241,8 +245,8 @@ def read(
                 yield from _chunks(folder, known)
 
 
-def _accelerators(description: Path) -> Mapping[str, tuple[int, str | None]]:
-    """Return {address: (index, model)} of a cluster; without those with two indices.
+def _accelerators(description: Path) -> KnownAccelerators:
+    """Return the accelerators of a cluster, without those with two indices.
 
     Errors: InputError for a description that cannot be read.
     """
@@ -251,20 +255,23 @@ def _accelerators(description: Path) -> Mapping[str, tuple[int, str | None]]:
     except _NO_JSON as problem:
         what = f"no description of a cluster: {problem}"
         raise InputError(what, where=description, do="copy it again") from None
-    places: dict[str, set[tuple[int, str | None]]] = {}
+    # Nodes of two kinds may have the same address at different indices.
+    places: dict[tuple[str | None, str], set[tuple[int, str | None]]] = {}
     for kind in cluster.sub_clusters:
         for index, accelerator in enumerate(kind.topology.accelerators or ()):
             place = (index, accelerator.model or None)
-            places.setdefault(pci_key(accelerator.id), set()).add(place)
-    known: dict[str, tuple[int, str | None]] = {}
-    for address, found in places.items():
+            address = pci_key(accelerator.id)
+            places.setdefault((kind.name, address), set()).add(place)
+            places.setdefault((None, address), set()).add(place)
+    known: dict[tuple[str | None, str], tuple[int, str | None]] = {}
+    for key, found in places.items():
         if len({index for index, _ in found}) == 1:
             index, model = next(iter(found))
-            known[address] = (index, model if len(found) == 1 else None)
+            known[key] = (index, model if len(found) == 1 else None)
     return known
 
 
-def _chunks(folder: Path, known: Mapping[str, tuple[int, str | None]]) -> Iterator[Chunk]:
+def _chunks(folder: Path, known: KnownAccelerators) -> Iterator[Chunk]:
     jobs = ArchivedJobs(folder, known)
     for meta in sorted(folder.glob("*/*/meta.json")):
         jobs.add(meta)
@@ -277,10 +284,10 @@ def _chunks(folder: Path, known: Mapping[str, tuple[int, str | None]]) -> Iterat
 
 @dataclass(slots=True)
 class ArchivedJobs:
-    """Rows of jobs of one folder. known: {address: (index, model)}; count: rows read."""
+    """Rows of jobs of one folder; count: rows read."""
 
     folder: Path
-    known: Mapping[str, tuple[int, str | None]]
+    known: KnownAccelerators
     count: int = 0
     jobs: list[dict[str, Any]] = field(default_factory=list)
     allocations: list[dict[str, Any]] = field(default_factory=list)
@@ -364,11 +371,13 @@ class ArchivedJobs:
         """Return (node, gpu, mig) of an accelerator, and note the device; None: not known."""
         node = short_node(hostname)
         written = _INDEX.fullmatch(name)
+        address = pci_key(name)
+        accelerator = self.known.get((job.sub_cluster, address)) or self.known.get((None, address))
         if written is not None:
             gpu, mig = int(written[1]), int(written[2]) if written[2] else None
             device: dict[str, Any] = {}
-        elif pci_key(name) in self.known:
-            (gpu, model), mig = self.known[pci_key(name)], None
+        elif accelerator is not None:
+            (gpu, model), mig = accelerator, None
             device = {"pci": name, "model": model}
         else:
             self._reject(table, NO_GPU, None, f"{hostname}: {name}")
