@@ -61,6 +61,10 @@ QSTAT: dict[str, Any] = {
             "Exit_status": 271,
         },
         "5[].pbshpc": {"job_state": "B", "array": "True"},
+        "4732778[].pbshpc": {
+            "array": "True", "job_state": "F", "ctime": "Tue Mar 12 10:27:52 2024",
+            "stime": "Tue Mar 12 13:04:41 2024", "Exit_status": 0,
+        },
         "6.pbshpc": {"Job_Name": "waits", "job_state": "Q", "ctime": "Tue Mar 12 10:27:52 2024"},
         "7.pbshpc": {"Job_Name": "?", "job_state": "?", "ctime": "Tue Mar 12 10:27:52 2024"},
     },
