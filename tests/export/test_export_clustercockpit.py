@@ -182,7 +182,8 @@ def test_values_are_minutes_in_the_units_of_clustercockpit(archive: Path) -> Non
     assert data["acc_power"]["accelerator"]["series"][0]["data"][0] == 260.0
     memory = data["acc_mem_used"]["accelerator"]
     assert memory["unit"] == {"base": "B", "prefix": "M"}
-    assert memory["series"][0]["data"][0] == pytest.approx(1000 * 2**20 / 10**6)
+    # MiB called MB, as cc-metric-collector writes it
+    assert memory["series"][0]["data"][0] == 1000.0
     utilization = {"unit": {"base": ""}, "avg": 40.0, "min": 0.0, "max": 80.0}
     assert meta["statistics"]["acc_utilization"] == utilization
     assert meta["footprint"]["acc_utilization_avg"] == 40.0
@@ -193,6 +194,18 @@ def test_values_are_minutes_in_the_units_of_clustercockpit(archive: Path) -> Non
     assert meta["metaData"] == {"jobName": "train", "notRecorded": required}
     assert (meta["user"], meta["project"]) == ("ada", "a")
     assert meta["shared"] == "multi_user"
+
+
+def test_memory_is_read_back_as_it_was(exported: Lake, tmp_path: Path) -> None:
+    export(exported, "clustercockpit", "--to", tmp_path / "archive")
+    again = read_again(tmp_path)
+    keys = ("job_id", "node", "gpu", "mig")
+    before, after = (
+        read_gpus(lake, read_summaries(lake)).filter(pl.col("job_id") == "1").sort(keys)
+        for lake in (exported, again)
+    )
+    assert before["hbm_used_mib_max"].to_list() == after["hbm_used_mib_max"].to_list()
+    assert before["hbm_used_mib_max"].max() == 1000.0
 
 
 def test_slices_arrays_and_jobs_without_samples(archive: Path) -> None:

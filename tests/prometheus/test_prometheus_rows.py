@@ -7,6 +7,7 @@ from random import Random
 
 import numpy as np
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_series import T0, cluster
@@ -134,3 +135,24 @@ def test_a_job_label_that_is_no_job_id_is_counted_and_the_sample_stays() -> None
     assert [(reject.reason, reject.example) for part in made for reject in part.rejects] == [
         ("bad_job_id", "what?")
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "named"),
+    [
+        ("123.pbs01", ("123.pbs01", None)),
+        ("web-0.ml", ("web-0.ml", None)),
+        ("123", ("123", None)),
+        ("123.batch", ("123", "batch")),
+    ],
+)
+def test_host_samples_of_a_job_have_its_whole_id(
+    written: str, named: tuple[str, str | None]
+) -> None:
+    labels = (
+        '{"__name__":"cgroup_cpu_total_seconds","instance":"n1:9306",'
+        f'"jobid":"{written}","step":"","task":""}}'
+    )
+    run = SeriesRun(labels.encode(), np.array([1000, 2000]), np.ones(2))
+    frame = frames(SeriesAnswer([run]), SeriesMemory())["job_node_samples"]
+    assert frame.select("node", "job_id", "step").unique().rows() == [("n1", *named)]

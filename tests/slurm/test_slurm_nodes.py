@@ -18,7 +18,7 @@ from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.tables import NODE_STATES, WAITING_JOBS
 from tachograph.sources import slurm_nodes
 from tachograph.sources.recognition import source_of
-from tachograph.sources.slurm.nodes import NodeReading, read_nodes
+from tachograph.sources.slurm.nodes import NodeReading, _documents, read_events, read_nodes
 from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
 from tachograph.sources.slurm_nodes import SlurmNodesSettings
 
@@ -189,6 +189,23 @@ def test_lines_of_seconds_name_the_time_of_each_answer(tmp_path: Path) -> None:
     assert source_of(several) == "slurm-nodes"
 
 
+class UncopiedText(str):
+    """Text of which only a few characters may be copied at a time."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> str:
+        part = super().__getitem__(index)
+        assert len(part) < len(self) // 2, "the rest of the text was copied"
+        return part
+
+
+def test_the_rest_of_a_file_is_not_copied_per_document() -> None:
+    text = UncopiedText("1795989600\n {}\n\t\u00a0{} \n" * 20)
+    found = [document for document, _ in _documents(text, "a file")]
+    assert found == [{}] * 40
+
+
 @pytest.mark.parametrize(
     "name", ["sinfo.json", "scontrol_show_node.txt", "scontrol_show_reservation.txt"]
 )
@@ -265,6 +282,28 @@ def test_nodes_count_where_the_accounting_or_squeue_is_missing(tmp_path: Path) -
     down = feed_of(commands(tmp_path, sinfo="echo 'slurm_load_node error' >&2; exit 1"))
     with pytest.raises(InputError, match="slurm_load_node"):
         landing.poll(down, AT + timedelta(minutes=5))
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_answer_holds_no_events(text: str) -> None:
+    reading = NodeReading()
+    read_events(text, reading, cluster=SlurmCluster("here"))
+    assert (reading.states, reading.rows_read) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("script", "events"),
+    [("exit 0", 0), ("sed 's/^[^|]*|gpu01|/caf\\xe9|gpu01|/' {made}/sacctmgr_show_event.txt", 2)],
+)
+def test_nodes_count_beside_events_that_are_empty_or_no_utf8(
+    tmp_path: Path, script: str, events: int
+) -> None:
+    feed, landing = feed_of(commands(tmp_path, sacctmgr=script)), Landing()
+    landing.poll(feed, AT)
+    states = landing.table(NODE_STATES)
+    assert states.filter(provenance="poll").height == 4
+    assert states.filter(provenance="event").height == events
+    assert not feed.outcome.unreachable
 
 
 def test_polls_so_rare_that_nothing_is_known_between_them_are_refused() -> None:

@@ -82,6 +82,7 @@ def test_series_become_samples_in_the_units_of_the_lake(archive: Path, tmp_path:
     data = {
         "acc_utilization": metric("", "", {first: [50, None, 100, 7], second: [0, 0]}),
         "nv_fb_mem_used": metric("B", "G", {first: [2, 2, 2]}),
+        "acc_mem_util": metric("%", "", {second: [25]}),
         "acc_power": metric("W", "K", {second: [None, 0.25]}),
         "cpu_load": {"node": {"unit": {"base": "load"}, "timestep": 60, "series": []}},
         "filesystems": [],  # the schema has a list here, which cc-backend cannot read
@@ -94,7 +95,7 @@ def test_series_become_samples_in_the_units_of_the_lake(archive: Path, tmp_path:
         )
         for row in rows(tmp_path, "gpu_samples")
     }  # fmt: skip
-    memory = pytest.approx(2e9 / 2**20)
+    memory = 2000.0  # MiB: the collector divides bytes by 2**20, prefixes are decimal from there
     assert found == {  # the fourth value of the first GPU is after the end of the job
         (0, 30): ("a1", 0.5, memory, None),
         (0, 90): ("a1", None, memory, None),
@@ -102,6 +103,8 @@ def test_series_become_samples_in_the_units_of_the_lake(archive: Path, tmp_path:
         (1, 30): ("a1", 0.0, None, None),
         (1, 90): ("a1", 0.0, None, 250.0),
     }
+    busy = [row["mem_copy_util"] for row in rows(tmp_path, "gpu_samples") if row["gpu"] == 1]
+    assert sorted(busy, key=str) == [0.25, None]
     (job,) = rows(tmp_path, "jobs")
     assert (job["job_id"], job["cluster"], job["user"]) == ("1234567", "alex", "ada")
     assert (job["state"], job["gpus"], job["timelimit_s"]) == ("COMPLETED", 2, 3600)
@@ -128,6 +131,26 @@ def test_jobs_without_ids_or_samples_are_kept(archive: Path, tmp_path: Path) -> 
     assert sorted(held) == [("1", "a1", None), ("1", "a2", None)]
 
 
+def test_an_address_has_the_index_of_the_subcluster_of_its_job(
+    archive: Path, tmp_path: Path
+) -> None:
+    for job_id, kind in enumerate(("a", "b", "", "c"), start=1):
+        resources = [{"hostname": f"{kind or 'x'}1", "accelerators": [ADDRESSES[0]]}]
+        write(archive, job_id, {"subCluster": kind, "resources": resources})
+    kinds = [
+        {"name": "a", "topology": {"accelerators": [{"id": name} for name in ADDRESSES]}},
+        {"name": "b", "topology": {"accelerators": [{"id": name} for name in ADDRESSES[::-1]]}},
+    ]
+    description = {**CLUSTER, "subClusters": kinds}
+    (archive / "alex" / "cluster.json").write_text(json.dumps(description))
+    printed = ingest(tmp_path)
+    held = {row["job_id"]: row["gpu"] for row in rows(tmp_path, "allocations")}
+    assert held == {"1": 0, "2": 1}
+    # without a subcluster that is described the address has two indices
+    counted = {(one["table"], one["reason"]): one["removed"] for one in printed["rejects"]}
+    assert counted == {("allocations", "no_gpu"): 2}
+
+
 def test_what_cannot_be_read_is_counted_and_the_rest_is_read(archive: Path, tmp_path: Path) -> None:
     fine = {"acc_utilization": metric("", "", {ADDRESSES[0]: [10]})}
     write(archive, 1, {}, fine)
@@ -136,6 +159,10 @@ def test_what_cannot_be_read_is_counted_and_the_rest_is_read(archive: Path, tmp_
     (write(archive, 4, {}, fine) / "meta.json").write_text("{")
     (write(archive, 5, {}) / "data.json.gz").write_bytes(gzip.compress(b"{}" * 99)[:-9])
     write(archive, 6, {"metaData": {"jobName": 7}})
+    meta = write(archive, 8, {"user": "café"}) / "meta.json"
+    meta.write_bytes(meta.read_text().encode().replace(b"\\u00e9", b"\xe9"))  # Latin-1
+    data = write(archive, 9, {}) / "data.json"
+    data.write_bytes(b'{"caf\xe9": {}}')
     unknown = "00000000:99:00.0"
     parts = {
         "acc_utilization": metric("", "", {unknown: [1]}),
@@ -146,7 +173,7 @@ def test_what_cannot_be_read_is_counted_and_the_rest_is_read(archive: Path, tmp_
     printed = ingest(tmp_path)
     counted = {(one["table"], one["reason"]): one["removed"] for one in printed["rejects"]}
     assert counted == {
-        ("jobs", "unreadable_job"): 5,
+        ("jobs", "unreadable_job"): 7,
         ("allocations", "no_gpu"): 1,
         ("gpu_samples", "no_gpu"): 1,
         ("gpu_samples", "unknown_unit"): 1,
@@ -161,8 +188,10 @@ def test_a_folder_that_is_no_archive_is_one_line(archive: Path, tmp_path: Path) 
         done = run_here(["ingest", "clustercockpit", str(path)], tmp_path, os.environ)
         assert (done.returncode, done.stderr.count("\n")) == (4, 1)
         assert "name the folder above CLUSTER/cluster.json" in done.stderr
-    (archive / "alex" / "cluster.json").write_text('{"subClusters": 1}')
-    done = run_here(["ingest", str(archive)], tmp_path, os.environ)
-    assert done.returncode == 4
-    (line,) = done.stderr.splitlines()
-    assert "cluster.json: no description of a cluster" in line
+    latin = b'{"subClusters": [{"topology": {"accelerators": [{"id": "caf\xe9"}]}}]}'
+    for content in (b'{"subClusters": 1}', latin):
+        (archive / "alex" / "cluster.json").write_bytes(content)
+        done = run_here(["ingest", str(archive)], tmp_path, os.environ)
+        assert done.returncode == 4
+        (line,) = done.stderr.splitlines()
+        assert "cluster.json: no description of a cluster" in line

@@ -190,9 +190,26 @@ def test_json_with_nan_lines_and_gzip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "cut", ['{\n "a": 2,\n "b": {', '{\n "a": "x', '{\n "a": 2,', "[\n 1, nul"]
+)
+def test_documents_behind_one_that_is_cut_off_are_read(tmp_path: Path, cut: str) -> None:
+    whole = '{\n "a": 1,\n "b": [\n  {}\n ]\n}\n'
+    first = {"a": 1, "b": [{}]}
+    for text, values, cuts in (
+        (f"{whole}{cut}\n{whole}{whole}", [first] * 3, 1),
+        (f"{whole}{cut}\n{whole}{cut}\n{whole}{cut}", [first] * 3, 3),
+        (f"{cut}\n{whole}", [first], 1),
+    ):
+        found, rejects = read_json(_write(tmp_path, "a.json", text))
+        assert found == values
+        assert [(r.reason, r.count) for r in rejects] == [("unreadable_line", cuts)]
+
+
+@pytest.mark.parametrize(
     ("content", "said"),
     [
         ('{"data": [1, 2', "cut off"),
+        ('[\n{"a": 1},\n{"a": oops},\n{"a": 3},\n{"a": 4}\n]', "line 3"),
         ("[" * 100_000, "nested too deeply"),
         ("  ", "empty"),
         (b"\x80\x81[", "not text|not valid"),

@@ -21,6 +21,7 @@ from tachograph.catalog.tables import DEVICES, GPU_SAMPLES
 from tachograph.catalog.units import is_convertible
 from tachograph.lake.delta import Lake
 from tachograph.sources.gpu_tool_names import GPU_TOOLS, GpuTool
+from tachograph.sources.gpu_tools import tool_text
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 GPUSTAT = """\
@@ -430,6 +431,22 @@ def test_a_folder_with_a_file_of_each_tool_is_read_in_one_command(tmp_path: Path
     assert refused.returncode == 4
     assert json.loads(refused.stdout)["files"]["gpu-tools"] == sources.count("gpu-tools") + 2
     assert "the rows have no time; record with `amd-smi metric --watch 1`" in refused.stderr
+
+
+def test_lines_with_numbers_are_no_headers_of_csv(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("0,1.5,2\n" + "".join(f"0,-{line}e3,2\n" for line in range(50)))
+    rows = tool_text(file).rows  # without a header the first line stands for one
+    assert (rows.height, rows.columns) == (50, ["0", "1.5", "2"])
+    changed = "gpu,a\n0,1\ngpu,a\n1,2\ngpu,b,a\n0,x,3\n"
+    file.write_text(changed + "".join(f"gpu,other{line}\n" for line in range(50)))
+    assert tool_text(file).rows.to_dicts() == [
+        {"gpu": "0", "a": "1", "b": None},
+        {"gpu": "1", "a": "2", "b": None},
+        {"gpu": "0", "a": "3", "b": "x"},
+    ]
+    file.write_text("gpu,a\ngpu,a\n")
+    assert tool_text(file).rows.columns == ["gpu", "a"]
 
 
 def test_a_table_without_a_counter_says_what_it_has(tmp_path: Path) -> None:

@@ -61,6 +61,10 @@ QSTAT: dict[str, Any] = {
             "Exit_status": 271,
         },
         "5[].pbshpc": {"job_state": "B", "array": "True"},
+        "4732778[].pbshpc": {
+            "array": "True", "job_state": "F", "ctime": "Tue Mar 12 10:27:52 2024",
+            "stime": "Tue Mar 12 13:04:41 2024", "Exit_status": 0,
+        },
         "6.pbshpc": {"Job_Name": "waits", "job_state": "Q", "ctime": "Tue Mar 12 10:27:52 2024"},
         "7.pbshpc": {"Job_Name": "?", "job_state": "?", "ctime": "Tue Mar 12 10:27:52 2024"},
     },
@@ -193,6 +197,21 @@ def test_gpus_of_flux_are_known_where_its_resources_are() -> None:
     }  # fmt: skip
     assert (running["gpus"], running["state"], running["timelimit_s"]) == (None, "RUNNING", None)
     assert flux_id("6731191091817518") == "fuZZybuNNy"  # RFC 19's example
+
+
+def test_ranks_of_flux_may_be_greater_than_any_gpu_index() -> None:
+    def of_ranks(ranks: str, gpus: str = "1") -> dict[str, Any]:
+        lite = [{"rank": ranks, "children": {"gpu": gpus}}]
+        resources = {"execution": {"R_lite": lite, "nodelist": ["tuo[1-3]"]}}
+        return {**FLUX["jobs"][0], "R": resources}
+
+    endless = of_ranks("0-99999," * 100_000 + "0")  # 75 GB if it were taken apart
+    jobs = [of_ranks("4095-4096,11519"), of_ranks("99999-100001"), of_ranks("1-3", "4096"), endless]
+    reading = read_flux(json.dumps({"jobs": jobs}).encode(), "f.json", INDIA)
+    assert [(row["node"], row["gpu"]) for row in reading.allocations] == [
+        ("tuo1", 1), ("tuo2", 1), ("tuo3", 1),
+    ]  # fmt: skip
+    assert [reason for _, reason, _ in reading.rejected] == ["bad_gpu_index"] * 3
 
 
 def test_bjobs_needs_a_year() -> None:

@@ -22,7 +22,7 @@ import polars as pl
 from tachograph.catalog.devices import match_device
 from tachograph.catalog.errors import ExportError
 from tachograph.catalog.tables import JOB_MINUTES, JOB_NODE_MINUTES
-from tachograph.catalog.units import MB_PER_MIB, printable
+from tachograph.catalog.units import printable
 from tachograph.export.content import ExportContent, ExportResult, export_errors, whole_file
 from tachograph.export.registry import Progress
 from tachograph.lake.places import may_be_of
@@ -173,7 +173,7 @@ class ClusterDescription:
         device = match_device(model)
         capacities = {metric.name: 100.0 for metric in EXPORTED if metric.factor == 100}
         if device is not None:
-            capacities["acc_mem_used"] = device.hbm_mib * MB_PER_MIB
+            capacities["acc_mem_used"] = device.hbm_mib
             capacities["acc_power"] = device.board_power_w or 0.0
         for metric in EXPORTED:
             for series in data.get(metric.name, {}).get(metric.scope, {}).get("series", ()):

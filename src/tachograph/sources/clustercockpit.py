@@ -25,7 +25,7 @@ from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, JOBS, TIME, LakeTable
-from tachograph.catalog.units import EPOCH, MB_PER_MIB
+from tachograph.catalog.units import EPOCH
 from tachograph.sources.files import read_unpacked
 from tachograph.sources.gpu_indices import NO_GPU, pci_key
 from tachograph.sources.metrics import short_node
@@ -71,7 +71,9 @@ class ArchiveMetric:
 METRICS: tuple[ArchiveMetric, ...] = (
     # Percent, as NVML reports it.
     ArchiveMetric("acc_utilization", "gpu_util", 100, footprint="avg"),
-    ArchiveMetric("acc_mem_used", "hbm_used_mib", MB_PER_MIB, "B", "M", footprint="max"),
+    # MiB, though the unit says MB: cc-metric-collector divides the bytes by 1024 * 1024 and calls
+    # that MByte (nvidiaMetric.go, readMemoryInfo).
+    ArchiveMetric("acc_mem_used", "hbm_used_mib", 1, "B", "M", footprint="max"),
     ArchiveMetric("acc_power", "power_w", 1, "W", footprint="avg"),
     ArchiveMetric("nv_mem_util", "mem_copy_util", 100),
     ArchiveMetric("acc_sm_active", "sm_active", 100),
@@ -83,17 +85,22 @@ METRICS: tuple[ArchiveMetric, ...] = (
     ArchiveMetric("nv_temp", "gpu_temp_c", 1, "°C"),
     ArchiveMetric("nv_sm_clock", "sm_clock_mhz", 1, "Hz", "M"),
 )
-# names that cc-metric-collector gives the same metrics, where a site keeps them
+# The collector's names where a site keeps them, and the name to which sites change another one.
 _OTHER_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "nv_util": "acc_utilization",
         "nv_fb_mem_used": "acc_mem_used",
         "nv_power_usage": "acc_power",
+        "acc_mem_util": "nv_mem_util",
     }
 )
 _BY_NAME = {metric.name: metric for metric in METRICS}
 _INDEX = re.compile(r"(\d{1,4})(?::(\d{1,4}))?", re.ASCII)  # as `export clustercockpit` writes it
+# A byte of another encoding in a text that is read is an error of its own in msgspec.
+_NO_JSON = (msgspec.MsgspecError, UnicodeDecodeError)
 
+# {(subcluster, address): (index, model)}; None: jobs whose subcluster does not list the address
+KnownAccelerators = Mapping[tuple[str | None, str], tuple[int, str | None]]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 _Seconds = Annotated[int, msgspec.Meta(ge=0, le=1 << 33)]
 
@@ -117,6 +124,7 @@ class ArchivedJob(msgspec.Struct, rename="camel"):
     user: str = ""
     project: str = ""
     partition: str = ""
+    sub_cluster: str = ""
     array_job_id: _Count = 0
     num_acc: _Count = 0
     walltime: _Seconds = 0
@@ -203,6 +211,7 @@ class ArchivedSubCluster(msgspec.Struct):
     """Nodes of one kind."""
 
     topology: ArchivedTopology
+    name: str = ""
 
 
 class ArchivedCluster(msgspec.Struct, rename="camel"):
@@ -236,30 +245,33 @@ def read(
                 yield from _chunks(folder, known)
 
 
-def _accelerators(description: Path) -> Mapping[str, tuple[int, str | None]]:
-    """Return {address: (index, model)} of a cluster; without those with two indices.
+def _accelerators(description: Path) -> KnownAccelerators:
+    """Return the accelerators of a cluster, without those with two indices.
 
     Errors: InputError for a description that cannot be read.
     """
     try:
         cluster = msgspec.json.decode(read_unpacked(description), type=ArchivedCluster)
-    except msgspec.MsgspecError as problem:
+    except _NO_JSON as problem:
         what = f"no description of a cluster: {problem}"
         raise InputError(what, where=description, do="copy it again") from None
-    places: dict[str, set[tuple[int, str | None]]] = {}
+    # Nodes of two kinds may have the same address at different indices.
+    places: dict[tuple[str | None, str], set[tuple[int, str | None]]] = {}
     for kind in cluster.sub_clusters:
         for index, accelerator in enumerate(kind.topology.accelerators or ()):
             place = (index, accelerator.model or None)
-            places.setdefault(pci_key(accelerator.id), set()).add(place)
-    known: dict[str, tuple[int, str | None]] = {}
-    for address, found in places.items():
+            address = pci_key(accelerator.id)
+            places.setdefault((kind.name, address), set()).add(place)
+            places.setdefault((None, address), set()).add(place)
+    known: dict[tuple[str | None, str], tuple[int, str | None]] = {}
+    for key, found in places.items():
         if len({index for index, _ in found}) == 1:
             index, model = next(iter(found))
-            known[address] = (index, model if len(found) == 1 else None)
+            known[key] = (index, model if len(found) == 1 else None)
     return known
 
 
-def _chunks(folder: Path, known: Mapping[str, tuple[int, str | None]]) -> Iterator[Chunk]:
+def _chunks(folder: Path, known: KnownAccelerators) -> Iterator[Chunk]:
     jobs = ArchivedJobs(folder, known)
     for meta in sorted(folder.glob("*/*/meta.json")):
         jobs.add(meta)
@@ -272,10 +284,10 @@ def _chunks(folder: Path, known: Mapping[str, tuple[int, str | None]]) -> Iterat
 
 @dataclass(slots=True)
 class ArchivedJobs:
-    """Rows of jobs of one folder. known: {address: (index, model)}; count: rows read."""
+    """Rows of jobs of one folder; count: rows read."""
 
     folder: Path
-    known: Mapping[str, tuple[int, str | None]]
+    known: KnownAccelerators
     count: int = 0
     jobs: list[dict[str, Any]] = field(default_factory=list)
     allocations: list[dict[str, Any]] = field(default_factory=list)
@@ -292,7 +304,7 @@ class ArchivedJobs:
             content = self._content(meta)
             job = msgspec.json.decode(content, type=ArchivedJob)
             measured = self._measured(meta.parent)
-        except (InputError, msgspec.MsgspecError) as problem:
+        except (InputError, *_NO_JSON) as problem:
             self._reject("jobs", "unreadable_job", None, f"{meta}: {problem}")
             return
         self.jobs.append(job.row())
@@ -359,11 +371,13 @@ class ArchivedJobs:
         """Return (node, gpu, mig) of an accelerator, and note the device; None: not known."""
         node = short_node(hostname)
         written = _INDEX.fullmatch(name)
+        address = pci_key(name)
+        accelerator = self.known.get((job.sub_cluster, address)) or self.known.get((None, address))
         if written is not None:
             gpu, mig = int(written[1]), int(written[2]) if written[2] else None
             device: dict[str, Any] = {}
-        elif pci_key(name) in self.known:
-            (gpu, model), mig = self.known[pci_key(name)], None
+        elif accelerator is not None:
+            (gpu, model), mig = accelerator, None
             device = {"pci": name, "model": model}
         else:
             self._reject(table, NO_GPU, None, f"{hostname}: {name}")

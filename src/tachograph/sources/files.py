@@ -86,6 +86,7 @@ _MAX_BACK = 1 << 20
 # A quoted cell may hold line breaks; more is a quote that was never closed.
 _MAX_LINES_OF_ONE_CELL = 50
 _DOCUMENT = re.compile(r"^[\[{]", re.MULTILINE)
+_INSIDE = re.compile(r"\s*[,\]}]")  # what follows a value within another one
 _DOCUMENTS = 2  # at least, in a file of several
 # The decoder panics at some bytes.
 _BROKEN_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
@@ -495,21 +496,31 @@ def _loads(content: bytes) -> object:
 def _json_values(content: bytes) -> tuple[list[object], tuple[Reject, ...]] | None:
     """Return the documents that a program in a loop wrote behind each other; None for none.
 
-    Text before the first and a last one that is cut off are counted as one line each.
+    Text before the first, and each document that is cut off, are counted as one line.
     """
     text = content.decode("utf-8", "replace")
     begin = _DOCUMENT.search(text)
     decoder = json.JSONDecoder()
     values: list[object] = []
     broken = [text[: begin.start()]] if begin and begin.start() else []
+    is_cut = False
     while begin is not None:
+        start = begin.start()
         try:
-            value, end = decoder.raw_decode(text, begin.start())
-        except (ValueError, RecursionError):
-            broken.append(text[begin.start() :])
+            value, end = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as problem:
+            is_cut = True
+            begin = _DOCUMENT.search(text, max(problem.pos, begin.end()))
+            broken.append(text[start : begin.start() if begin else None])
+            continue
+        except (ValueError, RecursionError):  # without a position to go on from
+            broken.append(text[start:])
             break
-        values.append(value)
         begin = _DOCUMENT.search(text, end)
+        if is_cut and _INSIDE.match(text, end):
+            continue  # a row of the document that cannot be read
+        is_cut = False
+        values.append(value)
     if not values or len(values) + len(broken) < _DOCUMENTS:
         return None
     rejects = (Reject("unreadable_line", None, len(broken), broken[0][:100]),) if broken else ()

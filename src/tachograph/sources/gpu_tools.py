@@ -68,6 +68,7 @@ _LINE_PROTOCOL = re.compile(rf"^{_TELEGRAF}(?:_\w+)?,\S", re.MULTILINE)
 _POINT = re.compile(r"((?:\\.|[^\\ ])+) ((?:\"(?:\\.|[^\"\\])*\"|\\.|[^\\\" ])+)(?: (\d+))?\s*")
 _PAIR = re.compile(r"((?:\\.|[^\\,=])+)=(\"(?:\\.|[^\"\\])*\"|(?:\\.|[^\\,])*)")
 _ESCAPED = re.compile(r"\\(.)")
+_NUMBER_CELL = r'(?:^|,)\s*"?[-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?"?\s*(?:,|$)'
 
 _ADDED = ("entity", "measurement")  # columns that tell a program, made here
 ToolRow = dict[str, str]
@@ -217,20 +218,25 @@ def _csv_rows(text: str) -> ToolText:
     lines = lines.filter(lines.str.contains(",", literal=True))
     if not lines.len():
         return ToolText(pl.DataFrame())
-    first = str(lines[0]).partition(",")[0]
-    is_header = lines.str.starts_with(f"{first},")
+    first = str(lines[0])
+    # Without a header the first cells may all be the same: numbers tell such lines from headers.
+    begins_alike = lines.str.starts_with(f"{first.partition(',')[0]},")
+    is_header = begins_alike & ((lines == first) | ~lines.str.contains(_NUMBER_CELL))
     headers = pl.select(pl.when(is_header).then(lines)).to_series().forward_fill()
+    numbers = pl.int_range(lines.len(), eager=True)
+    table = pl.DataFrame({_GPU: numbers, "header": headers, "line": lines}).filter(~is_header)
+    # Headers without rows count for nothing, but for the first one, which tells the program.
+    by_header = {first: table.clear()}
+    for (header,), group in table.partition_by("header", as_dict=True).items():
+        by_header[str(header)] = group
     frames: list[pl.DataFrame] = []
     rejects: list[Reject] = []
-    numbers = pl.int_range(lines.len(), eager=True).alias(_GPU)
-    for header in headers.unique(maintain_order=True).to_list():
+    for header, group in by_header.items():
         names = [name.strip().strip('"').lower() for name in header.split(",")]
-        chosen = (headers == header) & ~is_header
-        of_header = lines.filter(chosen)
-        cells = of_header.str.split(",")
+        cells = group["line"].str.split(",")
         whole = cells.list.len() == len(names)
-        rejects += counted("unreadable_line", None, ~whole, of_header)
-        columns = {_GPU: numbers.filter(chosen).filter(whole)}
+        rejects += counted("unreadable_line", None, ~whole, group["line"])
+        columns = {_GPU: group[_GPU].filter(whole)}
         for place, name in enumerate(names):
             columns.setdefault(name, cells.filter(whole).list.get(place).str.strip_chars('" '))
         frames.append(pl.DataFrame(columns))

@@ -486,10 +486,12 @@ class SeriesRows:
         nodes = [name[0] for name in names]
         keys: dict[str, pl.Series] = {}
         if table == "job_node_samples":
-            jobs = [node.rpartition(_JOB_MARK)[2].partition(".") for node in nodes]
-            nodes = [node.rpartition(_JOB_MARK)[0] for node in nodes]
-            ids = pl.Series([job for job, _, _ in jobs], dtype=pl.String)
-            steps = pl.Series([step or None for _, _, step in jobs], dtype=pl.String)
+            parts = [node.rpartition(_JOB_MARK) for node in nodes]
+            nodes = [node for node, _, _ in parts]
+            # Not every dot is before a step: ids of PBS and names of pods have one.
+            jobs = [job_and_step(job) or (job, None) for _, _, job in parts]
+            ids = pl.Series([job for job, _ in jobs], dtype=pl.String)
+            steps = pl.Series([step for _, step in jobs], dtype=pl.String)
             keys |= {"job_id": ids.gather(of_row), "step": steps.gather(of_row)}
         keys["node"] = pl.Series(nodes, dtype=pl.String).gather(of_row)
         if table == "gpu_samples":

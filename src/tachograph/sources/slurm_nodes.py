@@ -173,7 +173,8 @@ class NodesFeed:
         words = ("--parsable2", "show", "event", f"format={EVENT_FIELDS}")
         try:
             since = f"start=uts{int(begin.timestamp())}"
-            read_events(program.output(*words, since).decode(), reading, cluster=self._cluster)
+            text = program.output(*words, since).decode("utf-8", "replace")
+            read_events(text, reading, cluster=self._cluster)
         except InputError as problem:
             self.outcome.unreachable[program.name] = problem.what
 

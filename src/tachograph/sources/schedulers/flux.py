@@ -27,6 +27,7 @@ from tachograph.sources.schedulers.documents import (
 )
 from tachograph.sources.slurm.exports import AccountingReading
 from tachograph.sources.slurm.fields import (
+    MAX_NODES,
     BadRowError,
     JobId,
     any_job_id,
@@ -189,7 +190,8 @@ def _of_resources(
     for entry in json_objects(resources, "execution", "R_lite"):
         gpus = json_text(entry, "children", "gpu")
         held = indices(gpus) if gpus else ()
-        gpus_of_ranks += [(rank, held) for rank in indices(json_text(entry, "rank") or "")]
+        ranks = indices(json_text(entry, "rank") or "", most=MAX_NODES - 1)
+        gpus_of_ranks += [(rank, held) for rank in ranks]
     if len(gpus_of_ranks) != len(nodes):
         raise BadRowError("index_count_mismatch", "gpu")
     return [

@@ -48,6 +48,7 @@ LOG_LINE = re.compile(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;[A-Za-z];[^;\s]+;", re.AS
 # A quote counts right behind the equals sign only: names of jobs may hold one.
 _PAIR = re.compile(r'(?<!\S)([A-Za-z][\w.]*)=("[^"]*"|\S*)')
 _INNER_KEY = re.compile(r"\s[A-Za-z][\w.]*=")
+_ARRAY = re.compile(r"\d+\[\](?:\..*)?", re.ASCII)
 _ARRAY_TASK = re.compile(r"(\d+)\[(\d+)\](.*)", re.ASCII)
 _GPUS_OF_CHUNK = re.compile(r":ngpus=(\d{1,6})", re.ASCII)
 _LOGGED_GPUS = re.compile(
@@ -106,8 +107,8 @@ def _read_qstat(document: object, where: str, cluster: SlurmCluster) -> Accounti
     tracked = any("gres/gpu" in (_allocated(_flat(job)) or {}) for job in jobs.values())
     cluster = replace(cluster, tracks_gpus=tracked)
     for place, (name, job) in enumerate(jobs.items(), start=1):
-        if json_text(job, "job_state") == "B":
-            continue  # an array as a whole: its tasks are jobs of their own
+        if json_text(job, "job_state") == "B" or _ARRAY.fullmatch(name):
+            continue  # an array as a whole, begun or ended: its tasks are jobs of their own
         example = json_example({name: job})
         take_job(reading, place, example, partial(_of_qstat, name, job, cluster), cluster)
     return reading

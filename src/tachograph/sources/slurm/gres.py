@@ -205,8 +205,8 @@ def requested_gres(written: str, nodes: int | None) -> dict[str, int]:
 MAX_INDEX = 4095  # a node has fewer GPUs
 
 
-def indices(written: str) -> tuple[int, ...]:
-    """Return the GPU indices of a list: `0-1,3`, `0;1`, `[0-3]`.
+def indices(written: str, *, most: int = MAX_INDEX) -> tuple[int, ...]:
+    """Return the GPU indices of a list: `0-1,3`, `0;1`, `[0-3]`; none is greater than `most`.
 
     >>> indices("0-1,3"), indices("0;1"), indices("[2-3]")
     ((0, 1, 3), (0, 1), (2, 3))
@@ -215,13 +215,15 @@ def indices(written: str) -> tuple[int, ...]:
     """
     found: list[int] = []
     for part in re.split(r"[,;\s]+", written.strip().strip("[]").strip()):
-        ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part, re.ASCII)
+        ends = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part, re.ASCII)
         if not ends:
             raise BadRowError("bad_gpu_index", "gpu")
         low, high = int(ends[1]), int(ends[2] or ends[1])
-        if high < low or high > MAX_INDEX:
+        if high < low or high > most:
             raise BadRowError("bad_gpu_index", "gpu")
         found += range(low, high + 1)
+        if len(found) > most + 1:  # a short text can repeat a long range
+            raise BadRowError("bad_gpu_index", "gpu")
     return tuple(dict.fromkeys(found))
 
 

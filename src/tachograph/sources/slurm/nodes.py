@@ -46,6 +46,7 @@ _NOT_INSTALLED = frozenset({"FUTURE"})
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
 _FREE_TEXT = re.compile(r"(?:^|\s)(?:Reason|Comment|Extra)=")
 _RECORD = re.compile(r"^(?=NodeName=|ReservationName=)", re.MULTILINE)
+_NOT_BLANK = re.compile(r"\S")
 _SECONDS = re.compile(r"\d{9,11}", re.ASCII)
 _TIME_LINE = re.compile(r"^(\d{9,11})\r?\n", re.ASCII | re.MULTILINE)
 # {field of the text: path in JSON}
@@ -131,9 +132,10 @@ def _documents(text: str, where: str) -> Iterator[tuple[object, datetime | None]
     """Yield JSON documents, each with the time that a line before it names."""
     decoder, place, time = json.JSONDecoder(strict=False), 0, None
     while True:
-        place += len(text[place:]) - len(text[place:].lstrip())
-        if place >= len(text):
+        first = _NOT_BLANK.search(text, place)  # a slice would copy the rest of the file
+        if first is None:
             return
+        place = first.start()
         written = _SECONDS.match(text, place)
         if written:
             time, place = instants(written[0], "UTC")[0], written.end()
@@ -373,8 +375,12 @@ def _interval(
 def read_events(text: str, reading: NodeReading, *, cluster: SlurmCluster) -> None:
     """Add the node events that `sacctmgr --parsable2 show event` printed with a header.
 
+    An empty answer holds none.
+
     Raises InputError for a header with text that people write.
     """
+    if not text.strip():
+        return
     header, *lines = text.strip().splitlines()
     names = header.split("|")
     if "Reason" in names or not {*EVENT_FIELDS.split(",")} <= {*names}:
