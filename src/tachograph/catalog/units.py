@@ -18,7 +18,6 @@ from tachograph.catalog.errors import ConfigError, InputError, TachographError, 
 
 KI = 1024.0
 MI = KI * KI
-MB_PER_MIB = MI / 1e6
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY_US = 86_400_000_000
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from tachograph.catalog.units import MB_PER_MIB
 from tachograph.judge.rules.metrics import OFFERED
 from tachograph.judge.rules.patterns import load_patterns
 from tachograph.judge.rules.program import compile_rule
@@ -54,11 +53,8 @@ def _nodes(factor: str, *metrics: str) -> Counterpart:
     return Counterpart(f"({total}) * {factor}" if len(metrics) > 1 else f"{total} * {factor}")
 
 
-_MEMORY = Counterpart(
-    f"hbm_used_mib_mean * {MB_PER_MIB}",
-    f"hbm_used_mib_max * {MB_PER_MIB}",
-    {"peak": f"(hbm_mib * {MB_PER_MIB})"},
-)
+# cc-metric-collector divides bytes by 1024 * 1024, though it calls the unit MByte.
+_MEMORY = Counterpart("hbm_used_mib_mean", "hbm_used_mib_max", {"peak": "hbm_mib"})
 METRICS: Mapping[str, Counterpart] = {
     **dict.fromkeys(("acc_utilization", "acc_used", "nv_util", "gpu_util"), _percent("gpu_util")),
     **dict.fromkeys(("acc_mem_used", "nv_fb_mem_used", "nv_fb_memory"), _MEMORY),
