@@ -15,15 +15,13 @@ from tachograph.catalog.tables import (
     NODE_STATES,
     STATE_HOLDS_S,
     WAITING_JOBS,
-    LakeTable,
 )
 from tachograph.judge.capacity import ACCOUNTED_COLUMNS, CapacityReport, build_capacity
 from tachograph.judge.ledger import LEDGER_COLUMNS, in_ledger
-from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.problems import lake_errors
-from tachograph.lake.query import read_consistently, read_rows, read_summaries
+from tachograph.lake.query import read_consistently, read_rows, read_summaries, read_where
 from tachograph.pipeline.attribution import gpu_facts, inventory
 from tachograph.sources.slurm.fields import expand_nodes
 
@@ -56,7 +54,7 @@ def read_capacity(
         named = units.drop_nulls("gpu_model").unique("node", keep="first")
         return build_capacity(
             states,
-            _rows(lake, WAITING_JOBS, _overlaps(since, until)),
+            read_where(lake, WAITING_JOBS, _overlaps(since, until)),
             accounted,
             jobs,
             _held(lake, jobs),
@@ -67,11 +65,6 @@ def read_capacity(
         )
 
     return read_consistently(lake, read)
-
-
-def _rows(lake: Lake, table: LakeTable, where: pl.Expr) -> pl.DataFrame:
-    with lake_errors(lake.uri(table)):
-        return resolve(lake.scan(table).filter(where).collect(), table)[0]
 
 
 def _overlaps(since: datetime | None, until: datetime, *, before_s: float = 0.0) -> pl.Expr:
@@ -85,7 +78,7 @@ def _overlaps(since: datetime | None, until: datetime, *, before_s: float = 0.0)
 
 def _states(lake: Lake, since: datetime | None, until: datetime) -> pl.DataFrame:
     """Return states of nodes in a time, and the last poll of each before it: it was installed."""
-    rows = _rows(lake, NODE_STATES, _overlaps(since, until, before_s=INSTALLED_FOR_S))
+    rows = read_where(lake, NODE_STATES, _overlaps(since, until, before_s=INSTALLED_FOR_S))
     if since is None:
         return rows
     is_past = (pl.col("end") < since - timedelta(seconds=STATE_HOLDS_S)).fill_null(value=False)
@@ -108,7 +101,7 @@ def _accounted(lake: Lake, waited: pl.Expr) -> pl.DataFrame:
     columns = lake.scan(JOBS).filter(waited, pl.col("gpus") > 0).select("job_id")
     with lake_errors(lake.uri(JOBS)):
         ids = columns.unique().collect(engine="streaming").to_series()
-    rows = _rows(lake, JOBS, pl.col("job_id").is_in(ids.implode()))
+    rows = read_where(lake, JOBS, pl.col("job_id").is_in(ids.implode()))
     return rows.select(ACCOUNTED_COLUMNS)
 
 
@@ -131,7 +124,7 @@ def _held(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     )
     others = jobs.filter(pl.col("gpus") > 0).join(by_node, on="job_key", how="anti")
     of_ids = pl.col("job_id").is_in(others.get_column("job_id").unique().implode())
-    accounted = _rows(lake, JOBS, of_ids)
+    accounted = read_where(lake, JOBS, of_ids)
     begun = pl.col("submit").dt.epoch("s")
     key = pl.concat_str(pl.col("cluster").fill_null(""), "job_id", begun, separator=":")
     lists = accounted.select("node_list", job_key=key).drop_nulls()

@@ -25,7 +25,6 @@ HELD = ("in_use", "in_use_unknown", "lost", "unmeasured")
 # of free GPUs while jobs waited, the best case for them first: each names what the next one lacks
 WAITED = ("waited", "several_nodes", "limited", "no_host", "fragmented")
 _CASES = {name: place for place, name in enumerate(WAITED)}
-_BY_NODES = {False: "waited", True: "several_nodes"}
 CAPACITY_LABELS: Mapping[str, str] = {
     "in_use": "in use",
     "in_use_unknown": "in use, work not known",
@@ -95,6 +94,13 @@ class _Demand:
     memory_mib: float
     limited: bool
 
+    @property
+    def best_case(self) -> str:
+        """Which of WAITED is true of such jobs where all that they need of a node is free."""
+        if self.limited:
+            return "limited"
+        return "waited" if self.nodes == 1 else "several_nodes"
+
     def is_for(self, node: _FreeKind) -> bool:
         """Whether such jobs may run on a node, if enough of it is free."""
         if self.partitions.isdisjoint(node.partitions):
@@ -153,10 +159,7 @@ class WaitingTimes:
         self._cpus = np.array([max(1.0, demand.cpus) for demand in each], np.float64)
         self._memory_mib = np.array([max(1.0, demand.memory_mib) for demand in each], np.float64)
         # where all that they need of a node is free
-        self._else = np.array(
-            [_CASES["limited" if one.limited else _BY_NODES[one.nodes > 1]] for one in each],
-            np.int64,
-        )
+        self._else = np.array([_CASES[demand.best_case] for demand in each], np.int64)
         spans = [
             (number, *span)
             for number, times in enumerate(demands.values())

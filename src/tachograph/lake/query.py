@@ -275,6 +275,15 @@ def _may_hold(file: DataFile, job_key: str, seq: int) -> bool:
     return file.may_name(job_key) and file.least_seq <= seq <= (file.seq or seq)
 
 
+def read_where(lake: Lake, table: LakeTable, where: pl.Expr) -> pl.DataFrame:
+    """Return the rows of a table that meet a condition, each key once.
+
+    Of rows with one key, only those that meet it complete each other. Errors: LakeError.
+    """
+    with lake_errors(lake.uri(table)):
+        return resolve(lake.scan(table).filter(where).collect(), table)[0]
+
+
 def read_rows(
     lake: Lake, table: LakeTable, jobs: pl.DataFrame, columns: Sequence[str] | None = None
 ) -> pl.DataFrame:

@@ -21,9 +21,9 @@ from tachograph.catalog.tables import (
     TIME,
     LakeTable,
 )
-from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
+from tachograph.lake.query import read_where
 from tachograph.pipeline.state import EVER, InputVersions, NewInput
 
 # Steps in time from what is new to what decides its results: runs beside it are done too, and runs
@@ -66,21 +66,21 @@ def read_accounting(
             lake.latest(ALLOCATIONS),
             lake.latest(JOB_SUMMARIES, _SUMMARY),
             names,
-            _rows(lake, STEPS, _IS_POD),
+            read_where(lake, STEPS, _IS_POD),
         )
     ids = _near(lake, news, now)
     pods = _pods_of(lake, ids)
     ids = pl.concat([ids, pods["job_id"], pods["step"]]).unique()
-    jobs = _rows(lake, JOBS, _of_jobs(ids))
+    jobs = read_where(lake, JOBS, _of_jobs(ids))
     shown = jobs.filter(pl.col("display_id") != pl.col("job_id"))["display_id"].unique()
     if shown.len():  # what a name means depends on all jobs that have it
         ids = pl.concat([ids, shown])
-        jobs = _rows(lake, JOBS, _of_jobs(ids))
+        jobs = read_where(lake, JOBS, _of_jobs(ids))
     ids = pl.concat([ids, jobs["job_id"]]).unique()
     of_ids = pl.col("job_id").is_in(ids.implode())
     return Accounting(
         jobs,
-        _rows(lake, ALLOCATIONS, of_ids),
+        read_where(lake, ALLOCATIONS, of_ids),
         lake.latest(JOB_SUMMARIES, _SUMMARY, where=of_ids),
         names,
         pods,
@@ -96,9 +96,9 @@ def _pods_of(lake: Lake, ids: pl.Series) -> pl.DataFrame:
     other = ids.filter(~ids.str.contains(r"^[0-9_+]+$"))  # not Slurm's
     if other.is_empty():
         return STEPS.empty()
-    named = _rows(lake, STEPS, _IS_POD & pl.col("step").is_in(other.implode()))
+    named = read_where(lake, STEPS, _IS_POD & pl.col("step").is_in(other.implode()))
     jobs = pl.concat([other, named["job_id"]]).unique()
-    return _rows(lake, STEPS, _IS_POD & pl.col("job_id").is_in(jobs.implode()))
+    return read_where(lake, STEPS, _IS_POD & pl.col("job_id").is_in(jobs.implode()))
 
 
 def read_node_shares(lake: Lake) -> pl.DataFrame:
@@ -120,12 +120,7 @@ def read_node_shares(lake: Lake) -> pl.DataFrame:
 
 def read_steps(lake: Lake, runs: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of STEPS of the jobs of `runs`, each key once. Errors: LakeError."""
-    return _rows(lake, STEPS, pl.col("job_id").is_in(runs["job_id"].unique().implode()))
-
-
-def _rows(lake: Lake, table: LakeTable, where: pl.Expr) -> pl.DataFrame:
-    with lake_errors(lake.uri(table)):
-        return resolve(lake.scan(table).filter(where).collect(), table)[0]
+    return read_where(lake, STEPS, pl.col("job_id").is_in(runs["job_id"].unique().implode()))
 
 
 def _of_jobs(ids: pl.Series) -> pl.Expr:

@@ -62,7 +62,8 @@ def capacity_headline(report: CapacityReport) -> str:
         return text(report.hours(*parts) / installed if installed else None, "fraction")
 
     return (
-        f"{begin} to {end_day}: of {gpu_hours_text(installed)} installed, jobs held {share(*HELD)}; "
+        f"{begin} to {end_day}: of {gpu_hours_text(installed)} installed, "
+        f"jobs held {share(*HELD)}; "
         f"{share(*_WAITED)} were free while jobs waited, {share('free')} while none did; "
         f"{share(*_UNUSABLE)} were down, drained or in maintenance; of {share('unknown')} it is "
         "not known."

@@ -243,9 +243,9 @@ def waste(view: View, parameters: ShortLedgerParameters) -> ToolAnswer:
     """Return the ledger of GPU-hours as `tachograph waste --json`."""
     ledger = dict(usage.waste(view, parameters).values)
     evidence = {name: ledger.pop(name) for name in ("first", "last", "assumptions", "left_out")}
-    if ledger["capacity"] is not None:  # its sums: a row per day would fill the answer
-        ledger["capacity"] = {**ledger["capacity"]}
-        del ledger["capacity"]["rows"]
+    capacity = ledger["capacity"]
+    if capacity is not None:  # its sums: a row per day would fill the answer
+        ledger["capacity"] = {name: of for name, of in capacity.items() if name != "rows"}
     hours = {row["cause"]: row["gpu_hours"] for row in ledger["causes"]}
     of_hours = f"{gpu_hours_text(ledger['gpu_hours'])} by {plural(ledger['jobs'], 'job')}"
     lost, recoverable = gpu_hours_text(ledger["lost"]), gpu_hours_text(ledger["recoverable"])

@@ -103,7 +103,10 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> PodsFeed
 
 @dataclass(slots=True)
 class KnownPods:
-    """Pods with GPUs and their owners, by UID; `changed`: UIDs of pods that are not handed on yet."""
+    """Pods with GPUs and their owners, by UID.
+
+    changed: UIDs of pods that are not handed on yet.
+    """
 
     user_labels: tuple[str, ...] = ()
     pods: dict[str, Pod] = field(default_factory=dict)
