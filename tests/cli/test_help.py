@@ -146,7 +146,6 @@ MISTAKES = {
         "study --format nonsense",
         "study --variant nonsense",
         "study --no-filter nonsense",
-        "study radar --by nonsense",
         "export nonsense",
         "ingest nonsense",
         "waste --json --csv",

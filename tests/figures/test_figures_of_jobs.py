@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -33,7 +32,6 @@ FIGURE_OF = {
     "maps": "utilisation_heatmaps",
     "memory": "hbm_peak",
     "sizes": "job_overview",
-    "windows": "window_lengths",
 }
 
 
@@ -66,19 +64,6 @@ def energy(hours: float, kwh: float | None, bound: str | None = None, gpus: int 
 def group(values: Iterable[float], pipes: Sequence[str], bound: str | None = None) -> list[Job]:
     names = "gpu_util_mean spatial_imbalance pipes bound"
     return rows(names, *((0.5, value, list(pipes), bound) for value in values))
-
-
-def over_windows(values: dict[int, list[float | None]]) -> Study:
-    """A study of jobs in three bands, with these imbalances over windows of so many seconds."""
-    utils = (0.1, 0.2, 0.9, None)
-    study = study_of(*rows("gpu_util_mean spatial_imbalance", *((util, 0.1) for util in utils)))
-    windows = [
-        study.jobs.select("job_key").with_columns(
-            window_s=pl.lit(length), spatial_imbalance=pl.Series(found, dtype=pl.Float64)
-        )
-        for length, found in values.items()
-    ]
-    return replace(study, windows=pl.concat(windows))
 
 
 INTENSE: list[Job] = [
@@ -233,11 +218,6 @@ BY_TENSOR = {
     "bound": "memory",
     "bound_tensor": "compute",
 }
-WINDOWS: dict[int, list[float | None]] = {
-    60: [0.1, 0.2, 0.3, 0.9],
-    300: [0.75, None, 0.3, 0.9],
-    1800: [0.8, 0.9, 0.72, 0.9],
-}
 TENSOR, FP32 = StudyOptions(pipe="tensor"), StudyOptions(pipe="fp32")
 EVERY_SET = [used for count in range(5) for used in combinations(PIPES, count)]
 STUDIES: dict[str, Study] = {
@@ -281,7 +261,6 @@ STUDIES: dict[str, Study] = {
     "sizes": study_of(*SIZED),
     "sizes in part": study_of({"gpus": 3}, {"gpus": 7, "elapsed_s": 0.0}, {"gpus": 0}),
     "steadiness": study_of(*STEADY),
-    "windows": over_windows(WINDOWS),
 }
 
 
@@ -405,7 +384,6 @@ NOTHING: list[tuple[str, list[Job], str]] = [
     ),
     ("12", [{"bound": "memory"}], "not measured: limiter"),
     ("12", [{"bound": "memory"}, {"limiter": "memory"}], "no job has both a type and a limiter"),
-    ("13", [ALONE], "minutes of jobs were not read"),
     *((str(number), [], "no jobs") for number in range(1, 14)),
 ]
 
@@ -417,12 +395,6 @@ def test_why_nothing_is_drawn(number: str, jobs: list[Job], why: str) -> None:
     assert not numbers.tables
     assert why in numbers.missing.values()
     assert figure.sentences(numbers) == ()
-
-
-def test_windows_of_every_length_are_needed() -> None:
-    study = over_windows({60: [0.1, None, None, None], 300: [None, 0.1, 0.1, 0.1]})
-    missing = load_figure(find_figure("13")).compute(study).missing
-    assert set(missing.values()) == {"no job has an imbalance over windows of every length"}
 
 
 @pytest.mark.parametrize(

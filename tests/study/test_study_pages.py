@@ -1,4 +1,4 @@
-"""The page of a study in three forms: the same numbers in each, nothing from outside, names that
+"""The page of a study and its JSON: the same numbers in both, nothing from outside, names that
 steer nothing.
 """
 
@@ -14,7 +14,7 @@ from studied_lake import configuration_beside
 
 from tachograph.annexes.lab.figures.registry import QUESTIONS
 from tachograph.annexes.lab.figures.study import StudyReport
-from tachograph.annexes.lab.study import escaped, methods, study_json, study_markdown
+from tachograph.annexes.lab.study import methods, study_json
 from tachograph.annexes.lab.study_files import draw_study, study_html
 from tachograph.api.open_lake import open_lake
 
@@ -27,20 +27,19 @@ def report(study_lake: Path) -> StudyReport:
 
 
 @pytest.fixture(scope="module")
-def forms(report: StudyReport) -> tuple[str, str, dict[str, Any]]:
-    """The study as a page, as Markdown, and as JSON."""
+def forms(report: StudyReport) -> tuple[str, dict[str, Any]]:
+    """The study as a page, and as JSON."""
     page = study_html(report, draw_study(report))
     page = page.replace("\xa0", " ")  # a line does not part a percent sign from its number
-    return page, study_markdown(report, ["png"]), study_json(report)
+    return page, study_json(report)
 
 
 def test_every_sentence_stands_in_every_form(report: StudyReport, forms: Any) -> None:
-    page, markdown, values = forms
+    page, values = forms
     sentences = [sentence for figure in report.figures for sentence in figure.sentences]
     assert len(sentences) >= 6
     for sentence in sentences:
         assert html.escape(sentence) in page.replace("&#39;", "&#x27;")
-        assert f"- {escaped(sentence)}" in markdown
     in_json = [
         sentence for figure in values["figures"].values() for sentence in figure["sentences"]
     ]
@@ -54,26 +53,24 @@ def test_every_sentence_stands_in_every_form(report: StudyReport, forms: Any) ->
 
 
 def test_the_data_stand_in_every_form(forms: Any) -> None:
-    page, markdown, values = forms
+    page, values = forms
     dataset = values["dataset"]
     counts = ("recorded_jobs", "chosen_jobs", "jobs", "users", "nodes", "gpus")
     assert [dataset[name] for name in counts] == [6, 6, 2, 2, 2, 4]
     assert list(dataset["models"]) == [{"model": "A100 SXM 40GB", "nodes": 2, "gpus": 4}]
     removed = {one["reason"]: one["removed"] for one in dataset["removals"] if one["removed"]}
     assert removed == {"still_running": 1, "no_samples": 1, "short": 1, "idle": 1}
-    assert "| `short`: it ran for less than 3 min | 1 | 1 | 3 |" in markdown
     short = "<code>short</code> it ran for less than 3 min"
     assert f'{short}</td><td class="n">1</td><td class="n">1</td><td class="n">3</td>' in page
     assert dataset["gpu_hours"] == 2.0
-    for form in (page, markdown):
-        assert "4: 4 A100 SXM 40GB" in form
-        assert "2026-04-01 14:00:00 CEST to 2026-04-01 14:30:00 CEST" in form
+    assert "4: 4 A100 SXM 40GB" in page
+    assert "2026-04-01 14:00:00 CEST to 2026-04-01 14:30:00 CEST" in page
 
 
 def test_the_page_is_self_contained_and_names_steer_nothing(
     report: StudyReport, forms: Any
 ) -> None:
-    page, markdown, _ = forms
+    page, _ = forms
     assert re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page) == []
     assert "<script" not in page
     assert re.findall(r"url\((?!#)[^)]*", page) == []
@@ -81,7 +78,6 @@ def test_the_page_is_self_contained_and_names_steer_nothing(
 
     assert "<site>" not in page
     assert "How GPUs are used: Test &lt;site&gt;" in page
-    assert markdown.startswith("# How GPUs are used: Test \\<site\\>\n")
 
 
 def test_how_it_was_computed_follows_the_settings(study_lake: Path) -> None:

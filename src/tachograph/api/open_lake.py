@@ -503,20 +503,6 @@ class OpenLake:
         """
         return self._study().figure(figure, **options)
 
-    def radar(self, by: str = "job", **which: Unpack[JobChoice]) -> Any:
-        """Return profiles of jobs along six axes of GPU activity, a plot each.
-
-        `by`: one profile per job, user, account, partition, workload, or of `all`.
-        Errors: UsageError for groups that there are not; NotFoundError where no job has samples.
-        """
-        return self._study().radar(by, **which)
-
-    def radar_numbers(self, by: str = "job", **which: Unpack[JobChoice]) -> Any:
-        """Return the numbers of `radar`: a row per profile, 0..1 along each axis, null: not
-        measured.
-        """
-        return self._study().radar_numbers(by, **which)
-
     def _study(self) -> Any:
         return annex_function("lake_study")(self)
 

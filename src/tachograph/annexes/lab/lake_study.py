@@ -1,9 +1,9 @@
-"""The study of a lake in Python: its figures, their numbers, profiles of jobs."""
+"""The study of a lake in Python: its figures, their numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -18,8 +18,7 @@ from tachograph.annexes.lab.figures.dataset import (
     describe_dataset,
 )
 from tachograph.annexes.lab.figures.numbers import FigureNumbers, Study, StudyOptions
-from tachograph.annexes.lab.figures.radar import draw
-from tachograph.annexes.lab.figures.registry import FORMATS, FigureEntry, find_figure
+from tachograph.annexes.lab.figures.registry import FORMATS, find_figure
 from tachograph.annexes.lab.figures.statistics import WHISKERS
 from tachograph.annexes.lab.figures.study import (
     VARIANTS,
@@ -32,7 +31,6 @@ from tachograph.annexes.lab.figures.study import (
     chosen_figures,
     make_figure,
 )
-from tachograph.annexes.lab.radar import build_radar
 from tachograph.annexes.lab.study import study_json, study_lines
 from tachograph.annexes.lab.study_files import WrittenStudy, write_study
 from tachograph.api.choices import JobChoice, Names, check_names, described, several
@@ -174,7 +172,7 @@ class LakeStudy:
         study.
         """
         entries = chosen_figures(figures)
-        settings, chosen, jobs, windows = self._studied(entries, wanted, options)
+        settings, chosen, jobs = self._studied(wanted, options)
         with lake_errors(self.lake.uri(JOB_GPUS)):
             units = self._held(chosen.jobs).select("node", "gpu", "gpu_model").unique().collect()
         site = self.configuration.site
@@ -188,7 +186,6 @@ class LakeStudy:
             now=self.opened.now,
             zone_name=site.time_zone,
             figures=entries,
-            windows=windows,
             progress=progress,
         )
         return StudyPage(report)
@@ -210,61 +207,30 @@ class LakeStudy:
             )
         return made.draw()
 
-    def radar(self, by: str = "job", **which: Unpack[JobChoice]) -> Figure:
-        """Return profiles of jobs along six axes of GPU activity, a plot each.
-
-        `by`: one profile per job, user, account, partition, workload, or of `all`.
-        Errors: UsageError for groups that there are not; NotFoundError where no job has samples.
-        """
-        numbers = self.radar_numbers(by, **which)
-        if "profiles" not in numbers:
-            raise NotFoundError("no job with samples is left to draw", do="choose other jobs")
-        return draw(numbers)
-
-    def radar_numbers(self, by: str = "job", **which: Unpack[JobChoice]) -> FigureNumbers:
-        """Return what `radar` draws: a row per profile, 0..1 per axis, null: not measured."""
-        return build_radar(self.opened.jobs(**which).filter(pl.col("samples") > 0), by=by).profiles
-
     def _made(self, figure: str, options: StudyChoice) -> MadeFigure:
         entry = find_figure(figure)
-        settings, _, jobs, windows = self._studied([entry], None, options)
-        return make_figure(entry, Study(jobs, settings.options, windows))
+        settings, _, jobs = self._studied(None, options)
+        return make_figure(entry, Study(jobs, settings.options))
 
     def _studied(
-        self, entries: Sequence[FigureEntry], wanted: JobFilter | None, options: StudyChoice
-    ) -> tuple[StudySettings, JobSet, pl.DataFrame, pl.DataFrame | None]:
-        """Settings, the jobs they select with the metrics they define, and compared windows."""
+        self, wanted: JobFilter | None, options: StudyChoice
+    ) -> tuple[StudySettings, JobSet, pl.DataFrame]:
+        """Settings, and the jobs they select with the metrics they define."""
         check_names(options, StudyChoice)
         wanted = self.opened.filter(options) if wanted is None else wanted
         settings = settings_of(options, wanted, self.configuration)
 
-        compared = any(entry.name == "window_lengths" for entry in entries)
-
-        def read() -> tuple[JobSet, pl.DataFrame, pl.DataFrame | None]:
+        def read() -> tuple[JobSet, pl.DataFrame]:
             chosen = choose_jobs(
                 *self._summaries_and_answers(wanted),
                 wanted,
                 filters=settings.filters,
                 no_filter=settings.no_filter,
             )
-            jobs = as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
-            return chosen, jobs, self._compared_windows(chosen.jobs, settings) if compared else None
+            return chosen, as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
 
-        chosen, jobs, windows = self.opened.of_one_moment(read)
-        return settings, chosen, jobs, windows
-
-    def _compared_windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame:
-        """Spatial imbalance over windows of every length that can be chosen."""
-        parts = []
-        for minutes in WINDOWS_MIN:
-            other = replace(settings, options=replace(settings.options, window_s=60 * minutes))
-            defined = as_defined(jobs, other, self._windows(jobs, other))
-            parts.append(
-                defined.select(
-                    "job_key", pl.lit(60 * minutes).alias("window_s"), "spatial_imbalance"
-                )
-            )
-        return pl.concat(parts)
+        chosen, jobs = self.opened.of_one_moment(read)
+        return settings, chosen, jobs
 
     def _windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame | None:
         """Spatial imbalance over windows unlike the analysis's; None if they are the same."""

@@ -1,9 +1,8 @@
-"""The study of a system as text, Markdown and JSON: its data, its methods, its answers."""
+"""The study of a system as text and JSON: its data, its methods, its answers."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -319,102 +318,3 @@ def study_lines(report: StudyReport, width: int) -> list[Line]:
         if name in follows:
             lines += wrapped(follows[name], width, indent="     ", first="  -> ")
     return [*lines, plain("")]
-
-
-_SHOWN = ("png", "svg")  # formats that readers of Markdown show
-_STEERING = re.compile(r"([\\`*_\[\]<>|#])")
-
-
-def study_markdown(report: StudyReport, formats: Sequence[str]) -> str:
-    """Return the study as Markdown; figures are PNG or SVG where written, else links."""
-    return "\n".join(_markdown_lines(report, formats)).rstrip() + "\n"
-
-
-def _markdown_lines(report: StudyReport, formats: Sequence[str]) -> Iterator[str]:
-    yield from (f"# {escaped(report.title)}", "", f"Jobs that ran {report.span}.", "")
-    yield from _markdown_answers(report)
-    yield from _markdown_section("Overview", report.of_question(None), formats)
-    for name, question in QUESTIONS.items():
-        yield from _markdown_section(f"{name}: {question}", report.of_question(name), formats)
-    yield from ("## The data", "", *_markdown_table(("", ""), data_rows(report)), "")
-    yield from (escaped(choice_sentence(report)), "")
-    yield from _removals(report)
-    yield from ("## How it was computed", "")
-    yield from (
-        f"- **{escaped(term)}**: {escaped(message)}." for term, message in methods(report.settings)
-    )
-    yield from ("", f"Tachograph {__version__}, {local_time(report.now, report.zone_name)}.")
-
-
-def _markdown_answers(report: StudyReport) -> Iterator[str]:
-    follows = report.consequences()
-    yield from ("## Answers", "")
-    for name in report.answers():
-        answer = first_sentences(report.of_question(name)) or [NOT_ANSWERED]
-        yield from (f"**{name}: {escaped(QUESTIONS[name])}**", "", escaped(" ".join(answer)), "")
-        yield from ((f"**What follows**: {escaped(follows[name])}", "") if name in follows else ())
-
-
-def _removals(report: StudyReport) -> Iterator[str]:
-    rows = []
-    for removal in report.dataset.removals:
-        ignored = " (switched off)" if removal.ignored else ""
-        reason = f"`{removal.reason}`: {removal.sentence}{ignored}"
-        rows.append((reason, f"{removal.jobs:,}", f"{removal.removed:,}", f"{removal.left:,}"))
-    yield from _markdown_table(
-        ("filter: jobs that are left out", "jobs", "removed", "left"), rows, code=True
-    )
-    yield from (
-        "",
-        "`jobs` meet the filter; `removed` are those of them that no filter above it removed.",
-        "",
-    )
-
-
-def _markdown_section(
-    title: str, figures: Sequence[MadeFigure], formats: Sequence[str]
-) -> Iterator[str]:
-    if not figures:
-        return
-    yield from (f"## {title}", "")
-    if not any(figure.sentences for figure in figures):
-        yield from (NOT_ANSWERED, "")
-    for figure in figures:
-        yield from (f"- {escaped(sentence)}" for sentence in figure.sentences)
-        yield from ([""] if figure.sentences else [])
-        if figure.drawn:
-            yield from (_image(figure, formats), "")
-        yield from (f"*{escaped(caption(figure))}*", "")
-
-
-def _image(figure: MadeFigure, formats: Sequence[str]) -> str:
-    for suffix in _SHOWN:
-        if suffix in formats:
-            return f"![{escaped(figure.entry.title)}]({figure.entry.stem}.{suffix})"
-    return f"[{escaped(figure.entry.title)}]({figure.entry.stem}.{formats[0]})"
-
-
-def _markdown_table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], *, code: bool = False
-) -> Iterator[str]:
-    escape: Callable[[str], str] = _escaped_but_code if code else escaped
-    alignment = "---" if len(head) == 2 else "---:"
-    yield f"| {' | '.join(head)} |"
-    yield f"| {' | '.join(['---'] + [alignment] * (len(head) - 1))} |"
-    for row in rows:
-        yield f"| {' | '.join(map(escape, row))} |"
-
-
-def _escaped_but_code(words: str) -> str:
-    return "`".join(
-        part if place % 2 else escaped(part) for place, part in enumerate(words.split("`"))
-    )
-
-
-def escaped(words: str) -> str:
-    r"""Escape Markdown: names come from users.
-
-    >>> escaped("a_b | <script>") == r"a\_b \| \<script\>"
-    True
-    """
-    return _STEERING.sub(r"\\\1", " ".join(words.split()))

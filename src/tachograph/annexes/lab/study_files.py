@@ -1,4 +1,4 @@
-"""The study as files: figures, numbers, and the page in three formats.
+"""The study as files: figures, numbers, and the page.
 
 Each file appears whole, or nothing does.
 """
@@ -31,7 +31,6 @@ from tachograph.annexes.lab.study import (
     json_text,
     methods,
     study_json,
-    study_markdown,
     tiles,
 )
 from tachograph.catalog.columns import local_time
@@ -108,7 +107,7 @@ def picture_width(content: bytes) -> int:
     return round(100 * min(1.0, share))
 
 
-PAGES = ("study.md", "study.html", "study.json")
+PAGES = ("study.html", "study.json")
 _OF_A_FIGURE = re.compile(r"\d\d_\w+(\.\w+)?\.(pdf|svg|png|json|csv)")
 
 
@@ -130,7 +129,7 @@ def write_study(
 ) -> WrittenStudy:
     """Write the study into a folder, created if missing; return the file names.
 
-    Writes study.md, study.html, study.json, and for each figure its numbers (.json, a .csv per
+    Writes study.html, study.json, and for each figure its numbers (.json, a .csv per
     part) and, if drawn, the drawing in each format. All files are written elsewhere and then
     renamed, so a failure leaves the folder unchanged. Files of an earlier study that this one does
     not write are removed, all others stay. Errors: UsageError for a file as folder, or an unknown
@@ -145,7 +144,6 @@ def write_study(
             _write_numbers(figure, aside)
             if figure.drawn:
                 pictures[figure.entry.name] = _draw_files(figure, aside, formats)
-        (aside / "study.md").write_text(study_markdown(report, formats), encoding="utf-8")
         (aside / "study.html").write_text(study_html(report, pictures), encoding="utf-8")
         files = sorted({*(file.name for file in aside.iterdir()), *PAGES})
         (aside / "study.json").write_text(json_text(study_json(report, files)), encoding="utf-8")

@@ -141,12 +141,16 @@ FIGURES: tuple[FigureEntry, ...] = (
         "RQ3",
         left_out="without a type or a limiter",
     ),
+)
+
+# drawn if it is named: it belongs to no question
+NAMED_FIGURES: tuple[FigureEntry, ...] = (
     FigureEntry(
         13,
-        "window_lengths",
-        "Spatial imbalance by length of windows",
-        "RQ4",
-        left_out="with one GPU, or without utilisation over each length",
+        "workload_profiles",
+        "Activity by workload class",
+        None,
+        left_out="without a workload class",
     ),
 )
 
@@ -158,7 +162,7 @@ def figure_formats() -> tuple[str, ...]:
 
 def figure_names() -> list[str]:
     """Return the names of the project's own figures."""
-    return [entry.name for entry in FIGURES]
+    return [entry.name for entry in (*FIGURES, *NAMED_FIGURES)]
 
 
 def find_figure(name: str) -> FigureEntry:
@@ -166,7 +170,7 @@ def find_figure(name: str) -> FigureEntry:
 
     Errors: NotFoundError naming the closest one, or all.
     """
-    for entry in FIGURES:
+    for entry in (*FIGURES, *NAMED_FIGURES):
         if name in (entry.name, str(entry.number), f"{entry.number:02}", entry.stem):
             return entry
     added = find_entry("figures", FigureEntry, name, ())

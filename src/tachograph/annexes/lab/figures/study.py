@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from tachograph.annexes.lab.figures.consequences import consequence
 from tachograph.annexes.lab.figures.dataset import Dataset
-from tachograph.annexes.lab.figures.numbers import Fact, FigureNumbers, Study, StudyOptions
+from tachograph.annexes.lab.figures.numbers import FigureNumbers, Study, StudyOptions
 from tachograph.annexes.lab.figures.registry import (
     FIGURES,
     QUESTIONS,
@@ -141,10 +141,6 @@ class StudyReport:
         found = {name: consequence(name, numbers) for name in self.answers()}
         return {name: sentence for name, sentence in found.items() if sentence}
 
-    def facts(self) -> dict[str, Mapping[str, Fact]]:
-        """Return {figure: its single numbers}."""
-        return {figure.entry.name: figure.numbers.facts for figure in self.figures}
-
 
 def chosen_figures(names: str | Sequence[str]) -> tuple[FigureEntry, ...]:
     """Return the figures of these names or numbers in order; all by default.
@@ -171,15 +167,10 @@ def build_study(
     now: datetime,
     zone_name: str = "UTC",
     figures: Sequence[FigureEntry] = FIGURES,
-    windows: pl.DataFrame | None = None,
     progress: Progress | None = None,
 ) -> StudyReport:
-    """Return the study of some jobs: rows of job_summaries, as the settings define the metrics.
-
-    `windows`: spatial imbalance over windows of several lengths (`Study.windows`), where a figure
-    compares them.
-    """
-    study = Study(jobs, settings.options, windows)
+    """Return the study of some jobs: rows of job_summaries, as the settings define the metrics."""
+    study = Study(jobs, settings.options)
     made = []
     for place, entry in enumerate(figures):
         if progress:
