@@ -12,7 +12,7 @@ import pytest
 from ruled_jobs import SHIPPED, Job, Row, together
 
 from tachograph.judge.rules.ruleset import RuleSet
-from tachograph.judge.rules.verdicts import Agreement, agreement, changes, compare, counts
+from tachograph.judge.rules.verdicts import changes, compare, counts
 
 
 def population(seed: int, count: int) -> list[Job]:
@@ -79,23 +79,6 @@ def test_only_rules_that_are_in_both_are_compared() -> None:
     tables = together([Job(gpus=[{}])])
     both = SHIPPED.only(["hot_gpu", "small_kernels"])
     assert compare(*tables, both, SHIPPED.only(["hot_gpu"]))["code"].to_list() == ["hot_gpu"]
-
-
-def test_agreement_with_labels_is_counted_one_by_one() -> None:
-    dice = random.Random(5)
-    verdicts = {str(n): dice.choice(["yes", "no", "unknown"]) for n in range(200)}
-    labels = {str(n): dice.random() < 0.5 for n in range(100, 300)}
-    found = agreement(verdicts, labels)
-    tally = {"yes": [0, 0], "no": [0, 0], "unknown": [0, 0]}
-    for key, holds in labels.items():
-        if key in verdicts:
-            tally[verdicts[key]][holds] += 1
-    assert (found.wrong_yes, found.right_yes) == tuple(tally["yes"])
-    assert (found.right_no, found.wrong_no) == tuple(tally["no"])
-    assert found.undecided == sum(tally["unknown"])
-    decided = sum(tally["yes"]) + sum(tally["no"])
-    assert found.accuracy == pytest.approx((tally["yes"][1] + tally["no"][0]) / decided)
-    assert Agreement().accuracy is None
 
 
 def test_no_job_at_all() -> None:

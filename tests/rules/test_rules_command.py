@@ -137,36 +137,9 @@ def test_backtest_shows_who_changes(run: Run, tmp_path: Path) -> None:
     assert done.code == 0
     (line,) = [line for line in done.out.splitlines() if line.startswith("2 ")]
     assert line.split()[:7] == ["2", "user2", "chem", "hot_gpu", "1.0", "no", "yes"]
-    Path("labels.csv").write_text(
-        "job_id,class,label\n1,hot_gpu,yes\n2,hot_gpu,no\n9,hot_gpu,yes\n"
-    )
-    done = run("backtest", "hot_gpu", "--set", "hot_c=75", "--labels", "labels.csv", "--json")
-    assert "labels.csv:4 (9)" in done.err
+    done = run("backtest", "hot_gpu", "--set", "hot_c=75", "--json")
     assert [row["job_id"] for row in done.data["changes"]] == ["2"]
-    before, after = done.data["labels"]
-    assert (before["when"], before["accuracy"], after["when"], after["accuracy"]) == (
-        "before",
-        1.0,
-        "after",
-        0.5,
-    )
-    assert (after["right_yes"], after["wrong_yes"]) == (1, 1)
     assert sum(row["jobs"] for row in done.data["counts"]) == len(ACTIVITY)
-
-
-def test_backtest_of_a_rule_as_it_stands_in_a_file(run: Run, tmp_path: Path) -> None:
-    changed = json.loads(FINE) | {
-        "tag": "hot_gpu",
-        "rule_terms": [{"a": "walltime < hot_c + 7200"}],
-    }
-    Path("changed.json").write_text(json.dumps(changed | {"parameter": ["hot_c"]}))
-    data = run("backtest", "hot_gpu", "--file", "changed.json", "--json").data
-    assert {(row["before"], row["after"]) for row in data["changes"]} == {("no", "yes")}
-    assert len(data["changes"]) == len(ACTIVITY) - 1  # one holds before as well
-    Path("changed.json").write_text(FINE)
-    assert "no rule hot_gpu" in run("backtest", "hot_gpu", "--file", "changed.json").err
-    Path("changed.json").write_text("{")
-    assert run("backtest", "hot_gpu", "--file", "changed.json").code == 4
 
 
 def test_check_tells_each_mistake_with_its_place(run: Run, tmp_path: Path) -> None:
@@ -251,8 +224,6 @@ def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
         (("backtest",), 2, "RULE"),
         (("backtest", "hot_gpu"), 2, "the rule is unchanged"),
         (("backtest", "hot_gpu", "--set", "hot_c=85"), 2, "the rule is unchanged"),
-        (("backtest", "hot_gpu", "--file", "nowhere.json"), 4, "no such file"),
-        (("backtest", "hot_gpu", "--set", "hot_c=1", "--labels", "nowhere.csv"), 4, "nowhere.csv"),
         (("check",), 2, "FILE"),
         (("import-clustercockpit", "nowhere"), 4, "no such folder"),
         (("import-clustercockpit", "."), 4, "no job classes"),

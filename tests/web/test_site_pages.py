@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partialmethod
-from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,12 +30,9 @@ from tachograph.annexes.serve.snapshot import ServedLake, View
 from tachograph.annexes.share.pages import sharing
 from tachograph.api.open_lake import OpenLake
 from tachograph.api.pages import Pending, Progress
-from tachograph.api.rule_jobs import backtest
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog import config
-from tachograph.catalog.errors import LakeError, NotFoundError, UsageError
-from tachograph.judge.judge import rules_in_use
-from tachograph.judge.rules.ruleset import with_settings
+from tachograph.catalog.errors import LakeError, NotFoundError
 from tachograph.lake.delta import Lake
 from tachograph.report.pages import environment
 
@@ -181,45 +177,13 @@ def test_status_has_tables_and_gaps(every: View) -> None:
     assert _content(every, status, nodes=True)["nodes"].height == found["all_nodes"]
 
 
-def test_rules_count_visible_jobs_and_a_changed_threshold_changes_verdicts(
-    every: View, own: View
-) -> None:
+def test_rules_count_visible_jobs(every: View, own: View) -> None:
     whole, mine = (_content(view, rules)["numbers"] for view in (every, own))
     code = "hot_gpu"
     for view, numbers in ((every, whole), (own, mine)):
         assert sum(numbers.get((code, verdict), 0) for verdict in ("yes", "no", "unknown")) == len(
             view.jobs
         )
-    tested = _content(every, rules, rule=code, parameter="hot_c", value="40")["tested"]
-    assert tested.judged == tested.jobs == len(every.jobs)
-    assert tested.changes.height > 0
-    assert (
-        "unchanged" in _content(every, rules, rule=code, parameter="hot_c", value="85")["problem"]
-    )
-    assert (
-        "invalid number"
-        in _content(every, rules, rule=code, parameter="hot_c", value="much")["problem"]
-    )
-
-
-def test_a_back_test_ends_in_time_with_the_newest_jobs(
-    every: View, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tachograph.api import rule_jobs
-
-    monkeypatch.setattr(rule_jobs, "SMALL_BATCH", 50)
-    before = rules_in_use(every.configuration).only(["hot_gpu"])
-    after = with_settings(before, ["hot_c=40"])
-    ticks = count()
-    jobs = every.opened.jobs()
-    found = backtest(
-        every.opened.lake, jobs, before, after, clock=lambda: float(next(ticks)), limit_s=1.0
-    )
-    assert found.judged == 100 < found.jobs == jobs.height
-    newest = set(jobs.sort("start", "job_key", descending=True).head(100)["job_key"])
-    assert set(found.changes["job_key"]) <= newest
-    with pytest.raises(UsageError):
-        with_settings(before, ["hot_c=-1"])
 
 
 @pytest.mark.parametrize("path", ["/", "/user/user000", "/waste?by=user&jobs=all"])

@@ -28,7 +28,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "waste": ("/waste?by=user&jobs=all",),
     "study": ("/study", "/study?user=absent"),
     "sharing": ("/sharing", "/sharing?runs=1&one=user013%2Ffinetune&other=user001%2Ffinetune"),
-    "rules": ("/rules", "/rules?rule=hot_gpu&parameter=hot_c&value=50"),
+    "rules": ("/rules", "/rules?rule=hot_gpu"),
     "status": ("/status",),
     "node": ("/node/nid000029",),
 }

@@ -370,34 +370,6 @@ def read_files(paths: Iterable[Path], *, reserved: Collection[str] = ()) -> Rule
     return RuleSet(tuple(collected.entries), (), tuple(collected.problems))
 
 
-def read_changed(
-    path: Path, entries: Iterable[RuleEntry]
-) -> tuple[tuple[RuleEntry, ...], tuple[RuleProblem, ...]]:
-    """Return rules as changed by another file, with their values, and its errors.
-
-    Parameters that are new have the values of the parameters.toml beside the file. Rules the file
-    lacks are left out.
-    """
-    source = read_source(path)
-    if source.text is None:
-        return (), (RuleProblem(source.name, 1, 1, "", source.problem),)
-    declared, problems = read_parameters(_parameters_of(path.parent))
-    loaded = load_patterns(source.text, source.name)
-    problems += loaded.problems
-    found = {rule.id: (rule, pattern) for pattern in loaded.patterns for rule in pattern.rules}
-    changed = []
-    for entry in entries:
-        if entry.code not in found:
-            continue
-        rule, pattern = found[entry.code]
-        known = {**entry.declared, **declared.get(rule.tag, {}), **declared.get(rule.id, {})}
-        replaced, wrong = _entry(rule, pattern, known, entry.values, shipped=entry.shipped)
-        problems += wrong
-        if replaced is not None:
-            changed.append(replaced)
-    return tuple(changed), tuple(problems)
-
-
 def _by_folder(paths: Iterable[Path]) -> dict[Path, list[RuleSource]]:
     found: dict[Path, list[RuleSource]] = {}
     for path in paths:

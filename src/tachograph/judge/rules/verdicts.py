@@ -263,23 +263,6 @@ def _evidence(outcome: RuleOutcome, gpu_hours: float | None, *, of_gpus: bool) -
 _OF_VERDICT = ("verdict", "sentence")
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Agreement of verdicts with people's labels. undecided: not enough data."""
-
-    right_yes: int = 0
-    wrong_yes: int = 0
-    right_no: int = 0
-    wrong_no: int = 0
-    undecided: int = 0
-
-    @property
-    def accuracy(self) -> float | None:
-        """Share of the decided jobs of which the verdict is right; None: none is decided."""
-        decided = self.right_yes + self.wrong_yes + self.right_no + self.wrong_no
-        return (self.right_yes + self.right_no) / decided if decided else None
-
-
 def compare(
     jobs: pl.DataFrame,
     gpus: pl.DataFrame,
@@ -318,20 +301,4 @@ def counts(compared: pl.DataFrame) -> pl.DataFrame:
     grouped = compared.group_by("code", "before", "after", maintain_order=True)
     return grouped.agg(jobs=pl.len(), gpu_hours=pl.col("gpu_hours").sum()).sort(
         "code", "before", "after"
-    )
-
-
-def agreement(verdicts: Mapping[str, str], labels: Mapping[str, bool]) -> Agreement:
-    """Return the agreement of {job_key: verdict} with labels {job_key: holds}; others are ignored.
-
-    >>> agreement({"a": "yes", "b": "no", "c": "unknown", "d": "yes"}, {"a": True, "b": True, "c": False})
-    Agreement(right_yes=1, wrong_yes=0, right_no=0, wrong_no=1, undecided=1)
-    """
-    pairs = [(verdicts[key], message) for key, message in labels.items() if key in verdicts]
-    return Agreement(
-        right_yes=pairs.count(("yes", True)),
-        wrong_yes=pairs.count(("yes", False)),
-        right_no=pairs.count(("no", False)),
-        wrong_no=pairs.count(("no", True)),
-        undecided=sum(verdict == "unknown" for verdict, _ in pairs),
     )

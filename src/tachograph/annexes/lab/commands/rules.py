@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph.catalog.errors import InputError, UsageError
-from tachograph.catalog.units import column_texts, plural, printable, text
+from tachograph.catalog.units import column_texts, plural, printable
 from tachograph.cli import narrate, output
 from tachograph.cli.options import (
     Arguments,
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
     from tachograph.judge.rules.clustercockpit import Translated
     from tachograph.judge.rules.ruleset import RuleSet
+    from tachograph.lake.delta import Lake
 
+BATCH = 10_000  # jobs whose GPUs are in memory at a time
 _LIMIT = 40  # rows of a printed table
 _WHOSE = ("display_id", "user", "account")
 _PARAMETERS = "parameters.json"  # of ClusterCockpit
@@ -69,12 +71,6 @@ def _of_backtest(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
     _add_folder(parser)
     _add_set(parser)
-    parser.add_argument(
-        "--file", metavar="FILE", help="file with the changed rule, under the same name"
-    )
-    parser.add_argument(
-        "--labels", metavar="FILE", help="labels of jobs: CSV with job_id, class, label"
-    )
 
 
 def _of_import(parser: argparse.ArgumentParser) -> None:
@@ -195,7 +191,6 @@ def _run(arguments: Arguments) -> int:
     """
     import polars as pl
 
-    from tachograph.api.rule_jobs import rule_batches
     from tachograph.judge.rules.ruleset import with_settings
     from tachograph.judge.rules.verdicts import judge_rules
 
@@ -205,7 +200,7 @@ def _run(arguments: Arguments) -> int:
         ruleset.only(arguments.rules) if arguments.rules else ruleset, arguments.changed
     )
     jobs = _jobs(arguments, opened)
-    parts = [judge_rules(*tables, ruleset) for tables in rule_batches(opened.lake, jobs, ruleset)]
+    parts = [judge_rules(*tables, ruleset) for tables in _batches(opened.lake, jobs, ruleset)]
     names = jobs.select("job_key", *_WHOSE, "gpu_hours")
     found = pl.concat(parts).join(names, on="job_key", how="left", maintain_order="left")
     if arguments.show or not arguments.json:
@@ -277,46 +272,33 @@ def _backtest(arguments: Arguments) -> int:
     """Judge the chosen jobs by a rule before and after a change; print the differences."""
     import polars as pl
 
-    from tachograph.api.rule_jobs import rule_batches
     from tachograph.judge.rules.ruleset import with_settings
     from tachograph.judge.rules.verdicts import compare
 
     opened = open_lake(arguments)
     before = _ruleset_of(arguments, opened.configuration).only([arguments.rule])
-    after = with_settings(_replaced(before, arguments.file), arguments.changed)
+    after = with_settings(before, arguments.changed)
     if after == before:
         raise UsageError(
             "the rule is unchanged",
-            do="give --set PARAMETER=VALUE with another value, or --file FILE",
+            do="give --set PARAMETER=VALUE with another value",
         )
     jobs = _jobs(arguments, opened)
-    labels = _labels(arguments.labels, before, jobs)
     compared = pl.concat(
-        [
-            compare(*tables, before, after)
-            for tables in rule_batches(opened.lake, jobs, before, after)
-        ]
+        [compare(*tables, before, after) for tables in _batches(opened.lake, jobs, before, after)]
     )
     names = jobs.select("job_key", "job_id", *_WHOSE)
     compared = compared.join(names, on="job_key", how="left", maintain_order="left")
-    _show_backtest(compared, labels, arguments)
+    _show_backtest(compared, arguments)
     return 0
 
 
-def _show_backtest(
-    compared: pl.DataFrame, labels: Mapping[str, Mapping[str, bool]], arguments: Arguments
-) -> None:
+def _show_backtest(compared: pl.DataFrame, arguments: Arguments) -> None:
     from tachograph.judge.rules.verdicts import changes, counts
 
-    changed, counted, agreed = (
-        changes(compared),
-        counts(compared),
-        list(_agreements(compared, labels)),
-    )
+    changed, counted = changes(compared), counts(compared)
     if arguments.json:
-        output.print_json(
-            {"changes": changed.to_dicts(), "counts": counted.to_dicts(), "labels": agreed}
-        )
+        output.print_json({"changes": changed.to_dicts(), "counts": counted.to_dicts()})
         return
     columns, headings = ("before", "after", "sentence_after"), ("before", "after", "finding after")
     _print_jobs(changed, columns, headings, arguments, title="Jobs whose verdict changes")
@@ -330,64 +312,21 @@ def _show_backtest(
         title="Jobs by verdict",
         no_color=arguments.no_color,
     )
-    for one in agreed:
-        share = text(one["accuracy"], "fraction")
-        output.print_text(
-            f"{one['code']} {one['when']}: accuracy {share}; false positives {one['wrong_yes']}, "
-            f"false negatives {one['wrong_no']}, undecided {one['undecided']}\n"
-        )
 
 
-def _agreements(
-    compared: pl.DataFrame, labels: Mapping[str, Mapping[str, bool]]
-) -> Iterator[dict[str, Any]]:
-    """Agreement of verdicts with labels, before and after."""
-    from dataclasses import asdict
+def _batches(
+    lake: Lake, jobs: pl.DataFrame, *rulesets: RuleSet
+) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
+    """Yield jobs with their GPUs, and with node minutes if a rule names host metrics."""
+    from tachograph.catalog.tables import JOB_NODE_MINUTES
+    from tachograph.judge.rules.metrics import OF_HOSTS
+    from tachograph.lake.query import read_gpus, read_node_minutes
 
-    import polars as pl
-
-    from tachograph.judge.rules.verdicts import agreement
-
-    for code, labelled in labels.items():
-        mine = compared.filter(pl.col("code") == code)
-        for when in ("before", "after"):
-            found = agreement(dict(mine.select("job_key", when).iter_rows()), labelled)
-            yield {"code": code, "when": when, **asdict(found), "accuracy": found.accuracy}
-
-
-def _labels(
-    file: str | None, ruleset: RuleSet, jobs: pl.DataFrame
-) -> Mapping[str, Mapping[str, bool]]:
-    """{code: {job_key: label}}; unused lines are reported."""
-    if file is None:
-        return {}
-    from tachograph.annexes.lab.tune.labels import match, read_labels, reasons
-
-    labelled = match(*read_labels(file, [entry.code for entry in ruleset.entries]), jobs)
-    for line in reasons(labelled.refused, file):
-        narrate.remark(line)
-    return labelled.of
-
-
-def _replaced(before: RuleSet, file: str | None) -> RuleSet:
-    """The rules as a file defines them.
-
-    Errors: InputError if it is invalid or defines none of them.
-    """
-    if file is None:
-        return before
-    from tachograph.judge.rules.ruleset import read_changed
-
-    entries, problems = read_changed(Path(file), before.entries)
-    errors = [problem for problem in problems if problem.severity == "error"]
-    if errors:
-        raise InputError(
-            str(errors[0]), do="fix it; `tachograph lab rules check` lists all mistakes"
-        )
-    if not entries:
-        names = ", ".join(entry.code for entry in before.entries)
-        raise InputError(f"no rule {names}", where=file, do="give the rule the same tag or id")
-    return replace(before, entries=entries)
+    hosts = any(not OF_HOSTS.isdisjoint(ruleset.metrics) for ruleset in rulesets)
+    for first in range(0, max(1, jobs.height), BATCH):
+        batch = jobs.slice(first, BATCH)
+        nodes = read_node_minutes(lake, batch) if hosts else JOB_NODE_MINUTES.empty()
+        yield batch, read_gpus(lake, batch), nodes
 
 
 def _jobs(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
