@@ -20,7 +20,7 @@ def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     table.
     """
     yield (
-        "## Endpoints\n\nFields, formats and errors of each are at `/api/docs`.",
+        "## Endpoints\n\nFields and formats of each are in the OpenAPI document.",
         [("endpoint", "what", "least role", "parameters"), *map(_endpoint_row, ENDPOINTS)],
     )
     parameters = {

@@ -341,7 +341,7 @@ def test_a_limit_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
 
 def test_every_route_is_of_the_catalogue() -> None:
     """What a test of the catalogue walks is all there is, beside these."""
-    aside = {"/login", "/login/oidc", "/login/oidc/callback", "/logout", "/theme", "/static"}
+    aside = {"/login", "/login/oidc", "/login/oidc/callback", "/logout", "/static"}
     aside.add("/mcp")  # walked in test_assistants.py
     service = WebService.of(ServedLake(Lake("nowhere"), Configuration()))
     guard = create_application(service)

@@ -150,16 +150,6 @@ def test_every_parameter_and_field_is_described() -> None:
         )
 
 
-def test_the_page_names_every_endpoint(admin: TestClient) -> None:
-    page = admin.get("/api/docs")
-    assert page.status_code == 200
-    for entry in ENDPOINTS:
-        assert f'id="{operation_id(entry)}"' in page.text
-    problem = admin.get(f"{API}/jobs/nosuch").json()
-    name = problem["type"].partition("#")[2]
-    assert f'id="{name}"' in page.text
-
-
 def test_a_client_made_of_the_document_alone(admin: TestClient) -> None:
     """Follow every operation: each takes what the document says and returns what it says,
     columns and all.

@@ -108,7 +108,7 @@ def test_wrong_requests_are_problems(admin: TestClient, request_line: str, statu
     problem = answer.json()
     assert set(problem) == {"type", "title", "status", "detail", "do"}
     assert problem["status"] == status
-    assert problem["type"].startswith("/api/docs#")
+    assert problem["type"].startswith("/docs/api.md#")
     if status == 405:
         assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD"}
 

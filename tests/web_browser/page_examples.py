@@ -22,7 +22,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "search": ("/search?q=user00", "/search?q=10003", "/search?q=absent"),
     "compare": ("/compare?job=1000002", "/compare?job=1000316&job=1000177&job=1000102"),
     "help": ("/help",),
-    "api_docs": ("/api/docs",),
     "findings": ("/findings", "/findings?finding=job_hang&verdict=unknown"),
     "now": ("/now", "/now?by=job&heat=util&filter=class%3Didle"),
     "waste": ("/waste?by=user&jobs=all",),

@@ -170,11 +170,13 @@ def read_parameters(
             .replace("Object contains unknown field", "unknown parameter")
         )
         raise UsageError(
-            text, do=meant(str(problem).replace("`", "'"), kind) or "see api/docs"
+            text, do=meant(str(problem).replace("`", "'"), kind) or "see docs/api.md"
         ) from None
     for name in values.keys() & fields.keys():
         if getattr(found, fields[name].name) is None:  # msgspec takes the text null for None
-            raise UsageError(f"invalid value {values[name]!r} - at '$.{name}'", do="see api/docs")
+            raise UsageError(
+                f"invalid value {values[name]!r} - at '$.{name}'", do="see docs/api.md"
+            )
     return found
 
 
@@ -196,7 +198,7 @@ def read_document(
         values = msgspec.json.decode(body, type=dict[str, Any])
         return msgspec.convert({**values, **path}, kind, strict=True)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as problem:
-        raise UsageError(str(problem).replace("`", "'"), do="see api/docs") from None
+        raise UsageError(str(problem).replace("`", "'"), do="see docs/api.md") from None
 
 
 def _is_tuple(kind: Any) -> bool:

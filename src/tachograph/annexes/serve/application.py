@@ -436,7 +436,7 @@ def _answer_problem(
     candidates = error.candidates if isinstance(error, SeveralJobsError) else ()
     if not _wants_page(request):
         return problem(
-            status, what, do, docs=f"{root}/api/docs", headers=headers, candidates=candidates
+            status, what, do, docs=f"{root}/docs/api.md", headers=headers, candidates=candidates
         )
     title = HTTPStatus(status).phrase
     values = {

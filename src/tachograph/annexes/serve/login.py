@@ -20,7 +20,6 @@ from tachograph.annexes.serve.lanes import Lanes, sender_of
 from tachograph.api.viewer import NOBODY
 
 _LOGIN_S = 600
-_THEME_S = 365 * 86400
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -31,7 +30,6 @@ def login_routes(identities: Identities, lanes: Lanes) -> list[Route]:
         Route("/login/oidc", _log_in_elsewhere(identities, lanes)),
         Route("/login/oidc/callback", _come_back(identities, lanes), name="oidc_callback"),
         Route("/logout", _log_out(identities), methods=["POST"], name="logout"),
-        Route("/theme", partial(_choose_theme, identities), methods=["POST"], name="theme"),
     ]
 
 
@@ -166,23 +164,3 @@ def _log_out(identities: Identities) -> Handler:
         return response
 
     return handle
-
-
-async def _choose_theme(identities: Identities, request: Request) -> Response:
-    """Keep the chosen colours in the browser, and lead back to the page."""
-    check_same_site(request)
-    given = dict(await read_form(request))
-    theme, root = given.get("theme", ""), request.scope.get("root_path", "")
-    if theme not in templates.THEMES:
-        raise HTTPException(400, f"the colours are {', '.join(templates.THEMES)}")
-    response = RedirectResponse(local_path(given.get("next", ""), root), status_code=303)
-    response.set_cookie(
-        templates.THEME,
-        theme,
-        max_age=_THEME_S,
-        httponly=True,
-        samesite="lax",
-        secure=is_secure(identities, request),
-        path=root or "/",
-    )
-    return response

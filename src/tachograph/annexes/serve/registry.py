@@ -59,7 +59,6 @@ PAGES: tuple[PageEntry, ...] = (
     PageEntry("/status", "status", "Status", Role.SUPPORT, "Status"),
     PageEntry("/node/{name}", "node", "Node", Role.USER),
     PageEntry("/help", "help", "What the columns mean", Role.ANONYMOUS),
-    PageEntry("/api/docs", "api_docs", "REST API", Role.USER, "API"),
 )
 # pages that are files, such as pictures: what their modules return is a Document
 DOCUMENTS: tuple[PageEntry, ...] = (

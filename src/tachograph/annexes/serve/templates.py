@@ -21,7 +21,6 @@ from tachograph.catalog.version import __version__
 from tachograph.judge.checks import CHECKS
 from tachograph.report.pages import STATIC, environment
 
-THEME, THEMES = "tachograph_theme", ("system", "light", "dark")  # cookie, its values
 SESSION = "session"  # key in the state of a request: whether the browser can end it
 _FOLDERS = (files("tachograph.annexes.serve") / "static", files(STATIC[0]) / STATIC[1])
 
@@ -39,18 +38,10 @@ def render(
             "title": title,
             "root": request.scope.get("root_path", ""),
             "session": state.get(SESSION, False),
-            "theme": _theme(request),
-            "themes": THEMES,
             "newest": None,
             **values,
         }
     )
-
-
-def _theme(request: Request) -> str:
-    """The colours that the browser's user chose; "" for those of the system."""
-    chosen = request.cookies.get(THEME, "")
-    return chosen if chosen in THEMES[1:] else ""
 
 
 def query_with(request: Request, **changes: object) -> str:

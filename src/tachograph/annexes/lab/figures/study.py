@@ -13,7 +13,6 @@ from itertools import chain
 import polars as pl
 from matplotlib.figure import Figure
 
-from tachograph.annexes.lab.figures.consequences import consequence
 from tachograph.annexes.lab.figures.dataset import Dataset
 from tachograph.annexes.lab.figures.numbers import FigureNumbers, Study, StudyOptions
 from tachograph.annexes.lab.figures.registry import (
@@ -134,12 +133,6 @@ class StudyReport:
                 sentences = (figure.sentences for figure in figures)
                 answers[name] = tuple(chain.from_iterable(sentences))
         return answers
-
-    def consequences(self) -> dict[str, str]:
-        """Return {RQ1: consequence, ...} for the answers that have one."""
-        numbers = {figure.entry.name: figure.numbers for figure in self.figures}
-        found = {name: consequence(name, numbers) for name in self.answers()}
-        return {name: sentence for name, sentence in found.items() if sentence}
 
 
 def chosen_figures(names: str | Sequence[str]) -> tuple[FigureEntry, ...]:
