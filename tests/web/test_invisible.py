@@ -329,7 +329,6 @@ def test_a_lake_that_cannot_be_read_is_named_to_admins_alone(marked: Lake, tmp_p
             "/study?no_filter=idle",
             "/waste",
             "/nodes/annnode",
-            "/findings",
         ):
             answer = client.get(API + path)
             assert answer.status_code in (200, 404, 503), answer.text

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 import nsight_reports
-from tachograph.annexes.serve.pages import job, job_scores
+from tachograph.annexes.serve.pages import job
 from tachograph.annexes.serve.rest import jobs as rest_jobs
 from tachograph.annexes.serve.snapshot import ServedLake, View
 from tachograph.annexes.share.attached import to_attach
@@ -139,18 +139,7 @@ def test_a_report_attached_later_is_on_the_page_and_in_the_answers(
         rest_jobs.kernels(service.view(Viewer("user036", Role.USER)), job.PARAMETERS(key=key))
 
 
-def test_the_page_of_scores_has_a_row_per_way_and_reports_are_one(
-    demo: Path, lake: Path, report: Path
-) -> None:
-    view = served(demo, report).view(ADMIN)
-    page = job_scores.content(view, job_scores.PARAMETERS(key="1000316"))
-    summary = next(
-        row for row in read_summaries(view.opened.lake).to_dicts() if row["job_id"] == "1000316"
-    )
-    recorded, sampled = page["rows"]
-    assert recorded[1:4] == tuple(f"{summary[name]:.1f}" for name in page["headings"][1:4])
-    assert sampled[1:] == ("–", "–", "–", "not sampled")
-    assert page["remarks"]
+def test_attached_reports_are_one_way_of_scores(lake: Path, report: Path) -> None:
     attach(lake, report, "1000316")
     later = ServedLake(
         Lake.open(str(lake / "lake")), config.load(str(lake / "tachograph.toml"), {})

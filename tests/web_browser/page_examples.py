@@ -18,7 +18,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "/job/1000411",  # still runs
     ),
     "job_kernels": ("/job/1000002/kernels",),
-    "job_scores": ("/job/1000002/scores",),
     "search": ("/search?q=user00", "/search?q=10003", "/search?q=absent"),
     "compare": ("/compare?job=1000002", "/compare?job=1000316&job=1000177&job=1000102"),
     "help": ("/help",),

@@ -114,11 +114,6 @@ class PageView(Protocol):
         """The zone of shown times."""
         ...
 
-    @property
-    def simulated(self) -> int | None:
-        """Number of simulated GPUs shown instead of real ones."""
-        ...
-
     def made(
         self,
         function: Callable[Concatenate[PageView, Progress, A], T],

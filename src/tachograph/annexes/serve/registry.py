@@ -36,7 +36,6 @@ PAGES: tuple[PageEntry, ...] = (
         Role.USER,
         module="tachograph.annexes.share.pages.job_kernels",
     ),
-    PageEntry("/job/{key}/scores", "job_scores", "GPU scores of a job", Role.USER),
     PageEntry("/search", "search", "Search", Role.USER),
     PageEntry("/compare", "compare", "Compare jobs", Role.USER),
     PageEntry("/findings", "findings", "Findings", Role.USER, "Findings", writes=Role.ADMIN),

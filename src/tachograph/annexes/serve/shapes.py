@@ -215,8 +215,3 @@ BOOLEAN: Mapping[str, Any] = MappingProxyType({"type": "boolean"})
 OBJECT: Mapping[str, Any] = MappingProxyType({"type": "object"})  # of any keys
 COUNT: Mapping[str, Any] = MappingProxyType({"type": "integer"})
 MOMENT: Mapping[str, Any] = MappingProxyType({"type": "string", "format": "date-time"})
-
-
-def row_properties(shape: Shape) -> Schema:
-    """Return {field: its schema} of a row of a table, or of the object."""
-    return shape.row_schema()["properties"] if isinstance(shape, TableShape) else shape.properties()

@@ -161,7 +161,6 @@ class View:
     results yet. reports: of recently shown jobs and sums. image_problem: why no image of the jobs
     can be written, so that they are held in memory, or "". background: runs slow work by `made_by`,
     the method `written` of the served lake.
-    simulated: number of simulated GPUs shown live instead of real ones.
     """
 
     viewer: Viewer
@@ -174,7 +173,6 @@ class View:
     background: Background
     made_by: Callable[..., bytes]
     shared_objects: SharedObjects
-    simulated: int | None = None
     image_problem: str = ""
 
     @property
@@ -343,7 +341,6 @@ class ServedLake:
         lake: Lake,
         configuration: Configuration,
         *,
-        simulated: int | None = None,
         cache: Path | None = None,
         workers: Workers | None = None,
         most_rows: int = 50_000,
@@ -354,7 +351,6 @@ class ServedLake:
         self.background = Background()
         self._workers = workers
         self.shared_objects = SharedObjects()
-        self._simulated = simulated
         self.images = JobImages(lake, cache)
         self._most_rows = most_rows
         self._clock = clock
@@ -444,7 +440,6 @@ class ServedLake:
             self.background,
             self.written,
             self.shared_objects,
-            self._simulated,
             self.images.problem,
         )
 

@@ -325,15 +325,13 @@ def _analyzed_names(location: str, analyses: int) -> ClusterNames:
 
 def fleet_of(view: PageView) -> FleetWatch:
     """Return the monitor of the server, which all its viewers share."""
-    simulated = view.simulated
-    wanted = None if simulated is None else SourceRequest(simulate=simulated, everything=True)
     location = view.opened.lake.location
 
     def names() -> ClusterNames:
         return _analyzed_names(location, Lake.open(location).version(ANALYSES))
 
     def watch() -> FleetWatch:
-        return FleetWatch(view.configuration, location, wanted, names=names)
+        return FleetWatch(view.configuration, location, names=names)
 
     return view.shared("fleet", watch)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,42 +18,6 @@ def parameter_text(entry: RuleEntry, name: str) -> tuple[str, str]:
     if declared.default == value:
         return name, text(value, declared.unit)
     return name, f"{text(value, declared.unit)} (default {text(declared.default, declared.unit)})"
-
-
-def rules_text(ruleset: RuleSet, *, width: int) -> str:
-    """Return all that is known about each rule."""
-    return "\n".join("\n".join(_lines(entry, width)) + "\n" for entry in ruleset.entries)
-
-
-def _lines(entry: RuleEntry, width: int) -> list[str]:
-    pattern, rule = entry.pattern, entry.rule
-    lines = [f"{entry.code}: {rule.name} ({entry.severity}; of each {rule.level}; {rule.file})"]
-    for heading, texts in (
-        ("What it is", [pattern.description]),
-        ("Criterion", [pattern.criterion]),
-        ("Possible false positives", pattern.false_positives or ["None known."]),
-        ("Cures", [rule.advice] if rule.advice else pattern.cures),
-        ("Needs", [", ".join(entry.counters) or "nothing"]),
-        ("Family", [entry.check.family] if entry.check.family != entry.check.code else []),
-        ("Decides", [entry.check.code] if entry.check.code != entry.code else []),
-    ):
-        phrases: list[str] = []
-        for phrase in filter(None, texts):
-            phrases += _wrapped(phrase, width)
-        if phrases:
-            lines += [f"  {heading}", *phrases]
-    lines.append("  Parameters" if entry.values else "  No parameters")
-    for name in entry.values:
-        meaning = f": {entry.declared[name].meaning}" if entry.declared[name].meaning else ""
-        lines += _wrapped(f"{' = '.join(parameter_text(entry, name))}{meaning}", width)
-    lines.append("  Terms")
-    for term in rule.terms:
-        lines += _wrapped(f"{term.name} = {term.source}", width)
-    return lines
-
-
-def _wrapped(paragraph: str, width: int) -> list[str]:
-    return textwrap.wrap(paragraph, width, initial_indent="    ", subsequent_indent="      ")
 
 
 def rules_json(ruleset: RuleSet) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _of_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("rules", nargs="*", metavar="RULE", help="print these rules in full")
+    parser.add_argument("rules", nargs="*", metavar="RULE", help="only these rules")
     _add_folder(parser)
 
 
@@ -111,16 +111,14 @@ def run(arguments: Arguments) -> int:
 
 
 def _list(arguments: Arguments) -> int:
-    from tachograph.judge.rules.listing import rules_json, rules_text
+    from tachograph.judge.rules.listing import rules_json
 
     ruleset = _ruleset_of(arguments, configuration_of(arguments))
     chosen = ruleset.only(arguments.rules) if arguments.rules else ruleset
     if arguments.json:
         output.print_json(rules_json(chosen))
-    elif arguments.rules:
-        output.print_text(rules_text(chosen, width=min(output.width(), 110)))
     else:
-        _show_rules(ruleset, arguments)
+        _show_rules(chosen, arguments)
     return 0
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import whole_number
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
@@ -55,9 +54,6 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="users repeat N jobs (default: every job is different)",
     )
-    parser.add_argument(
-        "--month", action="store_true", help="31 days of 7,168 GPUs: 1.92e9 samples"
-    )
     add_json(parser)
 
 
@@ -103,13 +99,7 @@ def run(arguments: Arguments) -> int:
 def _plan(arguments: Arguments) -> SimulationPlan:
     from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
 
-    plan = (
-        SimulationPlan.month(seed=arguments.seed)
-        if arguments.month
-        else SimulationPlan.demo(seed=arguments.seed)
-    )
-    if arguments.month and (arguments.nodes or arguments.days or arguments.interval):
-        raise UsageError("--month excludes --nodes, --days and --interval", do="leave them out")
+    plan = SimulationPlan.demo(seed=arguments.seed)
     nodes = arguments.nodes
     return dataclasses.replace(
         plan,

@@ -32,12 +32,6 @@ def add_arguments(parser: Parser) -> None:
         help="a port of this host alone: --listen 127.0.0.1:N",
     )
     where.add_argument("--socket", metavar="PATH", help="a Unix socket [serve.socket]")
-    parser.add_argument(
-        "--simulate",
-        type=whole_number(1),
-        metavar="N",
-        help="show N simulated GPUs on the page of the fleet",
-    )
     action = actions_of(parser, dest="part", required=False)
     action(
         "token",
@@ -188,13 +182,7 @@ def _serve(arguments: Arguments) -> int:
     cache = cache_folder(os.environ)
     workers = Workers(opened.lake.location, opened.configuration, cache)
     serve(
-        ServedLake(
-            opened.lake,
-            opened.configuration,
-            simulated=arguments.simulate,
-            cache=cache,
-            workers=workers,
-        ),
+        ServedLake(opened.lake, opened.configuration, cache=cache, workers=workers),
         listening,
         user=getpass.getuser(),
         started=lambda link: say(f"open {link}", secret=True),
