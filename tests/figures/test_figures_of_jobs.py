@@ -27,7 +27,6 @@ FIGURE_OF = {
     "combinations": "pipe_combinations",
     "groups": "spatial_imbalance_by_type",
     "intensity": "arithmetic_intensity",
-    "limits": "bounds",
     "links": "correlation",
     "maps": "utilisation_heatmaps",
     "memory": "hbm_peak",
@@ -92,15 +91,6 @@ INTENSE: list[Job] = [
     {"gpu_model": f"{A100}+B200", "intensity_histogram": histogram(fp64={1: 7})},
     {"gpu_model": "X-1", "samples": 10, "idle_fraction": 1.0, "memory_fraction": 0.5},
 ]
-LIMITED = rows(
-    "bound limiter gpu_hours",
-    ("memory", "memory", 2.0),
-    ("memory", "neither", 2.0),
-    ("memory", "neither", 2.0),
-    ("compute", "nvlink", 4.0),
-    ("memory", None, 100.0),
-    (None, "pcie", 100.0),
-)
 CORRELATED = rows(
     "gpu_util_mean power_w_mean pcie_tx_bytes_per_s_mean pcie_rx_bytes_per_s_mean "
     "tensor_active_mean mem_temp_c_mean",
@@ -250,10 +240,6 @@ STUDIES: dict[str, Study] = {
     "intensity of an unknown model": study_of(
         {"gpu_model": "X-1", "intensity_histogram": histogram(fp64={0: 1})}
     ),
-    "limits": study_of(*LIMITED),
-    "limits without hours": study_of(
-        {"bound_tensor": "memory", "limiter": "memory", "gpu_hours": None}, options=TENSOR
-    ),
     "links": study_of(*CORRELATED),
     "maps": study_of(*MAPS),
     "maps by tensor": study_of(BY_TENSOR, options=TENSOR),
@@ -382,9 +368,7 @@ NOTHING: list[tuple[str, list[Job], str]] = [
         rows(BOTH, *((util, 1.0) for util in THREE)),
         "no other counter that differs between jobs",
     ),
-    ("12", [{"bound": "memory"}], "not measured: limiter"),
-    ("12", [{"bound": "memory"}, {"limiter": "memory"}], "no job has both a type and a limiter"),
-    *((str(number), [], "no jobs") for number in range(1, 14)),
+    *((str(number), [], "no jobs") for number in range(1, 13)),
 ]
 
 

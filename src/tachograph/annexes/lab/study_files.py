@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ from typing import Any
 from markupsafe import Markup
 
 from tachograph.annexes.lab.figures import style
-from tachograph.annexes.lab.figures.inline_svg import inlined
 from tachograph.annexes.lab.figures.registry import FORMATS, QUESTIONS
 from tachograph.annexes.lab.figures.study import MadeFigure, Progress, StudyReport
+from tachograph.annexes.lab.figures.themed_svg import themed
 from tachograph.annexes.lab.study import (
     NOT_ANSWERED,
     caption,
@@ -90,13 +91,13 @@ def draw_study(report: StudyReport, progress: Progress | None = None) -> dict[st
 
 
 def _picture(figure: MadeFigure, content: bytes) -> Markup:
-    """A figure as a page element at its usual width."""
-    name, title = figure.entry.name, figure.entry.title
-    svg = inlined(content.decode(), name=name, label=title, colours=style.PAGE_COLOURS)
+    """A figure as a page element at its usual width; the page needs no other file."""
+    drawing = b64encode(themed(content.decode()).encode()).decode()
     width = picture_width(content)
-    return Markup('<div class="picture" style="width: {}%; --share: {}">{}</div>').format(
-        width, width / 100, Markup(svg)
-    )
+    return Markup(
+        '<div class="picture" style="width: {}%; --share: {}">'
+        '<img src="data:image/svg+xml;base64,{}" alt="{}"></div>'
+    ).format(width, width / 100, drawing, figure.entry.title)
 
 
 def picture_width(content: bytes) -> int:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
-
-from tachograph.annexes.lab.figures.style import PAGE_COLOURS
+from tachograph.annexes.lab.figures.themed_svg import themed
 from tachograph.annexes.lab.pages.study import StudyPageParameters, drawn_study
 from tachograph.api.pages import Document, PageView, Pending
 from tachograph.api.parameters import Word
 from tachograph.catalog.errors import LakeError, NotFoundError
-from tachograph.report.pages import STATIC
 
 _KEPT = {"cache-control": "private, max-age=86400"}  # its address names the version of the lake
 
@@ -39,29 +35,3 @@ def content(view: PageView, parameters: StudyFigureParameters) -> Document:
         )
     kept = _KEPT if parameters.version == str(view.version) else {}
     return Document(themed(picture.decode()).encode(), "image/svg+xml", kept)
-
-
-def themed(svg: str) -> str:
-    """Return a drawing whose ink and paper are those of a light or a dark page around it.
-
-    Where its style sheet is not applied, it is as it was drawn.
-    """
-    for drawn, variable in PAGE_COLOURS.items():
-        svg = svg.replace(drawn, f"{variable.removesuffix(')')}, {drawn})")
-    begin = svg.index(">", svg.index("<svg")) + 1
-    return f"{svg[:begin]}<style>{_themes()}</style>{svg[begin:]}"
-
-
-@cache
-def _themes() -> str:
-    """Colours of pages as variables, light and dark, from their style sheets."""
-    page, study = (
-        (files(STATIC[0]) / STATIC[1] / name).read_text("utf-8")
-        for name in ("page.css", "study.css")
-    )
-    of_study = (
-        line
-        for line in study.splitlines()
-        if line.startswith((":root", "@media (prefers-color-scheme: dark)"))
-    )
-    return page[: page.index("\n* {")] + "\n" + "\n".join(of_study)
