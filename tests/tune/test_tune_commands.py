@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tachograph.annexes.lab.accuracy import with_keys
+from tachograph.annexes.lab.accuracy import truth_of, with_keys
 from tachograph.annexes.lab.commands.classify import classified
 from tachograph.annexes.lab.tune.configuration import check_target, to_toml
 from tachograph.catalog import config
@@ -60,16 +60,17 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     return code, printed.out, printed.err
 
 
-def labels(path: Path, truth: pl.DataFrame, codes: tuple[str, ...]) -> Path:
-    """A file of labels as a person would write it."""
+@pytest.fixture
+def labels(accuracy: Any, truth: pl.DataFrame, tmp_path: Path) -> Path:
+    """The truth as a file of labels, as a person would write it."""
+    path, names = tmp_path / "labels.csv", truth.select("job_key", "display_id")
     with path.open("w", encoding="utf-8", newline="") as opened:
         writer = csv.writer(opened)
         writer.writerow(["job_id", "class", "label"])
-        for code in codes:
-            for job_id, holds in (
-                truth.select("display_id", code).drop_nulls().sort("display_id").iter_rows()
-            ):
-                writer.writerow([job_id, code, "yes" if holds else "no"])
+        for each in accuracy["classes"]:
+            of_class = truth_of(truth, each["class"]).drop_nulls().join(names, on="job_key")
+            for job_id, holds in of_class.select("display_id", "truth").iter_rows():
+                writer.writerow([job_id, each["class"], "yes" if holds else "no"])
     return path
 
 
@@ -117,46 +118,31 @@ def test_accuracies_are_those_of_the_classes_of_stored_minutes(
 
 
 def test_scores_of_labels_are_those_that_accuracy_measured(
-    kept: Path,
-    accuracy: Any,
-    truth: pl.DataFrame,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    kept: Path, accuracy: Any, labels: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same jobs, settings and labels, from a file and from the simulator, by the other
-    command.
-    """
+    """The same jobs, settings and labels, by the other command."""
     lake = kept / "kept" / "lake"
     measured = {each.pop("class"): each for each in accuracy["classes"]}
     for each in measured.values():
         del each["too_near"], each["published"]
-    code, out, err = run(
-        capsys, "lab", "tune", "--truth", kept / "kept" / "cluster", "--lake", lake, "--json"
-    )
-    assert (code, err) == (0, "")
-    scores = {name: scores["configured"] for name, scores in json.loads(out)["classes"].items()}
-    assert scores == measured
-    codes = ("job_hang", "cold_start", "idle_gpus")
-    file = labels(tmp_path / "labels.csv", truth, codes)
-    code, out, err = run(capsys, "lab", "tune", file, "--lake", lake, "--json")
+    code, out, err = run(capsys, "lab", "tune", labels, "--lake", lake, "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert {name: scores["configured"] for name, scores in found["classes"].items()} == {
-        name: measured[name] for name in codes
-    }
-    assert (found["labels"], found["not_used"]) == (str(file), [])
+    scores = {name: scores["configured"] for name, scores in found["classes"].items()}
+    assert scores == measured
+    assert (found["labels"], found["not_used"]) == (str(labels), [])
     assert found["labelled_jobs"] == measured["job_hang"]["jobs"]
 
 
 def test_proposals_lie_between_rest_and_work(
-    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kept: Path, labels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are written as they are printed, and their scores are those of the written
     configuration.
     """
     file, lake = tmp_path / "proposed.toml", kept / "kept" / "lake"
-    with_truth = ("lab", "tune", "--truth", kept / "kept" / "cluster", "--lake", lake)
-    code, out, _ = run(capsys, *with_truth, "--propose", "-o", file, "--json")
+    with_labels = ("lab", "tune", labels, "--lake", lake)
+    code, out, _ = run(capsys, *with_labels, "--propose", "-o", file, "--json")
     assert code == 0
     found = json.loads(out)
     read = config.load(str(file), {}).classes
@@ -172,16 +158,18 @@ def test_proposals_lie_between_rest_and_work(
         tomllib.loads(file.read_text(encoding="utf-8"))["classes"]["theta"]
         == found["settings"]["theta"]
     )
-    code, out, _ = run(capsys, *with_truth, "--config", file, "--json")
+    code, out, _ = run(capsys, *with_labels, "--config", file, "--json")
     configured = {name: scores["configured"] for name, scores in json.loads(out)["classes"].items()}
     assert {name: scores["proposed"] for name, scores in found["classes"].items()} == configured
     assert any(scores["proposed"] != scores["configured"] for scores in found["classes"].values())
     assert found["classes"]["job_hang"]["proposed"]["accuracy"] > 0.9
 
 
-def test_text_names_both_settings(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    truth, lake = kept / "kept" / "cluster", kept / "kept" / "lake"
-    code, out, err = run(capsys, "lab", "tune", "--propose", "--truth", truth, "--lake", lake)
+def test_text_names_both_settings(
+    kept: Path, labels: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = kept / "kept" / "lake"
+    code, out, err = run(capsys, "lab", "tune", "--propose", labels, "--lake", lake)
     assert code == 0, err
     words = ("classes.level.power", "labelled jobs of", "configured", "proposed", "Not written")
     assert [text for text in words if text not in out] == []
@@ -239,9 +227,8 @@ def test_options_that_do_not_fit_are_errors(
 ) -> None:
     lake = kept / "kept" / "lake"
     assert run(capsys, "lab", "tune", "--lake", lake)[0] == 2
-    assert run(capsys, "lab", "tune", "--truth", tmp_path, "--lake", lake)[0] == 4
     written = ("-o", tmp_path / "a.toml")
-    code, _, err = run(capsys, "lab", "tune", "--truth", tmp_path, "--lake", lake, *written)
+    code, _, err = run(capsys, "lab", "tune", "labels.csv", "--lake", lake, *written)
     assert (code, "--output needs --propose" in err) == (2, True)
     assert run(capsys, "lab", "accuracy", "--jobs", "3")[0] == 2
     code, _, err = run(capsys, "lab", "accuracy", "--jobs", "40", "--seed", "-1")

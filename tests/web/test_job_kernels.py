@@ -20,6 +20,7 @@ from tachograph.annexes.share.attached import to_attach
 from tachograph.annexes.share.nsight.reports import read_reports
 from tachograph.annexes.share.pages import job_kernels
 from tachograph.annexes.share.profiles import attach_profiles
+from tachograph.api.job_scores import read_job_scores
 from tachograph.api.pages import Pending
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog import config
@@ -141,9 +142,6 @@ def test_a_report_attached_later_is_on_the_page_and_in_the_answers(
 
 def test_attached_reports_are_one_way_of_scores(lake: Path, report: Path) -> None:
     attach(lake, report, "1000316")
-    later = ServedLake(
-        Lake.open(str(lake / "lake")), config.load(str(lake / "tachograph.toml"), {})
-    ).view(ADMIN)
-    ways = json_values(rest_jobs.scores(later, job.PARAMETERS(key="1000316")).values)["ways"]
-    assert [way["way"] for way in ways] == ["dcgm", "pm", "nsight"]
-    assert ways[2]["basis"].endswith("13 profiled kernels")
+    ways = read_job_scores(Lake.open(str(lake / "lake")), "1000316").ways
+    assert [way.name for way in ways] == ["dcgm", "pm", "nsight"]
+    assert ways[2].basis.endswith("13 profiled kernels")

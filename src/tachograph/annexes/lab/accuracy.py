@@ -213,14 +213,3 @@ def accuracies(truth: pl.DataFrame, verdicts: pl.DataFrame) -> tuple[ClassAccura
             ClassAccuracy(code, score_verdicts(answers, of_class), rows.height - called.height)
         )
     return tuple(found)
-
-
-def labels_of(truth: pl.DataFrame) -> dict[str, dict[str, bool]]:
-    """Return labels for tuning, {class: {job_key: holds}}, from the truth of simulated jobs."""
-    return {
-        code: dict(
-            truth_of(truth, code).filter(pl.col("truth").is_not_null()).sort("job_key").iter_rows()
-        )
-        for code in CLASS_CODES
-        if truth_of(truth, code).get_column("truth").count()
-    }

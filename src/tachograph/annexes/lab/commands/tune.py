@@ -32,11 +32,6 @@ def add_arguments(parser: Parser) -> None:
         "labels", nargs="?", metavar="LABELS.csv", help="job_id, class, label (yes or no), cluster"
     )
     labels.add_argument(
-        "--truth",
-        metavar="DIR",
-        help="folder of a simulated cluster whose jobs are in the lake, instead of labels",
-    )
-    labels.add_argument(
         "--lake-labels",
         action="store_true",
         help="findings that were confirmed or rejected on pages, instead of a file",
@@ -85,11 +80,11 @@ def run(arguments: Arguments) -> int:
     from tachograph.annexes.lab.tune.configuration import check_target, to_toml, write
     from tachograph.cli.options import open_lake
 
-    labelled = bool(arguments.labels or arguments.truth or arguments.lake_labels)
+    labelled = bool(arguments.labels or arguments.lake_labels)
     if not labelled and not arguments.propose:
         raise UsageError(
             "no labels",
-            do="name a CSV file of labels, or give --lake-labels, --truth DIR or --propose",
+            do="name a CSV file of labels, or give --lake-labels or --propose",
         )
     if arguments.output:
         if not arguments.propose:
@@ -142,7 +137,7 @@ def _propose(arguments: Arguments, opened: OpenedLake) -> _Proposed:
 
 def _agreement(arguments: Arguments, opened: OpenedLake, proposed: _Proposed | None) -> _Agreement:
     """Agreement of configured and proposed settings with the labels."""
-    origin = str(arguments.labels or arguments.truth or opened.lake.location)
+    origin = str(arguments.labels or opened.lake.location)
     jobs, labelled = _labels(arguments, opened, origin)
     population = _population(opened, jobs)
     settings = {"configured": opened.configuration.classes}
@@ -162,9 +157,7 @@ def _labels(arguments: Arguments, opened: OpenedLake, origin: str) -> tuple[pl.D
     from tachograph.lake.query import read_summaries
 
     summaries = read_summaries(opened.lake)
-    if arguments.truth:
-        labelled = _truth(arguments.truth, summaries)
-    elif arguments.lake_labels:
+    if arguments.lake_labels:
         labelled = labels_of_lake(read_labels_of_lake(opened.lake), CLASS_CODES, summaries)
     else:
         labelled = match(*read_labels(arguments.labels, CLASS_CODES), summaries)
@@ -178,25 +171,6 @@ def _labels(arguments: Arguments, opened: OpenedLake, origin: str) -> tuple[pl.D
             "no labelled job has stored minutes", where=origin, do="label jobs of this lake"
         )
     return jobs, labelled
-
-
-def _truth(folder: str, summaries: pl.DataFrame) -> Labelled:
-    from pathlib import Path
-
-    import polars as pl
-
-    from tachograph.annexes.lab.accuracy import labels_of, with_keys
-    from tachograph.annexes.lab.simulate.truth import CLASSES_FILE
-    from tachograph.annexes.lab.tune.labels import Labelled
-
-    file = Path(folder) / "truth" / CLASSES_FILE
-    if not file.is_file():
-        raise InputError(
-            "no ground truth of job classes",
-            where=folder,
-            do="name DIR/cluster of `tachograph lab accuracy --keep DIR`",
-        )
-    return Labelled(labels_of(with_keys(pl.read_parquet(file), summaries)))
 
 
 def _as_json(proposed: _Proposed | None, agreement: _Agreement | None) -> dict[str, Any]:

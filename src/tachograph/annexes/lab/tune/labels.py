@@ -1,4 +1,4 @@
-"""Labels: the class of a job by a person, in a file or on a page, or by the simulator."""
+"""Labels: the class of a job by a person, in a file or on a page."""
 
 from __future__ import annotations
 

@@ -35,7 +35,6 @@ from tachograph.annexes.serve.shapes import (
     type_schema,
 )
 from tachograph.annexes.serve.snapshot import View
-from tachograph.api.job_scores import scores_of
 from tachograph.api.parameters import JobParameters, Parameters, Word, says
 from tachograph.api.viewer import Role
 from tachograph.catalog.doors import annex_function
@@ -47,19 +46,16 @@ from tachograph.catalog.tables import (
     JOB_NODES,
     JOB_SUMMARIES,
     LABELS,
-    SCORES,
     STEP_SUMMARIES,
 )
 from tachograph.judge.culprit import Culprit
 from tachograph.judge.finding import CheckedValue, Finding
-from tachograph.judge.score_ways import TITLES
 from tachograph.judge.waste import EnergyEstimate
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.labels import read_labels
 from tachograph.report.company import GpuCompany
 from tachograph.report.job_kernels import MOST_KERNELS, AttachedReport
 from tachograph.report.jobs import KNOWN
-from tachograph.report.score_ways import ways_json
 
 
 def jobs(view: View, parameters: JobListParameters, paging: Paging) -> TableAnswer:
@@ -222,29 +218,6 @@ def kernels(view: View, parameters: JobParameters) -> ObjectAnswer:
     return ObjectAnswer({"job_key": key, "reports": found.reports})
 
 
-def _scores_schemas() -> Schema:
-    score = described("0 best, 100 worst. Null: not measured.", NUMBER)
-    way = {
-        "way": described("Measurement method.", {**TEXT, "enum": list(TITLES)}),
-        **dict.fromkeys(SCORES, score),
-        "basis": described("What the scores are computed from.", TEXT),
-        "notes": described("Limits of these scores, as sentences.", list_of(TEXT)),
-        "differs": described("Why they differ from the other methods.", TEXT),
-    }
-    return {
-        "job_key": _JOB_KEY,
-        "job_id": described("Job id as people write it.", TEXT),
-        "ways": described("A row per method.", list_of(object_of(way))),
-    }
-
-
-def scores(view: View, parameters: JobParameters) -> ObjectAnswer:
-    """Return the scores of one job, as `tachograph lab scores ID --json` prints them."""
-    row = _run(view, parameters).row(0, named=True)
-    found = scores_of(view.opened.lake, row)
-    return ObjectAnswer({"job_key": row["job_key"], **ways_json(found.job, found.ways)})
-
-
 _FINDINGS_SHAPE = table_shape(
     FINDINGS,
     documents={
@@ -350,14 +323,6 @@ ENDPOINTS = (
         "Kernels of the reports attached to a job.",
         kernels,
         ObjectShape(lambda: {"job_key": _JOB_KEY, "reports": _reports_schema()}),
-        JobParameters,
-    ),
-    Endpoint(
-        "/jobs/{key}/scores",
-        "job_scores",
-        "Its GPU scores, each way they were measured.",
-        scores,
-        ObjectShape(_scores_schemas),
         JobParameters,
     ),
     Endpoint(
