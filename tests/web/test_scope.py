@@ -12,7 +12,7 @@ from tachograph.annexes.serve.snapshot import ServedLake, View
 from tachograph.api.viewer import NOBODY, Role, Viewer
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, GPU_SCORES, JOBS, STEPS
+from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, JOBS, STEPS
 
 
 @pytest.mark.parametrize(
@@ -171,33 +171,3 @@ def test_raw_rows_of_own_runs_are_visible(tmp_path: Path, case: str) -> None:
     lake = make_lake(tmp_path, jobs=jobs, allocations=allocations)
     summarized(lake)
     assert nodes_of(ServedLake(lake, Configuration()).view(Viewer("ann", Role.USER))) == nodes
-
-
-def test_scores_of_gpus_are_visible_while_a_visible_job_held_them(tmp_path: Path) -> None:
-    """A user's own job has a page of its scores."""
-    bobs, anns = (utc(1), utc(1) + HOUR), (utc(1) + HOUR, utc(1) + 2 * HOUR)
-    sampled = [("n1", 0, at) for at in (bobs[0], anns[0], anns[1] - MOMENT, anns[1])] + [
-        ("n2", 0, anns[0])
-    ]
-    lake = make_lake(
-        tmp_path,
-        gpu_samples=[{"t": anns[0] + MOMENT, "node": "n1", "gpu": 0, "gpu_util": 0.5}],
-        gpu_scores=[{"t": t, "node": node, "gpu": gpu} for node, gpu, t in sampled],
-        jobs=[job("7", *bobs, user="bob", gpus=1), job("8", *anns, user="ann", gpus=1)],
-        allocations=[*held("7", "n1", [0], *bobs), *held("8", "n1", [0], *anns)],
-    )
-    summarized(lake)
-    served = ServedLake(lake, Configuration())
-    times = {
-        name: served.view(Viewer(name, role))
-        .opened.lake.latest(GPU_SCORES)
-        .get_column("t")
-        .sort()
-        .to_list()
-        for name, role in (("ann", Role.USER), ("eve", Role.USER), ("ada", Role.SUPPORT))
-    }
-    assert times == {
-        "ann": sorted([anns[0], anns[1] - MOMENT]),
-        "eve": [],
-        "ada": sorted(t for _, _, t in sampled),
-    }

@@ -14,14 +14,7 @@ import polars as pl
 from tachograph.annexes.serve.jobs import VisibleJobs
 from tachograph.api.viewer import Viewer
 from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.tables import (
-    GPU_KEY,
-    GPU_SCORES,
-    JOB_GPUS,
-    JOB_SUMMARIES,
-    JOBS,
-    LakeTable,
-)
+from tachograph.catalog.tables import JOB_SUMMARIES, JOBS, LakeTable
 from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
 from tachograph.pipeline.attribution import HANDOVER
@@ -35,8 +28,7 @@ class ScopedLake(Lake):
     """The tables of a lake without rows of jobs that `viewer` may not see.
 
     lake: at a version whose visible jobs are `jobs`. Rows of samples, which name no job, are read
-    only by those who see every job; rows of scores of GPUs also for the times in which a visible
-    job held them.
+    only by those who see every job.
     """
 
     def __init__(self, lake: Lake, viewer: Viewer, jobs: VisibleJobs) -> None:
@@ -112,26 +104,12 @@ class ScopedLake(Lake):
             return rows.filter(self._viewer.visible())
         if "job_key" in table.schema:
             return rows.join(self._jobs.names.lazy().select("job_key"), on="job_key", how="semi")
-        if table is GPU_SCORES:
-            return self._while_held(rows)
         if not {"job_id", "start"} <= table.schema.keys():
             raise NotFoundError(
                 f"rows of {table.name} are of all jobs",
                 do="a role that sees all jobs may read them",
             )
         return self._of_visible_runs(rows, job_ids)
-
-    def _while_held(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """Return rows of GPUs for the times in which a visible job held them."""
-        runs = self._jobs.rows(("job_key", "start", "end", "as_of")).lazy()
-        held = self.scan(JOB_GPUS).select("job_key", "cluster", *GPU_KEY).join(runs, on="job_key")
-        times = held.select(
-            *GPU_KEY, run_cluster="cluster", held_from="start", held_to=pl.coalesce("end", "as_of")
-        )
-        numbered = rows.with_row_index("row")
-        during = pl.col("t").is_between("held_from", "held_to", closed="left")
-        kept = numbered.join(times, on=GPU_KEY, nulls_equal=True).filter(during, _SAME_CLUSTER)
-        return numbered.join(kept.select("row"), on="row", how="semi").drop("row")
 
     def _of_visible_runs(self, rows: pl.LazyFrame, job_ids: Sequence[str] | None) -> pl.LazyFrame:
         """Return rows that name a job by id, and start during a visible run of it.
