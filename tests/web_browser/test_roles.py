@@ -101,20 +101,3 @@ def test_pages_are_opened_by_those_who_may_and_lead_on(as_viewer: ApiClient) -> 
                 status = client.get(target, headers={"accept": accept}).status_code
                 assert status < 400, (role, target)
         followed.update(links)
-
-
-def test_a_user_sees_no_job_of_others(as_viewer: ApiClient) -> None:
-    client = client_of(as_viewer, Role.USER)
-    assert set(re.findall(r'href="/user/([^"]+)"', client.get("/jobs?limit=1000").text)) == {
-        "user000"
-    }
-    for hidden in ("/job/1000316", "/user/user036"):  # of user036
-        assert client.get(hidden).status_code == 404
-    for unknown in ("1000316", "absent"):  # the same answer: nothing tells them apart
-        assert client.get(f"/compare?job={unknown}").status_code == 400
-    assert 'method="post" action="/findings"' not in client.get("/findings").text
-
-
-def test_without_a_proof_the_page_leads_to_the_log_in(as_viewer: ApiClient) -> None:
-    answer = client_of(as_viewer, Role.ANONYMOUS).get("/jobs?user=user000")
-    assert answer.headers["location"] == "/login?next=%2Fjobs%3Fuser%3Duser000"
