@@ -21,6 +21,7 @@ from starlette.testclient import TestClient
 
 from served_entries import ApiClient, NamedService, proof
 from tachograph.annexes.lab.figures.style import PAGE_COLOURS
+from tachograph.annexes.lab.figures.themed_svg import themed
 from tachograph.annexes.lab.pages import study, study_figure
 from tachograph.annexes.serve import snapshot
 from tachograph.annexes.serve.application import create_application
@@ -281,7 +282,7 @@ def test_sums_are_made_once_for_those_who_see_the_same_jobs(
 
 def test_served_figures_have_the_colours_of_a_light_or_dark_page() -> None:
     drawn = "".join(f'<path style="fill: {colour}"/>' for colour in PAGE_COLOURS)
-    shown = study_figure.themed(f'<svg xmlns="http://www.w3.org/2000/svg">{drawn}</svg>')
+    shown = themed(f'<svg xmlns="http://www.w3.org/2000/svg">{drawn}</svg>')
     style, *paths = ElementTree.fromstring(shown)
     light, _, dark = str(style.text).partition("@media (prefers-color-scheme: dark)")
     for path, (colour, variable) in zip(paths, PAGE_COLOURS.items(), strict=True):

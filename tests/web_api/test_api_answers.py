@@ -20,7 +20,7 @@ LABELS = "/api/v1/labels"
 @pytest.fixture
 def finding(admin: TestClient) -> dict[str, str]:
     """A finding of a job of user000."""
-    which = {"user": "user000", "sort": "-gpu_hours_lost", "limit": 1}
+    which: dict[str, str | int] = {"user": "user000", "sort": "-gpu_hours_lost", "limit": 1}
     (row,) = admin.get("/api/v1/jobs", params=which).json()
     return {"job_key": row["job_key"], "finding": row["findings"][0]}
 
