@@ -409,6 +409,18 @@ def read_findings(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     return read_verdicts(lake, jobs, REPORTED, holding=True)
 
 
+def with_advice(lake: Lake, findings: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Add the column `advice` to findings by `job_key` and `code`: what the job's report says.
+
+    The advice of a check is not always that of its findings: it depends on the job.
+    """
+    keys = ["job_key", "code"]
+    concerned = jobs.join(findings, on="job_key", how="semi")
+    advice = read_verdicts(lake, concerned, REPORTED, (*keys, "advice"), holding=True)
+    advice = advice.unique(keys, keep="first", maintain_order=True)
+    return findings.join(advice, on=keys, how="left", maintain_order="left")
+
+
 def read_answers(
     lake: Lake,
     jobs: pl.DataFrame,

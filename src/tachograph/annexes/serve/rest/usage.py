@@ -71,7 +71,10 @@ _USAGE = {
         "A row per day, oldest first: GPU-hours by use, those of a job spread evenly over its run "
         "time; left_out: of jobs that are not in the ledger."
     ),
-    "findings": "A row per reported finding, most lost GPU-hours first.",
+    "findings": (
+        "A row per reported finding, most lost GPU-hours first, with the advice for the job that "
+        "lost most."
+    ),
     "worst": "Jobs with the most lost GPU-hours.",
     "queue": "Jobs by recoverable GPU-hours, largest first, with the main cause.",
     "running": "Running jobs, latest first.",
