@@ -26,6 +26,7 @@ from tachograph.annexes.watch.live.looks import (
     HEALTH_SIGNS,
     HELD,
     LOOKS,
+    MARKS,
     SHOWN_LOOKS,
     count_marks,
     known_mean,
@@ -33,7 +34,7 @@ from tachograph.annexes.watch.live.looks import (
     looks,
 )
 from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId, old_places
-from tachograph.annexes.watch.live.view import IDLE, FleetView, GpuHistory, gpu_reasons
+from tachograph.annexes.watch.live.view import FleetView, GpuHistory, gpu_reasons
 from tachograph.catalog.arrays import Floats, Longs
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import plural, text
@@ -191,13 +192,20 @@ def _headline(rows: FleetRows, held: Sequence[int], sick: Sequence[int]) -> str:
     size = len(rows)
     if not size:
         return "No GPU."
+    counts = count_marks(rows.looks)
+    idle = {
+        "free": counts[LOOKS[FREE].mark],
+        "idle, not known whether held": counts[MARKS["idle"]],
+        "of unknown use": counts[MARKS["unknown"]],
+    }
+    working = size - len(held) - sum(idle.values())
+    parts = [f"{working:,} of {plural(size, 'GPU')} at work", f"{len(held):,} held idle"]
+    parts += [f"{count:,} {words}" for words, count in idle.items() if count]
+    judged = int((rows.view.health != STATES.index(HEALTH_UNKNOWN)).sum())
+    parts.append(f"{len(sick):,} unhealthy" if judged or sick else "health not known")
     reported = int(rows.view.reported.sum())
     missing = "" if reported == size else f"; {size - reported:,} without values now"
-    unheld = int((rows.view.idle_kinds() == IDLE).sum())
-    unknown = f" and {unheld:,} idle whose allocation is not known" if unheld else ""
-    judged = int((rows.view.health != STATES.index(HEALTH_UNKNOWN)).sum())
-    health = f"{len(sick):,} unhealthy" if judged or sick else "health not known"
-    return f"{plural(size, 'GPU')}: {len(held):,} held idle{unknown}, {health}{missing}."
+    return f"{'; '.join(parts)}{missing}."
 
 
 def _counts(view: FleetView) -> list[tuple[str, str, int]]:
