@@ -159,11 +159,13 @@ def devices_page() -> str:
     headings = ("device", "memory GiB", "GB/s", *pipes, "FP64 ridge", "FP32 ridge", *chip)
     return page(
         "Devices",
-        "The GPU models whose peaks are known. Tensor peaks are dense FP16/BF16. A ridge point "
-        "is the arithmetic "
-        "intensity in FLOP/B above which a kernel is limited by compute. A dash: the vendor "
-        "does not publish it, or "
-        "there is no such pipe. Values are of datasheets and whitepapers of the vendors, "
+        "The GPU models whose peaks are known, and what reports compare a job with. How to read a "
+        "row: an A100 SXM 80GB moves at most 2039 GB/s to and from its memory and computes 9.7 "
+        "TFLOP/s in FP64. 9.7 / 2.039 = 4.757 is its FP64 ridge point in FLOP/B: a kernel that "
+        "does more operations than that per byte of memory traffic is limited by compute, one "
+        "that does fewer by memory. Tensor peaks are dense FP16/BF16. A dash: the vendor does "
+        "not publish it, or there is no such pipe. Your GPU is missing: add "
+        "[a device](../CONTRIBUTING.md#a-device).\n\nValues are of datasheets and whitepapers of the vendors, "
         "CUDA's programming guide, and "
         "what drivers report; `tachograph lake devices --json` has the source of each, and "
         "practical peaks (`practical_...`) where they were measured, so far of H100 SXM.\n\n"
