@@ -244,7 +244,7 @@ def test_a_busy_job_is_no_case(site: Path, tmp_path: Path) -> None:
         ('action = "webhook"', "is no receiver"),
         ('action = "drain"', "only failing_gpu"),
         ("warnings = -1", "warnings is -1; write a number from 0"),
-        ('action = "reboot"', "Invalid enum value"),
+        ('action = "reboot"', "cannot be 'reboot'"),
         ('exempt_user = ["ann"]', "unknown field"),
         ('check = "failing_gpu"\ngpu_hours = 2', "gpu_hours"),
     ],

@@ -403,8 +403,11 @@ def test_tools_only_read_and_wrong_calls_are_one_sentence(marked: Lake) -> None:
         "no tool 'find_job'; did you mean find_jobs?": ("find_job", {}),
         "unknown field 'usr'": ("find_jobs", {"usr": "ann"}),
         "no job 'absent'": ("explain_job", {"key": "absent"}),
-        "length >= 2": ("compare_jobs", {"job": ["410014"]}),
-        "<= 50": ("find_jobs", {"limit": 51}),
+        "job must be a list of at least 2 entries; see the schema of the tool": (
+            "compare_jobs",
+            {"job": ["410014"]},
+        ),
+        "limit must be a whole number of at most 50": ("find_jobs", {"limit": 51}),
         "invalid time": ("find_jobs", {"since": "someday"}),
     }
     for sentence, result in zip(wrong, ask_here(served, STAFF, list(wrong.values())), strict=True):
@@ -480,5 +483,8 @@ def test_a_slow_tool_ends_with_its_client(marked: Lake, tmp_path: Path) -> None:
     async def send(_: object) -> None:
         """Send to a client that is gone."""
 
-    asyncio.run(create_application(WebService.of(served))(scope, receive, send))
+    async def ask() -> None:
+        await create_application(WebService.of(served))(scope, receive, send)
+
+    asyncio.run(ask())
     assert outcomes == [True]

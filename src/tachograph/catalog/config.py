@@ -21,7 +21,7 @@ from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.policies import PolicyOptions, check_policies
 from tachograph.catalog.private_files import refuse_foreign_configuration
 from tachograph.catalog.secrets import remember_secrets
-from tachograph.catalog.suggestions import did_you_mean
+from tachograph.catalog.suggestions import explain_misfit, fields_of
 from tachograph.catalog.units import refuse_unclear_fraction, zone
 
 FILE_NAME = "tachograph.toml"
@@ -420,10 +420,8 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
     try:
         configuration = msgspec.convert(raw, Configuration, strict=False)
     except msgspec.ValidationError as problem:
-        text = str(problem).replace("`", "'")
-        raise ConfigError(
-            text, where=where, do=meant(text, Configuration) or "see `tachograph init`"
-        ) from None
+        what, do = explain_misfit(str(problem), Configuration, fields=keys)
+        raise ConfigError(what, where=where, do=do or "see `tachograph init`") from None
     _refuse_impossible_numbers(msgspec.to_builtins(configuration), "", where)
     _check(configuration, where)
     return _placed(_expanded(configuration), file.parent)
@@ -435,7 +433,7 @@ def keys(struct: type[msgspec.Struct]) -> dict[str, Any]:
     >>> list(keys(RuleOptions))
     ['folder', 'disabled', 'parameters']
     """
-    types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    types = fields_of(struct)
     return {key: kind for key, kind in types.items() if get_origin(kind) is not Annotated}
 
 
@@ -459,8 +457,9 @@ def _refuse_fixed(raw: Mapping[str, Any], where: str) -> None:
     for struct, place, table in tables:
         fixed = set(struct.__struct_fields__) - keys(struct).keys()
         for key in sorted(fixed & table.keys()):
-            problem = f"Object contains unknown field '{key}' - at '{place}'"
-            raise ConfigError(problem, where=where, do=meant(problem, Configuration))
+            message = f"Object contains unknown field `{key}` - at `{place}`"
+            what, do = explain_misfit(message, Configuration, fields=keys)
+            raise ConfigError(what, where=where, do=do)
 
 
 def _expanded(configuration: Configuration) -> Configuration:
@@ -540,24 +539,6 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
             [part for part in value.split(",") if part] if "tuple" in str(known[key]) else value
         )
     return True
-
-
-def meant(problem: str, struct: type[msgspec.Struct]) -> str:
-    """Return a question that names the known key closest to an unknown one, or "".
-
-    `problem`: why a document does not fit `struct`, as msgspec writes it, in straight quotes.
-
-    >>> meant("Object contains unknown field 'time_zon' - at '$.site'", Configuration)
-    'did you mean time_zone?'
-    """
-    found = re.search(r"unknown field '(.+?)'(?: - at '\$\.(\w+)')?", problem)
-    if not found:
-        return ""
-    section = keys(struct).get(found[2] or "", struct)
-    if not (isinstance(section, type) and issubclass(section, msgspec.Struct)):
-        return ""
-    known = list(keys(section))
-    return did_you_mean(found[1], known, otherwise=f"use one of: {', '.join(known)}")
 
 
 def _placed(configuration: Configuration, folder: Path) -> Configuration:
