@@ -19,6 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from madelake import fill, summarized
 from svg_reader import read_plots
 from tachograph.annexes.lab.simulate.nodes import (
     NOT_POLLED,
@@ -30,8 +31,9 @@ from tachograph.annexes.lab.simulate.nodes import (
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.truth import raw_id
 from tachograph.annexes.lab.simulate.workload import SimulatedRun, place_runs, sample_requests
-from tachograph.api.capacity import read_capacity
+from tachograph.api.capacity import read_capacity, require_capacity
 from tachograph.catalog import config
+from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.tables import (
     IN_USE,
@@ -600,3 +602,21 @@ def test_both_drawings_show_the_hours_of_each_day_and_partition(simulated: Simul
             for part, label in CAPACITY_LABELS.items():
                 drawn = read.get((label, place), 0.0)
                 assert drawn == pytest.approx(group[part] / group["installed"], abs=0.006)
+
+
+def test_why_there_is_no_capacity_and_what_to_do(tmp_path: Path) -> None:
+    def problem(wanted: JobFilter) -> str:
+        with pytest.raises(NotFoundError) as raised:
+            require_capacity(lake, config.Configuration(), wanted)
+        return str(raised.value)
+
+    lake = Lake.create(str(tmp_path / "lake"))
+    assert "not of some; choose by --since" in problem(JobFilter(users=("ann",)))
+    assert "no states of nodes are recorded" in problem(JobFilter())
+    assert "add [[sources]] slurm-nodes" in problem(JobFilter())
+    fill(lake, {"node_states": [_poll(0), _poll(30)]})
+    assert problem(JobFilter()).endswith("nothing is analyzed yet; run `tachograph analyze`")
+    summarized(lake, now=_at(60))
+    assert require_capacity(lake, config.Configuration(), JobFilter()).hours("installed") > 0
+    later = JobFilter(since=_at(60 * 24 * 90))
+    assert problem(later).endswith("in this time; choose another --since or --until")
