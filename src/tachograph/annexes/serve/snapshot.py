@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import dataclasses
 import pickle
@@ -413,6 +414,18 @@ class ServedLake:
             raise AssertionError("a refresh reads or raises")
         return self._snapshot
 
+    def wait(self, limit_s: float) -> None:
+        """Wait until the jobs of a large lake are read, at most so long; then read the newest.
+
+        For programs that cannot be told to come again. Errors: none, `view` raises them.
+        """
+        with contextlib.suppress(LakeError):
+            self.refresh()
+            return
+        self.images.join(limit_s)
+        with contextlib.suppress(LakeError):
+            self.refresh()
+
     def view(self, viewer: Viewer) -> View:
         """Return the newest view of `viewer`. Errors: those of `snapshot`."""
         if resident_file_mib() > _MOST_FILE_MIB:
@@ -479,7 +492,7 @@ class ServedLake:
         return NotReadyError(
             f"the jobs are being read: {self.images.progress:.0%}",
             where=self.lake.location,
-            do="wait; the page loads again by itself",
+            do="ask again in a few seconds",
         )
 
     def _sums(self, snapshot: LakeMoment) -> pl.DataFrame:
