@@ -82,11 +82,10 @@ def test_the_rank_that_a_hang_waits_for_is_beside_the_culprit_by_counters(
     report = json.loads(printed(capsys, demo, "job", HUNG, "--json", "--ranks", *answers))
     assert report["culprit"]["node"] is None
     assert report["ranks"] == {
-        "sentence": sentence,
+        "sentence": f"{sentence} {answers[1]} is not read: it is no file of at most 64 MiB.",
         "ranks": [{"rank": 1, "node": "nid000015", "gpu": 1, "label": "rank 1 (nid000015 GPU 1)"}],
         "agreement": "ranks",
         "comparison": "Counters name no GPU.",
-        "problems": [f"{answers[1]} is not read: it is no file of at most 64 MiB"],
     }
     text = printed(capsys, demo, "job", HUNG, "--ranks", str(answer))
     assert f"Ranks {sentence} Counters name no GPU. " in " ".join(text.split())

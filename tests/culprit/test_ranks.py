@@ -24,7 +24,7 @@ from tachograph.report.job import build_job_report, job_json
 from tachograph.report.job_message import job_ticket
 from tachograph.report.job_page import job_html
 from tachograph.report.job_text import job_text
-from tachograph.sources.rank_dumps import MOST_BYTES, RankProgress, read_rank_dumps
+from tachograph.sources.rank_dumps import MOST_BYTES, read_rank_dumps
 
 KINDS = ("AllReduce", "AllGather", "Broadcast")
 LAUNCHED, STARTED, COMPLETED = range(3)
@@ -229,7 +229,7 @@ def test_the_rank_that_stops_is_named_in_every_form(tmp_path: Path, seed: int) -
             (culprit % 4, f"n{1 + culprit // 4}"),
         }
         assert found.ranks or name == "ras.txt", found  # the text may count it among unnamed ones
-        place = f"({host_of(culprit)}, GPU {culprit % 4})"
+        place = f"({host_of(culprit)} GPU {culprit % 4})"
         assert (
             not found.ranks or place in found.sentence or f"GPU {culprit % 4}, if" in found.sentence
         )
@@ -244,7 +244,7 @@ def test_numbers_and_names_of_the_evidence(tmp_path: Path) -> None:
     run.states["0"][5] = [COMPLETED] * 3  # type: ignore[index]
     files = write_flight(tmp_path, {rank: flight_dump(run, rank) for rank in range(8)}, "pickle")
     assert read(files, ranks=9).sentence == (
-        "7 others waited for rank 5, which did not join operation 4 allreduce of "
+        "7 others waited for rank 5, which did not join operation 4 nccl:allreduce of "
         "group 0 desc of 0 [0, 1, 2, 3, 4, 5, 6, 7]."
     )
     text, answer = tmp_path / "ras.txt", tmp_path / "ras.json"
@@ -252,7 +252,7 @@ def test_numbers_and_names_of_the_evidence(tmp_path: Path) -> None:
     answer.write_text(ras_json(run), encoding="utf-8")
     for file, name in ((text, f"0x{0:016x}"), (answer, "0x0")):
         assert read([file], ranks=9).sentence == (
-            "7 others waited for rank 5 (10.0.0.2, GPU 1), which did not join operation 4 of "
+            "7 others waited for rank 5 (10.0.0.2 GPU 1), which did not join operation 4 of "
             f"AllReduce in communicator {name}."
         )
 
@@ -277,7 +277,7 @@ def test_a_rank_that_does_not_answer_ras_is_named(tmp_path: Path) -> None:
         found = read([file], ranks=9)
         assert {place.gpu for place in found.ranks} == {2}
         assert found.sentence.startswith(
-            "No answer to NCCL's RAS came from rank 6 (10.0.0.2, GPU 2)"
+            "No answer to NCCL's RAS came from rank 6 (10.0.0.2 GPU 2)"
         )
 
 
@@ -375,13 +375,8 @@ def test_what_is_no_file_or_too_large_or_twice_is_named_beside_the_rest(tmp_path
     again.write_bytes(files[1].read_bytes())
     found = read([*files, large, pipe, unnumbered, again, tmp_path / "absent_7"], ranks=4)
     assert [place.rank for place in found.ranks] == [1]
-    assert [Path(problem.split(" is not read: ")[0]).name for problem in found.problems] == [
-        "large_9",
-        "pipe_8",
-        "dump.json",
-        "again_1",
-        "absent_7",
-    ]
+    for name in ("large_9", "pipe_8", "dump.json", "again_1"):  # the first four are shown
+        assert f"{tmp_path / name} is not read: " in found.sentence
 
 
 def test_counters_agree_disagree_or_cannot_be_compared(tmp_path: Path) -> None:

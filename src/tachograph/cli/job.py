@@ -122,7 +122,11 @@ def _print_compared(reports: Sequence[JobReport], arguments: Arguments) -> None:
     from tachograph.report.job_comparison import MOST_JOBS, compare_jobs, comparison_lines
 
     forms = (
-        *(arguments.html, arguments.ticket, arguments.mail, arguments.steps, arguments.checks),
+        arguments.html,
+        arguments.ticket,
+        arguments.mail,
+        arguments.steps,
+        arguments.checks,
         arguments.ranks,
     )
     if any(forms) or len(reports) > MOST_JOBS:

@@ -6,10 +6,8 @@ the operation in which the others wait is set apart, unless it waits itself in a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from tachograph.catalog.units import plural, printable
 from tachograph.judge.culprit import Culprit
@@ -31,23 +29,21 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class RanksCulprit:
-    """The ranks that a hang waits for, or why none is named.
+    """The ranks that a hang waits for, or why none is named; and why files were not read.
 
     `agreement` with the culprit by counters: agree, disagree, unknown; ranks, counters (only they
-    name any); none. `comparison`: a sentence on it. `problems`: why files were not read.
+    name any); none. `comparison`: a sentence on it.
     """
 
     sentence: str
     ranks: tuple[RankPlace, ...]
     agreement: str
     comparison: str
-    problems: tuple[str, ...]
 
     @property
     def line(self) -> str:
         """All sentences."""
-        problems = [f"{printable(problem, most=_MOST)}." for problem in self.problems[:_SHOWN]]
-        return " ".join((self.sentence, self.comparison, *problems))
+        return f"{self.sentence} {self.comparison}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +60,12 @@ class _GroupStop:
         """Return what ranks did not do, and how many others wait for them."""
         names = ", ".join(place.label for place in places)
         if self.number is None:
-            return printable(f"No answer to NCCL's RAS came from {names}", most=_MOST) + "."
-        names_of_operation = Counter(rank.operations.get(self.number, "") for rank in self.waiting)
-        operation = f"{self.number:,} {names_of_operation.most_common(1)[0][0]}".strip()
+            return f"No answer to NCCL's RAS came from {names}"
+        kinds = {rank.operations.get(self.number, "") for rank in self.waiting}
+        operation = f"{self.number:,} {' or '.join(sorted(kinds))}".strip()
         others = plural(_count(self.waiting), "other")
-        what = f"waited for {names}, which {self.missed} operation {operation} of {self.group.name}"
-        return printable(f"{others} {what}", most=_MOST) + "."
+        missed = f"{self.missed} operation {operation} of {self.group.name}"
+        return f"{others} waited for {names}, which {missed}"
 
 
 def find_ranks(
@@ -90,7 +86,7 @@ def find_ranks(
         if None in {rank.rank for rank in (*stop.behind, *stop.waiting)}
     ]
     places: dict[RankPlace, None] = {}
-    sentences: dict[str, None] = {}
+    sentences: list[str] = []
     for stop in stops:
         if stop.number is None or _count(stop.behind) <= _count(stop.waiting):
             named = [
@@ -101,7 +97,7 @@ def find_ranks(
                 and all(_identity(rank) in behind for behind in partly)
             ]
             if named:
-                sentences[stop.sentence(named)] = None
+                sentences.append(stop.sentence(named))
             places |= dict.fromkeys(named)
     if not places:
         reason = "in no group do ranks wait for one that has not joined"
@@ -109,18 +105,18 @@ def find_ranks(
             reason = "more ranks are behind than wait, or they wait elsewhere, too"
         if partly:
             reason = "too few ranks are in the text of NCCL; save that of ncclras -f json"
-        sentences[f"No rank can be named: {reason}."] = None
-    absent = sorted(
-        rank.rank
-        for rank in chain.from_iterable(group.ranks for group in groups)
-        if rank.rank is not None and rank.joined is None and not rank.lost
-    )
-    listed = list(sentences)[:_SHOWN]
+        sentences.append(f"No rank can be named: {reason}")
+    absent = [
+        str(rank.rank)
+        for group in groups
+        for rank in group.ranks
+        if rank.joined is None and not rank.lost
+    ]
+    shown = [*list(dict.fromkeys(sentences))[:_SHOWN], *problems[:_SHOWN]]
     if absent:
-        numbers = ", ".join(map(str, dict.fromkeys(absent)))
-        listed.append(printable(f"Nothing is recorded of ranks: {numbers}", most=_MOST) + ".")
-    ranks = tuple(places)
-    return RanksCulprit(" ".join(listed), ranks, *_compared(ranks, culprit), tuple(problems))
+        shown.append(f"Nothing is recorded of ranks: {', '.join(dict.fromkeys(absent))}")
+    sentence = " ".join(f"{printable(text, most=_MOST)}." for text in shown)
+    return RanksCulprit(sentence, tuple(places), *_compared(tuple(places), culprit))
 
 
 def _count(ranks: Sequence[RankProgress]) -> int:
@@ -161,18 +157,20 @@ def _stops(group: RankGroup) -> Iterator[_GroupStop]:
 
 def _place(rank: RankProgress, group: RankGroup, units: Sequence[tuple[str, int]]) -> RankPlace:
     """Return where a rank ran: by its record, in a job of one node, or by the order of ranks."""
-    number, gpu = rank.rank or 0, rank.gpu
+    number, gpu, condition = rank.rank or 0, rank.gpu, ""
     in_order = sorted(units, key=lambda unit: (len(unit[0]), unit))  # n9 before n10
-    node, gpu_by_order = dict(enumerate(in_order)).get(number, ("", None))
+    unit_by_order = dict(enumerate(in_order)).get(number, (None, None))
     nodes = {node for node, _ in units}
-    if gpu is not None and (rank.host in nodes or len(nodes) == 1):
-        node = rank.host if rank.host in nodes else nodes.pop()
-        return RankPlace(number, node, gpu, f"rank {number} ({node} GPU {gpu})")
-    if group.numbered == len(units) and node and gpu in (None, gpu_by_order):
-        place = f"{node} GPU {gpu_by_order}, if ranks are in the order of nodes and GPUs"
-        return RankPlace(number, node, gpu_by_order, f"rank {number} ({place})")
-    place = "" if gpu is None else f" ({printable(rank.host, most=60)}, GPU {gpu})"
-    return RankPlace(number, None, gpu, f"rank {number}{place}")
+    node = rank.host if rank.host in nodes else None
+    if gpu is not None and len(nodes) == 1:
+        node = nodes.pop()
+    elif not node and group.numbered == len(units) and gpu in (None, unit_by_order[1]):
+        node, gpu = unit_by_order
+        condition = ", if ranks are in the order of nodes and GPUs"
+    label = f"rank {number}"
+    if gpu is not None:
+        label += f" ({printable(node or rank.host, most=60)} GPU {gpu}{condition})"
+    return RankPlace(number, node, gpu, label)
 
 
 def _compared(places: Sequence[RankPlace], culprit: Culprit | None) -> tuple[str, str]:

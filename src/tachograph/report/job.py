@@ -110,8 +110,9 @@ class JobReport:
 
     `summary` is its row of job_summaries, the numbers' one source; `tiles` are the most important
     of them; `culprit`: that of a hang, or why none is named; None: no hang of several GPUs was
-    found; `ranks`: that by what its ranks recorded, where given; `verdicts` are those of all checks, `findings` the reported ones; `gpus` are in order of
-    node and index; the sentences are those of this module.
+    found; `ranks`: that by records of its ranks, where given; `verdicts` are those of all checks,
+    `findings` the reported ones; `gpus` are in order of node and index; the sentences are those of
+    this module.
     """
 
     summary: Mapping[str, Any]

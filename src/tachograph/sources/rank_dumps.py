@@ -99,7 +99,7 @@ class _RasRank(msgspec.Struct):
     host: str = ""
     nvml_dev: int | None = None
     collective_counts: dict[str, int] = {}
-    status: dict[str, bool | int] = {}
+    status: dict[str, object] = {}
 
 
 class _RasCommunicator(msgspec.Struct):
@@ -181,13 +181,12 @@ def _flight(rank: int, dump: _Dump, group: str) -> RankProgress:
     before = min(numbers) - 1
     started = [entry.collective_seq_id for entry in entries if entry.state != "scheduled"]
     completed = [entry.collective_seq_id for entry in entries if entry.state == "completed"]
-    names = [entry.profiling_name.removeprefix("nccl:") for entry in entries]
     return RankProgress(
         rank,
         max(numbers),
         max(started, default=before),
         max(completed, default=before),
-        dict(zip(numbers, names, strict=True)),
+        {entry.collective_seq_id: entry.profiling_name for entry in entries},
     )
 
 
@@ -221,7 +220,6 @@ _RANK = re.compile(
     r"\s*Rank (\d+)( has (?:launched up to operation (\d+)|not launched any operations))? -- "
     r"(?:GPU (?:\d+ \(NVML )?(\d+)\)? managed by process \d+ on node (\S+))?"
 )
-_MISSING = re.compile(r"\s*The missing ranks?: ([\d, ]+)")
 
 
 def _text_groups(lines: Sequence[str]) -> Iterator[RankGroup]:
@@ -234,20 +232,21 @@ def _text_groups(lines: Sequence[str]) -> Iterator[RankGroup]:
     for line in lines:
         if header := _HEADER.match(line):
             communicator, is_lost = header[1], header[2] == "INCOMPLETE"
-            ranks = blocks.setdefault((communicator, header[2]), []) if is_lost else []
+            ranks = []
+            if is_lost:
+                blocks[communicator, ""] = ranks = [RankProgress(None, lost=True)]
         elif differ := _DIFFERENT.match(line):
-            key = (communicator, differ[1] or "")
-            ranks = [] if differ[2] == "status" else blocks.setdefault(key, [])
+            ranks = []
+            if differ[2] != "status":
+                blocks[communicator, differ[1] or "any kind"] = ranks
         elif several := _SEVERAL.match(line):
             joined = int(several[2] or 0)
             ranks.append(RankProgress(None, joined, count=int(several[1])))
-        elif missing := _MISSING.match(line):
-            ranks += [RankProgress(int(rank), lost=True) for rank in missing[1].split(",")]
         elif rank := _RANK.match(line):
             if rank[2]:
                 joined = int(rank[3] or 0)
             elif ranks and ranks[-1].rank is None:
-                ranks.pop()  # it counted this rank and those of the next lines
+                ranks.pop()  # that counted this rank and those of the next lines
             gpu = int(rank[4]) if rank[4] else None
             reached = None if is_lost else joined
             host = rank[5] or ""
