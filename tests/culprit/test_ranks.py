@@ -80,7 +80,7 @@ def simulated(ranks: int, culprit: int, *, at: int, seed: int, stuck_on: str = "
 def flight_dump(run: Run, rank: int, *, timed: bool = True) -> dict[str, Any]:
     """A dump of PyTorch's flight recorder; without timing it does not see what started."""
     names = ("scheduled", "started" if timed else "scheduled", "completed")
-    entries = []
+    entries: list[dict[str, Any]] = []
     for name, states in run.states.items():
         for number, state in enumerate(states.get(rank, ()), 1):
             entries.append(
@@ -142,7 +142,7 @@ def ras_ranks(run: Run, name: str) -> list[dict[str, Any]]:
 
 
 def ras_json(run: Run, lost: int | None = None) -> str:
-    communicators = []
+    communicators: list[dict[str, Any]] = []
     for name in run.members:
         rows = ras_ranks(run, name)
         missing = [row for row in rows if run.members[name][row["rank"]] == lost]
