@@ -175,7 +175,18 @@ def devices_page() -> str:
         "MIG) matches no row. "
         "A MI250X is two dies, each a GPU of its own (`MI250X GCD`) by its capacity; one "
         "reports the power of both, "
-        "the other 0 W, which is missing.",
+        "the other 0 W, which is missing.\n\n"
+        "A model that is missing is a table of the [configuration](configuration.md), with the "
+        "fields of `tachograph lake devices --json`; required are `name`, `hbm_bytes_per_s`, "
+        "`hbm_mib`, `sms` and `max_warps_per_sm`, the others are unknown where left out. `model` "
+        "is the name that the driver reports, `*` allowed. It comes before the catalogue where "
+        "the measured memory fits (down to 10 % less), and its `name` is in results.\n\n"
+        "```toml\n[[device]]\n"
+        'name = "X900"  # an example: no such model exists\nmodel = "ACME X900*"\n'
+        "hbm_bytes_per_s = 2e12\nhbm_mib = 65536\nsms = 100\nmax_warps_per_sm = 64\n"
+        "fp64_flop_per_s = 10e12  # also fp32_, fp16_, tensor_, fp64_tensor_flop_per_s\n"
+        "board_power_w = 500  # also l2_bytes, nvlink_bytes_per_s, pcie_bytes_per_s (one direction)"
+        "\n```",
         markdown_table(headings, map(_device_row, DEVICE_CATALOGUE)),
     )
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_origin
 import msgspec
 
 from tachograph.catalog.chunks import GpuNumbering
+from tachograph.catalog.devices import DeviceOptions, set_site_devices
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.policies import PolicyOptions, check_policies
 from tachograph.catalog.private_files import refuse_foreign_configuration
@@ -40,7 +41,7 @@ _WEBHOOK_FILES = ("url_file", "token_file", "ca_file")
 _WORDS = {("managers", "sacctmgr"), ("access_log", "stderr")}
 DEFAULT_LAKE = "tachograph-lake"
 LARGEST_SETTING = 1e12  # more than any time, size or price that a site can mean
-LARGEST_RATE = 1e15  # bytes/s of job classes: a petabyte a second
+LARGEST_RATE = 1e18  # bytes/s of job classes, bytes/s and FLOP/s of devices
 # A value that the program and its tests pass, and no site changes: not a key of the file, nor of
 # the environment.
 _Value = TypeVar("_Value")
@@ -397,6 +398,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     webhook: tuple[WebhookOptions, ...] = ()
     policy: tuple[PolicyOptions, ...] = ()
     workers: WorkerOptions = WorkerOptions()
+    device: tuple[DeviceOptions, ...] = ()
     # each is checked by the settings of its source: tachograph.sources.registry
     sources: tuple[dict[str, Any], ...] = ()
 
@@ -424,6 +426,7 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
         raise ConfigError(what, where=where, do=do or "see `tachograph init`") from None
     _refuse_impossible_numbers(msgspec.to_builtins(configuration), "", where)
     _check(configuration, where)
+    set_site_devices(configuration.device, where)
     return _placed(_expanded(configuration), file.parent)
 
 
@@ -587,7 +590,7 @@ def _refuse_impossible_numbers(value: object, key: str, where: str) -> None:
         if key.startswith("rules.parameters."):
             possible, do = math.isfinite(value), "write a finite number"
         else:
-            most = LARGEST_RATE if key.startswith("classes.") else LARGEST_SETTING
+            most = LARGEST_RATE if key.startswith(("classes.", "device[")) else LARGEST_SETTING
             possible, do = 0 <= value <= most, f"write a number from 0 to {most:g}"
         if not possible:
             raise ConfigError(f"{key} is {value:g}", where=where, do=do)
