@@ -222,10 +222,11 @@ def test_gpus_that_a_poll_saw_held_by_no_known_job_are_not_free() -> None:
 
 def test_gpus_are_not_free_where_a_poll_does_not_say_how_many_were_held() -> None:
     polls = [_poll(minutes, gpus_held=None) for minutes in range(0, 61, 10)]
-    job = [_job("a", 0, 60)], [("a", 1.0, _at(60))]
+    jobs = [_job("a", 0, 60)]
     away = [_away(30, 60, "drained", "event")]
     waiting = [_waiting(0, 60)]
-    report = _report([*polls, *away], jobs=job[0], held=job[1], accounted=waiting)
+    held: list[tuple[str, float, datetime | None]] = [("a", 1.0, _at(60))]
+    report = _report([*polls, *away], jobs=jobs, held=held, accounted=waiting)
     quarter = ALL // 4
     assert _seconds(report) == {
         "installed": ALL, "in_use": quarter, "drained": 3 * quarter // 2,
