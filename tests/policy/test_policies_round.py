@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -295,7 +296,9 @@ def test_commands(lake: Lake, site: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check", ["hung", "held_idle"])
-def test_mails_name_commands_of_slurm_for_jobs_of_slurm_alone(check: str) -> None:
+def test_mails_name_commands_of_slurm_for_jobs_of_slurm_alone(
+    check: Literal["hung", "held_idle"],
+) -> None:
     policy = PolicyOptions("p", check, "mail", dry_run=False, minutes=10, warnings=0)
     for job_id, is_named in (("7", True), ("7.pbs", False), ("train.ml", False)):
         row = {"job_id": job_id, "display_id": None, "name": None, "job_key": "k"}
