@@ -303,7 +303,7 @@ NODE_STATES = LakeTable(
         time("end", "Until when it was seen so.", "still so"),
         text("provenance", "poll of the controller, event of the accounting, reservation.", None),
         text("state", "up, down, drained, maintenance or reserved.", None),
-        count("gpus", "GPUs installed.", "not of a poll"),
+        count("gpus", "GPUs installed.", "not of a poll, or Slurm counts MIG slices"),
         text("gpu_type", "Type of the GPUs, as Slurm names it.", "untyped or not known"),
         count("shards", "Shards of all its GPUs (gres/shard).", "none"),
         count("mps", "MPS shares of all its GPUs.", "none"),

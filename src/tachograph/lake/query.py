@@ -37,6 +37,7 @@ from tachograph.lake.current import FEW_KEYS, files_between
 from tachograph.lake.data_files import DataFile, span_of
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import (
+    CURRENT_FOR,
     JOB_NAMES,
     ChosenJob,
     JobFilter,
@@ -52,8 +53,6 @@ from tachograph.lake.places import in_accounting, may_be_of, read_same_clusters
 from tachograph.lake.problems import lake_errors
 
 MANY_JOBS = 50_000  # whose findings are read a part at a time
-# A lake whose data end longer ago is looked at from there.
-CURRENT_FOR = timedelta(days=1)
 READ_ATTEMPTS = 5  # at results that change while they are read
 # An analysis that began longer ago and wrote no summaries was killed.
 UNFINISHED = timedelta(days=1)

@@ -39,7 +39,7 @@ from tachograph.catalog.doors import annex_function
 from tachograph.judge.advice.advise import TOPICS, Confidence
 from tachograph.judge.advice.past_jobs import LEVELS
 from tachograph.judge.advice.request import JobRequest
-from tachograph.judge.capacity import CAPACITY_PARTS, CapacityReport
+from tachograph.judge.capacity import CAPACITY_LABELS, CapacityReport
 from tachograph.judge.ledger import WasteReport
 from tachograph.judge.usage import UsageReport
 from tachograph.report.json_values import json_values
@@ -96,7 +96,10 @@ def _ledger_schemas() -> Schema:
     capacity = object_of(
         {
             **field_schemas(CapacityReport, without=("zone_name",)),
-            **dict.fromkeys(("installed", *CAPACITY_PARTS), NUMBER),
+            **{
+                name: described(f"GPU-hours: {label}. Unit: h.", NUMBER)
+                for name, label in {"installed": "installed", **CAPACITY_LABELS}.items()
+            },
         }
     )
     return {
