@@ -1,6 +1,4 @@
-"""The reference of the REST API for api.md: endpoints, parameters and errors, from the
-catalogue.
-"""
+"""The reference of the REST API for api.md: endpoints and errors, from the catalogue."""
 
 from __future__ import annotations
 
@@ -20,19 +18,9 @@ def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     table.
     """
     yield (
-        "## Endpoints\n\nFields, formats and errors of each are at `/api/docs`.",
+        "## Endpoints\n\nThe parameters, fields and errors of each are described at `/api/docs`.",
         [("endpoint", "what", "least role", "parameters"), *map(_endpoint_row, ENDPOINTS)],
     )
-    parameters = {
-        (parameter.name, parameter.type_text, parameter.sentence): None
-        for endpoint in ENDPOINTS
-        for parameter in described_parameters(endpoint)
-        if parameter.name not in _EVERYWHERE
-    }
-    lines = [
-        f"- `{name}` ({type_text}): {sentence}" for name, type_text, sentence in sorted(parameters)
-    ]
-    yield "## Parameters\n\n" + "\n".join(lines), []
     errors = [(str(status), f"`{problem_name(status)}`", when) for status, when in PROBLEMS.items()]
     yield "## Errors", [("status", "`type`", "when"), *errors]
 

@@ -387,25 +387,47 @@ def _all_options(command: CommandText) -> Iterable[OptionText]:
         yield from part.options
 
 
-def _command_blocks(command: CommandText, level: str, of_several: Set[OptionText]) -> Iterable[str]:
+def _command_blocks(
+    command: CommandText, level: str, of_several: Set[OptionText], stated: Set[str] = frozenset()
+) -> Iterable[str]:
+    """Yield heading, sentence and options of a command and its parts; what all parts share stands
+    once, in the sentence of the command, and `stated` there.
+    """
+    shared = _shared_options(command, of_several)
+    every_part = [set(_shared_options(part, of_several)) for part in command.parts]
+    common = set.intersection(*every_part) if len(every_part) >= _SEVERAL else set()
+    names_of_parts = _shared_options(command.parts[0], of_several) if command.parts else []
     yield f"{level} {command.prog}"
-    shared = [_name(option) for option in command.options if option in of_several]
-    also = [f"`{name}`" for name in shared if name not in _FILTERS]
-    if set(shared) & set(_FILTERS):
-        missing = ", ".join(f"`{name}`" for name in _FILTERS if name not in shared)
-        also.append("[filters](#filters-of-jobs)" + (f" but {missing}" if missing else ""))
-    yield f"{command.sentence} Also: {', '.join(also)}." if also else command.sentence
+    sentences = [
+        command.sentence,
+        _also("Also", [name for name in shared if name not in stated]),
+        _also("Each also", [name for name in names_of_parts if name in common]),
+    ]
+    yield " ".join(filter(None, sentences))
     own = [option for option in command.options if option not in of_several]
-    if command.arguments:
-        own = [
-            OptionText(command.synopsis.removesuffix(" [options]"), ""),
-            *command.arguments,
-            *own,
-        ]
+    words = command.synopsis.removesuffix(" [options]").removeprefix(command.prog).strip()
+    if len(command.arguments) == 1:
+        own = [OptionText(words, command.arguments[0].meaning), *own]
+    elif command.arguments:
+        own = [OptionText(words, ""), *command.arguments, *own]
     if own:
         yield _option_block(own)
     for part in command.parts:
-        yield from _command_blocks(part, f"{level}#", of_several)
+        yield from _command_blocks(part, f"{level}#", of_several, common)
+
+
+def _shared_options(command: CommandText, of_several: Set[OptionText]) -> list[str]:
+    """Return the options of a command that stand once on the page, the filters last."""
+    names = [_name(option) for option in command.options if option in of_several]
+    shared = [f"`{name}`" for name in names if name not in _FILTERS]
+    if set(names) & set(_FILTERS):
+        missing = ", ".join(f"`{name}`" for name in _FILTERS if name not in names)
+        shared.append("[filters](#filters-of-jobs)" + (f" but {missing}" if missing else ""))
+    return shared
+
+
+def _also(word: str, names: Sequence[str]) -> str:
+    return f"{word}: {', '.join(names)}." if names else ""
 
 
 def _option_block(options: Iterable[OptionText]) -> str:
