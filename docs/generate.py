@@ -32,6 +32,7 @@ from tachograph.catalog.errors import EXIT_CODES
 from tachograph.catalog.table_columns import NOT_MEASURED, TableColumn
 from tachograph.catalog.tables import (
     COMPUTED,
+    JOB_SUMMARIES,
     LABELS,
     MINUTE_MEANS,
     PIPES,
@@ -216,7 +217,7 @@ def tables_page() -> str:
         "Null means not measured "
         "or not known, unless the row says otherwise. The key of a table stands in brackets or "
         "behind *Key*. A column "
-        "of several tables stands once. Formulas are in [metrics](metrics.md).",
+        "of several tables stands once, a metric on the page of [metrics](metrics.md).",
         *parts,
     )
 
@@ -238,22 +239,40 @@ def _table_block(table: LakeTable, described: dict[ColumnText, str]) -> str:
     for column in table.columns:
         row, name = _column_text(column)
         names_of.setdefault(row, []).append(name)
-    nulls = Counter(row.null for row in names_of if row.null and row not in described)
+    metrics: dict[str, str] = {}  # name or pattern: its unit
+    if table is JOB_SUMMARIES:
+        metrics = {
+            _shown(row, names): row.unit
+            for row, names in names_of.items()
+            if row not in described and _is_metric(row, names)
+        }
+    nulls = Counter(
+        row.null
+        for row, names in names_of.items()
+        if row.null and row not in described and _shown(row, names) not in metrics
+    )
     lines: list[str] = []
     of_null: dict[str, list[str]] = {}
     known: dict[str, list[str]] = {}
     for row, names in names_of.items():
-        shown = f"`{row.name if len(names) > 1 else names[0]}`"
+        shown = _shown(row, names)
         if row in described:
             same = known.setdefault(described[row], [])
             same += [shown] if shown not in same else []
             continue
         described[row] = table.name
+        if shown in metrics:
+            continue
         lines.append(_column_line(row, names, with_null=nulls[row.null] < _SEVERAL))
         if nulls[row.null] >= _SEVERAL:
             of_null.setdefault(row.null, []).append(shown)
     lines += [f"- Null in {', '.join(names)}: {null}" for null, names in of_null.items()]
     lines += [f"- As in `{other}`: {', '.join(names)}" for other, names in known.items()]
+    for unit in dict.fromkeys(metrics.values()):
+        names_in_unit = ", ".join(name for name, its_unit in metrics.items() if its_unit == unit)
+        lines.append(
+            f"- As in [metrics](metrics.md){f', unit {unit}' if unit else ''}: {names_in_unit}"
+        )
     key = (
         f" Key: {', '.join(f'`{name}`' for name in table.key)}."
         if ", ".join(table.key) not in table.grain
@@ -262,6 +281,17 @@ def _table_block(table: LakeTable, described: dict[ColumnText, str]) -> str:
     days = " Partitioned by day." if table.by_day else ""
     grain = f"{table.grain[0].upper()}{table.grain[1:]}.{key}{days}"
     return "\n\n".join((f"## `{table.name}`", grain, "\n".join(lines)))
+
+
+def _shown(row: ColumnText, names: Sequence[str]) -> str:
+    """Return the name of a column in code, or the pattern of several."""
+    return f"`{row.name if len(names) > 1 else names[0]}`"
+
+
+def _is_metric(row: ColumnText, names: Sequence[str]) -> bool:
+    """Whether docs/metrics.md defines these columns."""
+    page_text = (FOLDER / "metrics.md").read_text(encoding="utf-8")
+    return f"`{row.name}`" in page_text or all(f"`{name}`" in page_text for name in names)
 
 
 def _column_text(column: TableColumn) -> tuple[ColumnText, str]:
