@@ -11,6 +11,8 @@ from tachograph.annexes.serve.registry import ENDPOINTS
 
 # of lists and of all, described above the reference
 _EVERYWHERE = frozenset({"format", "fields", "limit", "after"})
+_FILTERS = frozenset({"user", "account", "partition", "state", "attribution", "finding", "verdict"})
+_FILTERS |= {"since", "until", "where"}
 
 
 def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
@@ -26,8 +28,10 @@ def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
 
 
 def _endpoint_row(endpoint: Endpoint) -> tuple[str, ...]:
-    names = [f"`{parameter.name}`" for parameter in described_parameters(endpoint)]
-    own = [name for name in names if name.strip("`") not in _EVERYWHERE]
+    names = [parameter.name for parameter in described_parameters(endpoint)]
+    own = [f"`{name}`" for name in names if name not in _EVERYWHERE]
+    if set(names) >= _FILTERS:
+        own = ["filters", *(f"`{name}`" for name in names if name not in _EVERYWHERE | _FILTERS)]
     return (
         f"`{endpoint.method} {endpoint.path}`",
         endpoint.sentence,

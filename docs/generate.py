@@ -239,13 +239,11 @@ def _table_block(table: LakeTable, described: dict[ColumnText, str]) -> str:
     for column in table.columns:
         row, name = _column_text(column)
         names_of.setdefault(row, []).append(name)
-    metrics: dict[str, str] = {}  # name or pattern: its unit
-    if table is JOB_SUMMARIES:
-        metrics = {
-            _shown(row, names): row.unit
-            for row, names in names_of.items()
-            if row not in described and _is_metric(row, names)
-        }
+    metrics = {  # name or pattern: its unit
+        _shown(row, names): row.unit
+        for row, names in names_of.items()
+        if row not in described and _is_metric(table, row, names)
+    }
     nulls = Counter(
         row.null
         for row, names in names_of.items()
@@ -288,8 +286,10 @@ def _shown(row: ColumnText, names: Sequence[str]) -> str:
     return f"`{row.name if len(names) > 1 else names[0]}`"
 
 
-def _is_metric(row: ColumnText, names: Sequence[str]) -> bool:
-    """Whether docs/metrics.md defines these columns."""
+def _is_metric(table: LakeTable, row: ColumnText, names: Sequence[str]) -> bool:
+    """Whether these columns are metrics of jobs, which docs/metrics.md defines."""
+    if table is not JOB_SUMMARIES and not row.name.startswith(_RECORDED_BY_OTHERS):
+        return False
     page_text = (FOLDER / "metrics.md").read_text(encoding="utf-8")
     return f"`{row.name}`" in page_text or all(f"`{name}`" in page_text for name in names)
 
@@ -327,6 +327,7 @@ def _column_line(row: ColumnText, names: Sequence[str], *, with_null: bool) -> s
     )
 
 
+_RECORDED_BY_OTHERS = ("recorded_", "task_gpu_")
 _UNITS = {"UTC": "", "index": "", "count": ""}  # units that the name or the sentence says
 _MOST_NAMED = 16  # names that a line lists
 _COUNTER_SENTENCES = {counter.name: counter.sentence for counter in COUNTERS}
@@ -513,9 +514,18 @@ def rules_page() -> str:
     """Return docs/rules.md with the table of the catalogue written anew: one row per rule."""
     table = markdown_table(
         ("rule", "of", "severity", "what it looks for", "parameters", "needs", "check or family"),
-        map(_rule, read_rules(RuleOptions()).entries),
+        _rules(read_rules(RuleOptions()).entries),
     )
     return _between_marks("rules.md", table)
+
+
+def _rules(entries: Iterable[RuleEntry]) -> Iterable[tuple[str, ...]]:
+    """Yield a row per rule; rules of one pattern have its criterion in the first one."""
+    before = ""
+    for entry in entries:
+        criterion = entry.pattern.criterion
+        yield _rule(entry, "the same" if criterion == before else criterion)
+        before = criterion
 
 
 def api_page() -> str:
@@ -539,14 +549,14 @@ _CATALOGUE = re.compile(
 )
 
 
-def _rule(entry: RuleEntry) -> tuple[str, ...]:
+def _rule(entry: RuleEntry, criterion: str) -> tuple[str, ...]:
     check = entry.check
     wider = check.code if check.code != entry.code else check.family
     return (
         f"`{entry.code}`",
         entry.rule.level,
         entry.severity,
-        entry.pattern.criterion,
+        criterion,
         ", ".join(
             f"`{name}` {value}"
             for name, value in (parameter_text(entry, name) for name in entry.values)
