@@ -50,9 +50,7 @@ _REPORTED_BY_ACCOUNTING = (JOBS.name,)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
-    parser.add_argument(
-        "files", nargs="+", metavar="DIR", help="what `tachograph record` wrote: folders, or spools"
-    )
+    parser.add_argument("files", nargs="+", metavar="DIR", help="folders or spools")
     parser.add_argument(
         "--without-jobs",
         action="store_true",

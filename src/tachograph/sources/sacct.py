@@ -250,9 +250,7 @@ SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
-    parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="output of sacct (text or JSON), or a folder of it"
-    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="files or folders")
     parser.add_argument(
         "--run", action="store_true", help="run sacct now, or query the server of [[sources]]"
     )
