@@ -67,12 +67,14 @@ class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the telemetry of nodes lacks: {hostlist: device model} and {hostlist: number of
-    GPUs}.
+    """What the telemetry of nodes lacks: {hostlist: device model}, {hostlist: number of GPUs}.
+
+    `aliases`: {hostlist of names that a source writes: as many names of nodes}.
     """
 
     models: dict[str, str] = {}
     gpus: dict[str, int] = {}
+    aliases: dict[str, str] = {}
 
 
 class StudyFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -270,6 +270,7 @@ FEEDS: Mapping[str, str] = MappingProxyType(
         "slurm-nodes": ".slurm_nodes",
         "allocation-map": ".allocation_map",
         "dcgm-exporter": ".dcgm_exporter",
+        **dict.fromkeys(("pbs", "flux", "lsf"), ".schedulers.polling"),
         "pm-sampling": "tachograph.annexes.watch.pm_sampling.feed",
     }
 )
