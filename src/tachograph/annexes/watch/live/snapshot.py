@@ -149,12 +149,11 @@ class SourceProblem:
 class PmMeasurement:
     """PM sampling of a GPU since the last snapshot. cut: what the chip cannot count as well.
 
-    sums: one per minute. bursts: times in which its SMs were active.
+    sums: one per minute.
     """
 
     gpu: GpuId
     sums: tuple[PmSums, ...]
-    bursts: tuple[PmSums, ...] = ()
     cut: tuple[str, ...] = ()
 
 
