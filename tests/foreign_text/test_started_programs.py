@@ -230,7 +230,7 @@ def _options(command: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("field", "before"),
-    [*((field, "ssh") for field in CALLS), ("drain reason", "on-login"), ("record", "on-login")],
+    [*((field, "ssh") for field in CALLS), ("drain reason", "on-login")],
 )
 def test_hostile_values_run_nothing_and_add_no_option(site: Path, field: str, before: str) -> None:
     call, good = CALLS[field]
