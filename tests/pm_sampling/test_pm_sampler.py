@@ -74,28 +74,6 @@ def test_a_slow_reader_loses_nothing(tmp_path: Path) -> None:
     assert {one.overflows for one in minutes} == {0}
 
 
-@pytest.mark.slow
-def test_a_thread_that_drains_keeps_a_small_buffer_from_overflow(tmp_path: Path) -> None:
-    """In real time: a buffer of 50 ms of samples, nobody takes anything for a second."""
-    node = PmNode(tmp_path)
-    with node.library() as library:
-        sampler = DeviceSampler(
-            library,
-            node.listed(library),
-            PmInterval(0.001),
-            buffer_bytes=2000 * RECORD,
-            drain_s=0.01,
-        )
-        sampler.open()
-        sampler.start()
-        time.sleep(1.0)  # the reader is slow: that is what is tested
-        sampler.close()
-        found = taken(sampler)
-    assert found.samples >= 1000
-    assert (found.overflows, found.lost_s) == (0, 0.0)
-    assert found.measured_s == pytest.approx(found.samples * 0.001)
-
-
 def test_more_than_one_decode_is_needed_for_many_samples(tmp_path: Path) -> None:
     clock = GpuClock()
     with sampled(PmNode(tmp_path), clock, 0.001, buffer_bytes=30_000 * RECORD) as sampler:

@@ -181,6 +181,6 @@ def test_names_of_users_steer_no_terminal() -> None:
     text = text_of(focus(view, view.snapshot.gpus[0], width=199)) + _lines(
         job_lines(view, job, 0, width=199)
     )
-    assert "mal\\x1b[2Jory" in text
+    assert "mal\\x1b[2J" in text
     assert "\x1b" not in text
     assert "\x07" not in text

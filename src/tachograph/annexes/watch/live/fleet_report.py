@@ -34,7 +34,7 @@ from tachograph.annexes.watch.live.looks import (
 )
 from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId, old_places
 from tachograph.annexes.watch.live.view import IDLE, FleetView, GpuHistory, gpu_reasons
-from tachograph.catalog.arrays import Floats, Longs
+from tachograph.catalog.arrays import Floats
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import plural, text
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, STATES, WARN, WORST_FIRST
@@ -278,8 +278,8 @@ def _groups(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> FleetTab
             (
                 group.name or _NOT_KNOWN,
                 f"{len(mine):,}",
-                _classes(rows, mine),
-                _state(_worst(rows, mine)),
+                " ".join(f"{count} {mark}" for mark, count in rows.marks(mine).items()),
+                _state(rows.worst_health(mine)),
                 _percent(known_mean(util[mine])),
                 _percent(known_mean(real[mine])),
                 _power(power[mine]),
@@ -300,16 +300,6 @@ def _group_names(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> Seq
         job if look == FREE else partitions.get(job, "")
         for job, look in zip(rows.text("job"), rows.looks.tolist(), strict=True)
     ]
-
-
-def _classes(rows: FleetRows, mine: Longs) -> str:
-    """Counts by letter, as `3 C 1 H`."""
-    counts = count_marks(rows.looks[mine])
-    return " ".join(f"{count} {mark}" for mark, count in counts.items() if count)
-
-
-def _worst(rows: FleetRows, mine: Longs) -> str:
-    return rows.text("health")[int(mine[np.argmax(rows.health_rank[mine])])]
 
 
 def _places(rows: FleetRows) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -245,14 +245,13 @@ class SourceInfo:
     """A source in one line for people, and its unsupported counters.
 
     name: dcgm-exporter, dmon, prometheus, nvml, recording, simulated. sentence: source and GPUs,
-    such as "NVML with GPM, 8 GPUs of this node". refresh_s: interval of new values, s. unsupported:
+    such as "NVML with GPM, 8 GPUs of this node". unsupported:
     {counter: how to enable it, "" where that is not possible}. exporters: names of those that wrote
     the values, as far as known.
     """
 
     name: str
     sentence: str
-    refresh_s: float = 1.0
     unsupported: Mapping[str, str] = field(default_factory=dict)
     exporters: tuple[str, ...] = ()
 

@@ -18,7 +18,6 @@ from tachograph.annexes.watch.live.fleet_rows import (
     absent_columns,
     direction,
     fleet_lines,
-    group_name,
     matching,
     parse_filter,
     sort_name,
@@ -110,11 +109,8 @@ class FleetScreen(KeptLines, can_focus=True):
         self._change()
 
     def group_by(self, name: str) -> None:
-        """Group by node, job, user or class; "" by nothing.
-
-        Errors: UsageError for anything else.
-        """
-        self.group, self._folded = group_name(name), set()
+        """Group by one of GROUPS; "" by nothing."""
+        self.group, self._folded = name, set()
         self._change()
 
     def filter_by(self, written: str) -> None:

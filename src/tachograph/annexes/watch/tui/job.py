@@ -17,7 +17,6 @@ from tachograph.annexes.watch.tui.job_table import (
     job_facts,
     job_gpu_table,
     job_title,
-    programs_rows,
     stragglers_first,
     table_head,
 )
@@ -76,17 +75,16 @@ class JobScreen(Page):
 
 
 class JobLines:
-    """Rows of a job: above its GPUs, one per GPU (made by `draw` when visible), below."""
+    """Rows of a job: above its GPUs, then one per GPU (made by `draw` when visible)."""
 
     def __init__(
         self,
         above: Sequence[Row] = (),
         gpus: Sequence[GpuId] = (),
-        below: Sequence[Row] = (),
         *,
         draw: Callable[[int], Row] = lambda line: [],
     ) -> None:
-        self.above, self.gpus, self.below = above, gpus, below
+        self.above, self.gpus = above, gpus
         self._draw = draw
 
     @property
@@ -95,15 +93,11 @@ class JobLines:
         return len(self.above)
 
     def __len__(self) -> int:
-        return len(self.above) + len(self.gpus) + len(self.below)
+        return len(self.above) + len(self.gpus)
 
     def __getitem__(self, place: int) -> Row:
         line = place - len(self.above)
-        if line < 0:
-            return self.above[place]
-        if line >= len(self.gpus):
-            return self.below[line - len(self.gpus)]
-        return self._draw(line)
+        return self.above[place] if line < 0 else self._draw(line)
 
 
 def job_lines(view: FleetView, job: JobFacts, cursor: int, *, width: int) -> JobLines:
@@ -116,7 +110,7 @@ def job_lines(view: FleetView, job: JobFacts, cursor: int, *, width: int) -> Job
         return under_cursor(row) if line == cursor else row
 
     gpus = [view.snapshot.gpus[job.rows[place]] for place in places]
-    return JobLines(above, gpus, programs_rows(view, job, width=width), draw=draw)
+    return JobLines(above, gpus, draw=draw)
 
 
 def nothing(view: FleetView, job_id: str, *, width: int) -> list[Row]:
