@@ -76,6 +76,11 @@ class GpuHistory:
         self._next = (place + 1) % self.capacity
         self._stored = min(self._stored + 1, self.capacity)
 
+    @property
+    def bytes(self) -> int:
+        """Memory of the values, bytes."""
+        return self._t.nbytes + sum(ring.nbytes for ring in self._values.values())
+
     def times(self) -> Floats:
         """When the snapshots were taken, oldest first (seconds since 1970)."""
         return self._t[self._order()]
