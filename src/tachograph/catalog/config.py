@@ -212,7 +212,7 @@ class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Applied by `tachograph lake compact --expire`.
     """
 
-    samples: str = ""  # of GPUs and nodes, and PM sampling with its bursts
+    samples: str = ""  # of GPUs and nodes, and PM sampling
     minutes: str = ""  # of jobs and their nodes
     jobs: str = ""  # the accounting: jobs, steps, allocations; states of nodes, waiting jobs
     results: str = ""  # all results of a job, with its labels and profiles

@@ -112,20 +112,13 @@ JOB_NODE_SAMPLES = LakeTable(
     by_day=True,
 )
 _PM_KEY = ("node", "cluster", "gpu", "mig", "t")
-_PM_COLUMNS = (_T, _CLUSTER, _NODE, _GPU, _MIG, *pm_sampling(), _SEQ)
-GPU_SCORES, GPU_BURSTS = (
-    LakeTable(
-        name,
-        f"one row per (node, cluster, gpu, mig, t): {span}",
-        _PM_KEY,
-        _PM_COLUMNS,
-        sort=_PM_KEY,
-        by_day=True,
-    )
-    for name, span in (
-        ("gpu_scores", "at most a minute of PM sampling"),
-        ("gpu_bursts", "SMs active, of recordings"),
-    )
+GPU_SCORES = LakeTable(
+    "gpu_scores",
+    "one row per (node, cluster, gpu, mig, t): at most a minute of PM sampling",
+    _PM_KEY,
+    (_T, _CLUSTER, _NODE, _GPU, _MIG, *pm_sampling(), _SEQ),
+    sort=_PM_KEY,
+    by_day=True,
 )
 DEVICES = LakeTable(
     "devices",
@@ -365,7 +358,6 @@ TABLES: Mapping[str, LakeTable] = MappingProxyType(
             NODE_SAMPLES,
             JOB_NODE_SAMPLES,
             GPU_SCORES,
-            GPU_BURSTS,
             DEVICES,
             JOBS,
             STEPS,
