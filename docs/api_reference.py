@@ -1,6 +1,4 @@
-"""The reference of the REST API for api.md: endpoints, parameters and errors, from the
-catalogue.
-"""
+"""The reference of the REST API for api.md: endpoints and errors, from the catalogue."""
 
 from __future__ import annotations
 
@@ -13,6 +11,8 @@ from tachograph.annexes.serve.registry import ENDPOINTS
 
 # of lists and of all, described above the reference
 _EVERYWHERE = frozenset({"format", "fields", "limit", "after"})
+_FILTERS = frozenset({"user", "account", "partition", "state", "attribution", "finding", "verdict"})
+_FILTERS |= {"since", "until", "where"}
 
 
 def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
@@ -20,26 +20,18 @@ def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     table.
     """
     yield (
-        "## Endpoints\n\nFields and formats of each are in the OpenAPI document.",
+        "## Endpoints\n\nThe OpenAPI document has the parameters, fields and errors of each.",
         [("endpoint", "what", "least role", "parameters"), *map(_endpoint_row, ENDPOINTS)],
     )
-    parameters = {
-        (parameter.name, parameter.type_text, parameter.sentence): None
-        for endpoint in ENDPOINTS
-        for parameter in described_parameters(endpoint)
-        if parameter.name not in _EVERYWHERE
-    }
-    lines = [
-        f"- `{name}` ({type_text}): {sentence}" for name, type_text, sentence in sorted(parameters)
-    ]
-    yield "## Parameters\n\n" + "\n".join(lines), []
     errors = [(str(status), f"`{problem_name(status)}`", when) for status, when in PROBLEMS.items()]
     yield "## Errors", [("status", "`type`", "when"), *errors]
 
 
 def _endpoint_row(endpoint: Endpoint) -> tuple[str, ...]:
-    names = [f"`{parameter.name}`" for parameter in described_parameters(endpoint)]
-    own = [name for name in names if name.strip("`") not in _EVERYWHERE]
+    names = [parameter.name for parameter in described_parameters(endpoint)]
+    own = [f"`{name}`" for name in names if name not in _EVERYWHERE]
+    if set(names) >= _FILTERS:
+        own = ["filters", *(f"`{name}`" for name in names if name not in _EVERYWHERE | _FILTERS)]
     return (
         f"`{endpoint.method} {endpoint.path}`",
         endpoint.sentence,

@@ -32,6 +32,7 @@ from tachograph.catalog.errors import EXIT_CODES
 from tachograph.catalog.table_columns import NOT_MEASURED, TableColumn
 from tachograph.catalog.tables import (
     COMPUTED,
+    JOB_SUMMARIES,
     LABELS,
     MINUTE_MEANS,
     PIPES,
@@ -159,11 +160,13 @@ def devices_page() -> str:
     headings = ("device", "memory GiB", "GB/s", *pipes, "FP64 ridge", "FP32 ridge", *chip)
     return page(
         "Devices",
-        "The GPU models whose peaks are known. Tensor peaks are dense FP16/BF16. A ridge point "
-        "is the arithmetic "
-        "intensity in FLOP/B above which a kernel is limited by compute. A dash: the vendor "
-        "does not publish it, or "
-        "there is no such pipe. Values are of datasheets and whitepapers of the vendors, "
+        "The GPU models whose peaks are known, and what reports compare a job with. How to read a "
+        "row: an A100 SXM 80GB moves at most 2039 GB/s to and from its memory and computes 9.7 "
+        "TFLOP/s in FP64. 9.7 / 2.039 = 4.757 is its FP64 ridge point in FLOP/B: a kernel that "
+        "does more operations than that per byte of memory traffic is limited by compute, one "
+        "that does fewer by memory. Tensor peaks are dense FP16/BF16. A dash: the vendor does "
+        "not publish it, or there is no such pipe. Your GPU is missing: add "
+        "[a device](../CONTRIBUTING.md#a-device).\n\nValues are of datasheets and whitepapers of the vendors, "
         "CUDA's programming guide, and "
         "what drivers report; `tachograph lake devices --json` has the source of each, and "
         "practical peaks (`practical_...`) where they were measured, so far of H100 SXM.\n\n"
@@ -173,7 +176,18 @@ def devices_page() -> str:
         "MIG) matches no row. "
         "A MI250X is two dies, each a GPU of its own (`MI250X GCD`) by its capacity; one "
         "reports the power of both, "
-        "the other 0 W, which is missing.",
+        "the other 0 W, which is missing.\n\n"
+        "A model that is missing is a table of the [configuration](configuration.md), with the "
+        "fields of `tachograph lake devices --json`; required are `name`, `hbm_bytes_per_s`, "
+        "`hbm_mib`, `sms` and `max_warps_per_sm`, the others are unknown where left out. `model` "
+        "is the name that the driver reports, `*` allowed. It comes before the catalogue where "
+        "the measured memory fits (down to 10 % less), and its `name` is in results.\n\n"
+        "```toml\n[[device]]\n"
+        'name = "X900"  # an example: no such model exists\nmodel = "ACME X900*"\n'
+        "hbm_bytes_per_s = 2e12\nhbm_mib = 65536\nsms = 100\nmax_warps_per_sm = 64\n"
+        "fp64_flop_per_s = 10e12  # also fp32_, fp16_, tensor_, fp64_tensor_flop_per_s\n"
+        "board_power_w = 500  # also l2_bytes, nvlink_bytes_per_s, pcie_bytes_per_s (one direction)"
+        "\n```",
         markdown_table(headings, map(_device_row, DEVICE_CATALOGUE)),
     )
 
@@ -216,7 +230,7 @@ def tables_page() -> str:
         "Null means not measured "
         "or not known, unless the row says otherwise. The key of a table stands in brackets or "
         "behind *Key*. A column "
-        "of several tables stands once. Formulas are in [metrics](metrics.md).",
+        "of several tables stands once, a metric on the page of [metrics](metrics.md).",
         *parts,
     )
 
@@ -238,22 +252,38 @@ def _table_block(table: LakeTable, described: dict[ColumnText, str]) -> str:
     for column in table.columns:
         row, name = _column_text(column)
         names_of.setdefault(row, []).append(name)
-    nulls = Counter(row.null for row in names_of if row.null and row not in described)
+    metrics = {  # name or pattern: its unit
+        _shown(row, names): row.unit
+        for row, names in names_of.items()
+        if row not in described and _is_metric(table, row, names)
+    }
+    nulls = Counter(
+        row.null
+        for row, names in names_of.items()
+        if row.null and row not in described and _shown(row, names) not in metrics
+    )
     lines: list[str] = []
     of_null: dict[str, list[str]] = {}
     known: dict[str, list[str]] = {}
     for row, names in names_of.items():
-        shown = f"`{row.name if len(names) > 1 else names[0]}`"
+        shown = _shown(row, names)
         if row in described:
             same = known.setdefault(described[row], [])
             same += [shown] if shown not in same else []
             continue
         described[row] = table.name
+        if shown in metrics:
+            continue
         lines.append(_column_line(row, names, with_null=nulls[row.null] < _SEVERAL))
         if nulls[row.null] >= _SEVERAL:
             of_null.setdefault(row.null, []).append(shown)
     lines += [f"- Null in {', '.join(names)}: {null}" for null, names in of_null.items()]
     lines += [f"- As in `{other}`: {', '.join(names)}" for other, names in known.items()]
+    for unit in dict.fromkeys(metrics.values()):
+        names_in_unit = ", ".join(name for name, its_unit in metrics.items() if its_unit == unit)
+        lines.append(
+            f"- As in [metrics](metrics.md){f', unit {unit}' if unit else ''}: {names_in_unit}"
+        )
     key = (
         f" Key: {', '.join(f'`{name}`' for name in table.key)}."
         if ", ".join(table.key) not in table.grain
@@ -262,6 +292,19 @@ def _table_block(table: LakeTable, described: dict[ColumnText, str]) -> str:
     days = " Partitioned by day." if table.by_day else ""
     grain = f"{table.grain[0].upper()}{table.grain[1:]}.{key}{days}"
     return "\n\n".join((f"## `{table.name}`", grain, "\n".join(lines)))
+
+
+def _shown(row: ColumnText, names: Sequence[str]) -> str:
+    """Return the name of a column in code, or the pattern of several."""
+    return f"`{row.name if len(names) > 1 else names[0]}`"
+
+
+def _is_metric(table: LakeTable, row: ColumnText, names: Sequence[str]) -> bool:
+    """Whether these columns are metrics of jobs, which docs/metrics.md defines."""
+    if table is not JOB_SUMMARIES and not row.name.startswith(_RECORDED_BY_OTHERS):
+        return False
+    page_text = (FOLDER / "metrics.md").read_text(encoding="utf-8")
+    return f"`{row.name}`" in page_text or all(f"`{name}`" in page_text for name in names)
 
 
 def _column_text(column: TableColumn) -> tuple[ColumnText, str]:
@@ -297,6 +340,7 @@ def _column_line(row: ColumnText, names: Sequence[str], *, with_null: bool) -> s
     )
 
 
+_RECORDED_BY_OTHERS = ("recorded_", "task_gpu_")
 _UNITS = {"UTC": "", "index": "", "count": ""}  # units that the name or the sentence says
 _MOST_NAMED = 16  # names that a line lists
 _COUNTER_SENTENCES = {counter.name: counter.sentence for counter in COUNTERS}
@@ -387,25 +431,47 @@ def _all_options(command: CommandText) -> Iterable[OptionText]:
         yield from part.options
 
 
-def _command_blocks(command: CommandText, level: str, of_several: Set[OptionText]) -> Iterable[str]:
+def _command_blocks(
+    command: CommandText, level: str, of_several: Set[OptionText], stated: Set[str] = frozenset()
+) -> Iterable[str]:
+    """Yield heading, sentence and options of a command and its parts; what all parts share stands
+    once, in the sentence of the command, and `stated` there.
+    """
+    shared = _shared_options(command, of_several)
+    every_part = [set(_shared_options(part, of_several)) for part in command.parts]
+    common = set.intersection(*every_part) if len(every_part) >= _SEVERAL else set()
+    names_of_parts = _shared_options(command.parts[0], of_several) if command.parts else []
     yield f"{level} {command.prog}"
-    shared = [_name(option) for option in command.options if option in of_several]
-    also = [f"`{name}`" for name in shared if name not in _FILTERS]
-    if set(shared) & set(_FILTERS):
-        missing = ", ".join(f"`{name}`" for name in _FILTERS if name not in shared)
-        also.append("[filters](#filters-of-jobs)" + (f" but {missing}" if missing else ""))
-    yield f"{command.sentence} Also: {', '.join(also)}." if also else command.sentence
+    sentences = [
+        command.sentence,
+        _also("Also", [name for name in shared if name not in stated]),
+        _also("Each also", [name for name in names_of_parts if name in common]),
+    ]
+    yield " ".join(filter(None, sentences))
     own = [option for option in command.options if option not in of_several]
-    if command.arguments:
-        own = [
-            OptionText(command.synopsis.removesuffix(" [options]"), ""),
-            *command.arguments,
-            *own,
-        ]
+    words = command.synopsis.removesuffix(" [options]").removeprefix(command.prog).strip()
+    if len(command.arguments) == 1:
+        own = [OptionText(words, command.arguments[0].meaning), *own]
+    elif command.arguments:
+        own = [OptionText(words, ""), *command.arguments, *own]
     if own:
         yield _option_block(own)
     for part in command.parts:
-        yield from _command_blocks(part, f"{level}#", of_several)
+        yield from _command_blocks(part, f"{level}#", of_several, common)
+
+
+def _shared_options(command: CommandText, of_several: Set[OptionText]) -> list[str]:
+    """Return the options of a command that stand once on the page, the filters last."""
+    names = [_name(option) for option in command.options if option in of_several]
+    shared = [f"`{name}`" for name in names if name not in _FILTERS]
+    if set(names) & set(_FILTERS):
+        missing = ", ".join(f"`{name}`" for name in _FILTERS if name not in names)
+        shared.append("[filters](#filters-of-jobs)" + (f" but {missing}" if missing else ""))
+    return shared
+
+
+def _also(word: str, names: Sequence[str]) -> str:
+    return f"{word}: {', '.join(names)}." if names else ""
 
 
 def _option_block(options: Iterable[OptionText]) -> str:
@@ -461,9 +527,18 @@ def rules_page() -> str:
     """Return docs/rules.md with the table of the catalogue written anew: one row per rule."""
     table = markdown_table(
         ("rule", "of", "severity", "what it looks for", "parameters", "needs", "check or family"),
-        map(_rule, read_rules(RuleOptions()).entries),
+        _rules(read_rules(RuleOptions()).entries),
     )
     return _between_marks("rules.md", table)
+
+
+def _rules(entries: Iterable[RuleEntry]) -> Iterable[tuple[str, ...]]:
+    """Yield a row per rule; rules of one pattern have its criterion in the first one."""
+    before = ""
+    for entry in entries:
+        criterion = entry.pattern.criterion
+        yield _rule(entry, "the same" if criterion == before else criterion)
+        before = criterion
 
 
 def api_page() -> str:
@@ -487,14 +562,14 @@ _CATALOGUE = re.compile(
 )
 
 
-def _rule(entry: RuleEntry) -> tuple[str, ...]:
+def _rule(entry: RuleEntry, criterion: str) -> tuple[str, ...]:
     check = entry.check
     wider = check.code if check.code != entry.code else check.family
     return (
         f"`{entry.code}`",
         entry.rule.level,
         entry.severity,
-        entry.pattern.criterion,
+        criterion,
         ", ".join(
             f"`{name}` {value}"
             for name, value in (parameter_text(entry, name) for name in entry.values)

@@ -193,15 +193,6 @@ def has_torch(tools: DayTools) -> str | None:
     return None
 
 
-def has_command(tools: DayTools, *words: str) -> str | None:
-    """Return why a command of Tachograph cannot be used; None where it can."""
-    try:
-        tools.run(tools.tachograph(*words, "--help"), 60.0, environment=tools.pm_environment())
-    except StepError:
-        return f"this version of Tachograph has no command `{' '.join(words)}`"
-    return None
-
-
 def ncu_command(tools: DayTools) -> list[str]:
     """Return the program that profiles kernels. Errors: StepError where it is absent."""
     if tools.rehearse:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from day_tools import DayTools, StepError, has_torch, pm_gpu, started
+from day_tools import DayTools, StepError, has_torch, started
 from proof_numbers import overhead
 from step_document import ResultTable, StepDocument
-from step_pm import refused_sampling, wait_for_steps
+from step_pm import refused_sampling, sampling, wait_for_steps
 
 GOAL = 0.003  # at one sample a second
 _WORKLOAD = "gemm-bf16"
@@ -42,9 +42,7 @@ class Observer:
     def command(self, tools: DayTools, folder: Path) -> list[str]:
         """The program that observes until it is ended."""
         if self.kind == "pm":
-            return tools.tachograph(
-                "watch", "sample", "--json", "--quiet", "--gpus", pm_gpu(tools), *self.options
-            )
+            return sampling(tools, *self.options)
         if self.kind == "dcgm":
             return ["dcgmi", "dmon", "-i", str(tools.gpu), "-e", _DCGM_FIELDS, *self.options]
         words = [

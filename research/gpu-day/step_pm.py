@@ -13,7 +13,6 @@ from day_tools import (
     DayTools,
     JsonLines,
     StepError,
-    has_command,
     has_torch,
     pm_gpu,
     profile,
@@ -65,18 +64,18 @@ def measure(tools: DayTools, document: StepDocument) -> None:
 
 
 def refused_sampling(tools: DayTools) -> str | None:
-    """Return why nothing can be sampled here: no command, no library, or no permission; None
-    where it can.
-    """
-    lacking = has_command(tools, "watch", "sample")
-    if lacking:
-        return lacking
-    words = tools.tachograph("watch", "sample", "--json", "--quiet", "--duration", "0.5")
+    """Return why nothing can be sampled here: no library, or no permission; None where it can."""
     try:
+        words = sampling(tools, "--duration", "0.5")
         tools.run(words, 60.0, environment=tools.pm_environment())
     except StepError as problem:
         return str(problem)
     return None
+
+
+def sampling(tools: DayTools, *options: str) -> list[str]:
+    """The program that samples the GPU. Errors: StepError where that is not known."""
+    return tools.python("pm_sample.py", "--gpu", pm_gpu(tools), *options)
 
 
 def _warps(model: str | None) -> int | None:
@@ -116,13 +115,12 @@ def _sampled(tools: DayTools, name: str, warps: int | None) -> dict[str, float |
     ]
     words += ["--rehearse"] if tools.rehearse else []
     seconds = 1.0 if tools.rehearse else _SAMPLED_S
-    options = ["--json", "--quiet", "--interval", str(_INTERVAL_S), "--duration", f"{seconds:g}"]
-    options += ["--gpus", pm_gpu(tools)]
+    options = ["--interval", str(_INTERVAL_S), "--duration", f"{seconds:g}"]
     with started(tools.python("workloads.py", *words), tools.environment) as process:
         wait_for_steps(tools, process, steps, _START_S)
         printed = tools.run(
-            tools.tachograph("watch", "sample", *options), seconds + 40.0, environment=tools.pm_environment()
-        )  # fmt: skip
+            sampling(tools, *options), seconds + 40.0, environment=tools.pm_environment()
+        )
     whole = [row for row in JsonLines.of(printed).rows if row.get("kind") == "whole"]
     if len(whole) != 1:
         raise StepError(f"{len(whole)} lines of the whole time instead of one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -70,6 +71,45 @@ def test_jobs_on_a_gpu_have_equal_parts_of_its_time(stays: list[Stay]) -> None:
     for name, (_, _, length) in zip(minutes, stays, strict=True):
         assert parts[name]["gpu_share"] == pytest.approx(minutes[name] / length)
         assert parts[name]["share_by"] == "time"
+
+
+@given(st.lists(st.tuples(*[st.integers(0, limit) for limit in (2, 1, 12, 9)]), max_size=9))
+def test_a_share_is_disputed_by_more_than_a_handover(stays: list[tuple[int, ...]]) -> None:
+    """Stays of jobs on GPUs, with start and length in steps of 30 s: a job may have several."""
+    jobs = {number for number, _, _, length in stays if length}
+    rows, spans = [], []
+    for number, gpu, first, length in stays:
+        start = T + timedelta(seconds=30 * first)
+        end = start + timedelta(seconds=30 * length)
+        rows += [row | {"shared": True} for row in held(str(number), "n1", [gpu], start, end)]
+        spans.append((number, gpu, start, end))
+    found = owners(
+        [job(str(number), T, T + HOUR, gpus=None, shards=1) for number in jobs], rows, UNITS
+    )
+    disputed = {
+        number
+        for number, gpu, start, end in spans
+        for other, other_gpu, begun, over in spans
+        if other != number and other_gpu == gpu
+        if min(end, over) - max(start, begun) > timedelta(seconds=60)
+    }
+    runs = found.runs.filter(ambiguous_because="shared_gpus")
+    assert {int(name) for name in runs["job_id"]} == disputed
+
+
+def test_thousands_of_shares_of_a_gpu_are_not_paired() -> None:
+    jobs, rows = [], []
+    for number in range(8000):
+        start = T + timedelta(minutes=number)
+        end = start + timedelta(minutes=30)
+        jobs.append(job(str(number), start, end, gpus=None, shards=1))
+        stays = held(str(number), "n1", [number % 2], start, end)
+        rows += [row | {"shared": True} for row in stays]
+    begun = time.process_time()
+    found = owners(jobs, rows, UNITS)
+    seconds = time.process_time() - begun
+    assert found.runs["ambiguous_because"].unique().to_list() == ["shared_gpus"]
+    assert seconds < 2  # 0.3 s; the 32 million pairs of jobs with the same GPU took 6 s
 
 
 def of_gpus(*parts: float | None, **columns: Any) -> dict[str, Any]:

@@ -285,7 +285,7 @@ FROM_0 = "write a number from 0 to 1e+12"
         (
             "[classes.theta]\ngpu_util = inf",
             "classes.theta.gpu_util is inf",
-            "write a number from 0 to 1e+15",
+            "write a number from 0 to 1e+18",
         ),
         (
             "[rules.parameters.hot_gpu]\nhot_c = nan",

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import UsageError
 from tachograph.cli.options import Arguments, OpenedLake, Parser, add_filters, job_filter
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter, parse_condition
@@ -34,3 +35,13 @@ def test_options_reach_the_filter(words: str, wanted: JobFilter) -> None:
     parser = Parser("tachograph jobs", "Jobs.")
     add_filters(parser)
     assert job_filter(parser.parse_args(words.split(), Arguments()), OPENED) == wanted
+
+
+def test_a_time_that_ends_before_it_begins_is_an_error() -> None:
+    parser = Parser("tachograph jobs", "Jobs.")
+    add_filters(parser)
+    words = ["--since", "1h", "--until", "2026-04-23T10:00"]
+    with pytest.raises(UsageError) as error:
+        job_filter(parser.parse_args(words, Arguments()), OPENED)
+    times = "since (2026-04-23 11:00:00 UTC) is later than until (2026-04-23 10:00:00 UTC)"
+    assert error.value.what == times

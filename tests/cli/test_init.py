@@ -15,7 +15,7 @@ from tachograph.catalog.errors import ConfigError
 from tachograph.cli import main
 from tachograph.sources.registry import configured_feeds, load_feed
 
-MOST_KEYS = 83
+MOST_KEYS = 84
 MOST_LINES = 25
 
 
@@ -72,12 +72,17 @@ def test_there_are_few_keys() -> None:
     ("line", "problem"),
     [
         ("[bound]\nnear_peak = 0.5", "unknown field 'bound'"),
-        ("[serve]\nconcurrent = 9", "unknown field 'concurrent' - at '$.serve'"),
-        ("[act]\nalert_gpus = 9", "unknown field 'alert_gpus' - at '$.act'"),
-        ("[advice]\nruns = 9", "unknown field 'runs' - at '$.advice'"),
+        ("[serve]\nconcurrent = 9", "serve: unknown field 'concurrent'"),
+        ("[act]\nalert_gpus = 9", "act: unknown field 'alert_gpus'"),
+        ("[serve]\nmanagers = 5", "serve.managers must be text, not a whole number"),
+        ('[site]\ntime_zon = "x"', "site: unknown field 'time_zon'; did you mean time_zone?"),
+        ('[[policy]]\naction = "run"', "policy[0].action cannot be 'run'; use one of: "),
+        ("[advice]\nruns = 9", "advice: unknown field 'runs'"),
     ],
 )
-def test_a_key_that_is_gone_is_refused(tmp_path: Path, line: str, problem: str) -> None:
+def test_a_key_or_value_that_does_not_fit_is_refused(
+    tmp_path: Path, line: str, problem: str
+) -> None:
     file = tmp_path / "tachograph.toml"
     file.write_text(line, encoding="utf-8")
     with pytest.raises(ConfigError) as refused:

@@ -56,12 +56,41 @@ def test_several_are_compared_with_what_differs_most_first(
     assert max(len(line) for line in text.splitlines()) <= 100
 
 
-@pytest.mark.parametrize("form", [["--html", "page.html"], ["--ticket"], ["--steps"], ["--checks"]])
+@pytest.mark.parametrize(
+    "form", [["--html", "page.html"], ["--ticket"], ["--steps"], ["--checks"], ["--ranks", "dump"]]
+)
 def test_several_have_no_page_and_no_ticket(
     capsys: pytest.CaptureFixture[str], demo: Path, form: list[str]
 ) -> None:
     assert main(["job", UNUSED, HUNG, *form, "--lake", str(demo / "lake")]) == 2
     assert "name one job" in capsys.readouterr().err
+
+
+def test_the_rank_that_a_hang_waits_for_is_beside_the_culprit_by_counters(
+    capsys: pytest.CaptureFixture[str], demo: Path, tmp_path: Path
+) -> None:
+    counts = {0: 1234, 1: 1233, 2: 1236}  # GPU 1 hangs
+    ranks = [{"rank": gpu, "host": "10.0.0.1", "nvml_dev": gpu, "collective_counts": {"AllReduce": n}}
+             for gpu, n in counts.items()]  # fmt: skip
+    answer = tmp_path / "ras.json"
+    answer.write_text(json.dumps({"communicators": [{"hash": "0x1f", "ranks": ranks}]}))
+    sentence = (
+        "2 others waited for rank 1 (nid000015 GPU 1), which did not join operation 1,234 of "
+        "AllReduce in communicator 0x1f."
+    )
+    answers = [str(answer), str(tmp_path / "absent")]
+    report = json.loads(printed(capsys, demo, "job", HUNG, "--json", "--ranks", *answers))
+    assert report["culprit"]["node"] is None
+    assert report["ranks"] == {
+        "sentence": f"{sentence} {answers[1]} is not read: it is no file of at most 64 MiB.",
+        "ranks": [{"rank": 1, "node": "nid000015", "gpu": 1, "label": "rank 1 (nid000015 GPU 1)"}],
+        "agreement": "ranks",
+        "comparison": "Counters name no GPU.",
+    }
+    text = printed(capsys, demo, "job", HUNG, "--ranks", str(answer))
+    assert f"Ranks {sentence} Counters name no GPU. " in " ".join(text.split())
+    assert main(["job", HUNG, "--ranks", answers[1], "--lake", str(demo / "lake")]) == 4
+    assert f"{answers[1]} is not read: " in capsys.readouterr().err
 
 
 def test_a_job_without_work_says_so_though_a_part_was_not_measured(

@@ -84,6 +84,14 @@ def test_several_sources_are_committed_and_their_feeds_closed(tmp_path: Path) ->
     assert status.watermarks[NAME] == watermark(plan.lake, NAME)
 
 
+def test_nodes_of_a_source_get_the_names_that_are_configured(tmp_path: Path) -> None:
+    source = PolledSource(NAME, 0.05, Tape(NAME, 7, 0), aliases={NAME: "n1"})
+    plan = plan_of(tmp_path / "lake", [source])
+    with collecting(plan):
+        until(lambda: len(lying(plan.lake)) == 7)
+    assert lying(plan.lake) == all_of("n1", 7)
+
+
 def test_a_poll_that_looked_before_a_commit_does_not_take_the_watermark_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,7 @@ def test_the_table_proposes_all_but_do_not(mode: str) -> None:
     text = printed(found)
     if mode == "no":
         assert not found.proposals
-        assert "1 pair judged; bottlenecks: tensor cores 1." in text
+        assert "1 pair estimated, none of them good enough; limited by: tensor cores 1." in text
         return
     (pair,) = found.proposals
     shown = {

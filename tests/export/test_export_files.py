@@ -160,7 +160,12 @@ def test_people_are_told_what_was_written_and_what_cannot_be(
         (
             ("parquet", "--to", tmp_path / "file" / "x"),
             7,
-            ("cannot be written: Not a directory", "--to"),
+            ("cannot be written: Not a directory; name another target with --to",),
+        ),
+        (  # nothing is full there
+            ("parquet", "--to", "/proc/x"),
+            7,
+            ("No such file or directory; create its folder, or name another target with --to",),
         ),
         (("excel",), 2, ("unknown target 'excel'", *(target.name for target in TARGETS))),
     ):

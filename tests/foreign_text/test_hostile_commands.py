@@ -71,7 +71,6 @@ ELSEWHERE: Mapping[str, str] = {
     "lab simulate": "its own simulated jobs",
     "lab accuracy": "its own simulated jobs",
     "record": "the report is that of `job`",
-    "watch sample": "its own measurements",
     "lab scores": "scores of a job, and the name of a report: see `share kernels`",
     "ingest": "not walked: what it reads is in the lake of the others, its counts are in `lake`",
     "collect": "not walked: its errors are in `status`",

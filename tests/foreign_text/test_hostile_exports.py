@@ -144,6 +144,17 @@ def read_xdmod(site: Path) -> None:
     assert {line[FIELDS.index("user")] for line in fields} == users
 
 
+def read_supremm(site: Path) -> None:
+    """Each job is one document, in a file whose name has nothing of a text."""
+    files = sorted((site / "out").rglob("*.json"))
+    for file in files:
+        assert_plain(str(file.relative_to(site)), "supremm")
+    documents = [json.loads(file.read_bytes()) for file in files]
+    assert {document["acct"]["user"] for document in documents} == NAMES
+    hosts = {host for document in documents for host in document["acct"]["host_list"]}
+    assert hosts == NODES
+
+
 @dataclass(frozen=True)
 class Walk:
     """A target with its words, and how what it wrote is read and compared."""
@@ -187,6 +198,7 @@ WALKS: tuple[Walk, ...] = (
     ),
     Walk("clustercockpit", ("--to", "out"), read_clustercockpit),
     Walk("xdmod", ("--to", "out.log"), read_xdmod),
+    Walk("supremm", ("--to", "out"), read_supremm),
     Walk("postgresql", (), read_postgresql),
 )
 

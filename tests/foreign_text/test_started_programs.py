@@ -17,7 +17,6 @@ import pytest
 import tachograph
 from tachograph.annexes.act.comments import AdminComments
 from tachograph.annexes.act.slurm_jobs import QUEUE_FIELDS, JobAction, SlurmJob, SlurmJobs
-from tachograph.annexes.watch.record.recorder import job_is_over
 from tachograph.catalog.errors import RefusedError, TachographError
 from tachograph.sources.slurm.commands import AccountingSpan, SacctCommand, SiteProgram
 
@@ -36,7 +35,6 @@ STARTERS = {
     "annexes/share/nsight/ncu_rep.py": "this program, with the name of a report that the user wrote",
     "pipeline/dask_workers.py": "sbatch --test-only, with the name of a file of its own",
     "annexes/watch/live/sources/dmon.py": "dcgmi, with words of its own and numbers of counters",
-    "annexes/watch/pm_sampling/dcgm.py": "dcgmi, with words of its own",
     "annexes/watch/pm_sampling/process.py": "this program, with a request as JSON",
 }
 _STARTING = {
@@ -175,26 +173,7 @@ CALLS: Mapping[str, tuple[Call, str]] = {
         ).fetch(SPAN),
         "alpha",
     ),
-    "record": (
-        lambda before, value: _polled(
-            job_is_over(value, command=(*before, "squeue"), clock=_Clock())
-        ),
-        "7",
-    ),
 }
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 60.0
-        return self.now
-
-
-def _polled(over: Callable[[], bool]) -> bool:
-    return over()
 
 
 @pytest.fixture
@@ -251,7 +230,7 @@ def _options(command: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("field", "before"),
-    [*((field, "ssh") for field in CALLS), ("drain reason", "on-login"), ("record", "on-login")],
+    [*((field, "ssh") for field in CALLS), ("drain reason", "on-login")],
 )
 def test_hostile_values_run_nothing_and_add_no_option(site: Path, field: str, before: str) -> None:
     call, good = CALLS[field]

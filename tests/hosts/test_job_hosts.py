@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from collections.abc import Iterable
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from madelake import Rows, fill, held, job, make_lake, summarized, utc
 from tachograph.api.job_report import read_job
 from tachograph.catalog.config import Configuration, WasteOptions
-from tachograph.catalog.tables import FINDINGS, JOB_NODE_SAMPLES, JOB_NODES
+from tachograph.catalog.tables import FINDINGS, JOB_NODE_SAMPLES, JOB_NODES, LakeTable
 from tachograph.judge.ledger import WasteReport, build_waste_report
 from tachograph.lake.delta import Lake
 from tachograph.lake.places import NodePlaces
@@ -149,6 +150,21 @@ def test_jobs_on_a_shared_node_have_cpu_and_memory_of_their_own(tmp_path: Path) 
         "it had at most 1.1 GiB of host memory on a node."
     )
     assert [row["cpu_time_s"] for row in job_json(report)["per_node"]] == [10800.0, 1.0]
+
+
+def test_samples_of_cgroups_are_read_once_for_all_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class CountingLake(Lake):
+        def scan(self, table: LakeTable, days: Iterable[date] | None = None) -> pl.LazyFrame:
+            scanned.append(table.name)
+            return super().scan(table, days)
+
+    scanned: list[str] = []
+    monkeypatch.setattr("tachograph.pipeline.run.JOBS_TOGETHER", 1)
+    lake = CountingLake(_lake(tmp_path).location)
+    assert summarized(lake)[1]["2"]["cpu_time_s_sampled"] == 6.0 * 60 * MINUTES
+    assert scanned.count(JOB_NODE_SAMPLES.name) == 1
 
 
 def test_two_samples_of_power_far_apart_are_no_measurement(tmp_path: Path) -> None:

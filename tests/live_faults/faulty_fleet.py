@@ -231,7 +231,6 @@ class FaultyFleet:
             "dcgm-exporter",
             [feed],
             sentence=lambda source: f"{NODES} exporters",
-            refresh_s=30.0,
             stuck_s=120.0,
             clock=lambda: self.now,
         )

@@ -146,18 +146,10 @@ def test_reasons_name_rule_values_and_what_is_missing() -> None:
         view = made.step(snapshot(t, {A: known, B: lacking | {"tensor_active": 0.6}}))
     first, second = gpu_reasons(view, 0), gpu_reasons(view, 1)
     assert first.why == "TENSOR 61 % >= 50 %, SM 72 % >= 60 %"
-    assert (first.classified.name, first.health.state, first.enable) == (
-        "tensor-heavy compute",
-        "OK",
-        {},
-    )
+    assert (first.classified.name, first.health.state) == ("tensor-heavy compute", "OK")
     assert second.classified.needs == ("sm_active",)
     assert second.health.needs == ("mem_temp_c",)
     assert second.why == "tensor-heavy compute is undetermined: SM_ACTIVE is missing"
-    assert second.enable == {
-        "sm_active": "run nv-hostengine",
-        "mem_temp_c": "let DCGM record MEMORY_TEMP (DCGM_FI_DEV_MEMORY_TEMP, field 140)",
-    }
 
 
 def test_reasons_say_why_a_class_stays() -> None:

@@ -54,19 +54,16 @@ class PmNode:
         whole.write_text(json.dumps(content), encoding="utf-8")
         whole.replace(self.path)
 
-    def environment(self, *, programs: Path | None = None) -> dict[str, str]:
-        """For a child: the stand-in in place of the library, programs of a folder in place of
-        installed ones.
-        """
+    def environment(self) -> dict[str, str]:
+        """For a child: the stand-in in place of the library."""
         self.write()
         kept = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("SLURM", "TACHOGRAPH"))
         }
-        path = kept["PATH"] if programs is None else f"{programs}{os.pathsep}{kept['PATH']}"
         modules = os.pathsep.join(map(str, (STAND_IN, self._installed(), SOURCES)))
-        return kept | {"PYTHONPATH": modules, "PATH": path, VARIABLE: str(self.path)}
+        return kept | {"PYTHONPATH": modules, VARIABLE: str(self.path)}
 
     def _installed(self) -> Path:
         """A folder with what the package brings besides: its version, and CUDA's driver."""

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from pm_node import PmNode
+from pm_node import PmNode, gpu
 
 from tachograph.annexes.watch.pm_sampling.faults import PmSamplingError
 from tachograph.annexes.watch.pm_sampling.feed import PmFeed, PmSettings
 from tachograph.annexes.watch.pm_sampling.library import CudaGpu
-from tachograph.annexes.watch.pm_sampling.process import PmDeviceFault, PmOutput, PmProcess
+from tachograph.annexes.watch.pm_sampling.process import PmDeviceFault, PmProcess
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import GPU_SCORES
@@ -37,11 +37,11 @@ class ScriptedProcess:
         self, outputs: list[Mapping[int, list[PmSums]]], faults: list[PmDeviceFault] | None = None
     ) -> None:
         self.gpus = {1: CudaGpu(1, "GPU-1", "0000:3b:00.0", "NVIDIA H100 80GB HBM3")}
-        self.places, self.cut, self.chips = {1: 0}, {1: ("score_gpumem",)}, {1: "GH100"}
+        self.places, self.cut = {1: 0}, {1: ("score_gpumem",)}
         self._outputs, self._faults, self.closed = outputs, faults or [], False
 
-    def take(self) -> PmOutput:
-        return PmOutput(sums=dict(self._outputs.pop(0)) if self._outputs else {})
+    def take(self) -> dict[int, list[PmSums]]:
+        return dict(self._outputs.pop(0)) if self._outputs else {}
 
     def faults(self) -> list[PmDeviceFault]:
         return self._faults
@@ -93,20 +93,28 @@ def test_a_gpu_that_is_not_sampled_is_reported_and_the_others_are_read() -> None
 def test_it_samples_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tachograph.annexes.watch.pm_sampling.child import PmRequest
 
-    process = PmProcess(PmRequest(), environment=PmNode(tmp_path).environment())
+    kernel = {"sm_active": 0.5, "warps": 16, "dram_active": 0.25}
+    gpus = [gpu(0, kernel=kernel), gpu(1, kernel=kernel | {"warps": 64, "sm_active": 1.0})]
+    process = PmProcess(PmRequest(), environment=PmNode(tmp_path, gpus).environment())
     process.begin()
     source = PmFeed(PmSettings(source="pm-sampling", node="n1"), process=process)
     try:
-        rows = 0
+        heights = 0
         end = datetime.now(UTC) + timedelta(minutes=2)
-        while not rows and datetime.now(UTC) < end:
+        while not heights and datetime.now(UTC) < end:
             (chunk,) = source.poll(
                 lambda stream: None, now=datetime.now(UTC) + timedelta(minutes=2)
             )
-            rows = chunk.rows_read
+            heights = chunk.rows_read
     finally:
         source.close()
-    assert chunk.parts[0].frame.get_column("score_gpu").to_list() == [87.5]
+    rows = chunk.parts[0].frame.sort("gpu")
+    assert rows["score_gpu"].to_list() == pytest.approx([87.5, 0.0])
+    assert rows["score_gpumem"][0] == pytest.approx(
+        100 * 0.25 * 3.201 / (0.25 * 3.201 + 0.5 * 1.98)
+    )
+    assert rows["score_gpumem_normalized"][0] == pytest.approx(100 / 3)
+    assert rows["max_warps"].to_list() == [64, 64]
 
 
 @pytest.mark.parametrize("key", ["interval_s", "buffer_mib", "interval_cycles"])

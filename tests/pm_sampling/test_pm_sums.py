@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tachograph.annexes.share import nsight_scores
 from tachograph.judge.score_ways import profiled_way, sampled_way
 from tachograph.judge.scores import with_scores
-from tachograph.sources.score_sums import PmSums, joined, sums_of, sums_of_row, total
+from tachograph.sources.score_sums import PmSums, sums_of, sums_of_row, total
 
 SM_HZ, DRAM_HZ, W_HW = 1.98e9, 3.201e9, 64
 METRICS = (
@@ -198,10 +198,3 @@ def test_order_and_grouping_of_samples_do_not_matter(order: list[int], split: in
     )
     for name, value in straight.scores(64).items():
         assert other.scores(64)[name] == pytest.approx(value)
-
-
-def test_bursts_that_were_cut_where_they_were_reported_are_joined() -> None:
-    pieces = [sample(0, 1, 8, 0), sample(0.05, 1, 8, 0), sample(0.2, 1, 8, 0)]
-    pieces[1].continues = True
-    assert [round(one.end - one.begin, 3) for one in joined(pieces)] == [0.1, 0.05]
-    assert [one.samples for one in pieces] == [1, 1, 1]  # nothing was changed

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from servers.process import free_port
 from servers.webhook import webhook_receiver
 from tachograph.annexes.act.ledger import ActionLedger, ActionRecord, read_ledger
 from tachograph.annexes.act.policies import apply_policies, policy_cases
+from tachograph.annexes.act.policy_report import warning_mail
 from tachograph.annexes.act.slurm_jobs import QUEUE_FIELDS, SlurmJobs
 from tachograph.catalog.config import ActOptions, Configuration, MailOptions, WebhookOptions, load
 from tachograph.catalog.errors import ConfigError, ExportError, InputError, RefusedError
@@ -244,7 +246,7 @@ def test_a_busy_job_is_no_case(site: Path, tmp_path: Path) -> None:
         ('action = "webhook"', "is no receiver"),
         ('action = "drain"', "only failing_gpu"),
         ("warnings = -1", "warnings is -1; write a number from 0"),
-        ('action = "reboot"', "Invalid enum value"),
+        ('action = "reboot"', "cannot be 'reboot'"),
         ('exempt_user = ["ann"]', "unknown field"),
         ('check = "failing_gpu"\ngpu_hours = 2', "gpu_hours"),
     ],
@@ -291,3 +293,15 @@ def test_commands(lake: Lake, site: Path, tmp_path: Path) -> None:
     assert found[0]["hits"] == 0
     none = run_here(["act", "policy", "check", "--lake", lake.location], tmp_path, {})
     assert "no policy is configured" in none.stderr
+
+
+@pytest.mark.parametrize("check", ["hung", "held_idle"])
+def test_mails_name_commands_of_slurm_for_jobs_of_slurm_alone(
+    check: Literal["hung", "held_idle"],
+) -> None:
+    policy = PolicyOptions("p", check, "mail", dry_run=False, minutes=10, warnings=0)
+    for job_id, is_named in (("7", True), ("7.pbs", False), ("train.ml", False)):
+        row = {"job_id": job_id, "display_id": None, "name": None, "job_key": "k"}
+        text = warning_mail(policy, row, "It did nothing.", number=0).text
+        assert (f"(scancel {job_id})" in text) == is_named
+        assert ("scancel" in text) == is_named

@@ -37,7 +37,7 @@ NEEDS = {
     "lab": "study",
     "mcp": "mcp",
     "nsight": "share kernels report.ncu-rep",
-    "pm-sampling": "watch sample",
+    "pm-sampling": "watch --once --source pm-sampling",
     "dask": "analyze --workers 1",
     "postgresql": "export postgresql --to postgresql://127.0.0.1:1/none",
 }

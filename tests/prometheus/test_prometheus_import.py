@@ -237,12 +237,12 @@ def test_options_that_do_not_fit(given: list[str], error: type[Exception], told:
         (
             {"window_s": "x"},
             ["--from", "1h"],
-            "own.toml: [[sources]] prometheus: Expected 'float', got 'str' - at '$.window_s'",
+            "own.toml: [[sources]] prometheus: window_s must be a number, not text",
         ),
         (
             {"headers": 5},
             ["--from", "1h"],
-            "own.toml: [[sources]] prometheus: Expected 'object', got 'int'",
+            "own.toml: [[sources]] prometheus: headers must be a table of names and values, not a whole number",
         ),
         (
             {},

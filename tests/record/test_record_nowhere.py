@@ -92,7 +92,7 @@ def test_a_file_system_that_is_full_from_the_start(tmp_path: Path) -> None:
     assert done.returncode == 6
     assert done.stderr.startswith("tachograph: nothing was recorded: ")
     assert done.stderr.endswith(
-        "disk or quota full; free some space, or name another folder with -o\n"
+        "file size limit exceeded; raise the limit of file sizes, or name another folder with -o\n"
     )
 
 
@@ -109,7 +109,9 @@ def test_errors_of_the_system_have_messages(tmp_path: Path, number: int, what: s
     with pytest.raises(LakeError) as reported, folder_errors(tmp_path):
         raise OSError(number, os.strerror(number))
     assert (reported.value.what, reported.value.where) == (what, str(tmp_path))
-    assert "name another folder with -o" in reported.value.do
+    assert reported.value.do.endswith("name another folder with -o")
+    assert ("free some space" in reported.value.do) == (number == errno.EDQUOT)
+    assert ("get permission" in reported.value.do) == (number == errno.EACCES)
 
 
 def test_a_folder_with_other_files_keeps_them(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from ending import ending_all
 from test_recorder_processes import environment, spool_of
 
-from tachograph.annexes.watch.record.recorder import job_is_over
 from tachograph.catalog.tables import GPU_SAMPLES, JOBS
 from tachograph.lake.delta import Lake
 
@@ -37,39 +36,6 @@ RECORD = [
 def nothing_survives() -> Iterator[None]:
     with ending_all():
         yield
-
-
-def fake_squeue(folder: Path, script_text: str) -> list[str]:
-    script = folder / "squeue"
-    script.write_text(f"#!/bin/sh\n{script_text}\n")
-    script.chmod(0o755)
-    return [str(script)]
-
-
-@pytest.mark.parametrize(
-    ("script_text", "over"),
-    [
-        ("echo RUNNING", False),
-        ("echo COMPLETING", True),
-        ("echo SUSPENDED", False),
-        ("exit 0", True),
-        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
-        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", False),
-    ],
-)
-def test_squeue_decides_whether_a_job_is_over(tmp_path: Path, script_text: str, over: bool) -> None:
-    now = 0.0
-    query = job_is_over("12", command=fake_squeue(tmp_path, script_text), clock=lambda: now)
-    assert query() is False  # it is not queried at once
-    now = 31.0
-    assert query() is over
-
-
-def test_a_slurm_that_is_not_there_ends_nothing(tmp_path: Path) -> None:
-    now = 0.0
-    query = job_is_over("12", command=(str(tmp_path / "none"),), clock=lambda: now)
-    now = 31.0
-    assert query() is False
 
 
 @pytest.mark.slow
@@ -114,7 +80,6 @@ def test_sigterm_ends_it_and_the_recording_is_whole(tmp_path: Path) -> None:
         (["--until-job-ends"], "--until-job-ends outside of a job"),
         ([], "no command"),
         (["--duration", "1", "--", "true"], "exclude a command"),
-        (["--job", "7", "--", "true"], "--job needs"),
         (["--lake", "x", "--", "true"], "a recording is a lake of its own"),
         (["--interval", "0.01", "--", "true"], "'0.01' is not a number from 0.1"),
     ],

@@ -75,7 +75,14 @@ ROWS = [
         elapsed_s=100.0,
     ),
     _job(
-        4, user="carol", account="x", gpu_util_mean=0.5, state="RUNNING", end=None, excluded="short"
+        4,
+        user="carol",
+        account="x",
+        gpu_util_mean=0.5,
+        state="RUNNING",
+        end=None,
+        as_of=START + timedelta(hours=6),
+        excluded="short",
     ),
 ]
 JOBS = frame(JOB_SUMMARIES, ROWS)
@@ -126,6 +133,9 @@ def _ids(rows: pl.DataFrame) -> list[str]:
         (JobFilter(excluded=True), ["4"]),
         (JobFilter(excluded=False), ["1", "2", "3"]),
         (JobFilter(since=START + timedelta(hours=4, minutes=30)), ["3", "4"]),
+        # the running job 4 was seen up to two hours after its start; it runs on for at most a day
+        (JobFilter(since=START + timedelta(hours=29, minutes=59)), ["4"]),
+        (JobFilter(since=START + timedelta(hours=30)), []),
         (JobFilter(until=START + timedelta(hours=2)), ["1"]),
         (JobFilter(since=START + timedelta(hours=3), until=START + timedelta(hours=3)), ["2"]),
     ],

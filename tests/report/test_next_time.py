@@ -134,7 +134,7 @@ CASES: list[tuple[Facts, list[Facts], Runs, str]] = [
 @pytest.fixture(scope="module")
 def lake_of_cases(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Return a lake in which the jobs of each case are of a user of their own; the first is
-    called by his number.
+    called by his number, counted from 1.
     """
     folder = tmp_path_factory.mktemp("memory") / "lake"
     lake = Lake.create(str(folder))
@@ -143,7 +143,7 @@ def lake_of_cases(tmp_path_factory: pytest.TempPathFactory) -> Lake:
         runs = [(given, own), *((facts, [step] if step else []) for facts, step in others)]
         for nth, (facts, of_run) in enumerate(runs):
             job_id, start, row = (
-                str(user + 100 * nth),
+                str(1 + user + 100 * nth),  # 0 is no id of Slurm
                 T + timedelta(days=nth),
                 JOB | {"user": f"user{user}"} | facts,
             )
@@ -172,7 +172,7 @@ def test_time_is_of_the_longest_run_and_host_memory_of_steps_that_were_polled(
     lake_of_cases: Lake, number: int
 ) -> None:
     report = read_job(
-        lake_of_cases, str(number), now=T, configuration=Configuration(slurm=SINGLY.slurm)
+        lake_of_cases, str(1 + number), now=T, configuration=Configuration(slurm=SINGLY.slurm)
     )
     assert shown(report.next_time)[0] == CASES[number][-1]
 

@@ -107,7 +107,6 @@ class SmallSite:
                 "sleep",
                 "0.5",
             ),
-            "watch sample": ("--duration", "1"),
             "lab scores": ("1",),
             "lab classify": (),
             "lab tune": ("--propose",),

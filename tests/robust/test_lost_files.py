@@ -200,7 +200,7 @@ def test_a_file_that_is_not_lost_is_read_again_only_for_what_is_missing(site: Sm
 # commands that read no table, write a lake of their own, or answer on stdin (mcp)
 ELSEWHERE = {
     "completion", "demo", "help", "init", "lab accuracy", "lab simulate", "lake counters",
-    "lake devices", "mcp", "record", "share kernels", "version", "watch", "watch sample",
+    "lake devices", "mcp", "record", "share kernels", "version", "watch",
 }  # fmt: skip
 
 

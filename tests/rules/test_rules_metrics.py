@@ -147,7 +147,7 @@ def test_the_requested_tier(constraint: str | None, tier: float) -> None:
     }
 
 
-OF_ALL_NODES = {"node_energy_measured"}  # a column of job_summaries
+OF_ALL_NODES = {"node_energy_measured", "node_energy_j"}  # columns of job_summaries
 
 
 def test_the_table_is_closed_and_each_name_is_of_one_level() -> None:

@@ -75,7 +75,7 @@ def pod(
             ],
             "phase": phase,
             "qosClass": "Burstable",
-            "startTime": "2026-03-01T10:00:01Z",
+            "startTime": start or "2026-03-01T10:00:01Z",
         },
     }
 

@@ -362,7 +362,7 @@ def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
         ({"command": []}, "command is empty"),
         ({"how": "rest"}, "url is missing"),
         ({"how": "rest", "url": "http://slurm", "api": "latest"}, "api 'latest' is not a version"),
-        ({"how": "mail"}, "Invalid enum value 'mail'"),
+        ({"how": "mail"}, "how cannot be 'mail'; use one of: "),
         ({"step_s": 1}, "step_s is too small"),
         ({"overlap_s": -1}, "overlap_s is too small"),
         ({"nonsense": 1}, "unknown field 'nonsense'"),

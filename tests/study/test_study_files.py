@@ -136,7 +136,7 @@ def test_a_disk_that_is_full_leaves_the_folder_as_it_was(study_lake: Path, tmp_p
     )
     assert done.returncode == 7, done.stderr
     assert (
-        f"{folder}: cannot be written: File too large; free some space, or name another folder with -o"
+        f"{folder}: cannot be written: File too large; raise the limit of file sizes, or name another folder with -o"
         in done.stderr
     )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from madelake import fill, summarized
 from svg_reader import read_plots
 from tachograph.annexes.lab.simulate.nodes import (
     NOT_POLLED,
@@ -30,8 +32,9 @@ from tachograph.annexes.lab.simulate.nodes import (
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.truth import raw_id
 from tachograph.annexes.lab.simulate.workload import SimulatedRun, place_runs, sample_requests
-from tachograph.api.capacity import read_capacity
+from tachograph.api.capacity import read_capacity, require_capacity
 from tachograph.catalog import config
+from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.tables import (
     IN_USE,
@@ -77,7 +80,8 @@ def _at(minutes: float) -> datetime:
 def _poll(minutes: float, state: str = "up", **more: Any) -> dict[str, Any]:
     row = dict.fromkeys(NODE_STATES.row_schema)
     row |= {"node": NODE, "start": _at(minutes), "end": _at(minutes), "provenance": "poll"}
-    return row | {"state": state, "gpus": 4, "partitions": "gpu", "gpu_type": "a100"} | more
+    row |= {"state": state, "gpus": 4, "gpus_held": 0, "partitions": "gpu", "gpu_type": "a100"}
+    return row | more
 
 
 def _away(begin: float, end: float | None, state: str, provenance: str) -> dict[str, Any]:
@@ -216,6 +220,59 @@ def test_gpus_that_a_poll_saw_held_by_no_known_job_are_not_free() -> None:
     assert parts == {
         "installed": ALL, "in_use": ALL // 2, "unmeasured": ALL // 4, "free": ALL // 4
     }  # fmt: skip
+
+
+def test_gpus_are_not_free_where_a_poll_does_not_say_how_many_were_held() -> None:
+    polls = [_poll(minutes, gpus_held=None) for minutes in range(0, 61, 10)]
+    jobs = [_job("a", 0, 60)]
+    away = [_away(30, 60, "drained", "event")]
+    waiting = [_waiting(0, 60)]
+    held: list[tuple[str, float, datetime | None]] = [("a", 1.0, _at(60))]
+    report = _report([*polls, *away], jobs=jobs, held=held, accounted=waiting)
+    quarter = ALL // 4
+    assert _seconds(report) == {
+        "installed": ALL, "in_use": quarter, "drained": 3 * quarter // 2,
+        "unknown": 3 * quarter // 2,
+    }  # fmt: skip
+
+
+def test_mig_slices_are_not_counted_as_gpus() -> None:
+    node = {"name": NODE, "state": ["IDLE"], "tres_used": "", "partitions": ["gpu"]}
+    states = []
+    for minutes, gres in ((0, "gpu:4"), (10, "gpu:a100:3,gpu:a100_1g.5gb:7"), (20, "gpu:1g.5gb:7")):
+        document = json.dumps({"nodes": [{**node, "gres": gres}]}).encode()
+        for at in (_at(minutes), _at(minutes + 9)):
+            states += read_nodes(document, where="", cluster=SlurmCluster(None), at=at).states
+    report = _report(states)
+    assert _seconds(report) == {"installed": 4 * 600, "free": 4 * 600}
+    assert report is not None
+    assert "Without 1 node with MIG slices, of an unknown number" in capacity_headline(report)
+    assert capacity_json(report)["nodes_left_out"] == 1
+    assert _report(states[2:]) is None
+
+
+def test_shares_that_add_up_to_the_polled_gpus_are_these() -> None:
+    polls = [_poll(minutes, cpus_free=0, gpus_held=1) for minutes in range(0, 61, 10)]
+    names = [str(number) for number in range(10)]  # 10 times 0.1 is not 1.0
+    report = _report(
+        polls,
+        jobs=[_job(name, 0, 60) for name in names],
+        held=[(name, 0.1, _at(60)) for name in names],
+        accounted=[_waiting(0, 60)],
+    )
+    assert _seconds(report) == {"installed": ALL, "in_use": ALL // 4, "no_host": 3 * ALL // 4}
+
+
+def test_tasks_of_an_array_wait_for_the_reasons_of_its_record() -> None:
+    tasks = [
+        _waiting(0, end, job_id=name, array_job_id="9") for name, end in (("9", 60), ("10", 40))
+    ]
+    limited = [_reason(0, 30, "JobArrayTaskLimit"), _reason(30, 60, "Resources")]
+    parts = {"installed": ALL, "limited": ALL // 2, "waited": ALL // 2}
+    for order in (tasks, tasks[::-1]):
+        assert _seconds(_report(ROOM, accounted=order, waiting=limited)) == parts
+    # the first task began; the others wait as polls say
+    assert _seconds(_report(ROOM, accounted=tasks[1:], waiting=limited)) == parts
 
 
 FULL = [_poll(minutes, cpus_free=0) for minutes in range(0, 61, 10)]
@@ -600,3 +657,21 @@ def test_both_drawings_show_the_hours_of_each_day_and_partition(simulated: Simul
             for part, label in CAPACITY_LABELS.items():
                 drawn = read.get((label, place), 0.0)
                 assert drawn == pytest.approx(group[part] / group["installed"], abs=0.006)
+
+
+def test_why_there_is_no_capacity_and_what_to_do(tmp_path: Path) -> None:
+    def problem(wanted: JobFilter) -> str:
+        with pytest.raises(NotFoundError) as raised:
+            require_capacity(lake, config.Configuration(), wanted)
+        return str(raised.value)
+
+    lake = Lake.create(str(tmp_path / "lake"))
+    assert "not of some; choose by --since" in problem(JobFilter(users=("ann",)))
+    assert "no states of nodes are recorded" in problem(JobFilter())
+    assert "add [[sources]] slurm-nodes" in problem(JobFilter())
+    fill(lake, {"node_states": [_poll(0), _poll(30)]})
+    assert problem(JobFilter()).endswith("nothing is analyzed yet; run `tachograph analyze`")
+    summarized(lake, now=_at(60))
+    assert require_capacity(lake, config.Configuration(), JobFilter()).hours("installed") > 0
+    later = JobFilter(since=_at(60 * 24 * 90))
+    assert problem(later).endswith("in this time; choose another --since or --until")

@@ -181,3 +181,19 @@ def test_running_jobs_and_those_that_lost_most(lake: OpenLake) -> None:
 def test_no_job_of_that_name_is_an_error(lake: OpenLake) -> None:
     with pytest.raises(NotFoundError, match="no job of user absent"):
         lake.usage(user="absent")
+
+
+def test_advice_on_a_problem_is_that_of_the_report_of_the_job_that_lost_most(
+    lake: OpenLake,
+) -> None:
+    lost = {
+        row["job_key"]: row["gpu_hours_lost"] for row in lake.usage(top=10_000).worst.to_dicts()
+    }
+    reported = lake.findings().to_dicts()
+    shown = {row["code"]: row for row in lake.usage().findings.to_dicts()}
+    assert "given whole" in shown["one_gpu_of_many"]["advice"]
+    for code, row in shown.items():
+        jobs = [finding["job_key"] for finding in reported if finding["code"] == code]
+        assert row["job_key"] == min(jobs, key=lambda key: (-lost.get(key, 0.0), key)), code
+        report = lake.job(row["job_key"]).report
+        assert row["advice"] in [found.advice for found in report.findings if found.code == code]

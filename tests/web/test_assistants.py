@@ -4,14 +4,18 @@ data.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 import httpx2
 import pytest
 from assistants_client import (
@@ -28,6 +32,8 @@ from marked_lake import ANN, ANNS_JOB, BOB, BOBS_JOB, MARKS
 from in_process import run_here
 from madelake import held, job, make_lake, summarized, utc
 from servers.web import WebServer
+from tachograph.annexes.serve.application import WebService, create_application
+from tachograph.annexes.serve.identity.tokens import create_token
 from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.annexes.serve.tools import (
     MOST_BYTES,
@@ -35,8 +41,9 @@ from tachograph.annexes.serve.tools import (
     MOST_USER_TEXT,
     WRITTEN_BY_USER,
 )
+from tachograph.annexes.serve.workers import Ending, WorkerError
 from tachograph.api.viewer import Role, Viewer
-from tachograph.catalog.config import Configuration
+from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake
 
 INDEX = Path(__file__).parents[2] / "docs" / "index.md"
@@ -396,8 +403,11 @@ def test_tools_only_read_and_wrong_calls_are_one_sentence(marked: Lake) -> None:
         "no tool 'find_job'; did you mean find_jobs?": ("find_job", {}),
         "unknown field 'usr'": ("find_jobs", {"usr": "ann"}),
         "no job 'absent'": ("explain_job", {"key": "absent"}),
-        "length >= 2": ("compare_jobs", {"job": ["410014"]}),
-        "<= 50": ("find_jobs", {"limit": 51}),
+        "job must be a list of at least 2 entries; see the schema of the tool": (
+            "compare_jobs",
+            {"job": ["410014"]},
+        ),
+        "limit must be a whole number of at most 50": ("find_jobs", {"limit": 51}),
         "invalid time": ("find_jobs", {"since": "someday"}),
     }
     for sentence, result in zip(wrong, ask_here(served, STAFF, list(wrong.values())), strict=True):
@@ -414,3 +424,67 @@ def test_the_command_names_the_extra_that_is_missing(tmp_path: Path) -> None:
     assert result.returncode == 2
     sentence = "tachograph: `tachograph mcp` needs mcp, which is not installed"
     assert result.stderr == f"{sentence}; pip install 'tachograph[mcp]'\n"
+
+
+class KilledWorker:
+    """A worker of which nothing is known but whether its process was killed."""
+
+    def __init__(self) -> None:
+        self.process = self
+        self.killed = threading.Event()
+
+    def kill(self) -> None:
+        self.killed.set()
+
+
+def test_a_slow_tool_ends_with_its_client(marked: Lake, tmp_path: Path) -> None:
+    begun, outcomes = threading.Event(), list[bool]()
+
+    class SlowLake(ServedLake):
+        """A lake whose large answers come only when their worker is killed."""
+
+        def written(self, *_: object, ending: Ending | None = None) -> bytes:
+            assert ending is not None
+            worker = KilledWorker()
+            ending.attach(worker)  # type: ignore[arg-type]
+            begun.set()
+            outcomes.append(worker.killed.wait(60))
+            raise WorkerError("the client is gone")
+
+    file = tmp_path / "tokens.json"
+    expires = datetime.now(UTC) + timedelta(days=1)
+    token, _ = create_token(file, user="sue", role=Role.SUPPORT, expires=expires)
+    served = SlowLake(marked, Configuration(serve=ServeOptions(token_file=str(file))))
+    question = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+    body = json.dumps({**question, "params": {"name": "waste", "arguments": {}}}).encode()
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "authorization": f"Bearer {token}",
+        "content-type": "application/json",
+        "mcp-protocol-version": "2025-06-18",
+    }
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/mcp",
+        "query_string": b"",
+        "scheme": "http",
+        "client": ("127.0.0.1", 1),
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> Any:
+        for message in messages:
+            return message
+        await anyio.to_thread.run_sync(begun.wait, 60)
+        return {"type": "http.disconnect"}
+
+    async def send(_: object) -> None:
+        """Send to a client that is gone."""
+
+    async def ask() -> None:
+        await create_application(WebService.of(served))(scope, receive, send)
+
+    asyncio.run(ask())
+    assert outcomes == [True]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tachograph.annexes.serve.background import Background, SharedObjects
+from tachograph.annexes.serve.background import Background, CachedResults, SharedObjects
 from tachograph.api.pages import Pending
 from tachograph.catalog.errors import LakeError, NotFoundError
 
@@ -100,3 +101,32 @@ def test_shared_objects_may_need_each_other_and_are_all_closed() -> None:
     assert sorted(closed) == ["inner", "outer"]
     with pytest.raises(LakeError, match="the server is stopping"):
         objects.get("late", lambda: Shared("late"))
+
+
+def test_a_result_is_computed_once_however_many_threads_want_it() -> None:
+    results, begun, go = CachedResults[int](2), threading.Event(), threading.Event()
+    calls: list[str] = []
+
+    def compute() -> int:
+        calls.append("slow")
+        begun.set()
+        go.wait(60)
+        return 7
+
+    with ThreadPoolExecutor(8) as threads:
+        first = threads.submit(results.get, "slow", compute)
+        assert begun.wait(60)
+        later = [threads.submit(results.get, "slow", compute) for _ in range(7)]
+        assert results.get("other", lambda: 1) == 1  # it does not wait for the slow one
+        go.set()
+        assert [each.result(60) for each in (first, *later)] == [7] * 8
+    assert calls == ["slow"]
+    assert results.get("third", lambda: 3) == 3  # the oldest goes
+    assert results.get("slow", lambda: 8) == 8
+
+
+def test_a_result_that_failed_is_computed_again() -> None:
+    results = CachedResults[int](2)
+    with pytest.raises(ZeroDivisionError):
+        results.get("key", lambda: 1 // 0)
+    assert results.get("key", lambda: 1) == 1

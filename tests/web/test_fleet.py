@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from tachograph.annexes.watch.served_fleet import (
 from tachograph.api.viewer import NOBODY, Role, Viewer
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES, bottleneck
 from tachograph.judge.workload.settings import WorkloadSettings
 
 ANA, EVE, SUPPORT = (
@@ -120,6 +122,12 @@ def test_lists_have_the_verdicts_of_the_monitor() -> None:
     }
     assert {cells[0] for cells in report.sick.cells} == sick != set()
     held = [row for row, kind in enumerate(view.idle_kinds().tolist()) if kind == 2]
+    limits = [bottleneck(WORKLOAD_CLASSES[label]) for label in view.labels.tolist()]
+    working = sum(limit in ("compute", "memory", "io", "mixed") for limit in limits)
+    assert report.headline.startswith(f"{working} of 64 GPUs at work; {len(held)} held idle; ")
+    assert f"; {len(sick)} unhealthy" in report.headline
+    shares = re.findall(r"(\d+) (?:of 64|held|free|idle|of unknown)", report.headline)
+    assert sum(map(int, shares)) == 64
     assert {cells[0] for cells in report.held.cells} == {
         view.snapshot.gpus[row].name for row in held
     }

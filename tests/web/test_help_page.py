@@ -26,7 +26,7 @@ def places(admin: TestClient) -> set[str]:
     [
         ("/jobs", {"gpu_util_mean", "spatial_imbalance", "limiter", "findings"}),
         ("/jobs?columns=account,sm_active_mean,qos", {"account", "sm_active_mean", "qos"}),
-        ("/?of=all", {"used", "lost", "recoverable", "recovered", "gpu_util_mean"}),
+        ("/?of=all", {"held", "lost", "recoverable", "recovered", "gpu_util_mean"}),
         ("/waste?by=user", {"recoverable", "gpu_hours_hung", "gpu_hours_in_use_unknown"}),
         (
             "/job/1000316?tab=all",

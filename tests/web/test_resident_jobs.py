@@ -370,3 +370,13 @@ def test_jobs_are_held_in_memory_where_no_folder_can_be_written(
     assert len(view.jobs) == 12
     assert "no writable, private folder" in view.image_problem
     assert status.content(view, status.PARAMETERS())["image_problem"] == view.image_problem
+
+
+def test_a_program_waits_for_the_jobs_of_a_large_lake(small: Lake, tmp_path: Path) -> None:
+    served = ServedLake(small, Configuration(), cache=tmp_path / "cache", most_rows=4)
+    served.wait(0.0)
+    with pytest.raises(NotReadyError) as early:
+        served.view(ADMIN)
+    assert early.value.do == "ask again in a few seconds"
+    served.wait(600.0)
+    assert len(served.view(ADMIN).jobs) == 12

@@ -70,17 +70,63 @@ def test_panels_name_variables_that_exist() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)
 
 
-def test_grafana_imports_the_dashboard() -> None:
-    """What the kind of a dashboard in Grafana's schema (kinds/dashboard) demands."""
+# {key: its values} in the kind of a dashboard of Grafana 11 (kinds/dashboard), and ids of units
+GRAFANA_VALUES: dict[str, set[Any]] = {
+    "calcs": {"lastNotNull", "last", "first", "min", "max", "mean", "sum", "count", "range"},
+    "displayMode": {"list", "table", "hidden"},
+    "graphTooltip": {0, 1, 2},
+    "hide": {0, 1, 2},
+    "mode": {"single", "multi", "none"},
+    "placement": {"bottom", "right"},
+    "refresh": {"", 0, 1, 2},
+    "sort": {*range(9), "asc", "desc", "none"},
+    "timezone": {"browser", "utc", ""},
+    "unit": {"Bps", "celsius", "h", "mbytes", "none", "percent", "percentunit", "short", "watt"},
+}
+
+
+def values_of(document: Any, key: str) -> list[Any]:
+    """Every value of a key in a document, those of lists one by one."""
+    if isinstance(document, list):
+        return [value for inner in document for value in values_of(inner, key)]
+    if not isinstance(document, dict):
+        return []
+    value = document.get(key, [])
+    values = value if isinstance(value, list) else [value]
+    return [*values, *values_of(list(document.values()), key)]
+
+
+@pytest.mark.parametrize("key", GRAFANA_VALUES)
+def test_values_of_the_dashboard_are_those_of_grafana(key: str) -> None:
+    values = values_of(DASHBOARD, key)
+    assert values
+    assert set(values) <= GRAFANA_VALUES[key]
+
+
+def test_no_panel_lies_on_another() -> None:
+    cells = [
+        (place["x"] + column, place["y"] + row)
+        for place in values_of(DASHBOARD, "gridPos")
+        for column in range(place["w"])
+        for row in range(place["h"])
+    ]
+    assert len(cells) == len(set(cells)) > 0
+
+
+def test_the_dashboard_has_what_an_import_into_grafana_needs() -> None:
+    """What the kind of a dashboard in Grafana's schema demands: no Grafana runs here."""
     assert isinstance(DASHBOARD["schemaVersion"], int)
     assert DASHBOARD["schemaVersion"] >= 36  # before, a data source was a name and no object
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", DASHBOARD["uid"])
     assert "id" not in DASHBOARD  # it is the database's; an import with one is refused
+    assert set(DASHBOARD["time"]) == {"from", "to"}
+    assert {variable["type"] for variable in VARIABLES.values()} <= {"datasource", "query"}
     source = {"type": "yesoreyeram-infinity-datasource", "uid": "${source}"}
     for panel in DASHBOARD["panels"]:
         assert panel["type"] in ("stat", "timeseries", "table")
         assert panel["datasource"] == source
         assert panel["title"]
+        assert panel["id"] > 0
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
         letters = [target["refId"] for target in panel["targets"]]

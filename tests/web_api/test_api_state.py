@@ -97,6 +97,8 @@ def test_me(as_viewer: ApiClient) -> None:
         ("GET /study?pipe=nosuch", 400),
         ("GET /jobs/nosuch", 404),
         ("GET /nosuch", 404),
+        ("GET /nosuch?limit=0", 404),
+        ("GET /jobs/nosuch?run=1", 404),
         ("POST /jobs", 405),
     ],
 )

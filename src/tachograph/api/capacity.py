@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import (
     ANALYSES,
     DEVICES,
@@ -65,6 +66,25 @@ def read_capacity(
         )
 
     return read_consistently(lake, read)
+
+
+def require_capacity(lake: Lake, configuration: Configuration, wanted: JobFilter) -> CapacityReport:
+    """Return what `read_capacity` does. Errors: NotFoundError with the reason where that is None."""
+    report = read_capacity(lake, configuration, wanted)
+    if report is not None:
+        return report
+    if wanted != JobFilter(since=wanted.since, until=wanted.until):
+        what = "installed GPU-hours are of all jobs, not of some"
+        raise NotFoundError(what, do="choose by --since and --until alone")
+    if lake.version(NODE_STATES) < 0:
+        what = "no states of nodes are recorded, so that installed GPUs are not known"
+        do = "add [[sources]] slurm-nodes and run `tachograph collect` (docs/capacity.md)"
+        raise NotFoundError(what, where=lake.location, do=do)
+    if lake.latest(ANALYSES).is_empty():
+        what = "states of nodes are recorded, but nothing is analyzed yet"
+        raise NotFoundError(what, where=lake.location, do="run `tachograph analyze`")
+    what = "no state of a node with GPUs is recorded in this time"
+    raise NotFoundError(what, where=lake.location, do="choose another --since or --until")
 
 
 def _overlaps(since: datetime | None, until: datetime, *, before_s: float = 0.0) -> pl.Expr:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, TypeAlias, TypedDict, get_type_hints
 
 from tachograph.catalog.columns import local_time
+from tachograph.catalog.errors import UsageError
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.units import parse_time
 from tachograph.lake.filters import FILTER_KINDS, JobFilter, parse_condition
@@ -61,7 +62,7 @@ def check_names(given: Iterable[str], known: type[JobChoice]) -> None:
 def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> JobFilter:
     """Return the filter from the names of a `Choice`, ignoring other names.
 
-    Errors: UsageError for an invalid condition or time.
+    Errors: UsageError for an invalid condition or time, and for a time that ends before it begins.
     """
 
     def instant(name: str) -> datetime | None:
@@ -76,12 +77,12 @@ def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> 
         field: several(options.get(name)) for name, field in FILTER_KINDS.items()
     }
     where = tuple(map(parse_condition, several(options.get("where"))))
+    since, until = instant("since"), instant("until")
+    if since is not None and until is not None and since.timestamp() > until.timestamp():
+        begin, end = (local_time(moment, zone_name) for moment in (since, until))
+        raise UsageError(f"since ({begin}) is later than until ({end})", do="swap them")
     return JobFilter(
-        **names,
-        verdict=options.get("verdict", "yes"),
-        since=instant("since"),
-        until=instant("until"),
-        where=where,
+        **names, verdict=options.get("verdict", "yes"), since=since, until=until, where=where
     )
 
 

@@ -469,7 +469,8 @@ class OpenLake:
                 zone_name=zone_name,
             )
             reported = query.read_answers(self.lake, jobs, reported=True)
-            return build_usage(jobs, reported, waste, top=top, zone_name=zone_name)
+            report = build_usage(jobs, reported, waste, top=top, zone_name=zone_name)
+            return replace(report, findings=query.with_advice(self.lake, report.findings, jobs))
 
         zone_name = self.configuration.site.time_zone
         return self.of_one_moment(read)

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 import msgspec
 
 from tachograph.api.choices import JobChoice, job_filter
-from tachograph.catalog.config import meant
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.suggestions import explain_misfit
 from tachograph.judge.finding import Verdict
 from tachograph.lake.filters import JobFilter
 
@@ -164,19 +164,12 @@ def read_parameters(
     try:
         found = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as problem:
-        text = (
-            str(problem)
-            .replace("`", "'")
-            .replace("Object contains unknown field", "unknown parameter")
-        )
-        raise UsageError(
-            text, do=meant(str(problem).replace("`", "'"), kind) or "see docs/api.md"
-        ) from None
+        what, do = explain_misfit(str(problem), kind)
+        what = what.replace("unknown field", "unknown parameter")
+        raise UsageError(what, do=do or "see docs/api.md") from None
     for name in values.keys() & fields.keys():
         if getattr(found, fields[name].name) is None:  # msgspec takes the text null for None
-            raise UsageError(
-                f"invalid value {values[name]!r} - at '$.{name}'", do="see docs/api.md"
-            )
+            raise UsageError(f"{name} cannot be {values[name]!r}", do="see docs/api.md")
     return found
 
 
@@ -197,8 +190,11 @@ def read_document(
     try:
         values = msgspec.json.decode(body, type=dict[str, Any])
         return msgspec.convert({**values, **path}, kind, strict=True)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as problem:
-        raise UsageError(str(problem).replace("`", "'"), do="see docs/api.md") from None
+    except msgspec.ValidationError as problem:
+        what, do = explain_misfit(str(problem), kind)
+        raise UsageError(what, do=do or "see docs/api.md") from None
+    except (msgspec.DecodeError, RecursionError) as problem:
+        raise UsageError(str(problem), do="see docs/api.md") from None
 
 
 def _is_tuple(kind: Any) -> bool:

@@ -210,6 +210,28 @@ def _part_of_cluster(part: ChunkPart, cluster: str) -> ChunkPart:
     return replace(part, frame=part.frame.with_columns(cluster=named), gpus=gpus)
 
 
+def rename_nodes(chunk: AnyChunk, aliases: Mapping[str, str]) -> AnyChunk:
+    """Return a chunk with other names of nodes: {name that its source writes: ours}."""
+    if not aliases:
+        return chunk
+    if isinstance(chunk, PendingChunk):
+        return replace(chunk, fetch=lambda: rename_nodes(chunk.fetch(), aliases))
+    return replace(chunk, parts=tuple(_part_of_nodes(part, aliases) for part in chunk.parts))
+
+
+def _part_of_nodes(part: ChunkPart, aliases: Mapping[str, str]) -> ChunkPart:
+    import polars as pl
+
+    if "node" not in part.frame.columns:
+        return part
+    gpus = []
+    for gpu in part.gpus:
+        name, mark, cluster = gpu.node.partition(CLUSTER_MARK)
+        gpus.append(gpu._replace(node=f"{aliases.get(name, name)}{mark}{cluster}"))
+    renamed = pl.col("node").cast(pl.String).replace(dict(aliases))
+    return replace(part, frame=part.frame.with_columns(renamed), gpus=tuple(gpus))
+
+
 def counted(
     reason: str, column: str | None, mask: pl.Series, values: pl.Series
 ) -> tuple[Reject, ...]:

@@ -17,11 +17,12 @@ from typing import Annotated, Any, Literal, TypeVar, get_origin
 import msgspec
 
 from tachograph.catalog.chunks import GpuNumbering
+from tachograph.catalog.devices import DeviceOptions, set_site_devices
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.policies import PolicyOptions, check_policies
 from tachograph.catalog.private_files import refuse_foreign_configuration
 from tachograph.catalog.secrets import remember_secrets
-from tachograph.catalog.suggestions import did_you_mean
+from tachograph.catalog.suggestions import explain_misfit, fields_of
 from tachograph.catalog.units import refuse_unclear_fraction, zone
 
 FILE_NAME = "tachograph.toml"
@@ -40,7 +41,7 @@ _WEBHOOK_FILES = ("url_file", "token_file", "ca_file")
 _WORDS = {("managers", "sacctmgr"), ("access_log", "stderr")}
 DEFAULT_LAKE = "tachograph-lake"
 LARGEST_SETTING = 1e12  # more than any time, size or price that a site can mean
-LARGEST_RATE = 1e15  # bytes/s of job classes: a petabyte a second
+LARGEST_RATE = 1e18  # bytes/s of job classes, bytes/s and FLOP/s of devices
 # A value that the program and its tests pass, and no site changes: not a key of the file, nor of
 # the environment.
 _Value = TypeVar("_Value")
@@ -66,12 +67,14 @@ class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the telemetry of nodes lacks: {hostlist: device model} and {hostlist: number of
-    GPUs}.
+    """What the telemetry of nodes lacks: {hostlist: device model}, {hostlist: number of GPUs}.
+
+    `aliases`: {hostlist of names that a source writes: as many names of nodes}.
     """
 
     models: dict[str, str] = {}
     gpus: dict[str, int] = {}
+    aliases: dict[str, str] = {}
 
 
 class StudyFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,7 +212,7 @@ class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Applied by `tachograph lake compact --expire`.
     """
 
-    samples: str = ""  # of GPUs and nodes, and PM sampling with its bursts
+    samples: str = ""  # of GPUs and nodes, and PM sampling
     minutes: str = ""  # of jobs and their nodes
     jobs: str = ""  # the accounting: jobs, steps, allocations; states of nodes, waiting jobs
     results: str = ""  # all results of a job, with its labels and profiles
@@ -397,6 +400,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     webhook: tuple[WebhookOptions, ...] = ()
     policy: tuple[PolicyOptions, ...] = ()
     workers: WorkerOptions = WorkerOptions()
+    device: tuple[DeviceOptions, ...] = ()
     # each is checked by the settings of its source: tachograph.sources.registry
     sources: tuple[dict[str, Any], ...] = ()
 
@@ -420,12 +424,11 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
     try:
         configuration = msgspec.convert(raw, Configuration, strict=False)
     except msgspec.ValidationError as problem:
-        text = str(problem).replace("`", "'")
-        raise ConfigError(
-            text, where=where, do=meant(text, Configuration) or "see `tachograph init`"
-        ) from None
+        what, do = explain_misfit(str(problem), Configuration, fields=keys)
+        raise ConfigError(what, where=where, do=do or "see `tachograph init`") from None
     _refuse_impossible_numbers(msgspec.to_builtins(configuration), "", where)
     _check(configuration, where)
+    set_site_devices(configuration.device, where)
     return _placed(_expanded(configuration), file.parent)
 
 
@@ -435,7 +438,7 @@ def keys(struct: type[msgspec.Struct]) -> dict[str, Any]:
     >>> list(keys(RuleOptions))
     ['folder', 'disabled', 'parameters']
     """
-    types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    types = fields_of(struct)
     return {key: kind for key, kind in types.items() if get_origin(kind) is not Annotated}
 
 
@@ -459,8 +462,9 @@ def _refuse_fixed(raw: Mapping[str, Any], where: str) -> None:
     for struct, place, table in tables:
         fixed = set(struct.__struct_fields__) - keys(struct).keys()
         for key in sorted(fixed & table.keys()):
-            problem = f"Object contains unknown field '{key}' - at '{place}'"
-            raise ConfigError(problem, where=where, do=meant(problem, Configuration))
+            message = f"Object contains unknown field `{key}` - at `{place}`"
+            what, do = explain_misfit(message, Configuration, fields=keys)
+            raise ConfigError(what, where=where, do=do)
 
 
 def _expanded(configuration: Configuration) -> Configuration:
@@ -542,24 +546,6 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
     return True
 
 
-def meant(problem: str, struct: type[msgspec.Struct]) -> str:
-    """Return a question that names the known key closest to an unknown one, or "".
-
-    `problem`: why a document does not fit `struct`, as msgspec writes it, in straight quotes.
-
-    >>> meant("Object contains unknown field 'time_zon' - at '$.site'", Configuration)
-    'did you mean time_zone?'
-    """
-    found = re.search(r"unknown field '(.+?)'(?: - at '\$\.(\w+)')?", problem)
-    if not found:
-        return ""
-    section = keys(struct).get(found[2] or "", struct)
-    if not (isinstance(section, type) and issubclass(section, msgspec.Struct)):
-        return ""
-    known = list(keys(section))
-    return did_you_mean(found[1], known, otherwise=f"use one of: {', '.join(known)}")
-
-
 def _placed(configuration: Configuration, folder: Path) -> Configuration:
     """Return the options with file names relative to the working directory, not to the file."""
     interference = configuration.interference
@@ -606,7 +592,7 @@ def _refuse_impossible_numbers(value: object, key: str, where: str) -> None:
         if key.startswith("rules.parameters."):
             possible, do = math.isfinite(value), "write a finite number"
         else:
-            most = LARGEST_RATE if key.startswith("classes.") else LARGEST_SETTING
+            most = LARGEST_RATE if key.startswith(("classes.", "device[")) else LARGEST_SETTING
             possible, do = 0 <= value <= most, f"write a number from 0 to {most:g}"
         if not possible:
             raise ConfigError(f"{key} is {value:g}", where=where, do=do)

@@ -240,6 +240,10 @@ def _cpu(mode: str) -> tuple[tuple[str, Mapping[str, str]], ...]:
     return (("node_cpu_seconds_total", MappingProxyType({"mode": mode})),)
 
 
+def _gpfs(operation: str) -> tuple[str, Mapping[str, str]]:
+    return "gpfs_perf_operations_total", MappingProxyType({"operation": operation})
+
+
 def _metrics(*names: str) -> tuple[tuple[str, Mapping[str, str]], ...]:
     return tuple((name, MappingProxyType({})) for name in names)
 
@@ -274,15 +278,15 @@ HOST_COUNTERS: tuple[HostCounter, ...] = (
                 _metrics("node_network_transmit_packets_total", "node_infiniband_port_packets_transmitted_total"),
                 "count", (("procnetdev", "tx_packets"),), "count"),
     HostCounter("fs_read_bytes", _HOST_CUMULATIVE, "B", "Bytes read from parallel file systems.",
-                _metrics("lustre_read_bytes_total"), "B",
+                _metrics("lustre_read_bytes_total", "gpfs_perf_read_bytes_total"), "B",
                 (("lustre_client", "read_bytes.sum"), ("lustre2_client", "read_bytes")), "B"),
     HostCounter("fs_write_bytes", _HOST_CUMULATIVE, "B", "Bytes written to parallel file systems.",
-                _metrics("lustre_write_bytes_total"), "B",
+                _metrics("lustre_write_bytes_total", "gpfs_perf_write_bytes_total"), "B",
                 (("lustre_client", "write_bytes.sum"), ("lustre2_client", "write_bytes")), "B"),
     HostCounter("fs_read_operations", _HOST_CUMULATIVE, "count", "Reads from parallel file systems.",
-                _metrics("lustre_read_samples_total"), "count"),
+                (*_metrics("lustre_read_samples_total"), _gpfs("reads")), "count"),
     HostCounter("fs_write_operations", _HOST_CUMULATIVE, "count", "Writes to parallel file systems.",
-                _metrics("lustre_write_samples_total"), "count"),
+                (*_metrics("lustre_write_samples_total"), _gpfs("writes")), "count"),
     HostCounter("l1_misses", _HOST_CUMULATIVE, "count", "Misses of the first-level data caches.",
                 _metrics("node_perf_cache_l1d_read_misses_total"), "count", (("papi", "PAPI_L1_DCM"),), "count"),
     HostCounter("llc_misses", _HOST_CUMULATIVE, "count", "Misses of the last-level caches.",
@@ -291,6 +295,11 @@ HOST_COUNTERS: tuple[HostCounter, ...] = (
     HostCounter("memory_power_w", _HOST_INSTANT, "W", "Power drawn by host memory.", high=1e5),
     HostCounter("node_power_w", _HOST_INSTANT, "W", "Power drawn by the node.",
                 _metrics("ipmi_dcmi_power_consumption_watts"), "W", high=1e6),
+    # RAPL: counters that begin at 0 again, after a quarter of an hour where much is drawn
+    HostCounter("cpu_energy_j", _HOST_CUMULATIVE, "J", "Energy used by the CPUs alone, not by the node.",
+                _metrics("node_rapl_package_joules_total"), "J"),
+    HostCounter("memory_energy_j", _HOST_CUMULATIVE, "J", "Energy used by host memory.",
+                _metrics("node_rapl_dram_joules_total"), "J"),
 )  # fmt: skip
 
 # of the processes of one job on a node, where its cgroup is measured: also on shared nodes

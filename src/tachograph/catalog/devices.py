@@ -8,10 +8,17 @@ row (and its name in `_NAMES`).
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from types import MappingProxyType
+from typing import Annotated
+
+import msgspec
+
+from tachograph.catalog.errors import ConfigError
 
 GIB_IN_MIB = 1024.0
 
@@ -422,9 +429,58 @@ _MODELS: tuple[Device, ...] = (
 )  # fmt: skip
 
 DEVICE_CATALOGUE: tuple[Device, ...] = tuple(map(_completed, _MODELS))
-DEVICES_BY_NAME: Mapping[str, Device] = MappingProxyType(
-    {device.name: device for device in DEVICE_CATALOGUE}
+_OF_SITE: dict[str, Device] = {}  # by name, from the configuration
+_SITE_NAMES: dict[str, str] = {}  # {name: pattern of what drivers report}
+DEVICES_BY_NAME: Mapping[str, Device] = ChainMap(
+    _OF_SITE, {device.name: device for device in DEVICE_CATALOGUE}
 )
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_Count = Annotated[int, msgspec.Meta(gt=0)]
+
+
+class DeviceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model that the catalogue lacks, with the fields of Device."""
+
+    name: str
+    hbm_bytes_per_s: _Positive
+    hbm_mib: _Positive
+    sms: _Count
+    max_warps_per_sm: _Count
+    model: str = ""  # as the driver reports it, `*` allowed; empty: the name
+    vendor: str = "NVIDIA"
+    architecture: str = ""
+    form: str = ""
+    fp64_flop_per_s: _Positive | None = None
+    fp32_flop_per_s: _Positive | None = None
+    fp16_flop_per_s: _Positive | None = None
+    tensor_flop_per_s: _Positive | None = None
+    fp64_tensor_flop_per_s: _Positive | None = None
+    l2_bytes: _Count | None = None
+    board_power_w: _Count | None = None
+    nvlink_bytes_per_s: _Positive | None = None
+    pcie_bytes_per_s: _Positive | None = None
+
+
+def set_site_devices(options: Iterable[DeviceOptions], where: str = "") -> None:
+    """Make these the site's devices, for this process. Errors: ConfigError for a name twice."""
+    _OF_SITE.clear()
+    _SITE_NAMES.clear()
+    match_device.cache_clear()
+    source = "[[device]] of the configuration"
+    for option in options:
+        if option.name in DEVICES_BY_NAME:
+            do = "give it another name: `tachograph lake devices` lists them"
+            raise ConfigError(f"there is a device {option.name!r}", where=where, do=do)
+        values = msgspec.structs.asdict(option)
+        _SITE_NAMES[option.name] = values.pop("model") or option.name
+        _OF_SITE[option.name] = Device(
+            **values,
+            datasheet=source,
+            whitepaper=source,
+            hbm_tolerance=_GDDR_ECC,
+            elsewhere=dict.fromkeys(_ORIGIN, source),
+        )
+
 
 _RTX_PRO_6000 = ("RTX PRO 6000 Server", "RTX PRO 6000 Workstation", "RTX PRO 6000 Max-Q")
 # the chip as written (blanks between parts, no vendor) -> models it may be
@@ -533,7 +589,7 @@ def match_device(model: str | None, hbm_mib: float | None = None) -> Device | No
     name not in the catalogue, a slice of a GPU (MIG), a capacity that contradicts the name, or
     several capacities and none measured. A capacity without a name is never turned into a model. A
     virtual GPU (`A100-10C`) has the peaks of its board, which it has in turn with others, and its
-    own memory.
+    own memory. Devices of the site come first.
 
     >>> match_device("NVIDIA A100-SXM4-80GB").name, match_device("a100", 40441).name, match_device("a100")
     ('A100 SXM 80GB', 'A100 SXM 40GB', None)
@@ -544,6 +600,10 @@ def match_device(model: str | None, hbm_mib: float | None = None) -> Device | No
     """
     if not model:
         return None
+    for name, pattern in _SITE_NAMES.items():
+        fits = hbm_mib is None or _OF_SITE[name].fits(hbm_mib)
+        if fits and fnmatchcase(model.casefold(), pattern.casefold()):
+            return _OF_SITE[name]
     virtual = _virtual_device(model)
     if virtual is not None:
         return virtual if hbm_mib is None or virtual.fits(hbm_mib) else None

@@ -18,6 +18,7 @@ Every message states what is wrong, where, and what to do.
 Anything that is not a TachographError is a defect and keeps its traceback.
 """
 
+import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -151,3 +152,25 @@ class WorkersError(TachographError):
 def unreadable(problem: OSError, path: str | Path) -> InputError:
     """Return the error of a file that cannot be read."""
     return InputError(problem.strerror or str(problem), where=path, do="name a readable file")
+
+
+_CURES = {
+    errno.EACCES: "get permission to write there",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit of file sizes",
+    errno.ENOENT: "create its folder",
+    errno.ENOSPC: "free some space",
+    errno.EPERM: "get permission to write there",
+}
+
+
+def cure_unwritable(problem: OSError, otherwise: str) -> str:
+    """Return what to do about a place that cannot be written, `otherwise` as the last resort.
+
+    >>> cure_unwritable(OSError(errno.ENOSPC, "No space left on device"), "name another with --to")
+    'free some space, or name another with --to'
+    >>> cure_unwritable(OSError(errno.EROFS, "Read-only file system"), "name another with --to")
+    'name another with --to'
+    """
+    cure = _CURES.get(problem.errno or 0)
+    return f"{cure}, or {otherwise}" if cure else otherwise

@@ -1,8 +1,22 @@
-"""The names closest to a misspelt one, as the question at the end of an error."""
+"""What was meant: the names closest to a misspelt one, and why a document does not fit its type."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, get_args, get_origin
+
+Fields = Callable[[Any], Mapping[str, Any]]
+_KINDS: Mapping[str, str] = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "null": "null",
+    "object": "a table of names and values",
+    "str": "text",
+}
+_COMPARED = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 
 
 def did_you_mean(
@@ -27,3 +41,67 @@ def did_you_mean(
     close = difflib.get_close_matches(name.lower(), list(reversed(written)), n=most, cutoff=0.5)
     meant = dict.fromkeys(form.format(written[one]) for one in close)
     return f"did you mean {' or '.join(meant)}?" if close else otherwise
+
+
+def fields_of(kind: Any) -> Mapping[str, Any]:
+    """Return {name as written: type} of the fields of a struct; {} for any other type."""
+    from msgspec.structs import fields
+
+    if not hasattr(kind, "__struct_fields__"):
+        return {}
+    return {field.encode_name: field.type for field in fields(kind)}
+
+
+def explain_misfit(message: str, kind: Any, *, fields: Fields = fields_of) -> tuple[str, str]:
+    """Return why a document does not fit `kind`, in words, and what to write, or "".
+
+    message: of msgspec's ValidationError. fields: those of a struct that may be written.
+
+    >>> explain_misfit("Expected `int`, got `str` - at `$.port`", None)
+    ('port must be a whole number, not text', '')
+    >>> explain_misfit("Expected `array` of length >= 2 - at `$.job`", None)
+    ('job must be a list of at least 2 entries', '')
+    >>> explain_misfit("Object contains unknown field `a` - at `$.b[0]`", None)
+    ("b[0]: unknown field 'a'", '')
+    """
+    what, _, path = message.partition(" - at ")
+    path = path.strip("`$.")
+    subject, prefix = (path, f"{path}: ") if path else ("it", "")
+    inner = _type_at(kind, path, fields)
+    if unknown := re.search(r"unknown field `(.+)`", what):
+        names = list(fields(inner))
+        listed = f"use one of: {', '.join(names)}" if names else ""
+        do = did_you_mean(unknown[1], names, otherwise=listed)
+        return f"{prefix}unknown field {unknown[1]!r}", do
+    if missing := re.search(r"missing required field `(.+)`", what):
+        return f"{subject} needs '{missing[1]}'", ""
+    if invalid := re.search(r"Invalid enum value (.+)", what):
+        choices = ", ".join(map(str, get_args(inner)))
+        return f"{subject} cannot be {invalid[1]}", f"use one of: {choices}" if choices else ""
+    expected = re.fullmatch(r"Expected `(.+?)`(?: (.+?))?(?:, got `(.+)`)?", what)
+    if expected is None:
+        return f"{prefix}{what}".replace("`", "'"), ""
+    kinds = [_KINDS.get(name, name) for name in expected[1].split(" | ") if name != "null"]
+    other = f", not {_KINDS.get(expected[3], expected[3])}" if expected[3] else ""
+    return f"{subject} must be {' or '.join(kinds)}{_limit(expected[1], expected[2])}{other}", ""
+
+
+def _limit(kind: str, written: str | None) -> str:
+    """Return a limit of msgspec in words, with a space before it."""
+    found = re.fullmatch(r"(of length )?([<>]=?) (\S+)", written or "")
+    if found is None:
+        return f" {written}" if written else ""
+    unit = "" if not found[1] else " entries" if kind == "array" else " characters"
+    return f" of {_COMPARED[found[2]]} {found[3]}{unit}"
+
+
+def _type_at(kind: Any, path: str, fields: Fields) -> Any:
+    """Return the type of the value at a path such as `policy[0].action`; None if not known."""
+    for part in ["", *re.findall(r"[\w-]+(?=[.\[]|$)|\[", path)]:
+        if part == "[":
+            kind = next((inner for inner in get_args(kind)[::-1] if inner is not ...), None)
+        elif part:
+            kind = fields(kind).get(part)
+        while get_origin(kind) is Annotated or type(None) in get_args(kind):
+            kind = get_args(kind)[0]
+    return kind

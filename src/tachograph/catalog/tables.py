@@ -112,20 +112,13 @@ JOB_NODE_SAMPLES = LakeTable(
     by_day=True,
 )
 _PM_KEY = ("node", "cluster", "gpu", "mig", "t")
-_PM_COLUMNS = (_T, _CLUSTER, _NODE, _GPU, _MIG, *pm_sampling(), _SEQ)
-GPU_SCORES, GPU_BURSTS = (
-    LakeTable(
-        name,
-        f"one row per (node, cluster, gpu, mig, t): {span}",
-        _PM_KEY,
-        _PM_COLUMNS,
-        sort=_PM_KEY,
-        by_day=True,
-    )
-    for name, span in (
-        ("gpu_scores", "at most a minute of PM sampling"),
-        ("gpu_bursts", "SMs active, of recordings"),
-    )
+GPU_SCORES = LakeTable(
+    "gpu_scores",
+    "one row per (node, cluster, gpu, mig, t): at most a minute of PM sampling",
+    _PM_KEY,
+    (_T, _CLUSTER, _NODE, _GPU, _MIG, *pm_sampling(), _SEQ),
+    sort=_PM_KEY,
+    by_day=True,
 )
 DEVICES = LakeTable(
     "devices",
@@ -303,7 +296,7 @@ NODE_STATES = LakeTable(
         time("end", "Until when it was seen so.", "still so"),
         text("provenance", "poll of the controller, event of the accounting, reservation.", None),
         text("state", "up, down, drained, maintenance or reserved.", None),
-        count("gpus", "GPUs installed.", "not of a poll"),
+        count("gpus", "GPUs installed.", "not of a poll, or Slurm counts MIG slices"),
         text("gpu_type", "Type of the GPUs, as Slurm names it.", "untyped or not known"),
         count("shards", "Shards of all its GPUs (gres/shard).", "none"),
         count("mps", "MPS shares of all its GPUs.", "none"),
@@ -365,7 +358,6 @@ TABLES: Mapping[str, LakeTable] = MappingProxyType(
             NODE_SAMPLES,
             JOB_NODE_SAMPLES,
             GPU_SCORES,
-            GPU_BURSTS,
             DEVICES,
             JOBS,
             STEPS,

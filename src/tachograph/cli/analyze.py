@@ -169,7 +169,8 @@ def caveats(report: AnalysisReport) -> Iterator[str]:
     if unplaced > 0:
         yield (
             f"{plural(unplaced, 'job')} of which nothing records where they ran: no node list "
-            "in the accounting, and no sample or map names them"
+            "in the accounting, and no sample or map names them (NodeList of sacct, exec_host of "
+            "PBS and LSF, R of Flux)"
         )
 
 

@@ -57,6 +57,9 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
     from tachograph.collect.status import utc_now
     from tachograph.lake.delta import Lake
     from tachograph.sources.registry import configured_feeds, load_feed, of_site, start_time
+    from tachograph.sources.slurm.fields import node_aliases
+
+    aliases = node_aliases(configuration)
 
     def source_of(settings: FeedSettings) -> PolledSource:
         of = of_site(configuration, settings.cluster)
@@ -72,6 +75,7 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
             connect,
             cluster=settings.cluster,
             begin=begin,
+            aliases=aliases,
         )
 
     sources = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge, value_fields
+from tachograph.catalog import config
+from tachograph.catalog.devices import DEVICE_PIPES, DEVICES_BY_NAME, Device, ridge, value_fields
 from tachograph.catalog.units import text
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser, add_json
@@ -27,10 +28,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print one row per model."""
+    config.load(arguments.config)  # adds the devices of the site
+    devices = DEVICES_BY_NAME.values()
     if arguments.json:
-        output.print_json([_plain(device) for device in DEVICE_CATALOGUE])
+        output.print_json([_plain(device) for device in devices])
     else:
-        output.print_table(_HEADINGS, map(_row, DEVICE_CATALOGUE), no_color=arguments.no_color)
+        output.print_table(_HEADINGS, map(_row, devices), no_color=arguments.no_color)
     return 0
 
 

@@ -81,7 +81,7 @@ def _declare(target: ExportTarget, parser: Parser) -> None:
 
 
 def _export(target: ExportTarget, options: Arguments) -> list[ExportResult]:
-    from tachograph.api.capacity import read_capacity
+    from tachograph.api.capacity import require_capacity
     from tachograph.cli.options import open_lake
     from tachograph.export.content import read_content
 
@@ -89,7 +89,7 @@ def _export(target: ExportTarget, options: Arguments) -> list[ExportResult]:
     which = job_filter(options, opened)
     content = replace(
         read_content(opened.lake, which, now=opened.clock),
-        read_capacity=partial(read_capacity, opened.lake, opened.configuration, which),
+        read_capacity=partial(require_capacity, opened.lake, opened.configuration, which),
     )
     if options.pseudonyms:
         from tachograph.catalog.pseudonyms import PseudonymKey

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tachograph.catalog.chunks import NOT_REMOVED, PASSED, UNMAPPED, of_cluster
+from tachograph.catalog.chunks import NOT_REMOVED, PASSED, UNMAPPED, of_cluster, rename_nodes
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
@@ -150,8 +150,10 @@ def _commit(
     """
     from tachograph.cli.ingest_paths import refuse_other_zone
     from tachograph.lake.ingest import IngestReport, ingest
+    from tachograph.sources.slurm.fields import node_aliases
 
     module = load_source(source)
+    aliases = node_aliases(configuration)
     report = IngestReport()
     again = "" if keys is None else f":{now.isoformat()}"
     refuse = partial(refuse_other_zone, lake, configuration.site.time_zone, options)
@@ -162,7 +164,7 @@ def _commit(
 
         def read(file: str) -> Iterator[Chunk]:
             for chunk in module.read(files[file], configuration=configuration, now=now):
-                named = of_cluster(chunk, options.cluster)
+                named = rename_nodes(of_cluster(chunk, options.cluster), aliases)
                 yield replace(named, id=f"{named.id}{again}") if again else named
 
         chunks = _ChunksOfFiles(groups, read)

@@ -168,12 +168,14 @@ class ReadingKeys:
 
     def read(self, source: SourceEntry, options: Arguments, configuration: Configuration) -> None:
         """Add those of files, read with a configuration, without files that cannot be read."""
-        from tachograph.catalog.chunks import of_cluster
+        from tachograph.catalog.chunks import of_cluster, rename_nodes
+        from tachograph.sources.slurm.fields import node_aliases
 
+        aliases = node_aliases(configuration)
         for file in options.files:
             of_file = Arguments(**{**vars(options), "files": [file]})
             for chunk in _readable(source, of_file, configuration, self.now):
-                self.add(of_cluster(chunk, options.cluster))
+                self.add(rename_nodes(of_cluster(chunk, options.cluster), aliases))
 
     def missing_in(self, later: ReadingKeys) -> dict[str, pl.DataFrame]:
         """Return the keys that another reading of the same files does not have."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
@@ -25,6 +27,12 @@ def add_arguments(parser: Parser) -> None:
     add_job_choice(parser, several=True)
     parser.add_argument(
         "--steps", action="store_true", help="list the steps: which were idle, when none ran"
+    )
+    parser.add_argument(
+        "--ranks",
+        nargs="+",
+        metavar="PATH",
+        help="name the rank that a hang waits for: saved answers of ncclras, flight-recorder dumps",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE")
@@ -55,7 +63,10 @@ def run(arguments: Arguments) -> int:
     report, *others = (read_chosen_job(opened, job, arguments) for job in wanted)
     if others:
         _print_compared([report, *others], arguments)
-    elif arguments.steps:
+        return 0
+    if arguments.ranks:
+        report = _with_ranks(report, arguments.ranks)
+    if arguments.steps:
         _print_steps(report, arguments)
     elif arguments.html is not None:
         write_page(lambda: _html(report), arguments)
@@ -96,15 +107,32 @@ def _own_last_job(opened: OpenedLake) -> str:
     return str(found.item(0, "job_key"))
 
 
+def _with_ranks(report: JobReport, paths: Sequence[str]) -> JobReport:
+    """Return the report with the rank that the job waits for."""
+    from tachograph.judge.ranks import find_ranks
+    from tachograph.sources.rank_dumps import read_rank_dumps
+
+    groups, problems = read_rank_dumps(list(map(Path, paths)))
+    units = [(gpu.row["node"], gpu.row["gpu"]) for gpu in report.gpus]
+    return replace(report, ranks=find_ranks(groups, units, report.culprit, problems))
+
+
 def _print_compared(reports: Sequence[JobReport], arguments: Arguments) -> None:
     from tachograph.report.job import job_json
     from tachograph.report.job_comparison import MOST_JOBS, compare_jobs, comparison_lines
 
-    forms = (arguments.html, arguments.ticket, arguments.mail, arguments.steps, arguments.checks)
+    forms = (
+        arguments.html,
+        arguments.ticket,
+        arguments.mail,
+        arguments.steps,
+        arguments.checks,
+        arguments.ranks,
+    )
     if any(forms) or len(reports) > MOST_JOBS:
         raise UsageError(
             f"{len(reports)} jobs are compared, {MOST_JOBS} at most, as text or --json",
-            do="name one job for its page, ticket, mail, steps and checks",
+            do="name one job for its page, ticket, mail, steps, checks and ranks",
         )
     if arguments.json:
         output.print_json([job_json(report) for report in reports])

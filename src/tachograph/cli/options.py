@@ -64,9 +64,7 @@ class Parser(argparse.ArgumentParser):
 
     def _misspelt(self) -> tuple[str, str]:
         """Return the first unknown option that is close to a known one, and the question, or ""."""
-        known = {
-            name for one in parsers(self) for name in one._option_string_actions if name[:2] == "--"
-        }
+        known = self._known()
         names = sorted(name[2:] for name in known)
         given = self._given[: self._given.index("--")] if "--" in self._given else self._given
         for name in (one.partition("=")[0] for one in given):
@@ -78,11 +76,28 @@ class Parser(argparse.ArgumentParser):
                 return name, meant
         return "", ""
 
+    def _known(self) -> set[str]:
+        """Return the long options of the command and of its actions."""
+        options = (name for one in parsers(self) for name in one._option_string_actions)
+        return {name for name in options if name[:2] == "--"}
+
+    def _unknown(self, value: str) -> str:
+        """Return the first unknown option before an argument, or ""."""
+        before = self._given[: self._given.index(value)] if value in self._given else []
+        options = (word.partition("=")[0] for word in before if word[:2] == "--")
+        return next((option for option in options if option not in self._known()), "")
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Check a value against the option's choices. Errors: UsageError naming the closest one."""
         if action.choices is None or value in action.choices:
             return
         known = list(map(str, action.choices))
+        if isinstance(action, argparse._SubParsersAction) and (unknown := self._unknown(value)):
+            # The value is that of the option, which argparse does not know.
+            names = sorted(name[2:] for name in self._known() if len(name) > 3)
+            help_ = f"see `{self.prog} --help`"
+            do = did_you_mean(unknown.lstrip("-"), names, otherwise=help_, form="--{}")
+            raise UsageError(f"there is no option {unknown}", do=do)
         wrong = argparse.ArgumentError(
             action, f"invalid choice: {str(value)!r} (choose from {', '.join(known)})"
         )

@@ -196,12 +196,6 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "watch",
     ),
     CommandEntry(
-        "watch sample",
-        "tachograph.annexes.watch.commands.sample",
-        "show published GPU scores of this node's GPUs, from CUPTI PM sampling",
-        "watch",
-    ),
-    CommandEntry(
         "share kernels",
         "tachograph.annexes.share.commands.kernels",
         "report demand and sensitivity of kernels from Nsight Compute reports",

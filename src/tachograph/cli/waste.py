@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.units import whole_number
 from tachograph.cli.formats import ReportFormats, add_formats, write_report
 from tachograph.cli.options import Arguments, Parser, add_filters, job_filter
@@ -51,11 +50,6 @@ def run(arguments: Arguments) -> int:
     from tachograph.report.waste import waste_json, waste_lines
 
     report = _report(arguments)
-    if arguments.capacity and report.capacity is None:
-        raise NotFoundError(
-            "no node with GPUs was polled, or only some jobs are chosen",
-            do="add [[sources]] slurm-nodes (docs/capacity.md); choose by --since and --until alone",
-        )
     forms = ReportFormats(
         html=lambda: _html(report),
         json=lambda: waste_json(report),
@@ -70,13 +64,15 @@ def run(arguments: Arguments) -> int:
 
 
 def _report(arguments: Arguments) -> WasteReport:
-    from tachograph.api.capacity import read_capacity
+    from tachograph.api.capacity import read_capacity, require_capacity
     from tachograph.api.needs import read_ledger
     from tachograph.cli.options import open_lake
     from tachograph.judge.ledger import LEDGER_COLUMNS, build_waste_report
 
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
+    capacity_of = require_capacity if arguments.capacity else read_capacity
+    capacity = capacity_of(opened.lake, opened.configuration, which)
     jobs, intervals, freed = read_ledger(opened.lake, opened.configuration, which, LEDGER_COLUMNS)
     exported = arguments.json or arguments.csv
     return build_waste_report(
@@ -90,7 +86,7 @@ def _report(arguments: Arguments) -> WasteReport:
         zone_name=opened.configuration.site.time_zone,
         since=which.since,
         until=which.until,
-        capacity=read_capacity(opened.lake, opened.configuration, which),
+        capacity=capacity,
     )
 
 

@@ -7,13 +7,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import TracebackType
 
-from tachograph.catalog.chunks import Chunk, of_cluster
+from tachograph.catalog.chunks import Chunk, of_cluster, rename_nodes
 from tachograph.catalog.errors import InputError, TachographError
 from tachograph.collect.journal import CollectJournal, SourceDefectError
 from tachograph.collect.newest import NewestPublisher
@@ -220,7 +220,8 @@ class PolledSource:
 
     `connect` returns a fresh feed for a new reading; without it the feed itself is reused.
     `cluster`: of what names none. `begin`: from when on a lake without
-    its rows is filled, when the feed was connected; None: with all it has.
+    its rows is filled, when the feed was connected; None: with all it has. `aliases`: {name of a
+    node in the source: ours}.
     """
 
     name: str
@@ -229,6 +230,7 @@ class PolledSource:
     connect: Callable[[], SourceFeed] | None = None
     cluster: str = ""
     begin: datetime | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 class SourceReader(threading.Thread):
@@ -290,6 +292,7 @@ class SourceReader(threading.Thread):
             self._begin_reading()
             for polled_chunk in self._feed.poll(self._watermark, now=polled):
                 chunk = of_cluster(polled_chunk, self.source.cluster)
+                chunk = rename_nodes(chunk, self.source.aliases)
                 self._newest.add(chunk, polled)
                 if not self._enqueue(chunk, polled):
                     return 0

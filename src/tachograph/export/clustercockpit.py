@@ -109,8 +109,8 @@ def _write_some(
     clusters: dict[str, ClusterDescription],
 ) -> int:
     """Write these jobs; return how many there were to write. `ids`: by cluster."""
-    gpus, minutes = _by_job(content.gpus(jobs)), _by_job(content.minutes(jobs))
-    of_nodes = _by_job(content.node_minutes(jobs))
+    gpus, minutes = rows_by_job(content.gpus(jobs)), rows_by_job(content.minutes(jobs))
+    of_nodes = rows_by_job(content.node_minutes(jobs))
     # cc-backend refuses a job without resources
     rows = [
         row for row in jobs.iter_rows(named=True) if is_archivable(row) and row["job_key"] in gpus
@@ -125,20 +125,22 @@ def _write_some(
         )
         meta = job_meta(row, gpus[key], data, names)
         folder = job_folder(archive, row)
-        _write(folder / "data.json", data)
-        _write(folder / "meta.json", meta)  # last: it is what makes a job of the folder
-        cluster = clusters.setdefault(_cluster(row), ClusterDescription(_cluster(row)))
+        write_document(folder / "data.json", data)
+        write_document(folder / "meta.json", meta)  # last: it is what makes a job of the folder
+        cluster = clusters.setdefault(cluster_folder(row), ClusterDescription(cluster_folder(row)))
         cluster.add(row["gpu_model"], gpus[key], data, names)
     return len(rows)
 
 
-def _by_job(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
+def rows_by_job(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return {job_key: its rows}."""
     return {
         str(key): of_job for (key,), of_job in rows.partition_by("job_key", as_dict=True).items()
     }
 
 
-def _write(target: Path, document: Mapping[str, Any]) -> None:
+def write_document(target: Path, document: Mapping[str, Any]) -> None:
+    """Write a document as JSON, whole or not at all."""
     with whole_file(target) as beside:
         beside.write_bytes(msgspec.json.encode(document))
 
@@ -199,7 +201,7 @@ class ClusterDescription:
         except (OSError, msgspec.MsgspecError, KeyError, TypeError):
             do = "correct it, or name another folder with --to"
             raise ExportError("no description of a cluster", where=str(file), do=do) from None
-        _write(file, document)
+        write_document(file, document)
 
     def _metric(self, metric: ArchiveMetric) -> dict[str, Any]:
         """Return the configuration of a metric; its thresholds are for the site to change."""
@@ -259,7 +261,7 @@ def job_folder(archive: Path, row: Mapping[str, Any]) -> Path:
     number = int(row["job_id"])
     return (
         archive
-        / _cluster(row)
+        / cluster_folder(row)
         / str(number // 1000)
         / f"{number % 1000:03d}"
         / str(_seconds(row["start"]))
@@ -289,7 +291,7 @@ def job_meta(
         "jobId": int(row["job_id"]),
         "user": row["user"] or UNKNOWN,
         "project": row["account"] or UNKNOWN,
-        "cluster": _cluster(row),
+        "cluster": cluster_folder(row),
         "subCluster": row["gpu_model"] or UNKNOWN,
         "partition": row["partition"],
         "arrayJobId": int(row["array_job_id"]) if (row["array_job_id"] or "").isdecimal() else None,
@@ -398,7 +400,7 @@ def _id(unit: tuple[Any, ...], ids: Mapping[tuple[Any, ...], str]) -> str:
     return ids.get(unit) or (str(gpu) if mig is None else f"{gpu}:{mig}")
 
 
-def _cluster(row: Mapping[str, Any]) -> str:
+def cluster_folder(row: Mapping[str, Any]) -> str:
     """Cluster name as a safe folder name."""
     return (
         printable(row["cluster"] or "", most=LONGEST_FOLDER).replace("/", "_").lstrip(".")

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import polars as pl
 
-from tachograph.catalog.errors import ExportError, NotFoundError
+from tachograph.catalog.errors import ExportError, NotFoundError, cure_unwritable
 from tachograph.catalog.tables import DEVICES, JOB_SUMMARIES
 from tachograph.judge.capacity import CapacityReport
 from tachograph.lake.delta import Lake
@@ -54,7 +54,7 @@ class ExportContent:
     summaries: pl.DataFrame
     names: ExportedNames | None = None
     originals: pl.DataFrame | None = None
-    read_capacity: Callable[[], CapacityReport | None] = lambda: None
+    read_capacity: Callable[[], CapacityReport] | None = None
 
     def findings(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
         """Rows of findings of the chosen jobs, or of some of them, with every verdict."""
@@ -79,13 +79,11 @@ class ExportContent:
     def capacity(self) -> pl.DataFrame:
         """Where all installed GPU-hours went, by day, partition and GPU model.
 
-        Errors: NotFoundError where no node was polled, and where only some jobs are chosen.
+        Errors: those of `read_capacity`; NotFoundError without it.
         """
-        report = self.read_capacity()
-        if report is None:
-            do = "add [[sources]] slurm-nodes (docs/capacity.md), or choose no jobs"
-            raise NotFoundError("no node with GPUs was polled, or only some jobs are chosen", do=do)
-        return self._shown(report.rows)
+        if self.read_capacity is None:
+            raise NotFoundError("this export is of jobs alone", do="run `tachograph export`")
+        return self._shown(self.read_capacity().rows)
 
     def devices(self) -> pl.DataFrame:
         """GPUs of the lake, with the accounting's names of clusters."""
@@ -163,5 +161,5 @@ def export_errors(where: Path | str) -> Iterator[None]:
         raise ExportError(
             f"cannot be written: {reason}",
             where=str(where),
-            do="free some space, or name another target with --to",
+            do=cure_unwritable(problem, "name another target with --to"),
         ) from problem

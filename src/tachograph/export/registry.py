@@ -47,6 +47,9 @@ TARGETS: tuple[ExportTarget, ...] = (
         "a job archive as ClusterCockpit keeps it: one folder per job",
     ),
     ExportTarget("xdmod", ".xdmod", "lines of sacct, as Open XDMoD's shredder reads them"),
+    ExportTarget(
+        "supremm", ".supremm", "summaries of jobs as SUPReMM's: one JSON document each (untested)"
+    ),
 )
 
 

@@ -36,7 +36,7 @@ _COLUMNS = (  # of job_summaries that are read
 )
 _ROWS_AT_ONCE = 10_000
 _LONGEST_LIST = 1 << 20  # characters of a list of nodes
-_LONGEST_NAME = 63  # characters: of at most four bytes each, in a column of 255 bytes
+LONGEST_NAME = 63  # characters: of at most four bytes each, in a column of 255 bytes
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +106,7 @@ def job_line(row: Mapping[str, Any], nodes: Sequence[str]) -> str:
         "alloctres": tres,
         "timelimit": "" if limit is None else _length(limit),
         "nodelist": ",".join(nodes),
-        "jobname": printable(row["name"] or "", most=_LONGEST_NAME),
+        "jobname": printable(row["name"] or "", most=LONGEST_NAME),
     }
     texts = (printable(str(values[name] or ""), most=_LONGEST_LIST) for name in FIELDS)
     return "|".join(text.replace("|", "_") for text in texts)  # a name must not end its field

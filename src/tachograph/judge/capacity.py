@@ -2,7 +2,8 @@
 
 Each second of each installed GPU is in exactly one part. Of what may be true of a node at one time
 the first of these counts: held by a job that was measured then; down; held by another job; drained;
-maintenance; free, where a poll saw the node usable. All else is not known.
+maintenance; free, where a poll saw the node usable and how many of its GPUs jobs held. All else is
+not known. Nodes whose number of GPUs is not known are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CAPACITY_LABELS: Mapping[str, str] = {
     "in_use": "in use",
     "in_use_unknown": "in use, work not known",
     "lost": "held without work",
-    "unmeasured": "held, not measured",
+    "unmeasured": "held, use not known",
     "no_host": "free, no CPUs or memory left",
     "fragmented": "free, fewer than any job needs",
     "reserved": "free, reserved",
@@ -40,7 +41,7 @@ CAPACITY_LABELS: Mapping[str, str] = {
     "down": "down",
     "drained": "drained",
     "maintenance": "maintenance",
-    "unknown": "not known",
+    "unknown": "state not known",
 }
 CAPACITY_PARTS = tuple(CAPACITY_LABELS)
 _DAY_S = 86_400
@@ -52,8 +53,9 @@ _LIMITS = ("QOS", "Assoc", "Partition", "Max", "Grp", "JobArrayTaskLimit", "Lice
 _NOT_READY = ("Dependency", "JobHeld", "BeginTime", "BadConstraints", "Invalid", "Reservation")
 ACCOUNTED_COLUMNS = (  # of jobs: when they waited, and what for; where they ran
     *("cluster", "job_id", "submit", "eligible", "start", "partition", "nodes", "node_list"),
-    *("gpus", "gpu_type", "cpus", "mem_requested_mib", "constraints"),
+    *("gpus", "gpu_type", "cpus", "mem_requested_mib", "constraints", "array_job_id"),
 )
+SAME_GPUS = 1e-6  # sums of shares of GPUs are rounded
 _EACH_HOURS = tuple(f"gpu_hours_{name}" for name in (*IN_USE, *WASTE, "unmeasured"))
 
 
@@ -63,13 +65,15 @@ class CapacityReport:
 
     rows: one row per (`day`, `cluster`, `partition`, `gpu_model`): `installed`, and a column per
     CAPACITY_PARTS, in GPU-hours; parts add up to `installed`. A node in several partitions is
-    counted once, under their names together. first, last: what is covered.
+    counted once, under their names together. first, last: what is covered. nodes_left_out: number
+    of nodes of which some time is not in the rows, as they had MIG slices.
     """
 
     rows: pl.DataFrame
     first: datetime
     last: datetime
     zone_name: str
+    nodes_left_out: int = 0
 
     def by(self, *names: str) -> pl.DataFrame:
         """Return the hours by some of day, cluster, partition, gpu_model, in their order."""
@@ -263,6 +267,7 @@ def build_capacity(
     demand = WaitingTimes(_demands(accounted, waiting, bounds))
     sums = _Sums()
     span: list[int] = []
+    left_out = 0
     for (node, cluster), rows in (
         states.sort("start", "end").partition_by(["node", "cluster"], as_dict=True).items()
     ):
@@ -270,6 +275,7 @@ def build_capacity(
         if timeline is None:
             continue
         span += [timeline.first, timeline.last]
+        left_out += any(row["gpus"] is None for *_, row in timeline.polls)
         _add_node(timeline, (cluster, models.get(str(node))), demand, bounds, sums)
     if not sums.seconds:
         return None
@@ -280,7 +286,7 @@ def build_capacity(
     hours = dict.fromkeys(("installed", *CAPACITY_PARTS), pl.Float64())
     rows = pl.DataFrame(table, schema={**types, **hours}, orient="row").sort("day", *_GROUP)
     first, last = (datetime.fromtimestamp(time, UTC) for time in (min(span), max(span)))
-    return CapacityReport(rows, first, last, zone_name)
+    return CapacityReport(rows, first, last, zone_name, left_out)
 
 
 def _seconds(time: datetime) -> int:
@@ -386,6 +392,8 @@ def _add_node(
     cluster, model = named
     for begin, end, poll, covered, states, holds in timeline.pieces():
         installed = poll["gpus"]
+        if installed is None:
+            continue
         states |= {poll["state"]} if covered else set()
         # Where more are held than installed, as shares of GPUs, each counts in part.
         is_down = "down" in states
@@ -397,7 +405,7 @@ def _add_node(
             others = min(excess.of(poll), installed - total * scale)
         left = installed - total * scale - others
         part = next((state for state in _UNUSABLE if state in states), None)
-        part = part or ("free" if covered else "unknown")
+        part = part or ("free" if covered and poll["gpus_held"] is not None else "unknown")
         group = (cluster, poll["partitions"], model or poll["gpu_type"])
         for day, low, high in bounds.days(begin, end):
             key, seconds = (day, *group), high - low
@@ -430,10 +438,11 @@ class _HeldByOthers:
 
     def of(self, poll: Mapping[str, Any]) -> float:
         """Return them: as many as at the first and at the last moment that it was polled."""
-        if poll["gpus_held"] is None:
+        if poll["gpus_held"] is None:  # whether others held any is not known
             return 0.0
         known = (self._at(_seconds(poll[name])) for name in ("start", "end"))
-        return float(max(0.0, poll["gpus_held"] - max(known)))
+        others = float(poll["gpus_held"] - max(known))
+        return others if others > SAME_GPUS else 0.0
 
     def _at(self, time: int) -> float:
         place = bisect_right(self._times, time) - 1
@@ -442,7 +451,7 @@ class _HeldByOthers:
 
 def _free_kind(poll: Mapping[str, Any], held: float, left: float) -> _FreeKind:
     # Jobs that began or ended since the poll changed what else is free.
-    is_so_still = poll["gpus_held"] in (None, held)
+    is_so_still = abs(poll["gpus_held"] - held) < SAME_GPUS
     return _FreeKind(
         _names(poll["partitions"]),
         None if poll["features"] is None else _names(poll["features"]),
@@ -497,7 +506,7 @@ def _demands(
     """Return when jobs waited for GPUs, by what they need of a node.
 
     A job of the accounting waited from when it was eligible to its start; polls say why, and when
-    others waited.
+    others waited. While tasks of an array wait, they are one record under the id of the array.
     """
     polled: dict[tuple[Any, Any], list[tuple[int, int, str, dict[str, Any]]]] = {}
     for row in waiting.sort("start").iter_rows(named=True):
@@ -514,15 +523,18 @@ def _demands(
     )
     for row in started.iter_rows(named=True):
         begin, end = _seconds(row["eligible"]), _seconds(row["start"])
-        for low, high, reason, _ in polled.pop((row["cluster"], row["job_id"]), []):
+        ids = ((row["cluster"], row[name]) for name in ("job_id", "array_job_id"))
+        polls = next((polled[key] for key in ids if key in polled), [])
+        for low, high, reason, _ in polls:
             low, high = max(low, begin), min(high, end)
             if low < high and reason.startswith((*_LIMITS, *_NOT_READY)):
                 _add_demand(found, row, begin, low, "")
                 _add_demand(found, row, low, high, reason)
                 begin = high
         _add_demand(found, row, begin, end, "")
-    for spans in polled.values():
-        for begin, end, reason, row in spans:
+    begun = {*started.select("cluster", "job_id").iter_rows()}
+    for key, spans in polled.items():
+        for begin, end, reason, row in () if key in begun else spans:
             _add_demand(found, row, begin, min(end, bounds.last), reason)
     return found
 

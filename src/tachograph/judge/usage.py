@@ -53,9 +53,10 @@ class UsageReport:
     zone), `jobs`, `gpu_hours`, `lost` (to any cause of waste), `lost_share`, `recovered`: GPU-hours
     that would have been lost at the share of all weeks before, less those that were; below zero
     where more was lost; null in the first. days: see `daily_use`. findings: (code, jobs,
-    gpu_hours_lost: null where it is known of none) of reported ones, most hours first. worst: jobs
-    that lost most. queue: jobs by `recoverable` GPU-hours, most first, with the `cause` of most of
-    them. running: jobs that still run, latest first. waste: the ledger of these jobs.
+    gpu_hours_lost: null where it is known of none, job_key and display_id of the job that lost
+    most) of reported ones, most hours first. worst: jobs that lost most. queue: jobs by
+    `recoverable` GPU-hours, most first, with the `cause` of most of them. running: jobs that still
+    run, latest first. waste: the ledger of these jobs.
     """
 
     jobs: int
@@ -200,10 +201,14 @@ def _recovered() -> pl.Expr:
 
 
 def _findings(found: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
-    reported = answers.filter(REPORTED).join(found.select("job_key", LOST_COLUMN), on="job_key")
+    jobs = found.select("job_key", "display_id", LOST_COLUMN)
+    reported = answers.filter(REPORTED).join(jobs, on="job_key")
     lost = pl.col(LOST_COLUMN)
+    names = pl.col("job_key", "display_id")
     by_code = reported.group_by("code", maintain_order=True).agg(
-        jobs=pl.len().cast(pl.Int64), gpu_hours_lost=pl.when(lost.count() > 0).then(lost.sum())
+        names.sort_by(LOST_COLUMN, "job_key", descending=[True, False], nulls_last=True).first(),
+        jobs=pl.len().cast(pl.Int64),
+        gpu_hours_lost=pl.when(lost.count() > 0).then(lost.sum()),
     )
     return by_code.sort(
         LOST_COLUMN,

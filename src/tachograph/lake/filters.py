@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -24,6 +24,8 @@ from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.catalog.units import plural, refuse_unclear_fraction, span_s
 from tachograph.sources.job_ids import job_and_step, plain_job_id
 
+# the last time of data is the present for this long; how long a job runs on that was not seen since
+CURRENT_FOR = timedelta(days=1)
 _CONDITION = re.compile(r"^\s*([A-Za-z_][\w -]*?)\s*(<=|>=|!=|==|=|<|>|~)\s*(.*?)\s*$")
 _COMPARE: Mapping[str, Callable[[pl.Expr, Any], pl.Expr]] = {
     "<": lambda column, value: column < value,
@@ -227,7 +229,9 @@ def job_conditions(wanted: JobFilter) -> list[pl.Expr]:
         if values:
             conditions.append(pl.col(name).is_in(values))
     if wanted.since is not None:
-        conditions.append(pl.col("end").is_null() | (pl.col("end") > wanted.since))
+        # running jobs have no end: they may run on for a while after they were last summarized
+        latest = pl.coalesce("end", pl.col("as_of") + CURRENT_FOR)
+        conditions.append((latest > wanted.since).fill_null(value=True))
     if wanted.until is not None:
         conditions.append(pl.col("start") < wanted.until)
     if wanted.excluded is not None:

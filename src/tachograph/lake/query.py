@@ -37,6 +37,7 @@ from tachograph.lake.current import FEW_KEYS, files_between
 from tachograph.lake.data_files import DataFile, span_of
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import (
+    CURRENT_FOR,
     JOB_NAMES,
     ChosenJob,
     JobFilter,
@@ -52,8 +53,6 @@ from tachograph.lake.places import in_accounting, may_be_of, read_same_clusters
 from tachograph.lake.problems import lake_errors
 
 MANY_JOBS = 50_000  # whose findings are read a part at a time
-# A lake whose data end longer ago is looked at from there.
-CURRENT_FOR = timedelta(days=1)
 READ_ATTEMPTS = 5  # at results that change while they are read
 # An analysis that began longer ago and wrote no summaries was killed.
 UNFINISHED = timedelta(days=1)
@@ -407,6 +406,18 @@ def read_verdicts(
 def read_findings(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     """Return the reported findings of these jobs."""
     return read_verdicts(lake, jobs, REPORTED, holding=True)
+
+
+def with_advice(lake: Lake, findings: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Add the column `advice` to findings by `job_key` and `code`: what the job's report says.
+
+    The advice of a check is not always that of its findings: it depends on the job.
+    """
+    keys = ["job_key", "code"]
+    concerned = jobs.join(findings, on="job_key", how="semi")
+    advice = read_verdicts(lake, concerned, REPORTED, (*keys, "advice"), holding=True)
+    advice = advice.unique(keys, keep="first", maintain_order=True)
+    return findings.join(advice, on=keys, how="left", maintain_order="left")
 
 
 def read_answers(

@@ -19,7 +19,6 @@ from tachograph.catalog.tables import (
     ALLOCATIONS,
     ANALYSES,
     FINDINGS,
-    GPU_BURSTS,
     GPU_SAMPLES,
     GPU_SCORES,
     JOB_GPUS,
@@ -55,7 +54,7 @@ SAMPLES = (GPU_SAMPLES, NODE_SAMPLES, JOB_NODE_SAMPLES)
 EXPIRING: Mapping[str, tuple[LakeTable, ...]] = {
     "gpu_samples": (GPU_SAMPLES,),
     "node_samples": (NODE_SAMPLES, JOB_NODE_SAMPLES),
-    "gpu_scores": (GPU_BURSTS, GPU_SCORES),
+    "gpu_scores": (GPU_SCORES,),
     "job_minutes": (JOB_MINUTES,),
     "job_node_minutes": (JOB_NODE_MINUTES,),
     # An allocation without its job would be a job of its own.

@@ -310,12 +310,45 @@ def _of_one_holder(
 
 
 def _overlapping(mine: pl.DataFrame, others: pl.DataFrame, *, on: list[str]) -> pl.DataFrame:
-    """(run, node, gpu) of rows that overlap with a row of another run by more than a hand-over."""
-    joined = mine.join(others, on=on, how="inner", suffix="_other")
-    overlap = pl.min_horizontal("end", "end_other") - pl.max_horizontal("start", "start_other")
-    return joined.filter(pl.col("run") != pl.col("run_other"), overlap > HANDOVER).select(
-        "run", "node", "gpu"
+    """Rows of `mine` that overlap with a row of another run by more than a hand-over.
+
+    Overlaps are counted, of all runs and of the run itself: thousands of jobs may have had shares
+    of one GPU, so their pairs would fill the memory.
+    """
+    # two stays overlap by more than a hand-over exactly when they overlap with their ends that much
+    # earlier
+    rows, stays = (
+        frame.with_columns(cut=pl.col("end") - HANDOVER).filter(pl.col("start") < pl.col("cut"))
+        for frame in (mine, others)
     )
+    rows = _with_overlaps(rows, stays, "of_all", on)
+    rows = _with_overlaps(rows, stays, "of_run", ["run", *on])
+    return rows.filter(pl.col("of_all") > pl.col("of_run")).select(mine.columns)
+
+
+def _with_overlaps(
+    rows: pl.DataFrame, stays: pl.DataFrame, name: str, by: list[str]
+) -> pl.DataFrame:
+    """Rows with the number of stays of the same `by` that overlap with each, as column `name`.
+
+    These are the stays that began before the end of the row, without those over by its start.
+    """
+    number = pl.int_range(1, pl.len() + 1).over(by)
+    begun = stays.sort("start").select(*by, begin="start", begun=number)
+    over = stays.sort("cut").select(*by, finish="cut", over=number)
+    rows = rows.sort("cut").join_asof(
+        begun,
+        left_on="cut",
+        right_on="begin",
+        by=by,
+        allow_exact_matches=False,
+        check_sortedness=False,
+    )
+    rows = rows.sort("start").join_asof(
+        over, left_on="start", right_on="finish", by=by, check_sortedness=False
+    )
+    count = pl.col("begun").fill_null(0) - pl.col("over").fill_null(0)
+    return rows.with_columns(count.alias(name)).drop("begun", "over")
 
 
 def _named_by_samples(named: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -382,11 +415,7 @@ def _finer(named: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     gpu = ["node", "gpu"]
     whole, slices = named.filter(pl.col("mig").is_null()), named.filter(pl.col("mig").is_not_null())
     left = whole.join(slices, on=["run", *gpu], how="anti")
-    beside = left.join(slices, on=gpu, how="inner", suffix="_slice")
-    overlap = pl.min_horizontal("end", "end_slice") - pl.max_horizontal("start", "start_slice")
-    overruled = left.join(
-        beside.filter(overlap > HANDOVER), on=["run", *gpu, "start", "end"], how="semi"
-    )
+    overruled = _overlapping(left, slices, on=gpu)
     return pl.concat(
         [left.join(overruled, on=left.columns, how="anti", nulls_equal=True), slices]
     ), overruled

@@ -56,7 +56,7 @@ def read_job_nodes(
             memory_limit_mib=pl.col("job_memory_limit_mib").max(),
             cpus=pl.col("job_cpus").max(),
         )
-        found = rows.collect()
+        found = rows.collect(engine="streaming")  # of all samples in these days
     schema = {name: dtype for name, dtype in JOB_NODES.schema.items() if name != "seq"}
     typed = [pl.col(name).cast(dtype) for name, dtype in schema.items()]
     return found.select("run", *typed).sort("job_key", "node", "step")

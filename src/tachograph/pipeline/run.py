@@ -479,15 +479,17 @@ class _Analysis:
         """Summarize and judge complete runs, in batches that fit in memory."""
         minutes = self._minutes_per_run(runs).cum_sum() // MINUTES_AT_ONCE
         places = pl.int_range(runs.height, eager=True) // JOBS_TOGETHER
+        # once for all: each batch would read nearly the same days
+        nodes = read_job_nodes(self.lake, runs, self.plan.seen.same_clusters)
         for _, part in runs.with_columns(_places=places, _minutes=minutes).group_by(
             "_places", "_minutes", maintain_order=True
         ):
-            self._finish_together(part.drop("_places", "_minutes"))
+            self._finish_together(part.drop("_places", "_minutes"), nodes)
         self.waiting = self.waiting.join(runs.select("run"), on="run", how="anti")
 
-    def _finish_together(self, runs: pl.DataFrame) -> None:
+    def _finish_together(self, runs: pl.DataFrame, job_nodes: pl.DataFrame) -> None:
         mine = runs.select("run")
-        nodes = read_job_nodes(self.lake, runs, self.plan.seen.same_clusters)
+        nodes = job_nodes.join(mine, on="run", how="semi", maintain_order="left")
         measured = node_energy(
             self.lake,
             runs,

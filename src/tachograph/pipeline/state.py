@@ -76,6 +76,7 @@ def method_digest(configuration: Configuration, judge_digest: str) -> str:
         configuration.nodes,
         configuration.filters,
         configuration.analysis,
+        *configuration.device,
     ]
     idle_util = configuration.thresholds.idle_util  # of timelines
     return hashlib.sha256(msgspec.json.encode([*deciding, idle_util, judge_digest])).hexdigest()[

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from tachograph.catalog.columns import local_time
-from tachograph.catalog.units import gpu_hours_text, text
+from tachograph.catalog.units import gpu_hours_text, plural, text
 from tachograph.judge.capacity import CAPACITY_LABELS, CAPACITY_PARTS, HELD, CapacityReport
 from tachograph.report.charts import Axis, Bars, Box, Chart, amount_axis, fraction_axis, rows_axis
 from tachograph.report.json_values import json_values
@@ -46,7 +46,7 @@ _OF_GROUPS: Mapping[str, Sequence[str]] = {
     "free, waited": _WAITED,
     "free": ("free",),
     "not usable": _UNUSABLE,
-    "not known": ("unknown",),
+    "state not known": ("unknown",),
 }
 _BAR = 8
 _WIDEST = 26  # characters of a name
@@ -58,6 +58,11 @@ def capacity_headline(report: CapacityReport) -> str:
     end = report.last - timedelta(microseconds=1)  # of the last day that is covered
     begin, end_day = (local_time(time, report.zone_name)[:10] for time in (report.first, end))
 
+    left_out = ""
+    if report.nodes_left_out:
+        nodes = plural(report.nodes_left_out, "node")
+        left_out = f" Without {nodes} with MIG slices, of an unknown number of GPUs."
+
     def share(*parts: str) -> str:
         return text(report.hours(*parts) / installed if installed else None, "fraction")
 
@@ -65,8 +70,8 @@ def capacity_headline(report: CapacityReport) -> str:
         f"{begin} to {end_day}: of {gpu_hours_text(installed)} installed, "
         f"jobs held {share(*HELD)}; "
         f"{share(*_WAITED)} were free while jobs waited, {share('free')} while none did; "
-        f"{share(*_UNUSABLE)} were down, drained or in maintenance; of {share('unknown')} it is "
-        "not known."
+        f"{share(*_UNUSABLE)} were down, drained or in maintenance; the state of "
+        f"{share('unknown')} is not known.{left_out}"
     )
 
 

@@ -25,6 +25,7 @@ from tachograph.judge.culprit import Culprit, hang_culprit, with_culprit
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
 from tachograph.judge.partitions import NOT_RECORDED, SitePartitions
+from tachograph.judge.ranks import RanksCulprit
 from tachograph.judge.steps import JobSteps
 from tachograph.judge.waste import EnergyEstimate
 from tachograph.report.company import NO_COMPANY, GpuCompany
@@ -109,8 +110,9 @@ class JobReport:
 
     `summary` is its row of job_summaries, the numbers' one source; `tiles` are the most important
     of them; `culprit`: that of a hang, or why none is named; None: no hang of several GPUs was
-    found; `verdicts` are those of all checks, `findings` the reported ones; `gpus` are in order of
-    node and index; the sentences are those of this module.
+    found; `ranks`: that by records of its ranks, where given; `verdicts` are those of all checks,
+    `findings` the reported ones; `gpus` are in order of node and index; the sentences are those of
+    this module.
     """
 
     summary: Mapping[str, Any]
@@ -142,6 +144,7 @@ class JobReport:
     company: GpuCompany = NO_COMPANY
     estimate: EnergyEstimate | None = None
     nodes: tuple[Mapping[str, Any], ...] = ()
+    ranks: RanksCulprit | None = None
 
     @property
     def running(self) -> bool:
@@ -431,6 +434,7 @@ def job_json(report: JobReport) -> dict[str, Any]:
             "next_time": report.next_time
             and {"line": report.next_time.line, "why": report.next_time.why},
             "culprit": report.culprit,
+            **({} if report.ranks is None else {"ranks": report.ranks}),
             "findings": report.findings,
             "verdicts": report.verdicts,
             "evidence": {finding.code: finding.evidence for finding in report.findings},

@@ -73,6 +73,8 @@ def _facts(report: JobReport) -> Iterator[tuple[str, str]]:
     yield "on", allocation_text(report)
     if report.next_time and not report.next_time.line:  # else its reasons have it
         yield "next time", report.next_time.why
+    if report.ranks:
+        yield "ranks", report.ranks.line
     yield "GPU use", report.use
     if report.limiter:
         yield "speed", report.limiter

@@ -228,6 +228,7 @@ def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Ite
     row = report.summary
     yield plain("")
     facts = [
+        ("Ranks", report.ranks and report.ranks.line),
         ("Use", _use_summary(report)),
         ("Means", report.means),
         ("Speed", report.limiter),
@@ -245,7 +246,9 @@ def _facts(report: JobReport, width: int, *, without: Sequence[str] = ()) -> Ite
     # The verdict has said why.
     if row.get("attribution") == "ambiguous" or not number(row, "samples"):
         facts = [
-            fact for fact in facts if fact[0] in ("Record", "Host", "Steps", "Kernels", "Data")
+            fact
+            for fact in facts
+            if fact[0] in ("Ranks", "Record", "Host", "Steps", "Kernels", "Data")
         ]
     for label, message in facts:
         if message and label not in without:

@@ -23,20 +23,29 @@ from tachograph.judge.checks.gpus_never_used import gpus_needed
 from tachograph.judge.finding import Finding
 from tachograph.judge.partitions import NOT_RECORDED, Freed, JobNeeds, SitePartitions, memory_option
 from tachograph.report.job_end import memory_of_node_mib, out_of_memory
+from tachograph.sources.job_ids import is_slurm_job
 
 
 @dataclass(frozen=True, slots=True)
 class NextTime:
-    """Options to paste with reasons, in order. `note`: advice that is no option to paste."""
+    """Options to paste with reasons, in order. `note`: advice that is no option to paste.
+
+    `of_slurm`: whether the job has an id as Slurm's; to others the options are shown as words.
+    """
 
     options: tuple[str, ...]
     reasons: tuple[str, ...]
     note: str | None = None
+    of_slurm: bool = True
 
     @property
     def line(self) -> str:
         """Line for a job script; empty if there is only a `note`."""
-        return f"#SBATCH {' '.join(self.options)}" if self.options else ""
+        options = " ".join(self.options)
+        if options and not self.of_slurm:
+            words = (option.removeprefix("--").replace("=", ": ") for option in options.split())
+            return ", ".join(words)
+        return f"#SBATCH {options}" if options else ""
 
     @property
     def why(self) -> str:
@@ -71,6 +80,8 @@ def next_time(
     '#SBATCH --gpus=1 --time=15:00:00'
     >>> made.why
     '1 of 8 GPUs used: this request frees 7 GPUs for others; it ran for 11 h 52 min, 25 % on top.'
+    >>> next_time({**job, "job_id": "7.pbs"}, [finding], site=site).line
+    'gpus: 1, time: 15:00:00'
     >>> next_time(job, [], [42732.0, 48000.0]).why
     'The longest of 2 jobs of this name and size ran for 13 h 20 min, 25 % on top.'
     >>> next_time(job, [], [42732.0, 90000.0]) is None
@@ -125,7 +136,11 @@ def next_time(
         note = f"leave out the request for {row.get('hbm_request')}: {peak} of the memory was used"
     if not chosen and note is None:
         return None
-    return NextTime(tuple(option for option, _ in chosen), tuple(why for _, why in chosen), note)
+    options, reasons = (
+        tuple(texts) for texts in (zip(*chosen, strict=True) if chosen else ((), ()))
+    )
+    of_slurm = is_slurm_job(str(row.get("job_id") or "1"))
+    return NextTime(options, reasons, note, of_slurm)
 
 
 def _without_gpus(row: Mapping[str, Any], used: int | None) -> str | None:

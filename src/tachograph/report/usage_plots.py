@@ -49,18 +49,18 @@ USE_LABELS = {**WASTE_LABELS, "left_out": "not in the ledger"}
 
 
 def usage_headline(usage: UsageReport) -> str:
-    """Return how many jobs used what, how much of it was lost, and of which of them that is known.
+    """Return how many jobs held what, how much of it was lost, and of which of them that is known.
 
     The jobs that still run or could not be judged have hours, but no part in what was lost.
     """
-    used = gpu_hours_text(usage.gpu_hours)
+    held = gpu_hours_text(usage.gpu_hours)
     ledger = usage.waste
     if not ledger.jobs or not ledger.gpu_hours:
-        return f"{plural(usage.jobs, 'job')} used {used}; how much of it was lost is not known."
+        return f"{plural(usage.jobs, 'job')} held {held}; how much of it was lost is not known."
     lost = text(ledger.lost / ledger.gpu_hours, "fraction")
     back = gpu_hours_text(ledger.recoverable)
     return (
-        f"{plural(usage.jobs, 'job')} used {used}. Of the {plural(ledger.jobs, 'job')} that ended "
+        f"{plural(usage.jobs, 'job')} held {held}. Of the {plural(ledger.jobs, 'job')} that ended "
         f"and were measured, {lost} of {gpu_hours_text(ledger.gpu_hours)} were lost; "
         f"{back} are recoverable."
     )

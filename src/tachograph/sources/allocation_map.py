@@ -72,7 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="CSV, prolog/epilog log, scontrol or squeue output, or a folder of it",
+        help="files or folders",
     )
     parser.add_argument(
         "--trusted",

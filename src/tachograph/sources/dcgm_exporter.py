@@ -32,6 +32,7 @@ from tachograph.sources.endpoints import (
 )
 from tachograph.sources.files import expand, fingerprint, read_unpacked
 from tachograph.sources.http import HttpAnswer, HttpServer, RequestError
+from tachograph.sources.line_protocol import collector_page, is_collector_text
 from tachograph.sources.metrics import refuse_unknown_metrics
 from tachograph.sources.node_pins import NodePin, NodePins
 from tachograph.sources.registry import PollOutcome, Watermark, settings_in
@@ -39,6 +40,7 @@ from tachograph.sources.series import SeriesMemory, SeriesRereads, SeriesVocabul
 from tachograph.sources.series_rows import SeriesRows
 
 _ABORT_ROUNDS = 1.5  # after which an answer that is still under way is broken off
+_HEAD_BYTES = 65536  # of a file, by which line protocol is recognised
 _PAGE_KINDS = ("", "text/plain", "application/openmetrics-text")  # content types
 
 
@@ -212,7 +214,7 @@ def _with_allocations(parts: Iterable[ChunkPart], **columns: pl.Expr) -> tuple[C
     return tuple(changed)
 
 
-SUFFIXES = (".prom", ".metrics", ".txt", ".prom.gz", ".metrics.gz", ".txt.gz")
+SUFFIXES = (".prom", ".metrics", ".txt", ".lp", ".prom.gz", ".metrics.gz", ".txt.gz", ".lp.gz")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -327,6 +329,9 @@ def _content(path: Path) -> bytes:
             where=path,
             do="save the answer of /metrics",
         )
+    text = content[:_HEAD_BYTES].decode("utf-8", "replace")
+    if is_collector_text(text):
+        return collector_page(content.decode("utf-8-sig", "replace"))
     return content
 
 

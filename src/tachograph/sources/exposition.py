@@ -24,7 +24,7 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _LABEL = re.compile(r'([a-zA-Z][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"', re.ASCII | re.DOTALL)
 _LABELS = re.compile(rf"(?:{_LABEL.pattern}(?:,{_LABEL.pattern})*,?)?", re.ASCII | re.DOTALL)
 _ESCAPED = re.compile(r'\\([\\n"])')
-_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
+ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 # The reference runs off the end of some broken lines.
 _NOT_READ = (ValueError, IndexError, OverflowError)
 _BLOCKS_KEPT = 1 << 16
@@ -190,7 +190,7 @@ def _by_reference(line: str, per_second: int) -> tuple[str, str, float, float | 
     except _NOT_READ:
         return None
     block = ",".join(
-        f'{_quoted(name)}="{text.translate(_ESCAPES)}"' for name, text in sample.labels.items()
+        f'{_quoted(name)}="{text.translate(ESCAPES)}"' for name, text in sample.labels.items()
     )
     stamp = None if sample.timestamp is None else float(sample.timestamp) * 1000 / per_second
     return sample.name, block, value, stamp
@@ -198,7 +198,7 @@ def _by_reference(line: str, per_second: int) -> tuple[str, str, float, float | 
 
 def _quoted(label: str) -> str:
     """Return a label name, quoted unless it is plain."""
-    return label if _is_name(label) else f'"{label.translate(_ESCAPES)}"'
+    return label if _is_name(label) else f'"{label.translate(ESCAPES)}"'
 
 
 def _lines(page: bytes) -> tuple[list[str], list[Reject]]:

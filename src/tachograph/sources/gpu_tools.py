@@ -33,6 +33,7 @@ from tachograph.sources.files import (
     read_unpacked,
 )
 from tachograph.sources.gpu_tool_names import GPU_TOOLS, GpuTool, ToolColumns, find_tool
+from tachograph.sources.line_protocol import read_point
 from tachograph.sources.metrics import short_node
 from tachograph.sources.nvidia_smi import (
     GivenTimes,
@@ -65,9 +66,6 @@ _MIB = {"MB": "MiB"}  # AMD's tools count 1024 * 1024 bytes as an MB
 _DMON_HEADER = re.compile(r"^[^\n#]{0,80}#\s*Entity\b", re.MULTILINE)
 _TELEGRAF = "nvidia_smi"  # measurement of GPUs; others of the plugin are MIG slices and processes
 _LINE_PROTOCOL = re.compile(rf"^{_TELEGRAF}(?:_\w+)?,\S", re.MULTILINE)
-_POINT = re.compile(r"((?:\\.|[^\\ ])+) ((?:\"(?:\\.|[^\"\\])*\"|\\.|[^\\\" ])+)(?: (\d+))?\s*")
-_PAIR = re.compile(r"((?:\\.|[^\\,=])+)=(\"(?:\\.|[^\"\\])*\"|(?:\\.|[^\\,])*)")
-_ESCAPED = re.compile(r"\\(.)")
 _NUMBER_CELL = r'(?:^|,)\s*"?[-+]?[0-9][0-9.]*(?:[eE][-+]?[0-9]+)?"?\s*(?:,|$)'
 
 _ADDED = ("entity", "measurement")  # columns that tell a program, made here
@@ -284,20 +282,17 @@ def _line_protocol_rows(lines: Iterable[str]) -> ToolText:
     others: Counter[str] = Counter()
     unreadable: list[str] = []
     for line in filter(None, map(str.strip, lines)):
-        point = _POINT.fullmatch(line)
+        point = read_point(line)
         if point is None:
             unreadable.append(line)
             continue
-        measurement, _, tags = point[1].partition(",")
-        if measurement != _TELEGRAF:
-            others[measurement] += 1
+        if point.measurement != _TELEGRAF:
+            others[point.measurement] += 1
             continue
-        row = {"measurement": measurement}
-        for name, value in (*_PAIR.findall(tags), *_PAIR.findall(point[2])):
-            plain = _ESCAPED.sub(r"\1", value.strip('"'))
-            # A whole number of a field ends with i.
-            row[name.lower()] = re.sub(r"^(-?\d+)[iu]$", r"\1", plain)
-        rows.append(row | ({"stamp": point[3]} if point[3] else {}))
+        row = {"measurement": point.measurement}
+        for name, value in (*point.tags.items(), *point.fields.items()):
+            row[name.lower()] = value
+        rows.append(row | ({"stamp": point.stamp} if point.stamp else {}))
     rejects = unmapped_rejects("unmapped_metric", others)
     if unreadable:
         rejects.append(Reject("unreadable_line", None, len(unreadable), unreadable[0][:200]))

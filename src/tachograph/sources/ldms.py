@@ -88,9 +88,7 @@ class LdmsOptions:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare files, time zone, and starts of jobs with relative times."""
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="Parquet, CSV or JSON, or folders of them"
-    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="files or folders")
     parser.add_argument(
         "--time-zone", metavar="ZONE", help="zone of times written without one (default UTC)"
     )

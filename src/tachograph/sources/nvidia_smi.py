@@ -104,9 +104,7 @@ _FACTS = ("uuid", "pci", "model", "hbm_mib")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare options for data missing in the text."""
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="output of nvidia-smi, or folders of it"
-    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="files or folders")
     parser.add_argument(
         "--fields", help="fields of --query-gpu in order, for output printed with noheader"
     )

@@ -21,6 +21,7 @@ from tachograph.sources.files import (
 )
 from tachograph.sources.gpu_tools import NAME as GPU_TOOLS
 from tachograph.sources.gpu_tools import document_columns, tool_of
+from tachograph.sources.line_protocol import is_collector_text
 from tachograph.sources.nvidia_smi import QUERY_FIELDS, field_names
 from tachograph.sources.schedulers.flux import is_flux
 from tachograph.sources.schedulers.lsf import is_lsf
@@ -177,6 +178,8 @@ def _of_text(path: Path) -> str | None:
     text = head.decode("utf-8-sig", "replace")
     if tool_of(text) is not None:
         return GPU_TOOLS
+    if is_collector_text(text):
+        return "dcgm-exporter"
     if LOG_LINE.match(text):
         return "pbs"
     if is_node_text(text):

@@ -27,7 +27,6 @@ from tachograph.catalog.spool import SPOOL_SUFFIX, SpoolDocument, SpoolRows, rea
 from tachograph.catalog.tables import (
     ALLOCATIONS,
     DEVICES,
-    GPU_BURSTS,
     GPU_SAMPLES,
     GPU_SCORES,
     JOBS,
@@ -36,23 +35,19 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.catalog.units import EPOCH
-from tachograph.sources.score_sums import PmSums, joined, sums_of, warps_of
+from tachograph.sources.score_sums import PmSums, sums_of, warps_of
 
 NAME = "recording"
 SUFFIXES: tuple[str, ...] = ()  # a folder is read as a whole
 CHUNK_ROWS = 500_000
-_OF_GPUS = frozenset(
-    {table.name for table in (GPU_SAMPLES, GPU_SCORES, GPU_BURSTS, DEVICES, ALLOCATIONS)}
-)
-_TABLES = (GPU_SAMPLES, NODE_SAMPLES, GPU_SCORES, GPU_BURSTS, DEVICES, ALLOCATIONS, JOBS)
+_OF_GPUS = frozenset({table.name for table in (GPU_SAMPLES, GPU_SCORES, DEVICES, ALLOCATIONS)})
+_TABLES = (GPU_SAMPLES, NODE_SAMPLES, GPU_SCORES, DEVICES, ALLOCATIONS, JOBS)
 _REPORTED_BY_ACCOUNTING = (JOBS.name,)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
-    parser.add_argument(
-        "files", nargs="+", metavar="DIR", help="what `tachograph record` wrote: folders, or spools"
-    )
+    parser.add_argument("files", nargs="+", metavar="DIR", help="folders or spools")
     parser.add_argument(
         "--without-jobs",
         action="store_true",
@@ -127,7 +122,7 @@ def _table_chunks(folder: Path, table: LakeTable) -> Iterator[Chunk]:
 class SpooledRecording:
     """State of a spool so far. gpus: {index: last report}.
 
-    scores: {(place, minute): sums of PM samples}; bursts: {place: sums of each}.
+    scores: {(place, minute): sums of PM samples}.
     """
 
     head: SpoolDocument
@@ -136,7 +131,6 @@ class SpooledRecording:
     problems: list[str] = field(default_factory=list)
     about: SpoolDocument | None = None
     scores: dict[tuple[int, int], PmSums] = field(default_factory=dict)
-    bursts: dict[int, list[PmSums]] = field(default_factory=dict)
     cut: dict[int, str] = field(default_factory=dict)
 
     def take(self, document: SpoolDocument) -> None:
@@ -160,19 +154,13 @@ class SpooledRecording:
             known = self.scores.setdefault((place, one.minute), one)
             if known is not one:
                 known.add(one)
-        self.bursts.setdefault(place, []).extend(map(sums_of, document["bursts"]))
 
     def pm_parts(self) -> list[ChunkPart]:
-        """Return what PM sampling counted as rows of `gpu_scores` and `gpu_bursts`."""
+        """Return what PM sampling counted as rows of `gpu_scores`."""
         minutes = [self._pm_row(place, sums) for (place, _), sums in self.scores.items()]
-        bursts = []
-        for place, of_gpu in self.bursts.items():
-            bursts += [self._pm_row(place, burst) for burst in joined(of_gpu)]
-        parts: list[ChunkPart] = []
-        for table, rows in ((GPU_SCORES, minutes), (GPU_BURSTS, bursts)):
-            if rows:
-                parts.append(ChunkPart(table.name, _frame(table, rows), overlaps=True))
-        return parts
+        if not minutes:
+            return []
+        return [ChunkPart(GPU_SCORES.name, _frame(GPU_SCORES, minutes), overlaps=True)]
 
     def _pm_row(self, place: int, sums: PmSums) -> dict[str, Any]:
         gpu = self.gpus[place]

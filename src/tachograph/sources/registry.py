@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import msgspec
 
-from tachograph.catalog.config import meant
 from tachograph.catalog.doors import added_entries, find_entry
 from tachograph.catalog.errors import ConfigError, UsageError
-from tachograph.catalog.suggestions import did_you_mean
+from tachograph.catalog.suggestions import did_you_mean, explain_misfit
 from tachograph.catalog.units import parse_time
 
 if TYPE_CHECKING:
@@ -271,6 +270,7 @@ FEEDS: Mapping[str, str] = MappingProxyType(
         "slurm-nodes": ".slurm_nodes",
         "allocation-map": ".allocation_map",
         "dcgm-exporter": ".dcgm_exporter",
+        **dict.fromkeys(("pbs", "flux", "lsf"), ".schedulers.polling"),
         "pm-sampling": "tachograph.annexes.watch.pm_sampling.feed",
     }
 )
@@ -296,9 +296,9 @@ def convert_settings(raw: Mapping[str, object], struct: type[S], *, where: str) 
     try:
         return msgspec.convert(written, struct, strict=False)
     except msgspec.ValidationError as problem:
-        text = str(problem).replace("`", "'")
-        do = meant(text, struct) or "see the page of the source in docs"
-        raise ConfigError(f"[[sources]] {raw.get('source')}: {text}", where=where, do=do) from None
+        what, do = explain_misfit(str(problem), struct)
+        do = do or "see the page of the source in docs"
+        raise ConfigError(f"[[sources]] {raw.get('source')}: {what}", where=where, do=do) from None
 
 
 def of_site(configuration: Configuration, cluster: str) -> Configuration:

@@ -125,7 +125,7 @@ class AccountingFeed:
                 id=self._settings.stream,
                 source=SACCT,
                 origin=self._accounting.where,
-                parts=_parts_of(reading, self._new_rejects(reading)),
+                parts=accounting_parts(reading, self._new_rejects(reading)),
                 rows_read=reading.rows_read,
                 watermark=span.last,
             )
@@ -142,7 +142,7 @@ class AccountingFeed:
         for span in steps(first, first, last, timedelta(seconds=self._settings.step_s)):
             reading = self._read(span)
             name = f"{SACCT}-run:{span.first.isoformat()}/{span.last.isoformat()}:{datetime.now(UTC).isoformat()}"
-            parts = _parts_of(reading, self._new_rejects(reading))
+            parts = accounting_parts(reading, self._new_rejects(reading))
             yield Chunk(name, SACCT, self._accounting.where, parts, reading.rows_read)
 
     def _spans(self, mark: datetime | None, now: datetime) -> Iterator[AccountingSpan]:
@@ -206,7 +206,9 @@ def _broken(row: SlurmRow) -> list[str]:
     ]
 
 
-def _parts_of(reading: AccountingReading, rejects: tuple[Reject, ...]) -> tuple[ChunkPart, ...]:
+def accounting_parts(
+    reading: AccountingReading, rejects: tuple[Reject, ...]
+) -> tuple[ChunkPart, ...]:
     """Return the rows of a reading; only rows new to the lake are committed."""
     return (
         ChunkPart(
@@ -250,9 +252,7 @@ SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
-    parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="output of sacct (text or JSON), or a folder of it"
-    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="files or folders")
     parser.add_argument(
         "--run", action="store_true", help="run sacct now, or query the server of [[sources]]"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -59,8 +59,7 @@ class PmSums:
     """Sums over a GPU's samples. begin, end: first and last, s since 1970.
 
     measured_s: length of the samples. lost_s: time between samples without any. overflows: number
-    of full buffers. sums: {metric: sum of its values}; without metrics that were cut. continues: a
-    burst split by the previous report continues here.
+    of full buffers. sums: {metric: sum of its values}; without metrics that were cut.
     """
 
     begin: float
@@ -70,7 +69,6 @@ class PmSums:
     overflows: int = 0
     lost_s: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)
-    continues: bool = False
 
     def add(self, other: PmSums) -> None:
         """Add samples of the same GPU and metrics, in any order."""
@@ -133,7 +131,7 @@ class PmSums:
     def row(
         self, *, node: str, gpu: int, mig: int | None, max_warps: int | None, cut: str | None
     ) -> dict[str, Any]:
-        """Return a row of gpu_scores, or of gpu_bursts."""
+        """Return a row of gpu_scores."""
         row: dict[str, Any] = {
             "t": datetime.fromtimestamp(self.begin, UTC),
             "node": node,
@@ -158,7 +156,7 @@ class PmSums:
         """Return it as a document."""
         return {
             "begin": self.begin, "end": self.end, "measured_s": self.measured_s, "samples": self.samples,
-            "overflows": self.overflows, "lost_s": self.lost_s, "sums": self.sums, "continues": self.continues,
+            "overflows": self.overflows, "lost_s": self.lost_s, "sums": self.sums,
         }  # fmt: skip
 
 
@@ -166,7 +164,7 @@ def sums_of(document: Mapping[str, Any]) -> PmSums:
     """Return the sums from `as_json`; ignores unknown keys."""
     return PmSums(
         document["begin"], document["end"], document["measured_s"], document["samples"],
-        document["overflows"], document["lost_s"], dict(document["sums"]), document["continues"],
+        document["overflows"], document["lost_s"], dict(document["sums"]),
     )  # fmt: skip
 
 
@@ -207,21 +205,6 @@ def total(parts: Iterable[PmSums]) -> PmSums | None:
         else set()
     )
     whole.sums = {metric: value for metric, value in whole.sums.items() if metric in common}
-    return whole
-
-
-def joined(bursts: Iterable[PmSums]) -> list[PmSums]:
-    """Return bursts in order, those that go on as one with the burst before.
-
-    >>> [one.samples for one in joined([PmSums(0, 1, 1, 5), PmSums(1, 2, 1, 7, continues=True), PmSums(3, 4, 1, 2)])]
-    [12, 2]
-    """
-    whole: list[PmSums] = []
-    for one in bursts:
-        if one.continues and whole:
-            whole[-1].add(one)
-        else:
-            whole.append(replace(one, sums=dict(one.sums)))
     return whole
 
 

@@ -13,6 +13,7 @@ from tachograph.catalog.units import plural, printable, text
 from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, plain, wrapped
 from tachograph.report.tables import TextColumn, fit_table
+from tachograph.sources.job_ids import is_slurm_job
 
 _DONE = {"suspend": "suspended", "requeue": "requeued", "cancel": "cancelled"}
 _WHAT = {
@@ -21,10 +22,8 @@ _WHAT = {
     "failing_gpu": "runs on a GPU with faults",
 }
 _NEXT_STEPS = {
-    "hung": "Look at its output and at its processes. If it hangs, cancel it (scancel {job}).",
-    "held_idle": (
-        "If it needs no GPUs now, end it (scancel {job}) and ask for GPUs where they are used."
-    ),
+    "hung": "Look at its output and at its processes. If it hangs, cancel it{how}.",
+    "held_idle": ("If it needs no GPUs now, end it{how} and ask for GPUs where they are used."),
     "failing_gpu": "Check its results: they may be wrong. Staff looks after the GPU.",
 }
 
@@ -62,7 +61,8 @@ def warning_mail(
         after = text(policy.warning_minutes * 60, "s")
         then = f"you get {plural(left, 'further warning')}, and then it is" if left else "it is"
         lines += [f"If this is still so {after} from now, {then} {_DONE[policy.action]}.", ""]
-    lines += [_NEXT_STEPS[policy.check].format(job=short)]
+    how = f" (scancel {short})" if is_slurm_job(str(job["job_id"])) else ""
+    lines += [_NEXT_STEPS[policy.check].format(how=how)]
     if "://" in url:
         lines += ["", f"Its page: {url.rstrip('/')}/job/{quote(str(job['job_key']))}"]
     lines += [

@@ -35,7 +35,7 @@ from tachograph.annexes.lab.study import (
     tiles,
 )
 from tachograph.catalog.columns import local_time
-from tachograph.catalog.errors import ExportError, UsageError
+from tachograph.catalog.errors import ExportError, UsageError, cure_unwritable
 from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.version import __version__
 from tachograph.report.pages import environment
@@ -197,7 +197,7 @@ def writable(folder: Path) -> Iterator[Path]:
         raise ExportError(
             f"cannot be written: {problem.strerror or problem}",
             where=str(folder),
-            do="free some space, or name another folder with -o",
+            do=cure_unwritable(problem, "name another folder with -o"),
         ) from problem
 
 

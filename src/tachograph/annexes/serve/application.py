@@ -46,7 +46,7 @@ from tachograph.annexes.serve.snapshot import RETRY_S, NotReadyError, ServedLake
 from tachograph.annexes.serve.sums import PARAMETERS as SUMS_PARAMETERS
 from tachograph.annexes.serve.tools import ToolReply, answer_tool, find_tool
 from tachograph.annexes.serve.unsubscribe import unsubscribe_routes
-from tachograph.annexes.serve.workers import Ending, silent
+from tachograph.annexes.serve.workers import Ending, silent, until_gone
 from tachograph.api.pages import Document, PageEntry
 from tachograph.api.parameters import read_parameters
 from tachograph.api.viewer import NOBODY, Role, Viewer
@@ -308,8 +308,9 @@ class AssistantEndpoint:
         try:
             if find_tool(name).light:
                 return await run(partial(answer_tool, service.served, silent, *task))
-            written = partial(service.served.written, answer_tool, *task, silent, ending=Ending())
-            reply: ToolReply = pickle.loads(await run(written))
+            ending = Ending()
+            written = partial(service.served.written, answer_tool, *task, silent, ending=ending)
+            reply: ToolReply = pickle.loads(await until_gone(request, ending, run(written)))
         except TachographError as error:
             shown = _shown_problem(error, viewer)
             raise TachographError(shown.what, do=shown.do) from error

@@ -7,7 +7,6 @@ mcp` do.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -34,11 +33,13 @@ from tachograph.annexes.serve.tools import (
 )
 from tachograph.annexes.serve.workers import silent
 from tachograph.api.viewer import Viewer
-from tachograph.catalog.errors import LakeError, TachographError
+from tachograph.catalog.errors import TachographError
 from tachograph.catalog.version import __version__
 
 # (request under `serve`, None on stdin; name of the tool; its arguments) -> its reply
 Answer = Callable[[Request | None, str, Mapping[str, Any]], Awaitable[ToolReply]]
+# for the jobs of a large lake to be read: programs give a tool a minute
+WAIT_S = 45.0
 _INSTRUCTIONS = (
     "Facts about GPU jobs of a cluster: what each did with its GPUs, what was wrong, what it cost, "
     "what to request next. Every answer has its evidence, and in `unknowns` what is not known: "
@@ -97,8 +98,7 @@ def serve_stdio(served: ServedLake, viewer: Viewer) -> None:
     """Answer on stdin and stdout until stdin ends. Each answer is of the newest lake."""
 
     def read(name: str, arguments: Mapping[str, Any]) -> ToolReply:
-        with contextlib.suppress(LakeError):  # the version before, else the view raises it
-            served.refresh()
+        served.wait(WAIT_S)  # else the version before is answered, or the view raises an error
         return answer_tool(served, silent, viewer, name, arguments)
 
     async def answer(_: Request | None, name: str, arguments: Mapping[str, Any]) -> ToolReply:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tachograph.api.pages import Pending, Progress
 from tachograph.catalog.errors import LakeError
@@ -58,6 +58,40 @@ class SharedObjects:
             self._closed = True
             for shared in self._objects.values():
                 stack.callback(shared.close)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedResult(Generic[T]):
+    """A result, in a list that is empty until it is there; `lock` is held while it is computed."""
+
+    # Reentrant: a result that needs itself is a recursion that Python reports, not a deadlock.
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    values: list[T] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CachedResults(Generic[T]):
+    """The newest results of a lake version, each computed once however many threads want it."""
+
+    most: int
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _entries: OrderedDict[Hashable, CachedResult[T]] = field(default_factory=OrderedDict)
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the result of `key`, cached or from `make`; a thread that comes later waits.
+
+        Errors: those of `make`, which is called again by the next thread.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                if len(self._entries) >= self.most:
+                    self._entries.popitem(last=False)
+                entry = self._entries[key] = CachedResult()
+        with entry.lock:
+            if not entry.values:
+                entry.values.append(make())
+            return entry.values[0]
 
 
 @dataclass(slots=True)

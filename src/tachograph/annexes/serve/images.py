@@ -91,10 +91,10 @@ class JobImages:
         """Whether an image is being written."""
         return self._writing is not None and self._writing.is_alive()
 
-    def join(self) -> None:
-        """Wait until the image that is being written is there."""
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until the image that is being written is there, at most so long."""
         if self._writing is not None:
-            self._writing.join()
+            self._writing.join(timeout_s)
 
     def open(self) -> ResidentJobs:
         """Return the jobs of the newest complete image; None without one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import dataclasses
 import pickle
@@ -17,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import polars as pl
 from msgspec.structs import replace
 
-from tachograph.annexes.serve.background import Background, SharedObjects
+from tachograph.annexes.serve.background import Background, CachedResults, SharedObjects
 from tachograph.annexes.serve.images import JobImages
 from tachograph.annexes.serve.jobs import VisibleJobs
 from tachograph.annexes.serve.scope import ScopedLake
@@ -117,8 +118,8 @@ class LakeMoment(Lake):
         self._versions = {table.name: lake.version(table) for table in (JOB_SUMMARIES, ANALYSES)}
         self.served = served
         self.jobs = jobs
-        self.reports: dict[Hashable, Any] = {}  # of jobs and sums shown lately
-        self._scopes: dict[str, VisibleJobs] = {}
+        self.reports = CachedResults[Any](_MOST_REPORTS)  # of jobs and sums shown lately
+        self._scopes = CachedResults[VisibleJobs](_MOST_SCOPES)
         # Version of `jobs`, rows not analyzed.
         self._waiting: tuple[int, pl.DataFrame] | None = None
 
@@ -134,14 +135,12 @@ class LakeMoment(Lake):
 
     def visible(self, viewer: Viewer) -> VisibleJobs:
         """Return the jobs that a viewer sees."""
-        jobs = self._scopes.get(viewer.scope)
-        if jobs is None:
+
+        def read() -> VisibleJobs:
             rows = None if viewer.sees_all else self.jobs.where(viewer.visible())
-            jobs = VisibleJobs(self.jobs, rows)
-            while len(self._scopes) >= _MOST_SCOPES:
-                self._scopes.pop(next(iter(self._scopes)), None)
-            self._scopes[viewer.scope] = jobs
-        return jobs
+            return VisibleJobs(self.jobs, rows)
+
+        return self._scopes.get(viewer.scope, read)
 
     def not_analyzed(self, viewer: Viewer) -> pl.DataFrame:
         """Return visible accounting rows of jobs without results yet, newest first."""
@@ -169,7 +168,7 @@ class View:
     opened: OpenLake
     jobs: VisibleJobs
     not_analyzed: Callable[[], pl.DataFrame]
-    reports: dict[Hashable, Any]
+    reports: CachedResults[Any]
     background: Background
     made_by: Callable[..., bytes]
     shared_objects: SharedObjects
@@ -205,14 +204,8 @@ class View:
 
     def once(self, about: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` returns, kept for other requests of viewers of the same jobs."""
-        key = (self.viewer.scope, about)
-        report: T | None = self.reports.get(key)
-        if report is None:
-            report = make()
-            while len(self.reports) >= _MOST_REPORTS:
-                self.reports.pop(next(iter(self.reports)), None)
-            self.reports[key] = report
-        return report
+        result: T = self.reports.get((self.viewer.scope, about), make)
+        return result
 
     def made(
         self,
@@ -417,6 +410,18 @@ class ServedLake:
             raise AssertionError("a refresh reads or raises")
         return self._snapshot
 
+    def wait(self, limit_s: float) -> None:
+        """Wait until the jobs of a large lake are read, at most so long; then read the newest.
+
+        For programs that cannot be told to come again. Errors: none, `view` raises them.
+        """
+        with contextlib.suppress(LakeError):
+            self.refresh()
+            return
+        self.images.join(limit_s)
+        with contextlib.suppress(LakeError):
+            self.refresh()
+
     def view(self, viewer: Viewer) -> View:
         """Return the newest view of `viewer`. Errors: those of `snapshot`."""
         if resident_file_mib() > _MOST_FILE_MIB:
@@ -482,7 +487,7 @@ class ServedLake:
         return NotReadyError(
             f"the jobs are being read: {self.images.progress:.0%}",
             where=self.lake.location,
-            do="wait; the page loads again by itself",
+            do="ask again in a few seconds",
         )
 
     def _sums(self, snapshot: LakeMoment) -> pl.DataFrame:

@@ -29,7 +29,7 @@ from tachograph.api.parameters import JobParameters, Parameters, Word, says
 from tachograph.api.viewer import Viewer
 from tachograph.catalog.columns import COLUMN_UNITS, LOST_COLUMN
 from tachograph.catalog.errors import NotFoundError, UsageError
-from tachograph.catalog.suggestions import did_you_mean
+from tachograph.catalog.suggestions import did_you_mean, explain_misfit
 from tachograph.catalog.units import gpu_hours_text, plural, printable, text
 from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
@@ -393,7 +393,8 @@ def answer_tool(
     try:
         parameters = msgspec.convert(arguments, tool.parameters, strict=False)
     except msgspec.ValidationError as problem:
-        raise UsageError(str(problem).replace("`", "'"), do="see the schema of the tool") from None
+        what, do = explain_misfit(str(problem), tool.parameters)
+        raise UsageError(what, do=do or "see the schema of the tool") from None
     view = served.view(viewer)
     found = tool.answer(view, parameters)
     basis = {"lake_version": str(view.version), "analyzed_until": view.jobs.newest}

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.annexes.serve.workers import WorkerError
+from tachograph.catalog.devices import set_site_devices
 from tachograph.catalog.errors import LakeError, TachographError
 from tachograph.collect.child import end_with_parent
 from tachograph.lake.delta import Lake
@@ -36,6 +37,7 @@ def main(argv: Sequence[str]) -> None:
     end_with_parent(int(argv[0]))
     connection = Connection(int(argv[1]))
     location, configuration, cache = connection.recv()
+    set_site_devices(configuration.device)
     served = ServedLake(Lake(location), configuration, cache=cache)
     memory, most = configuration.serve.worker_mib * _MIB, configuration.serve.answer_mib * _MIB
     with contextlib.suppress(LakeError):  # the first view raises it

@@ -213,7 +213,7 @@ def _cell(of_all: GroupMatrix, row: int, column: int) -> str:
     return text(None) if slowdown != slowdown else f"{slowdown:.2f}"
 
 
-_NOTHING = "No pair of job groups is proposed to share a GPU."
+_NOTHING = "No two jobs are proposed to share a GPU."
 _SAVED = (
     "saved: GPU-hours of both less those of one GPU until the slower one ends, if both always run "
     "at the same time: an upper bound. No group is in two pairs; pairs of one user are chosen "
@@ -281,7 +281,7 @@ def headlines(report: ColocateReport, *, by_form: bool = False) -> tuple[str, st
     jobs = (
         f"{begin} to {end}: {plural(report.jobs, 'job')} ({text(report.gpu_hours, 'h')} of GPU "
         "time), "
-        f"{plural(report.kinds, 'job group')} that may share."
+        f"{plural(report.kinds, 'job group')} considered."
     )
     if not report.proposals:
         return jobs, " ".join([_NOTHING, *_why_none(report, by_form=by_form)])
@@ -294,7 +294,7 @@ def _why_none(report: ColocateReport, *, by_form: bool) -> Iterator[str]:
     if report.short:
         short = ", ".join(f"{resource(name)} {count:,}" for name, count in report.short)
         judged = plural(sum(count for _, count in report.short), "pair")
-        yield f"{judged} judged; bottlenecks: {short}." + (
+        yield f"{judged} estimated, none of them good enough; limited by: {short}." + (
             "" if by_form else " `--all` shows each with its numbers."
         )
     elif not report.kinds and report.left_out:
@@ -302,10 +302,10 @@ def _why_none(report: ColocateReport, *, by_form: bool) -> Iterator[str]:
     rare = next((jobs for reason, jobs, _ in report.left_out if reason == "few_runs"), 0)
     if rare:
         often = f"fewer than {report.least_runs} times under its name"
-        how = '"Runs of a group, at least" 1' if by_form else "`--runs 1`"
+        how = 'set "Runs of a group, at least" to 1' if by_form else "use `--runs 1`"
         yield (
-            f"{plural(rare, 'job')} left out, each of a group that ran {often}: {how} takes "
-            "them in."
+            f"{plural(rare, 'job')} not considered, each of a group that ran {often}: to include "
+            f"them, {how}."
         )
 
 

@@ -9,9 +9,8 @@ from tachograph.catalog.columns import share_text
 from tachograph.judge.check import Check, CheckedJob, Found
 
 _MAP = (
-    "Staff: let the Slurm prolog write a map of job to GPUs, or record `squeue --json` while "
-    "jobs run; "
-    "both can be ingested."
+    "Staff: let the prolog write a map of job to GPUs, or in Slurm record `squeue --json` while "
+    "jobs run; both can be ingested."
 )
 _EXCLUSIVE = f"{_MAP} Where a partition or QOS gives whole nodes, name it in [slurm] exclusive."
 _NUMBERS = "If Slurm numbers GPUs as device files do, set slurm.gpu_numbers."

@@ -27,8 +27,8 @@ class IdleGpus:
 UNUSED = ("idle_job", "one_gpu_of_many", "gpus_never_used")  # what `gpus_needed` takes
 WHOLE_NODES_ADVICE = (
     "Its nodes are given whole: request as many nodes as the GPUs at work need, or a partition that "
-    "gives GPUs singly. If the program can use all, start one process per GPU (srun with "
-    "--gpus-per-task, torchrun --nproc-per-node)."
+    "gives GPUs singly. If the program can use all, start one process per GPU "
+    "(torchrun --nproc-per-node, in Slurm srun --gpus-per-task)."
 )
 
 
@@ -107,9 +107,8 @@ CHECK = Check(
     causes=("never_used", "idle"),
     brief="{gpus_unused} of {gpus_seen} GPUs not used; {gpu_hours_idle} unused",
     advice=(
-        "Request as many GPUs as the program uses, or start one process per GPU (srun with "
-        "--gpus-per-task, "
-        "torchrun --nproc-per-node)."
+        "Request as many GPUs as the program uses, or start one process per GPU "
+        "(torchrun --nproc-per-node, in Slurm srun --gpus-per-task)."
     ),
     needs=(ANY_ACTIVITY,),
     decide=decide,

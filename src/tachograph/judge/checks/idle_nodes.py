@@ -18,7 +18,7 @@ CHECK = class_check(
     ),
     family="imbalance",
     advice=(
-        "Request fewer nodes, or start processes on all of them (srun with --ntasks-per-node); "
+        "Request fewer nodes, or start processes on all of them (in Slurm srun --ntasks-per-node); "
         "divide the work evenly."
     ),
 )

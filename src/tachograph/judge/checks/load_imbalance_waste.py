@@ -17,9 +17,8 @@ CHECK = Check(
     title="The GPUs did unequal work",
     causes=("imbalance",),
     brief="Uneven work: GPUs between {idlest_gpu_mean} and {busiest_gpu_mean}",
-    advice="Request fewer GPUs, or start one process per GPU (srun with --gpus-per-task, "
-    "torchrun --nproc-per-node); "
-    "divide the work evenly.",
+    advice="Request fewer GPUs, or start one process per GPU "
+    "(torchrun --nproc-per-node, in Slurm srun --gpus-per-task); divide the work evenly.",
     job_class=idle_class("GPU", "idle_gpus", "The GPUs did unequal work"),
     deciders=("idle_gpus",),
 )

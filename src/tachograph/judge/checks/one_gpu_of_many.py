@@ -40,7 +40,7 @@ CHECK = Check(
     brief="1 of {gpus_seen} GPUs used; {gpu_hours_idle} unused",
     advice=(
         "Request one GPU. If the program can use several, start one process per GPU "
-        "(srun with --gpus-per-task, torchrun --nproc-per-node)."
+        "(torchrun --nproc-per-node, in Slurm srun --gpus-per-task)."
     ),
     needs=(ANY_ACTIVITY,),
     decide=decide,

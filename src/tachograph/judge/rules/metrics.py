@@ -153,7 +153,8 @@ COMPUTED: tuple[Offered, ...] = (
           ACTIVITY[0]),
     _node("power_w", "W", "Power of its GPUs, mean over time, added up.", _all("power_w_mean", pl.sum("power_w_mean")),
           "power_w"),
-    _node("energy_j", "J", "Energy of its GPUs, added up.", _all("energy_j", pl.sum("energy_j")), "energy_j"),
+    _node("gpu_energy_j", "J", "Energy of its GPUs, added up.", _all("energy_j", pl.sum("energy_j")),
+          "energy_j"),
     _node("hbm_used_mib_max", "MiB", "Most memory used on one of its GPUs.",
           _all("hbm_used_mib_max", pl.max("hbm_used_mib_max")), "hbm_used_mib"),
     *(

@@ -16,6 +16,8 @@ EXPORTER_MODULES: tuple[str, ...] = (
     "ceems",
     "xpumanager",
     "cgroup_exporter",
+    "cc_metric_collector",
+    "redfish",
 )
 
 

@@ -34,7 +34,11 @@ EXPORTER = ExporterMapping(
             'ceems_cray_pm_counters_power_watts{domain="node"}': ("node_power_w", "W"),
             'ceems_cray_pm_counters_power_watts{domain="cpu"}': ("cpu_power_w", "W"),
             'ceems_cray_pm_counters_power_watts{domain="memory"}': ("memory_power_w", "W"),
-            "ceems_ipmi_dcmi_current_watts": ("node_power_w", "W", "fallback"),
+            "ceems_ipmi_dcmi_power_current_watts": ("node_power_w", "W", "fallback"),
+            "ceems_ipmi_dcmi_current_watts": ("node_power_w", "W", "fallback"),  # early versions
+            # the same as node_exporter's, which a node may have, too
+            "ceems_rapl_package_joules_total": ("cpu_energy_j", "J", "fallback"),
+            "ceems_rapl_dram_joules_total": ("memory_energy_j", "J", "fallback"),
         }
     ),
     LabelNames(gpu=("index",), uuid=("gpuuuid",), mig=("gpuiid",), job=("uuid",)),

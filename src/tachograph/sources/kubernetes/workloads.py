@@ -132,8 +132,8 @@ class Pod:
     def following(self, earlier: Pod | None, seen: datetime | None) -> Pod:
         """Return the pod with what an earlier reading of it knew; `seen`: when it was as it is.
 
-        The first known start stays: it is in the key of rows, and a restart of containers or an
-        eviction removes it from the API. A pod that failed without its containers (its node was
+        The first known start stays: it is in the key of rows, and an eviction may remove it from the
+        API. A pod that failed without its containers (its node was
         lost) ends when it was first seen so: without an end it would hold its GPUs for ever.
         """
         start, end = self.start, self.end
@@ -250,16 +250,18 @@ def deletion_time(document: object, otherwise: datetime) -> datetime:
 
 
 def _start(document: object, statuses: Sequence[object]) -> datetime | None:
-    """When the first container started; of a pod with restarts, when the node took it on."""
+    """When the node took on a pod of which a container started: its GPUs are held from then on.
+
+    The start of containers does not decide: restarts replace it, and it is in the key of rows.
+    """
     begun = [
         _time(json_text(one, *place, "startedAt"))
         for one in statuses
         for place in (("state", "running"), ("state", "terminated"), ("lastState", "terminated"))
     ]
     first = min((time for time in begun if time), default=None)
-    restarted = any(json_number(one, "restartCount") for one in statuses)
     admitted = _time(json_text(document, "status", "startTime"))
-    return admitted if first is not None and restarted and admitted else first
+    return admitted if first is not None and admitted else first
 
 
 def _failure_time(document: object, start: datetime | None) -> datetime | None:

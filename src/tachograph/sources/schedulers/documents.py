@@ -32,9 +32,9 @@ from tachograph.sources.slurm.records import (
 DocumentReader = Callable[[bytes, str, SlurmCluster], AccountingReading]
 
 
-def add_files(parser: argparse.ArgumentParser, what: str) -> None:
+def add_files(parser: argparse.ArgumentParser) -> None:
     """Declare the files of a source."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help=f"{what}, or a folder of it")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="files or folders")
 
 
 def document_chunks(

@@ -60,7 +60,7 @@ _RESULTS: Mapping[str, str] = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the files."""
-    add_files(parser, f"output of `{_SAVE}`")
+    add_files(parser)
 
 
 def read(

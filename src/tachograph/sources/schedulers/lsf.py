@@ -68,7 +68,7 @@ _SECONDS = re.compile(r"(\d{1,12})(?:\.\d+)? second", re.ASCII)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the files."""
-    add_files(parser, "output of `bjobs -json -o ...`")
+    add_files(parser)
 
 
 def read(

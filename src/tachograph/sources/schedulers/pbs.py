@@ -71,7 +71,7 @@ _OF_LIMITS = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the files."""
-    add_files(parser, "output of `qstat -f -F json`, accounting logs of PBS")
+    add_files(parser)
 
 
 def read(

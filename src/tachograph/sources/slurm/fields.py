@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -13,7 +13,8 @@ from itertools import pairwise, product
 import msgspec
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-from tachograph.catalog.errors import InputError
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.units import slurm_duration_s, to_utc
 from tachograph.sources.job_ids import job_and_step
 from tachograph.sources.metrics import short_node
@@ -626,3 +627,18 @@ def _expand_term(term: str) -> list[str]:
         ]
     except NodeSetException:
         raise BadRowError("bad_node_list", "node_list") from None
+
+
+def node_aliases(configuration: Configuration) -> Mapping[str, str]:
+    """Return {name that a source writes: name of the node} of `nodes.aliases`.
+
+    Errors: ConfigError for lists that are none, or of different lengths.
+    """
+    aliases: dict[str, str] = {}
+    for written, nodes in configuration.nodes.aliases.items():
+        try:
+            aliases.update(zip(expand_nodes(written), expand_nodes(nodes), strict=True))
+        except (BadRowError, ValueError):
+            what = f"aliases: {written!r} and {nodes!r} are not lists of as many nodes"
+            raise ConfigError(what, where="[nodes]", do='write "a[1-2]" = "b[1-2]"') from None
+    return aliases

@@ -27,7 +27,7 @@ from tachograph.sources.slurm.fields import (
     json_value,
     whole,
 )
-from tachograph.sources.slurm.gres import gpus, gres_counts, shares, tres
+from tachograph.sources.slurm.gres import gpus, gres_counts, read_gres, shares, tres
 from tachograph.sources.slurm.records import RejectedRecord, SlurmCluster, SlurmRow
 from tachograph.sources.slurm.usage import requested_mib, tres_value
 
@@ -57,6 +57,7 @@ _NODE_FIELDS: Mapping[str, str] = {
     "CPUAlloc": "alloc_cpus",
     "RealMemory": "real_memory",
     "AllocMem": "alloc_memory",
+    "CfgTRES": "tres",
     "AllocTRES": "tres_used",
 }
 
@@ -231,9 +232,14 @@ def _node_row(
     cluster: str | None,
     time: datetime,
 ) -> SlurmRow | None:
-    """Return the row of a node; None without GPUs. Raises BadRowError if it cannot be read."""
+    """Return the row of a node; None without GPUs. Raises BadRowError if it cannot be read.
+
+    Where Slurm counts MIG slices, the number of GPUs is not known.
+    """
     state = state_of(words)
-    installed = gres_counts(_present(fields.get("Gres")))
+    written = _present(fields.get("Gres"))
+    is_sliced = any(resource.is_mig for resource in read_gres(written))
+    installed = gres_counts(written)
     count, kind = gpus(installed)
     shards, mps, _ = shares(installed)
     if not count or state is None:
@@ -241,7 +247,6 @@ def _node_row(
     names = expand_nodes(fields.get("NodeName") or "")
     if len(names) != 1:
         raise BadRowError("bad_node_list")
-    held = fields.get("AllocTRES")
     cpus, memory = _left(fields, "CPUTot", "CPUAlloc"), _left(fields, "RealMemory", "AllocMem")
     return {
         "cluster": cluster,
@@ -250,16 +255,24 @@ def _node_row(
         "end": time,
         "provenance": "poll",
         "state": state,
-        "gpus": count,
+        "gpus": None if is_sliced else count,
         "gpu_type": kind,
         "shards": shards,
         "mps": mps,
-        "gpus_held": None if held is None else gpus(tres(_present(held)))[0] or 0,
+        "gpus_held": None if is_sliced else _gpus_held(fields),
         "cpus_free": cpus,
         "memory_free_mib": None if memory is None else float(memory),
         "partitions": partitions,
         "features": features,
     }
+
+
+def _gpus_held(fields: Mapping[str, str | None]) -> int | None:
+    """GPUs that jobs held; None where that is not reported, as where Slurm does not track GPUs."""
+    held, configured = fields.get("AllocTRES"), fields.get("CfgTRES")
+    if held is None or (configured and gpus(tres(configured))[0] is None):
+        return None
+    return gpus(tres(_present(held)))[0] or 0
 
 
 def state_of(words: list[str]) -> str | None:

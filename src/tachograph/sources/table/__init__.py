@@ -430,9 +430,7 @@ NAME = "table"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare files, mapping, replaced keys, and the option to propose a mapping."""
-    parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="CSV, Parquet or JSON, or folders of them"
-    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="files or folders")
     parser.add_argument("--mapping", metavar="FILE.toml", help="what the columns mean")
     parser.add_argument(
         "--suggest",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.catalog.errors import NotFoundError, UsageError, cure_unwritable
 from tachograph.catalog.units import plural
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, OpenedLake, Parser, add_json, open_lake
@@ -173,7 +173,9 @@ def _print_mail(opened: OpenedLake, arguments: Arguments, digest: UserDigest | G
             Path(arguments.html).write_text(templates.html(digest, url=url), encoding="utf-8")
         except OSError as problem:
             raise UsageError(
-                f"--html: {problem.strerror}", where=arguments.html, do="name another file"
+                f"--html: {problem.strerror}",
+                where=arguments.html,
+                do=cure_unwritable(problem, "name another file"),
             ) from None
     output.print_text(templates.text(digest, url=url))
     if not digest.is_worth_sending:

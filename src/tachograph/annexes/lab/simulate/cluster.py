@@ -27,7 +27,7 @@ from tachograph.annexes.lab.simulate.truth import (
     jobs_frame,
 )
 from tachograph.annexes.lab.simulate.workload import place_runs, sample_requests
-from tachograph.catalog.errors import LakeError, UsageError
+from tachograph.catalog.errors import LakeError, UsageError, cure_unwritable
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def simulate(
         raise LakeError(
             problem.strerror or str(problem),
             where=str(root),
-            do="name a folder that can be written",
+            do=cure_unwritable(problem, "name another folder"),
         ) from None
 
 

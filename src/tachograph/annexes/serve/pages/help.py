@@ -16,7 +16,7 @@ from tachograph.catalog.tables import JOB_SUMMARIES
 PARAMETERS = Parameters
 COLUMNS = {column.name: column for column in (*public_columns(JOB_SUMMARIES), *OF_FINDINGS)}
 SUMS: Mapping[str, str] = {
-    "used": "GPU-hours held by these jobs: GPUs times run time, also without work.",
+    "held": "GPU-hours held by these jobs: GPUs times run time, also without work.",
     "lost": "GPU-hours of ended jobs in which a GPU did no work, by one cause each. Hours that were "
     "not measured are never counted as lost.",
     "recoverable": "Lost GPU-hours that a change of the job would have given to others, under the "

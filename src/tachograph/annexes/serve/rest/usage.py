@@ -39,7 +39,7 @@ from tachograph.catalog.doors import annex_function
 from tachograph.judge.advice.advise import TOPICS, Confidence
 from tachograph.judge.advice.past_jobs import LEVELS
 from tachograph.judge.advice.request import JobRequest
-from tachograph.judge.capacity import CAPACITY_PARTS, CapacityReport
+from tachograph.judge.capacity import CAPACITY_LABELS, CapacityReport
 from tachograph.judge.ledger import WasteReport
 from tachograph.judge.usage import UsageReport
 from tachograph.report.json_values import json_values
@@ -71,7 +71,10 @@ _USAGE = {
         "A row per day, oldest first: GPU-hours by use, those of a job spread evenly over its run "
         "time; left_out: of jobs that are not in the ledger."
     ),
-    "findings": "A row per reported finding, most lost GPU-hours first.",
+    "findings": (
+        "A row per reported finding, most lost GPU-hours first, with the advice for the job that "
+        "lost most."
+    ),
     "worst": "Jobs with the most lost GPU-hours.",
     "queue": "Jobs by recoverable GPU-hours, largest first, with the main cause.",
     "running": "Running jobs, latest first.",
@@ -93,7 +96,10 @@ def _ledger_schemas() -> Schema:
     capacity = object_of(
         {
             **field_schemas(CapacityReport, without=("zone_name",)),
-            **dict.fromkeys(("installed", *CAPACITY_PARTS), NUMBER),
+            **{
+                name: described(f"GPU-hours: {label}. Unit: h.", NUMBER)
+                for name, label in {"installed": "installed", **CAPACITY_LABELS}.items()
+            },
         }
     )
     return {

@@ -71,9 +71,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--until-job-ends",
         action="store_true",
-        help="instead of a command: record the surrounding job until it ends",
+        help="instead of a command: record the surrounding job until SIGTERM",
     )
-    parser.add_argument("--job", metavar="ID", help="with --until-job-ends: record another job")
     parser.add_argument(
         "--duration",
         metavar="S",
@@ -110,17 +109,13 @@ def _check(arguments: Arguments, command: list[str]) -> None:
         raise UsageError("--until-job-ends and --duration exclude a command", do="leave one out")
     if not command and not alone:
         raise UsageError("no command", do="write it after --: tachograph record -- python train.py")
-    if arguments.job and not arguments.until_job_ends:
-        raise UsageError("--job needs --until-job-ends", do="give both")
     if arguments.lake:
         raise UsageError(
             "--lake does not apply: a recording is a lake of its own",
             do="name its folder with -o; ingest it later",
         )
-    if arguments.until_job_ends and not (arguments.job or os.environ.get("SLURM_JOB_ID")):
-        raise UsageError(
-            "--until-job-ends outside of a job", do="name a job with --job, or use --duration"
-        )
+    if arguments.until_job_ends and not os.environ.get("SLURM_JOB_ID"):
+        raise UsageError("--until-job-ends outside of a job", do="use --duration")
 
 
 def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[], LiveSource]:
@@ -129,10 +124,8 @@ def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[],
         from tachograph.annexes.watch.live.discovery import choose_source, request_of
 
         wanted = request_of(arguments, interval_s=arguments.interval)
-        # Slurm is queried only for the GPUs of another job
-        return choose_source(
-            configuration, wanted, poll=None if arguments.job else SlurmAllocations
-        )
+        # which job holds the GPUs is known without Slurm
+        return choose_source(configuration, wanted, poll=SlurmAllocations)
 
     return connect
 
@@ -140,19 +133,12 @@ def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[],
 def _plan(command: list[str], configuration: Configuration, arguments: Arguments) -> RecordPlan:
     from tachograph.annexes.watch.record.recorder import plan_recording
 
-    environment = dict(os.environ)
-    if arguments.job and arguments.job != environment.get("SLURM_JOB_ID"):
-        environment = {
-            name: value for name, value in environment.items() if not name.startswith("SLURM_")
-        }
-        environment["SLURM_JOB_ID"] = arguments.job
     return plan_recording(
         command,
         folder=arguments.output,
         interval_s=arguments.interval,
         anonymous=arguments.anonymous,
         cluster=configuration.site.cluster,
-        environment=environment,
     )
 
 
@@ -176,13 +162,11 @@ def _of_command(command: list[str], configuration: Configuration, arguments: Arg
 
 def _of_job(configuration: Configuration, arguments: Arguments) -> int:
     """Sample in this process until the end of job or time. Errors: those of the source."""
-    from tachograph.annexes.watch.record.recorder import job_is_over, record_until
+    from tachograph.annexes.watch.record.recorder import record_until
 
     plan = _plan([], configuration, arguments)
     source = _connect(configuration, arguments)()
-    job = arguments.job or os.environ.get("SLURM_JOB_ID", "")
-    over = job_is_over(job) if arguments.until_job_ends else lambda: False
-    kept = record_until(lambda: source, plan, over=over, duration_s=arguments.duration)
+    kept = record_until(lambda: source, plan, duration_s=arguments.duration)
     if kept.spool is None and kept.problem:
         raise LakeError(f"nothing was recorded: {kept.problem}")
     if not kept.rows:

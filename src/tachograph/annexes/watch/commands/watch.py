@@ -142,7 +142,9 @@ def _wanted(arguments: Arguments, configuration: Configuration) -> SourceRequest
     from tachograph.annexes.watch.live.discovery import request_of
 
     usual = request_of(arguments, interval_s=_interval_s(arguments, configuration))
-    return replace(usual, everything=arguments.all, recording=arguments.recording)
+    return replace(
+        usual, job=arguments.job, everything=arguments.all, recording=arguments.recording
+    )
 
 
 def _interval_s(arguments: Arguments, configuration: Configuration) -> float:
@@ -207,7 +209,6 @@ def _on_screen(
         settings=settings,
         history_s=configuration.watch.history_s,
         job=arguments.job,
-        configuration=configuration,
     )
     return app.run() or 0
 

@@ -150,9 +150,8 @@ def _about(polls: Sequence[NewestPoll], snapshot: Snapshot) -> SourceInfo:
     sentence = (
         f"collector ({names}; every {every_s:g} s), {plural(len(snapshot.gpus), 'GPU')} of {nodes}"
     )
-    return SourceInfo(
-        COLLECT, sentence, every_s, unsupported_counters(snapshot.values, polls[0].file.source)
-    )
+    unsupported = unsupported_counters(snapshot.values, polls[0].file.source)
+    return SourceInfo(COLLECT, sentence, unsupported)
 
 
 def _names_users(poll: NewestPoll) -> bool:

@@ -101,7 +101,6 @@ def request_of(arguments: Namespace, *, interval_s: float) -> SourceRequest:
         source=arguments.source,
         urls=tuple(arguments.url),
         gpus=arguments.gpus,
-        job=arguments.job,
         simulate=arguments.simulate,
         interval_s=interval_s,
     )

@@ -26,6 +26,7 @@ from tachograph.annexes.watch.live.looks import (
     HEALTH_SIGNS,
     HELD,
     LOOKS,
+    MARKS,
     SHOWN_LOOKS,
     count_marks,
     known_mean,
@@ -33,11 +34,10 @@ from tachograph.annexes.watch.live.looks import (
     looks,
 )
 from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId, old_places
-from tachograph.annexes.watch.live.view import IDLE, FleetView, GpuHistory, gpu_reasons
-from tachograph.catalog.arrays import Floats, Longs
+from tachograph.annexes.watch.live.view import FleetView, GpuHistory, gpu_reasons
+from tachograph.catalog.arrays import Floats
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import plural, text
-from tachograph.judge.finding import Finding
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, STATES, WARN, WORST_FIRST
 
 GROUPINGS = ("node", "partition", "job", "user", "class")
@@ -153,12 +153,10 @@ def build_fleet_report(
     *,
     whole: FleetView | None = None,
     partitions: Mapping[str, str] | None = None,
-    findings: Mapping[str, Sequence[Finding]] | None = None,
 ) -> FleetReport:
     """Return the report of a view. whole: view of all GPUs, to count hidden ones.
 
-    partitions: {job: its partition}; findings: {job: those of its last minute}. Errors: UsageError
-    for the choice.
+    partitions: {job: its partition}. Errors: UsageError for the choice.
     """
     choice.check()
     rows = FleetRows(view)
@@ -179,7 +177,7 @@ def build_fleet_report(
         ),
         held=_gpu_table(rows, "held", held, _OF_HELD),
         sick=_gpu_table(rows, "sick", sick, ("GPU", "health", "reason", "job", "user")),
-        groups=_groups(rows, choice.by, partitions or {}, findings or {}),
+        groups=_groups(rows, choice.by, partitions or {}),
         gpus=_gpu_table(rows, "gpus", ordered.tolist(), _OF_ALL),
         places=_places(rows),
         heat=tuple(_heat(rows, choice.heat)),
@@ -191,13 +189,20 @@ def _headline(rows: FleetRows, held: Sequence[int], sick: Sequence[int]) -> str:
     size = len(rows)
     if not size:
         return "No GPU."
+    counts = count_marks(rows.looks)
+    idle = {
+        "free": counts[LOOKS[FREE].mark],
+        "idle, not known whether held": counts[MARKS["idle"]],
+        "of unknown use": counts[MARKS["unknown"]],
+    }
+    working = size - len(held) - sum(idle.values())
+    parts = [f"{working:,} of {plural(size, 'GPU')} at work", f"{len(held):,} held idle"]
+    parts += [f"{count:,} {words}" for words, count in idle.items() if count]
+    judged = int((rows.view.health != STATES.index(HEALTH_UNKNOWN)).sum())
+    parts.append(f"{len(sick):,} unhealthy" if judged or sick else "health not known")
     reported = int(rows.view.reported.sum())
     missing = "" if reported == size else f"; {size - reported:,} without values now"
-    unheld = int((rows.view.idle_kinds() == IDLE).sum())
-    unknown = f" and {unheld:,} idle whose allocation is not known" if unheld else ""
-    judged = int((rows.view.health != STATES.index(HEALTH_UNKNOWN)).sum())
-    health = f"{len(sick):,} unhealthy" if judged or sick else "health not known"
-    return f"{plural(size, 'GPU')}: {len(held):,} held idle{unknown}, {health}{missing}."
+    return f"{'; '.join(parts)}{missing}."
 
 
 def _counts(view: FleetView) -> list[tuple[str, str, int]]:
@@ -270,12 +275,7 @@ def _gpu_table(
     )
 
 
-def _groups(
-    rows: FleetRows,
-    by: str,
-    partitions: Mapping[str, str],
-    findings: Mapping[str, Sequence[Finding]],
-) -> FleetTable:
+def _groups(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> FleetTable:
     listed = groups_of(_group_names(rows, by, partitions), sorted_rows(rows, "gpu"))
     shown = listed[:MOST_GROUPS]
     util, real, power = (rows.number(name) for name in ("util", "real", "power"))
@@ -286,16 +286,14 @@ def _groups(
             (
                 group.name or _NOT_KNOWN,
                 f"{len(mine):,}",
-                _classes(rows, mine),
-                _state(_worst(rows, mine)),
+                " ".join(f"{count} {mark}" for mark, count in rows.marks(mine).items()),
+                _state(rows.worst_health(mine)),
                 _percent(known_mean(util[mine])),
                 _percent(known_mean(real[mine])),
                 _power(power[mine]),
-                *((_named_findings(findings.get(group.name, ())),) if by == "job" else ()),
             )
         )
-    more = ("findings",) if by == "job" else ()
-    headings = (by, ">GPUs", "classes", "worst health", ">use", ">real use", ">power", *more)
+    headings = (by, ">GPUs", "classes", "worst health", ">use", ">real use", ">power")
     links = {0: by} if by in ("node", "job", "user") else {}
     keys = tuple(group.name for group in shown)
     return FleetTable("groups", headings, keys, tuple(cells), links, len(listed) - len(shown))
@@ -310,20 +308,6 @@ def _group_names(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> Seq
         job if look == FREE else partitions.get(job, "")
         for job, look in zip(rows.text("job"), rows.looks.tolist(), strict=True)
     ]
-
-
-def _classes(rows: FleetRows, mine: Longs) -> str:
-    """Counts by letter, as `3 C 1 H`."""
-    counts = count_marks(rows.looks[mine])
-    return " ".join(f"{count} {mark}" for mark, count in counts.items() if count)
-
-
-def _worst(rows: FleetRows, mine: Longs) -> str:
-    return rows.text("health")[int(mine[np.argmax(rows.health_rank[mine])])]
-
-
-def _named_findings(found: Sequence[Finding]) -> str:
-    return "; ".join(finding.title for finding in found if finding.reported)
 
 
 def _places(rows: FleetRows) -> tuple[tuple[str, tuple[str, ...]], ...]:

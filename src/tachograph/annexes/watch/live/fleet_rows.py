@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tachograph.annexes.watch.live.looks import HELD, LOOKS, MISSING, looks
+from tachograph.annexes.watch.live.looks import HELD, LOOKS, MISSING, count_marks, looks
 from tachograph.annexes.watch.live.snapshot import GpuId
 from tachograph.annexes.watch.live.unsupported import absent_counters
 from tachograph.annexes.watch.live.view import FleetView
@@ -116,6 +116,15 @@ class FleetRows:
     def looks(self) -> Bytes:
         """Index of each GPU in LOOKS: its class, or idle by its allocation."""
         return looks(self.view)
+
+    def worst_health(self, rows: Longs) -> str:
+        """Return the worst state of health of some rows."""
+        return self.text("health")[int(rows[np.argmax(self.health_rank[rows])])]
+
+    def marks(self, rows: Longs) -> dict[str, int]:
+        """Return {letter: number of some rows}, those that occur."""
+        counts = count_marks(self.looks[rows])
+        return {mark: count for mark, count in counts.items() if count}
 
     @property
     def place(self) -> Ints:
@@ -386,18 +395,6 @@ def direction(by: str, *, reverse: bool) -> str:
     return backward if reverse else forward
 
 
-def group_name(name: str) -> str:
-    """Return the name of a column that can be grouped by; "" means no groups.
-
-    Errors: UsageError for an unknown grouping.
-    """
-    if name and name not in GROUPS:
-        raise UsageError(
-            f"cannot group by {name!r}", do=f"write {', '.join(GROUPS[:-1])} or {GROUPS[-1]}"
-        )
-    return name
-
-
 def sorted_rows(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
     """Return all rows sorted: names ascending, numbers descending, worst health first.
 
@@ -411,11 +408,8 @@ def sorted_rows(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
 
 
 def grouped(rows: FleetRows, ordered: Longs, by: str) -> list[FleetGroup]:
-    """Return groups in the order of their first GPU; the group without a name is last.
-
-    Errors: UsageError for a column that cannot group.
-    """
-    return groups_of(rows.text(group_name(by)), ordered)
+    """Return groups in the order of their first GPU; the group without a name is last."""
+    return groups_of(rows.text(by), ordered)
 
 
 def groups_of(texts: Sequence[str], ordered: Longs) -> list[FleetGroup]:

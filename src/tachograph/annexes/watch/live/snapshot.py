@@ -149,12 +149,11 @@ class SourceProblem:
 class PmMeasurement:
     """PM sampling of a GPU since the last snapshot. cut: what the chip cannot count as well.
 
-    sums: one per minute. bursts: times in which its SMs were active.
+    sums: one per minute.
     """
 
     gpu: GpuId
     sums: tuple[PmSums, ...]
-    bursts: tuple[PmSums, ...] = ()
     cut: tuple[str, ...] = ()
 
 
@@ -246,14 +245,13 @@ class SourceInfo:
     """A source in one line for people, and its unsupported counters.
 
     name: dcgm-exporter, dmon, prometheus, nvml, recording, simulated. sentence: source and GPUs,
-    such as "NVML with GPM, 8 GPUs of this node". refresh_s: interval of new values, s. unsupported:
+    such as "NVML with GPM, 8 GPUs of this node". unsupported:
     {counter: how to enable it, "" where that is not possible}. exporters: names of those that wrote
     the values, as far as known.
     """
 
     name: str
     sentence: str
-    refresh_s: float = 1.0
     unsupported: Mapping[str, str] = field(default_factory=dict)
     exporters: tuple[str, ...] = ()
 

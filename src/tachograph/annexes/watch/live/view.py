@@ -28,7 +28,7 @@ from tachograph.judge.health import (
     limits_of,
 )
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, Bottleneck, bottleneck
-from tachograph.judge.workload.rules import Classified, GpuReading, classify, enabling, reading_of
+from tachograph.judge.workload.rules import Classified, GpuReading, classify, reading_of
 from tachograph.judge.workload.settings import WorkloadSettings
 
 
@@ -188,8 +188,7 @@ class GpuReasons:
     """The reasons for class and health of one GPU.
 
     classified: of the means over the window, from which the class shown comes. why: its rule with
-    its values. health_why: the problem, "" without one. enable: {counter that is missing: how to
-    enable it}.
+    its values. health_why: the problem, "" without one.
     """
 
     classified: Classified
@@ -197,7 +196,6 @@ class GpuReasons:
     limits: HealthLimits
     why: str
     health_why: str
-    enable: dict[str, str]
 
 
 def gpu_reasons(view: FleetView, row: int) -> GpuReasons:
@@ -212,14 +210,12 @@ def gpu_reasons(view: FleetView, row: int) -> GpuReasons:
     why = explained(of_window, settings) if view.reported[row] else "no values now"
     if view.reported[row] and classified.name != view.label(row):
         why = f"now {classified.name} ({why}); {view.label(row)} shown until the change lasts"
-    missing = dict.fromkeys((*classified.needs, *health.needs))
     return GpuReasons(
         classified,
         health,
         limits,
         why,
         health_reason(seen, limits, within_s=settings.event_memory_s),
-        {name: view.about.unsupported.get(name, enabling([name])) for name in missing},
     )
 
 

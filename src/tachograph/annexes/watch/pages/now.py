@@ -14,7 +14,7 @@ from tachograph.api.pages import PageView, Pending, Progress
 from tachograph.api.parameters import Parameters, Word
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.tables import DEVICES
-from tachograph.catalog.units import EPOCH, text
+from tachograph.catalog.units import EPOCH, plural, text
 from tachograph.lake.places import in_accounting, read_same_clusters
 from tachograph.lake.query import read_latest
 
@@ -44,7 +44,8 @@ def content(view: PageView, parameters: NowParameters) -> Mapping[str, Any]:
     values = fleet.page(
         (view.viewer.scope, parameters), state.number, lambda: _values(view, parameters, state)
     )
-    return {**values, "parameters": parameters, "groupings": GROUPINGS, "maps": MAPS}
+    about = {"parameters": parameters, "groupings": GROUPINGS, "maps": MAPS}
+    return {**values, **about, "jobs": _jobs_sentence(view)}
 
 
 def _values(view: PageView, parameters: NowParameters, state: LiveState) -> dict[str, Any]:
@@ -83,6 +84,22 @@ def _recorded_nodes(view: PageView, _: Progress) -> Mapping[str, tuple[str, str 
     lake = view.opened.lake
     devices = in_accounting(read_latest(lake, DEVICES), read_same_clusters(lake))
     return _names(devices.select("node", "cluster"))
+
+
+def _count_running(view: PageView, _: Progress) -> tuple[int, int]:
+    """Return how many visible jobs run, and how many of these hang."""
+    running = view.opened.jobs(state="RUNNING")
+    hung = view.opened.jobs(state="RUNNING", finding="job_hang")
+    return running.height, hung.height
+
+
+def _jobs_sentence(view: PageView) -> str:
+    """Return how many jobs run and hang as of the last analysis; "" while they are counted."""
+    counts = view.made(_count_running)
+    if isinstance(counts, Pending):
+        return ""
+    running, hung = counts
+    return f"{plural(running, 'job')} running, {hung:,} of them found hung by the last analysis."
 
 
 def _nodes(view: PageView) -> Mapping[str, tuple[str, str | None]]:

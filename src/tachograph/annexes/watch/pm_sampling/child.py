@@ -1,8 +1,7 @@
 """The PM sampling process: writes measurements to stdout as JSON lines.
 
 If the library crashes, hangs or is killed, no other counter and no job is affected. It ends on
-SIGTERM, on SIGINT, and when its parent is gone, which closes standard input; in each case it
-resumes DCGM if it paused it.
+SIGTERM, on SIGINT, and when its parent is gone, which closes standard input.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from tachograph.annexes.watch.pm_sampling.dcgm import REFUSED, pause_dcgm, resume_dcgm
 from tachograph.annexes.watch.pm_sampling.faults import PmSamplingError
 from tachograph.annexes.watch.pm_sampling.library import CudaGpu, PmLibrary, list_gpus, load_library
 from tachograph.annexes.watch.pm_sampling.sampler import DeviceSampler, PmInterval
@@ -27,15 +25,12 @@ RETRY_S, LONGEST_RETRY_S = 5.0, 60.0  # until a GPU is tried again, at first and
 
 
 class PmRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Request to the child. gpus: names as in `is_named`, empty: all; report_s: report interval."""
+    """Request to the child. report_s: report interval."""
 
     interval_s: float = 0.05
     interval_cycles: int | None = None
     buffer_mib: int = 64
-    bursts: bool = False
-    pause_dcgm: bool = False
     report_s: float = 0.5
-    gpus: tuple[str, ...] = ()
 
 
 class SamplerChild:
@@ -50,19 +45,10 @@ class SamplerChild:
     def begin(self) -> None:
         """List the GPUs and start sampling. Errors: PmSamplingError if there are none."""
         listed = sorted(list_gpus(self._library), key=lambda gpu: gpu.pci)
-        names = self._request.gpus
-        indices = set[int]() if names else set(range(len(listed)))
-        for name in names:
-            named = {index for index, gpu in enumerate(listed) if is_named(gpu, index, name)}
-            if not named:
-                raise PmSamplingError(
-                    "no_gpu", f"GPU {name} not found", f"CUDA lists {len(listed)}"
-                )
-            indices |= named
-        gpus = [{"gpu": asdict(listed[index]), "place": index} for index in sorted(indices)]
+        gpus = [{"gpu": asdict(gpu), "place": index} for index, gpu in enumerate(listed)]
         say("gpus", gpus=gpus, version=self._library.version)
-        for index in sorted(indices):
-            self._open(listed[index], failures=0)
+        for gpu in listed:
+            self._open(gpu, failures=0)
 
     def report(self, passed_s: float) -> None:
         """Write measurements; retry failed GPUs that are due."""
@@ -93,13 +79,7 @@ class SamplerChild:
     def _open(self, gpu: CudaGpu, failures: int) -> None:
         request = self._request
         interval = PmInterval(request.interval_s, request.interval_cycles)
-        sampler = DeviceSampler(
-            self._library,
-            gpu,
-            interval,
-            buffer_bytes=request.buffer_mib << 20,
-            bursts=request.bursts,
-        )
+        sampler = DeviceSampler(self._library, gpu, interval, buffer_bytes=request.buffer_mib << 20)
         try:
             sampler.open()
         except PmSamplingError as fault:
@@ -124,30 +104,8 @@ class SamplerChild:
             self._waiting[gpu.device] = gpu, due, failures + 1
 
     def _write(self, sampler: DeviceSampler) -> None:
-        taken = sampler.take()
-        device = sampler.gpu.device
-        for sums in taken.sums:
-            say("sums", device=device, **sums.as_json())
-        if taken.bursts or taken.dropped_bursts:
-            say(
-                "bursts",
-                device=device,
-                bursts=[burst.as_json() for burst in taken.bursts],
-                dropped=taken.dropped_bursts,
-            )
-
-
-def is_named(gpu: CudaGpu, place: int, name: str) -> bool:
-    """Return whether a GPU has this name: index by PCI address, UUID or address, shortened.
-
-    >>> gpu = CudaGpu(0, "GPU-8932f937-d72c", "0000:3b:00.0", "NVIDIA H100")
-    >>> [is_named(gpu, 2, name) for name in ("2", "GPU-8932", "3B:00.0", "0", "GPU-1")]
-    [True, True, True, False, False]
-    """
-    if name.isdecimal():
-        return int(name) == place
-    wanted = name.lower()
-    return gpu.uuid.lower().startswith(wanted) or gpu.pci.lower().endswith(wanted)
+        for sums in sampler.take():
+            say("sums", device=sampler.gpu.device, **sums.as_json())
 
 
 def say(kind: str, **content: Any) -> None:
@@ -174,25 +132,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, _end)
     request = msgspec.json.decode(sys.argv[1], type=PmRequest)
-    paused = False
     try:
-        library = load_library()
-        if request.pause_dcgm:
-            paused = True  # even if interrupted half-way
-            say("dcgm", paused=True)
-            pause_dcgm()
-        return _sample(SamplerChild(request, library), request.report_s)
+        return _sample(SamplerChild(request, load_library()), request.report_s)
     except PmSamplingError as fault:
         say_fault(fault)
-        if fault.code == REFUSED:
-            paused = False
-            say("dcgm", paused=False)
         return 1
     except (KeyboardInterrupt, BrokenPipeError):
         return 0
-    finally:
-        if paused:
-            _resume()
 
 
 def _sample(child: SamplerChild, report_s: float) -> int:
@@ -208,18 +154,6 @@ def _sample(child: SamplerChild, report_s: float) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: the sessions must be ended
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         child.end()
-
-
-def _resume() -> None:
-    try:
-        resume_dcgm()
-    except PmSamplingError as fault:
-        say_fault(fault)
-        return
-    try:
-        say("dcgm", paused=False)
-    except BrokenPipeError:  # nobody is left to hear it
-        return
 
 
 def _end(number: int, frame: FrameType | None) -> None:

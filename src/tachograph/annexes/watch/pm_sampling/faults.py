@@ -33,7 +33,7 @@ FAULTS: Mapping[str, tuple[str, str]] = {
     ),
     "session": (
         "another process holds the profiling counters of this GPU",
-        "end it (Nsight, another `tachograph watch sample`): a GPU has one session; retried",
+        "end it (Nsight, another PM sampling): a GPU has one session; retried",
     ),
     "privileges": ("no permission to read the counters of this GPU", _PERMIT),
     "mig": (
@@ -52,7 +52,7 @@ FAULTS: Mapping[str, tuple[str, str]] = {
     "passes": ("no score can be counted in one pass on this chip", TAKE_DCGM),
     "interval": (
         "the sampling interval is refused by this GPU",
-        "give a longer one, or --interval-cycles",
+        "give a longer interval_s, or interval_cycles",
     ),
     "nvperf": (
         "CUPTI does not find libnvperf_host.so and libnvperf_target.so",
@@ -65,7 +65,7 @@ FAULTS: Mapping[str, tuple[str, str]] = {
     "lost": ("the GPU does not respond", "check nvidia-smi and the kernel log; retried"),
     "overflow": (
         "samples were lost: the buffer was full",
-        "give a longer --interval or a larger buffer_mib",
+        "give a longer interval_s or a larger buffer_mib",
     ),
 }
 _BY_RESULT: Mapping[str, str] = {

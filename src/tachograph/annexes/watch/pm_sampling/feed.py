@@ -30,14 +30,12 @@ class PmSettings(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=
 
     interval_cycles: instead of interval_s, cycles of the system clock.
 
-    buffer_mib: per GPU, in host memory. pause_dcgm: pause DCGM's profiling meanwhile, for all its
-    readers. node: name in the lake, if unlike the host's.
+    buffer_mib: per GPU, in host memory. node: name in the lake, if unlike the host's.
     """
 
     interval_s: float = 0.05
     interval_cycles: int | None = None
     buffer_mib: int = 64
-    pause_dcgm: bool = False
     node: str = ""
 
 
@@ -61,16 +59,9 @@ def checked(settings: PmSettings) -> PmSettings:
     return settings
 
 
-def pm_request(settings: PmSettings, *, bursts: bool, gpus: tuple[str, ...] = ()) -> PmRequest:
+def pm_request(settings: PmSettings) -> PmRequest:
     """Return the request for the sampling process."""
-    return PmRequest(
-        settings.interval_s,
-        settings.interval_cycles,
-        settings.buffer_mib,
-        bursts=bursts,
-        pause_dcgm=settings.pause_dcgm,
-        gpus=gpus,
-    )
+    return PmRequest(settings.interval_s, settings.interval_cycles, settings.buffer_mib)
 
 
 def connect(settings: FeedSettings, *, configuration: Configuration) -> PmFeed:
@@ -98,7 +89,7 @@ class PmFeed:
         """Yield the minutes that are over."""
         process = self._running()
         self.outcome = PollOutcome()
-        for device, every in process.take().sums.items():
+        for device, every in process.take().items():
             for one in every:
                 known = self._minutes.setdefault((device, one.minute), one)
                 if known is not one:
@@ -119,7 +110,7 @@ class PmFeed:
 
     def _running(self) -> PmProcess:
         if self._process is None:
-            process = PmProcess(pm_request(self._settings, bursts=False))
+            process = PmProcess(pm_request(self._settings))
             process.begin()
             self._process = process
         return self._process

@@ -10,23 +10,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from tachograph.annexes.watch.pm_sampling.child import PmRequest
-from tachograph.annexes.watch.pm_sampling.dcgm import resume_dcgm
 from tachograph.annexes.watch.pm_sampling.faults import PmSamplingError
 from tachograph.annexes.watch.pm_sampling.library import CudaGpu
 from tachograph.catalog.processes import python_command
 from tachograph.sources.score_sums import PmSums, sums_of
 
 _MODULE = "tachograph.annexes.watch.pm_sampling.child"
-_GRACE_S = 5.0  # until SIGKILL: sessions are ended and DCGM is resumed in it
+_GRACE_S = 5.0  # until SIGKILL: sessions are ended in it
 _RESTART_S, _LONGEST_RESTART_S = 5.0, 60.0
 _FIRST_S = 20.0  # wait of `begin` for the first session or fault: the library's start takes seconds
-MOST_BURSTS = 100_000  # that wait for a slow reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +35,11 @@ class PmDeviceFault:
     fault: PmSamplingError
 
 
-@dataclass(slots=True)
-class PmOutput:
-    """Output since the last call by GPU number. sums: per minute."""
-
-    sums: dict[int, list[PmSums]] = field(default_factory=dict)
-    bursts: dict[int, list[PmSums]] = field(default_factory=dict)
-
-
 class PmProcess:
     """PM sampling of this node in a child process, restarted after growing pauses.
 
     gpus: as CUDA lists them, by number; places: theirs in the order of PCI addresses, as NVML
-    numbers them; cut: what of PRIORITY is not measured, of each GPU that is sampled; dropped:
-    bursts that nobody took.
+    numbers them; cut: what of PRIORITY is not measured, of each GPU that is sampled.
     """
 
     def __init__(
@@ -66,8 +55,6 @@ class PmProcess:
         self.gpus: dict[int, CudaGpu] = {}
         self.places: dict[int, int] = {}
         self.cut: dict[int, tuple[str, ...]] = {}
-        self.chips: dict[int, str] = {}
-        self.dropped = 0
         self._command = list(command or python_command(_MODULE))
         # CUDA's own order is by speed; NVML and Slurm count in the order of PCI addresses
         self._environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **environment}
@@ -76,9 +63,7 @@ class PmProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._sums: dict[tuple[int, int], PmSums] = {}
-        self._bursts: dict[int, list[PmSums]] = {}
         self._faults: dict[int | None, PmSamplingError] = {}
-        self._paused = False
         self._final = False  # it ended by itself: nothing will ever be sampled
         self._failures, self._due = 0, 0.0
 
@@ -97,16 +82,15 @@ class PmProcess:
                 "unknown", f"no GPU was sampled within {_FIRST_S:g} s", "try it again"
             )
 
-    def take(self) -> PmOutput:
-        """Return new measurements since the last call; restart a dead process."""
+    def take(self) -> dict[int, list[PmSums]]:
+        """Return {GPU: sums of each minute} since the last call; restart a dead process."""
         self._keep_running()
         with self._lock:
             sums, self._sums = self._sums, {}
-            bursts, self._bursts = self._bursts, {}
-        output = PmOutput(bursts=bursts)
-        for (device, _), one in sums.items():
-            output.sums.setdefault(device, []).append(one)
-        return output
+        by_gpu: dict[int, list[PmSums]] = {}
+        for (device, _), minute in sums.items():
+            by_gpu.setdefault(device, []).append(minute)
+        return by_gpu
 
     def faults(self) -> list[PmDeviceFault]:
         """Return why GPUs are not sampled now; of one that is sampled again nothing."""
@@ -139,7 +123,6 @@ class PmProcess:
             process.stdin.close()
         if self._thread is not None:
             self._thread.join(_GRACE_S)
-        self._resume()
 
     @property
     def _alive(self) -> bool:
@@ -178,21 +161,16 @@ class PmProcess:
                     self.places = {gpu.device: place for gpu, place in gpus}
                 case "sampled":
                     self.cut[document["device"]] = tuple(document["cut"])
-                    self.chips[document["device"]] = document["chip"]
                     self._faults.pop(device, None)
                     self._faults.pop(None, None)
                     self._failures = 0
                 case "sums":
                     self._add(document["device"], sums_of(document))
-                case "bursts":
-                    self._add_bursts(document["device"], document)
                 case "fault":
                     self._faults[device] = PmSamplingError(
                         document["code"], document["what"], document["do"]
                     )
                     self._final |= device is None and not document["retried"]
-                case "dcgm":
-                    self._paused = document["paused"]
 
     def _add(self, device: int, sums: PmSums) -> None:
         known = self._sums.get((device, sums.minute))
@@ -200,14 +178,6 @@ class PmProcess:
             self._sums[device, sums.minute] = sums
         else:
             known.add(sums)
-
-    def _add_bursts(self, device: int, document: dict[str, Any]) -> None:
-        self.dropped += document["dropped"]
-        kept = self._bursts.setdefault(device, [])
-        new = [sums_of(burst) for burst in document["bursts"]]
-        room = max(0, MOST_BURSTS - len(kept))
-        self.dropped += max(0, len(new) - room)
-        kept += new[:room]
 
     def _keep_running(self) -> None:
         """Restart a dead process when due."""
@@ -218,7 +188,6 @@ class PmProcess:
             if process.stdin is not None:
                 process.stdin.close()
             self._process = None
-            self._resume()
             self._due = now + min(
                 _LONGEST_RESTART_S, self._restart_s * 2.0 ** min(self._failures, 10)
             )
@@ -227,15 +196,6 @@ class PmProcess:
                 self._faults[None] = _death(code)
         if self._process is None and not self._final and self._failures and now >= self._due:
             self._start()
-
-    def _resume(self) -> None:
-        """Resume DCGM if the process died before."""
-        if self._paused:
-            self._paused = False
-            try:
-                resume_dcgm()
-            except PmSamplingError as fault:
-                self._faults[None] = fault
 
 
 def _death(code: int) -> PmSamplingError:

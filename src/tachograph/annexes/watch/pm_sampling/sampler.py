@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tachograph.annexes.watch.pm_sampling.faults import (
     PmSamplingError,
@@ -22,7 +22,6 @@ from tachograph.annexes.watch.pm_sampling.faults import (
 )
 from tachograph.annexes.watch.pm_sampling.library import CudaGpu, PmCollector, PmLibrary, PmSample
 from tachograph.annexes.watch.pm_sampling.metrics import PmMetricSet, choose_metrics
-from tachograph.catalog.score_formulas import SM_ACTIVE
 from tachograph.sources.score_sums import MINUTE_S, PmSums, finite
 
 # Chips without a trigger by time: `Collector.configure` of cupti-python.
@@ -30,7 +29,6 @@ CYCLES_ONLY = ("TU1", "GA100")
 # Assumed there, where an interval is given in seconds: the A100's boost clock; times are measured.
 SYSCLK_HZ = 1.41e9
 DECODED = 10_000  # samples taken at once: the library's own default
-MOST_BURSTS = 20_000  # that wait for the reader
 _GAP = 0.5  # of a sample: a longer distance between two is time that none covers
 _SLACK_S = 1.0  # clock tolerance: a longer sample than the session has an unknown start
 
@@ -59,15 +57,6 @@ class PmInterval:
         return "GPU_TIME_INTERVAL", round(self.seconds * 1e9)
 
 
-@dataclass(slots=True)
-class PmTaken:
-    """Measured since the last call. sums: per minute; bursts: times with active SMs."""
-
-    sums: list[PmSums] = field(default_factory=list)
-    bursts: list[PmSums] = field(default_factory=list)
-    dropped_bursts: int = 0
-
-
 class DeviceSampler:
     """PM sampling of one GPU: `open`, `start`, `take` repeatedly, `close`.
 
@@ -81,7 +70,6 @@ class DeviceSampler:
         interval: PmInterval,
         *,
         buffer_bytes: int = 64 << 20,
-        bursts: bool = False,
         drain_s: float = 0.1,
         clock: Callable[[], float] = time.time,
         running: Running = is_running,
@@ -90,7 +78,7 @@ class DeviceSampler:
         self.chip, self.chosen = "", PmMetricSet(())
         self.fault: PmSamplingError | None = None
         self._library, self._buffer_bytes = library, buffer_bytes
-        self._bursts, self._drain_s = bursts, drain_s
+        self._drain_s = drain_s
         self._clock, self._running = clock, running
         self._collector: PmCollector = library.pm_sampling.Collector(gpu.device)
         self._opened = False
@@ -100,9 +88,6 @@ class DeviceSampler:
         )
         self._lock = threading.Lock()
         self._minutes: dict[int, PmSums] = {}
-        self._done: list[PmSums] = []  # bursts that are over
-        self._dropped = 0
-        self._burst: PmSums | None = None
         self._offset_s: float | None = None  # from the clock of the GPU to ours
         self._last_ns: int | None = None  # end of the last sample
         self._since = 0.0  # when sampling was started
@@ -140,13 +125,11 @@ class DeviceSampler:
             if len(decoded) < DECODED:
                 return
 
-    def take(self) -> PmTaken:
-        """Return new measurements since the last call; a running burst is split."""
+    def take(self) -> list[PmSums]:
+        """Return the sums of each minute since the last call."""
         with self._lock:
-            self._cut_burst()
-            taken = PmTaken(list(self._minutes.values()), self._done, self._dropped)
-            self._minutes, self._done, self._dropped = {}, [], 0
-        return taken
+            minutes, self._minutes = self._minutes, {}
+        return list(minutes.values())
 
     def finish(self) -> None:
         """Stop sampling and drain the buffer; the session stays open."""
@@ -158,8 +141,6 @@ class DeviceSampler:
                 self._collector.stop()
                 self.drain()
             self._opened = False
-        with self._lock:
-            self._end_burst()
 
     def close(self) -> None:
         """Finish, and end the session; may be called twice."""
@@ -199,7 +180,6 @@ class DeviceSampler:
         now = self._since
         with self._lock:
             self._sums(now).add(PmSums(now, now, overflows=1))
-            self._end_burst()
 
     def _note(self, samples: list[PmSample]) -> None:
         if not samples:
@@ -226,38 +206,7 @@ class DeviceSampler:
             begin_ns / 1e9 + offset_s, end_ns / 1e9 + offset_s, length_s, 1, 0, lost_s, sums
         )
         self._sums(one.begin).add(one)
-        if self._bursts:
-            self._add_to_burst(one)
 
     def _sums(self, begin: float) -> PmSums:
         """Sums of the minute."""
         return self._minutes.setdefault(int(begin // MINUTE_S), PmSums(begin, begin))
-
-    def _add_to_burst(self, one: PmSums) -> None:
-        """Extend or end a burst: it ends when SMs are idle, at a gap, and with the minute."""
-        active = one.sums.get(SM_ACTIVE, 0.0) > 0
-        if self._burst is not None and (
-            not active or one.lost_s or one.minute != self._burst.minute
-        ):
-            self._end_burst()
-        if active and self._burst is None:
-            self._burst = PmSums(one.begin, one.end)
-        if active and self._burst is not None:
-            one.lost_s = 0.0
-            self._burst.add(one)
-
-    def _cut_burst(self) -> None:
-        burst = self._burst
-        if burst is not None and burst.samples:
-            self._end_burst()
-            self._burst = PmSums(burst.end, burst.end, continues=True)
-
-    def _end_burst(self) -> None:
-        if self._burst is None or not self._burst.samples:
-            self._burst = None
-            return
-        if len(self._done) < MOST_BURSTS:
-            self._done.append(self._burst)
-        else:
-            self._dropped += 1
-        self._burst = None

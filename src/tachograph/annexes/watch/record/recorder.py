@@ -8,7 +8,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,22 +29,7 @@ from tachograph.annexes.watch.record.spooling import (
     sleeping_until,
     spool_samples,
 )
-from tachograph.catalog.errors import InputError
-from tachograph.sources.slurm.commands import SiteProgram
 
-SQUEUE_EVERY_S = 30.0
-_TIMEOUT_S = 20.0
-_UNKNOWN_JOB = "Invalid job id"
-_GONE = (
-    "COMPLETING",
-    "COMPLETED",
-    "CANCELLED",
-    "FAILED",
-    "TIMEOUT",
-    "PREEMPTED",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-)
 NICE = 5
 _END_S = 15.0  # timeout of the last flush
 _BEGIN_S = 3.0  # timeout of the search for a source after the end of the command
@@ -266,9 +251,9 @@ def record_command(command: Sequence[str], connect: Connect, plan: RecordPlan) -
 
 
 def record_until(
-    connect: Connect, plan: RecordPlan, *, over: Callable[[], bool], duration_s: float | None = None
+    connect: Connect, plan: RecordPlan, *, duration_s: float | None = None
 ) -> SpoolResult:
-    """Sample in this process until `over`, the end of the duration, or SIGTERM, SIGINT or SIGHUP.
+    """Sample in this process until the end of the duration, or SIGTERM, SIGINT or SIGHUP.
 
     Where nothing can be written, it ends at once. A second signal ends the process at once;
     recorded samples stay.
@@ -283,7 +268,7 @@ def record_until(
         stopped.set()
 
     def finished() -> bool:
-        return stopped.is_set() or (until is not None and time.monotonic() >= until) or over()
+        return stopped.is_set() or (until is not None and time.monotonic() >= until)
 
     def wait(seconds: float) -> bool:
         return sleep(seconds) if seconds != FOREVER or plan.spool.exists() else True
@@ -297,36 +282,3 @@ def record_until(
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def job_is_over(
-    job_id: str,
-    *,
-    command: Sequence[str] = ("squeue",),
-    clock: Callable[[], float] = time.monotonic,
-) -> Callable[[], bool]:
-    """Return a function that reports whether a job is over, by a periodic query of `squeue`.
-
-    Where Slurm does not answer, the job counts as running.
-    """
-    queried = clock()
-    gone = False
-
-    def over() -> bool:
-        nonlocal queried, gone
-        if not gone and clock() - queried >= SQUEUE_EVERY_S:
-            gone = _is_gone(job_id, command)
-            queried = clock()
-        return gone
-
-    return over
-
-
-def _is_gone(job_id: str, command: Sequence[str]) -> bool:
-    squeue = SiteProgram(tuple(command), timeout_s=_TIMEOUT_S)
-    try:
-        printed = squeue.output("--noheader", "--jobs={job}", "--format=%T", job=job_id)
-    except InputError as problem:
-        return _UNKNOWN_JOB in problem.what
-    states = printed.decode("utf-8", "replace").split()
-    return all(state in _GONE for state in states)

@@ -79,17 +79,10 @@ class SpoolSampler:
 
     def note_pm(self) -> None:
         """Write the PM sampling results since the last call, before a flush."""
-        for place, one in self._pm.items():
-            sums, bursts = ([each.as_json() for each in every] for every in (one.sums, one.bursts))
-            self.spool.note(
-                {
-                    "kind": "pm",
-                    "place": place,
-                    "cut": ",".join(one.cut),
-                    "sums": sums,
-                    "bursts": bursts,
-                }
-            )
+        for place, measurement in self._pm.items():
+            sums = [minute.as_json() for minute in measurement.sums]
+            cut = ",".join(measurement.cut)
+            self.spool.note({"kind": "pm", "place": place, "cut": cut, "sums": sums})
         self._pm.clear()
 
     def _keep_pm(self, new: PmMeasurement) -> None:
@@ -103,8 +96,7 @@ class SpoolSampler:
             known = minutes.setdefault(one.minute, one)
             if known is not one:
                 known.add(one)
-        bursts = new.bursts if before is None else (*before.bursts, *new.bursts)
-        self._pm[place] = PmMeasurement(new.gpu, tuple(minutes.values()), bursts, new.cut)
+        self._pm[place] = PmMeasurement(new.gpu, tuple(minutes.values()), new.cut)
 
     def _note_gpus(self, snapshot: Snapshot) -> None:
         """Write GPUs and devices that are new or changed."""

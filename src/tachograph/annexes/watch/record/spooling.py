@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tachograph.annexes.watch.record.foreground import CommandEnd
-from tachograph.catalog.errors import LakeError, TachographError
+from tachograph.catalog.errors import LakeError, TachographError, cure_unwritable
 from tachograph.catalog.version import __version__
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ _REFUSED = {
     errno.EROFS: "read-only file system",
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
-    errno.EFBIG: _FULL,
+    errno.EFBIG: "file size limit exceeded",
 }
 Connect = Callable[[], "LiveSource"]
 Wait = Callable[[float], bool]
@@ -262,9 +262,9 @@ def folder_errors(folder: Path) -> Iterator[None]:
     """Turn errors of the system about `folder` inside the block into LakeError.
 
     >>> with folder_errors(Path("run")):
-    ...     raise PermissionError(errno.EACCES, "Permission denied", "run")
+    ...     raise OSError(errno.EROFS, "Read-only file system", "run")
     Traceback (most recent call last):
-    tachograph.catalog.errors.LakeError: run: no write permission; name another folder with -o
+    tachograph.catalog.errors.LakeError: run: read-only file system; name another folder with -o
     """
     try:
         yield
@@ -272,11 +272,7 @@ def folder_errors(folder: Path) -> Iterator[None]:
         what = _REFUSED.get(problem.errno or 0) or (problem.strerror or str(problem)).lower()
         in_the_way = (one for one in (folder, *folder.parents) if one.exists() and not one.is_dir())
         where = next(in_the_way, folder) if what == _A_FILE else folder
-        do = (
-            "free some space, or name another folder with -o"
-            if what == _FULL
-            else "name another folder with -o"
-        )
+        do = cure_unwritable(problem, "name another folder with -o")
         raise LakeError(what, where=str(where), do=do) from None
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -22,7 +21,7 @@ from tachograph.catalog.counters import COUNTERS_BY_NAME, CounterKind
 from tachograph.judge.health import CLOCKS_LOWERED, clock_reasons, xid_meaning
 from tachograph.report.lines import bar, sparkline
 
-_GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Activity": (
             "gpu_util",
@@ -64,13 +63,6 @@ _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "row_remap_failure",
         ),
     }
-)
-_UNGROUPED = "Others"  # shown if a source reports one of them
-_OTHERS = tuple(
-    name for name in COUNTERS_BY_NAME if name not in chain.from_iterable(_GROUPED.values())
-)
-GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {**_GROUPED, **({_UNGROUPED: _OTHERS} if _OTHERS else {})}
 )
 # harmless reasons, and problems. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
 _USUAL = {0x1: "idle", 0x2: "application clocks", 0x10: "sync boost", 0x100: "display clocks"}
@@ -183,11 +175,9 @@ def means(times: Floats, values: Floats | Singles, *, width: int, each: float) -
 
 def counters(view: FleetView, row: int, *, width: int) -> list[Row]:
     """Return a GPU's counters by group, rows `width` wide; missing ones with the reason."""
-    measured = view.snapshot.values
     rows: list[Row] = []
     for name in GROUPS:
-        if name != _UNGROUPED or not measured.keys().isdisjoint(_OTHERS):
-            rows += counter_group(view, row, name, width=width)
+        rows += counter_group(view, row, name, width=width)
     return rows
 
 
@@ -284,16 +274,3 @@ def _between(averaged: Floats) -> str:
 def _bad(counter: str, value: float) -> bool:
     """Return whether an error count is highlighted; replays only if new."""
     return counter in ("remapped_rows_uncorrectable", "row_remap_failure") and value > 0
-
-
-def unsupported_sentences(view: FleetView, *, but: Collection[str] = ()) -> Sequence[str]:
-    """Return sentences: unsupported counters, and how to enable them.
-
-    but: counters left out, as that is shown elsewhere.
-    """
-    left = {name: how for name, how in view.about.unsupported.items() if name not in but}
-    return (
-        unsupported.unsupported_lines(replace(view.about, unsupported=left), begin="")
-        if left
-        else ()
-    )

@@ -9,12 +9,12 @@ import numpy as np
 from rich.style import Style
 
 from tachograph.annexes.watch.live.fleet_rows import FleetGroup, FleetRows, absent_columns
-from tachograph.annexes.watch.live.looks import MISSING, count_marks, known_mean, known_sum
+from tachograph.annexes.watch.live.looks import MISSING, known_mean, known_sum
 from tachograph.annexes.watch.live.render import real_definition
 from tachograph.annexes.watch.tui import colours
 from tachograph.annexes.watch.tui.page import Pieces, filled
 from tachograph.catalog.arrays import Floats, Longs
-from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WORST_FIRST
+from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK
 from tachograph.report.lines import THIN, bar
 from tachograph.report.tables import cut, fitted_widths
 
@@ -192,31 +192,20 @@ def _of_all(name: str) -> Callable[[FleetRows, FleetGroup], str]:
     return reported
 
 
-def _marks_of_group(rows: FleetRows, group: FleetGroup) -> dict[str, int]:
-    """{letter: number of GPUs}, those that occur"""
-    by_mark = count_marks(rows.looks[group.rows])
-    return {mark: count for mark, count in by_mark.items() if count}
-
-
 def _classes_of_group(rows: FleetRows, group: FleetGroup) -> str:
-    return " ".join(f"{count}{mark}" for mark, count in _marks_of_group(rows, group).items())
+    return " ".join(f"{count}{mark}" for mark, count in rows.marks(group.rows).items())
 
 
 def _letter(rows: FleetRows, line: int | FleetGroup) -> str:
     """Letter of the class; of a group the most frequent one, `+` if there are others."""
     if not isinstance(line, FleetGroup):
         return colours.LOOKS[int(rows.looks[line])].mark
-    marks = _marks_of_group(rows, line)
+    marks = rows.marks(line.rows)
     return max(marks, key=lambda mark: marks[mark]) + ("+" if len(marks) > 1 else "")
 
 
-def _worst(rows: FleetRows, members: Longs) -> str:
-    states = {STATES[state] for state in np.unique(rows.view.health[members]).tolist()}
-    return min(states, key=WORST_FIRST.index)
-
-
 def _health_of_group(rows: FleetRows, group: FleetGroup) -> str:
-    return _state(_worst(rows, group.rows))
+    return _state(rows.worst_health(group.rows))
 
 
 def _class(rows: FleetRows, row: int) -> str:
@@ -371,7 +360,7 @@ def _cell(rows: FleetRows, line: int | FleetGroup, place: ColumnPlace) -> str:
     if column.name == "class" and place.width <= _LETTER:
         return _letter(rows, line).ljust(place.width)
     if column.name == "health" and place.width <= _SHORT_HEALTH:
-        return _brief_state(_worst(rows, members)).ljust(place.width)
+        return _brief_state(rows.worst_health(members)).ljust(place.width)
     text = (
         column.of_group(rows, line) if isinstance(line, FleetGroup) else column.of_gpu(rows, line)
     )
@@ -382,7 +371,7 @@ def _style(rows: FleetRows, line: int | FleetGroup, name: str) -> Style:
     if isinstance(line, FleetGroup):
         if name == "gpu":
             return colours.GROUP
-        worst = _worst(rows, line.rows)
+        worst = rows.worst_health(line.rows)
         return colours.HEALTH_STYLES[worst] if name == "health" and worst != OK else colours.BOLD
     if name in ("class", "real"):
         return colours.LOOKS[int(rows.looks[line])].style

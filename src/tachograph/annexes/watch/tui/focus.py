@@ -13,7 +13,7 @@ from tachograph.annexes.watch.live.looks import MISSING, looks
 from tachograph.annexes.watch.live.snapshot import GpuId
 from tachograph.annexes.watch.live.view import FleetView, GpuReasons, gpu_reasons
 from tachograph.annexes.watch.tui import colours, keys
-from tachograph.annexes.watch.tui.counter_rows import counters, unsupported_sentences
+from tachograph.annexes.watch.tui.counter_rows import counters
 from tachograph.annexes.watch.tui.page import (
     Page,
     PageRows,
@@ -181,12 +181,12 @@ def focus(view: FleetView, gpu: GpuId, *, width: int) -> list[Row]:
     top = identity(view, row, width=width)
     if width < WIDE:
         parts = (*classed_and_healthy(view, row, width=width), *counters(view, row, width=width))
-        return [*top, *parts, *surroundings(view, row, width=width)]
+        return [*top, *parts, *processes(view, gpu, width=width)]
     left = min(_COUNTERS_AT_MOST, width * 11 // 20)
     right = width - left - 3
     beside_them = [
         *classed_and_healthy(view, row, width=right),
-        *surroundings(view, row, width=right),
+        *processes(view, gpu, width=right),
     ]
     return [*top, *beside([counters(view, row, width=left), beside_them], [left, right], gap=3)]
 
@@ -238,26 +238,13 @@ def _age(view: FleetView, row: int) -> Row:
     return [Segment(f"  values {quantity(age, 's')} old", colours.NOTICE)] if age > _STALE_S else []
 
 
-def surroundings(view: FleetView, row: int, *, width: int) -> list[Row]:
-    """Return processes, and unsupported counters."""
-    gpu = view.snapshot.gpus[row]
-    rows = [heading("Processes", width), *processes(view, gpu, width=width)]
-    found = gpu_reasons(view, row)
-    message = (*found.classified.needs, *found.health.needs) if view.reported[row] else ()
-    sentences = unsupported_sentences(view, but=message)
-    if sentences:
-        rows.append(heading("Also unsupported" if message else "Unsupported", width))
-    for sentence in sentences:
-        rows += paragraph(sentence, width, colours.DIM, indent=2)
-    return rows
-
-
 def processes(view: FleetView, gpu: GpuId, *, width: int) -> list[Row]:
-    """Return the processes on a GPU, the one with most memory first."""
+    """Return a heading, and the processes on a GPU, the one with most memory first."""
+    rows: list[Row] = [heading("Processes", width)]
     found = sorted(view.snapshot.processes.get(gpu, ()), key=lambda one: -(one.hbm_used_mib or 0.0))
     if not found:
-        return paragraph("none known", width, colours.DIM)
-    rows: list[Row] = [[cell("     pid user             memory  command", width, colours.DIM)]]
+        return [*rows, *paragraph("none known", width, colours.DIM)]
+    rows.append([cell("     pid user             memory  command", width, colours.DIM)])
     for one in found:
         user, command = printable(one.user or MISSING), printable(one.command or MISSING)
         rows.append(

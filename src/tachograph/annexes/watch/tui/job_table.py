@@ -1,4 +1,4 @@
-"""GPUs of one job in numbers: facts, spread among GPUs, programs, and the rows of the table."""
+"""GPUs of one job in numbers: facts, spread among GPUs, and the rows of the table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tachograph.annexes.watch.live.looks import MISSING, known_mean, known_sum, 
 from tachograph.annexes.watch.live.snapshot import (
     NO_ALLOCATION,
     GpuAllocation,
-    GpuProcess,
     Snapshot,
 )
 from tachograph.annexes.watch.live.view import FleetView
@@ -24,7 +23,6 @@ from tachograph.annexes.watch.tui.page import (
     Row,
     cell,
     flow,
-    heading,
     join_parts,
     paragraph,
     quantity,
@@ -161,17 +159,6 @@ class JobFacts:
     unused: Flags
 
 
-@dataclass(frozen=True, slots=True)
-class JobProgram:
-    """Processes of one user and command: number, GPUs, device memory (NaN: not reported)."""
-
-    user: str | None
-    command: str | None
-    processes: int
-    gpus: int
-    hbm_used_mib: float
-
-
 def job_facts(view: FleetView, job_id: str) -> JobFacts | None:
     """Return facts on a job; None if none of its GPUs is visible."""
     snapshot = view.snapshot
@@ -209,28 +196,8 @@ def rows_of_job(snapshot: Snapshot, job_id: str) -> tuple[int, ...]:
     return tuple(rows)
 
 
-def programs(view: FleetView, rows: Sequence[int]) -> list[JobProgram]:
-    """Return the programs on some GPUs, by user and command, the one with most memory first."""
-    gpus = view.snapshot.gpus
-    grouped: dict[tuple[str | None, str | None], list[tuple[int, GpuProcess]]] = {}
-    for row in rows:
-        for process in view.snapshot.processes.get(gpus[row], ()):
-            grouped.setdefault((process.user, process.command), []).append((row, process))
-    unordered = []
-    for (user, command), members in grouped.items():
-        processes = {(gpus[row].host, process.pid) for row, process in members}
-        used_rows = {row for row, _ in members}
-        used_mib = np.array([process.hbm_used_mib for _, process in members], np.float64)
-        unordered.append(
-            JobProgram(user, command, len(processes), len(used_rows), known_sum(used_mib))
-        )
-    return sorted(unordered, key=lambda program: -np.nan_to_num(program.hbm_used_mib))
-
-
 BEHIND, AHEAD, UNUSED, LOST = "<", ">", "0", "!"
 _NAMED = 6  # GPUs that a sentence lists
-_PROGRAMS = 6
-ORDERS = ("stragglers first", "by index", "least active first", "most memory first")
 _COLUMNS = (("real", 6), ("SM", 6), ("tensor", 7), ("DRAM", 6), ("memory", 10), ("power", 8))
 _COUNTERS = ("sm_active", "tensor_active", "dram_active", "hbm_used_mib", "power_w")
 _UNITS = ("fraction", "fraction", "fraction", "fraction", "MiB", "W")
@@ -335,33 +302,20 @@ def _named(view: FleetView, job: JobFacts, places: Sequence[int]) -> str:
     return ", ".join(names) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
 
 
-def ordered(view: FleetView, job: JobFacts, order: str) -> list[int]:
-    """Return indices of `job.rows` in line order; missing values last."""
-    rows = list(job.rows)
+def stragglers_first(view: FleetView, job: JobFacts) -> list[int]:
+    """Return indices of `job.rows`: silent GPUs, unused ones, those behind, those ahead, others."""
     lags = job.spread.lags
-    match order:
-        case "stragglers first":
-            reported = view.reported[rows]
-            rank = np.select(
-                [~reported, job.unused, job.spread.behind, job.spread.ahead], [0, 1, 2, 3], 4
-            )
-            # Worst first.
-            keys = rank + np.where((rank == 2) | (rank == 3), 0.5 - np.nan_to_num(lags) / 2, 0.0)
-        case "least active first":
-            values = view.snapshot.column(job.counter or "gpu_util")[rows]
-            keys = np.where(np.isfinite(values), values, np.inf)
-        case "most memory first":
-            used = view.snapshot.column("hbm_used_mib")[rows]
-            keys = np.where(np.isfinite(used), -used, np.inf)
-        case _:
-            keys = np.zeros(len(rows))
-    found: list[int] = np.argsort(keys, kind="stable").tolist()
-    return found
+    reported = view.reported[list(job.rows)]
+    rank = np.select([~reported, job.unused, job.spread.behind, job.spread.ahead], [0, 1, 2, 3], 4)
+    # Worst first.
+    keys = rank + np.where((rank == 2) | (rank == 3), 0.5 - np.nan_to_num(lags) / 2, 0.0)
+    indices: list[int] = np.argsort(keys, kind="stable").tolist()
+    return indices
 
 
 @dataclass(frozen=True, slots=True)
 class JobGpuTable:
-    """Columns of the lines of GPUs. names, classes, history, programs: characters of these columns.
+    """Columns of the lines of GPUs. names, classes, history: characters of these columns.
 
     each: seconds of one block of the history.
     """
@@ -369,7 +323,6 @@ class JobGpuTable:
     names: int
     classes: int
     history: int
-    programs: int
     each: float
 
 
@@ -378,9 +331,8 @@ def job_gpu_table(view: FleetView, job: JobFacts, *, width: int) -> JobGpuTable:
     names = min(24, max(len(view.snapshot.gpus[row].name) for row in job.rows))
     fixed = 2 + names + 1 + sum(size for _, size in _COLUMNS) + 1
     classes = 23 if width - fixed >= 60 else 16  # with the letter: "C tensor compute"
-    programs_width = 26 if width - fixed - classes >= 66 else 0
-    left = max(0, width - fixed - classes - programs_width - 1)
-    return JobGpuTable(names, classes, left, programs_width, span(job.times, max(1, left)))
+    left = max(0, width - fixed - classes - 1)
+    return JobGpuTable(names, classes, left, span(job.times, max(1, left)))
 
 
 def table_head(columns: JobGpuTable) -> Row:
@@ -391,13 +343,10 @@ def table_head(columns: JobGpuTable) -> Row:
         cell("class", columns.classes, colours.BOLD),
     ]
     row += [cell(name, size, colours.BOLD, right=True) for name, size in _COLUMNS]
-    reach = processes = ""
+    reach = ""
     if columns.history >= 12:
         reach = f" last {quantity(columns.history * columns.each, 's')}"
-    if columns.programs:
-        processes = " processes"
-    row += [Segment(" "), cell(reach, columns.history, colours.DIM)]
-    return [*row, cell(processes, columns.programs + 1, colours.BOLD)]
+    return [*row, Segment(" "), cell(reach, columns.history, colours.DIM)]
 
 
 def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) -> Row:
@@ -424,19 +373,7 @@ def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) ->
         low=0.0,
         high=1.0,
     )
-    cells += [Segment(" "), cell(past, columns.history)]
-    if columns.programs:
-        running = snapshot.processes.get(snapshot.gpus[row], ())
-        cells.append(cell(f" {_programs_text(running)}", columns.programs + 1))
-    return cells
-
-
-def _programs_text(running: Sequence[GpuProcess]) -> str:
-    if not running:
-        return MISSING
-    users = ", ".join(sorted({printable(process.user or MISSING) for process in running}))
-    used_mib = np.array([process.hbm_used_mib for process in running], np.float64)
-    return f"{len(running)}: {users} {quantity(known_sum(used_mib), 'MiB')}"
+    return [*cells, Segment(" "), cell(past, columns.history)]
 
 
 def _sign(view: FleetView, job: JobFacts, place: int) -> tuple[str, Style]:
@@ -447,19 +384,3 @@ def _sign(view: FleetView, job: JobFacts, place: int) -> tuple[str, Style]:
     if job.spread.behind[place]:
         return BEHIND, colours.NOTICE
     return (AHEAD, colours.NOTICE) if job.spread.ahead[place] else (" ", colours.PLAIN)
-
-
-def programs_rows(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
-    """Return the programs on the job's GPUs, by user and command."""
-    found = programs(view, job.rows)
-    rows: list[Row] = [heading("Processes", width)]
-    if not found:
-        return rows + paragraph("none known", width, colours.DIM)
-    for one in found[:_PROGRAMS]:
-        count = "1 process" if one.processes == 1 else f"{one.processes:,} processes"
-        what = f"{count} on {plural(one.gpus, 'GPU')}"
-        who = printable(one.user or MISSING)
-        used = quantity(one.hbm_used_mib, "MiB")
-        rows.append([cell(f"{who}  {used}  {what}  {printable(one.command or MISSING)}", width)])
-    more = len(found) - _PROGRAMS
-    return rows + (paragraph(f"and {more} more", width, colours.DIM) if more > 0 else [])

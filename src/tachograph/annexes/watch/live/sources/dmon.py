@@ -224,9 +224,7 @@ class DmonSource:
     def about(self) -> SourceInfo:
         """Description of the source; unsupported counters are known after some ticks."""
         gpus = plural(len(self._gpus), "GPU")
-        return SourceInfo(
-            NAME, f"dcgmi dmon, {gpus} of this node", self._interval_s, self._unsupported()
-        )
+        return SourceInfo(NAME, f"dcgmi dmon, {gpus} of this node", self._unsupported())
 
     def read(self) -> Snapshot:
         """Return the last values of every GPU that was reported within some ticks."""

@@ -181,13 +181,12 @@ class FeedSource:
         feeds: Sequence[PolledFeed],
         *,
         sentence: Callable[[FeedSource], str],
-        refresh_s: float,
         stuck_s: float | None = None,
         names: ClusterNames | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._name, self._feeds, self._sentence = name, feeds, sentence
-        self._refresh_s, self._names, self._clock = refresh_s, names, clock
+        self._names, self._clock = names, clock
         self._moving = None if stuck_s is None else MovingValues(stuck_s)
         self._snapshot = Snapshot(0.0, (), np.empty(0), {})
         self._seen: dict[GpuId, float] = {}  # when each GPU had values last
@@ -214,9 +213,7 @@ class FeedSource:
             unsupported = unsupported_counters(
                 self._reported, self._name, named=named, exporters=self.exporters
             )
-        return SourceInfo(
-            self._name, self._sentence(self), self._refresh_s, unsupported, self.exporters
-        )
+        return SourceInfo(self._name, self._sentence(self), unsupported, self.exporters)
 
     def read(self) -> Snapshot:
         """Return the newest values with scrape times. A GPU without new values stays for an
@@ -405,7 +402,6 @@ def exporter_source(
         DCGM_EXPORTER,
         feeds,
         sentence=sentence,
-        refresh_s=refresh_s,
         stuck_s=_STUCK_READINGS * refresh_s,
         names=names,
         clock=clock,
@@ -469,7 +465,6 @@ def connect_server(
         PROMETHEUS,
         [feed],
         sentence=sentence,
-        refresh_s=settings.step_s or _SERVER_EVERY_S,
         names=names,
     )
     with closed_on_failure(source.close):

@@ -26,7 +26,7 @@ from tachograph.annexes.watch.live.snapshot import (
 from tachograph.annexes.watch.live.sources import nvml
 from tachograph.annexes.watch.pm_sampling.feed import PmSettings, pm_request, pm_settings
 from tachograph.annexes.watch.pm_sampling.library import CudaGpu
-from tachograph.annexes.watch.pm_sampling.process import PmOutput, PmProcess
+from tachograph.annexes.watch.pm_sampling.process import PmProcess
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.devices import match_device
 from tachograph.catalog.errors import NotFoundError
@@ -89,7 +89,7 @@ class PmSource:
     def read(self) -> Snapshot:
         """Return the other counters now, and activities since the last call."""
         snapshot = self._listed() if self._others is None else self._others.read()
-        output = self._process.take()
+        sums = self._process.take()
         places = self._places(snapshot)
         values = {name: column.copy() for name, column in snapshot.values.items()}
         measured = snapshot.measured.copy()
@@ -98,11 +98,13 @@ class PmSource:
                 values[name] = np.full(len(snapshot.gpus), np.nan)
         pm: list[PmMeasurement] = []
         for device, row in places.items():
-            whole = total(output.sums.get(device, []))
+            whole = total(sums.get(device, []))
             if whole is not None and whole.samples:
                 self._fill(values, row, whole, snapshot.device(row), len(snapshot.gpus))
                 measured[row] = whole.end if np.isnan(measured[row]) else measured[row]
-            pm += self._measurement(device, snapshot.gpus[row], output)
+            if device in sums:
+                cut = self._process.cut.get(device, ())
+                pm.append(PmMeasurement(snapshot.gpus[row], tuple(sums[device]), cut))
         problems = (*snapshot.problems, *self._problems(snapshot, places))
         return replace(snapshot, values=values, measured=measured, problems=problems, pm=tuple(pm))
 
@@ -126,11 +128,6 @@ class PmSource:
             values[name][row] = min(value, 1.0) if name in _OWN else value
             self._measured.add(name)
 
-    def _measurement(self, device: int, gpu: GpuId, output: PmOutput) -> list[PmMeasurement]:
-        sums, bursts = output.sums.get(device, []), output.bursts.get(device, [])
-        cut = self._process.cut.get(device, ())
-        return [PmMeasurement(gpu, tuple(sums), tuple(bursts), cut)] if sums or bursts else []
-
     def _places(self, snapshot: Snapshot) -> Mapping[int, int]:
         """{CUDA's number: row}, by UUID; whole GPUs alone."""
         rows = {
@@ -148,10 +145,6 @@ class PmSource:
             row = None if one.gpu is None else places.get(one.gpu.device)
             where = self._node if row is None else snapshot.gpus[row].name
             found.append(SourceProblem(f"PM sampling: {one.fault.what}", where, one.fault.do))
-        if self._process.dropped:
-            found.append(
-                SourceProblem(f"PM sampling: {self._process.dropped:,} bursts dropped", self._node)
-            )
         return tuple(found)
 
     def _listed(self) -> Snapshot:
@@ -171,11 +164,11 @@ def _device(gpu: CudaGpu) -> GpuDevice:
 def connect(configuration: Configuration, *, settings: PmSettings | None = None) -> PmSource:
     """Return running PM sampling of this node, with settings as in `source = "pm-sampling"`.
 
-    Bursts are kept, for those who record them. NVML may be absent.
+    NVML may be absent.
     Errors: PmSamplingError where no GPU can be sampled.
     """
     chosen = settings or pm_settings(configuration)
-    process = PmProcess(pm_request(chosen, bursts=True))
+    process = PmProcess(pm_request(chosen))
     with closed_on_failure(process.close):
         process.begin()
         try:

@@ -113,9 +113,7 @@ class RecordingSource:
         self._snapshot = self._at(rows, t, allocations)
         reported = [note["source"] for note in notes if note["source"]]
         unsupported: Mapping[str, str] = reported[0]["blind"] if reported else {}
-        self.about = SourceInfo(
-            "recording", self._sentence(t, of_job=job is not None), interval_s, unsupported
-        )
+        self.about = SourceInfo("recording", self._sentence(t, of_job=job is not None), unsupported)
 
     def read(self) -> Snapshot:
         """Return the snapshot of this instant."""
