@@ -62,6 +62,9 @@ _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "remapped_rows_uncorrectable",
             "remapped_rows_correctable",
             "row_remap_failure",
+            "ecc_dbe",
+            "ecc_sbe",
+            "nvlink_errors",
         ),
     }
 )
