@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from in_process import run_here
 from madelake import fill, held, job, summarized
+from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.api.job_report import read_job
+from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import GPU_SAMPLES, REJECTS
 from tachograph.lake.delta import Lake
@@ -179,6 +181,14 @@ def test_errors_are_those_of_the_job_in_which_they_occurred(tmp_path: Path) -> N
         "n1 GPU 0 had errors; it was held by job ann (ann) before, job eve (eve) after.",
     )
     assert report.company.handovers[0] in report.caveats
+    # A user sees that the jobs of others were there, and nothing else of them.
+    view = ServedLake(lake, Configuration()).view(Viewer("bob", Role.USER))
+    other = "a job of another user"
+    assert view.job("bob").report.company.handovers == (
+        f"n1 GPU 0 had errors; it was held by {other} before, {other} after.",
+    )
+    (error,) = view.opened.node("n1").report.errors.to_dicts()
+    assert (error["job"], error["user_before"], error["user_after"]) == ("bob", None, None)
 
 
 @given(
@@ -191,13 +201,12 @@ def test_counters_that_stay_during_a_job_give_no_finding(
 ) -> None:
     """Counters change only while nobody holds the GPU: before the first and after the last job."""
     names = ("ECC_SBE_VOL_TOTAL", "ECC_DBE_VOL_TOTAL", "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL")
-    page = recorded(
-        {
-            name: lambda minute, level=level: level + sum(minute >= 185 + step for step in steps)
-            for name, level in zip(names, levels, strict=True)
-        },
-        minutes=250,
-    )
+
+    def growing_late(level: int) -> Level:
+        return lambda minute: level + sum(minute >= 185 + step for step in steps)
+
+    metrics = {name: growing_late(level) for name, level in zip(names, levels, strict=True)}
+    page = recorded(metrics, minutes=250)
     lake = lake_of_three(tmp_path_factory.mktemp("constant"), page)
     _, jobs = summarized(lake)
     for user in USERS:
