@@ -68,7 +68,7 @@ def samples(
     floats = dict.fromkeys(names[3:], pl.Float64)
     frame = pl.DataFrame(list(rows), names, orient="row", schema_overrides=floats)
     unknown = {
-        "ecc_dbe": pl.lit(0.0),
+        "ecc_dbe": pl.lit(None, dtype=pl.Float64),
         "mig": pl.lit(None, dtype=pl.Int16),
         "cluster": pl.lit(None, dtype=pl.String),
     }
