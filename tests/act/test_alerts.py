@@ -107,7 +107,12 @@ def test_gpus_with_new_faults_and_those_without() -> None:
 
 def test_uncorrectable_errors_of_the_window_are_a_fault() -> None:
     last = NOW - timedelta(minutes=1)
-    counts = [[0, 0, 0], [4, 4, 4], [4, None, 5], [4, 1, 3]]  # of which the last began again
+    counts: list[list[float | None]] = [
+        [0, 0, 0],
+        [4, 4, 4],
+        [4, None, 5],
+        [4, 1, 3],
+    ]  # of which the last began again
     rows = [("a", gpu, last - timedelta(hours=hours), None, None, None)
             for gpu in range(4) for hours in (2, 1, 0)]  # fmt: skip
     errors = pl.Series("ecc_dbe", [count for gpu in counts for count in gpu], dtype=pl.Float64)
