@@ -67,7 +67,11 @@ def samples(
     names = ("node", "gpu", "t", "xid", "remapped_rows_uncorrectable", "row_remap_failure")
     floats = dict.fromkeys(names[3:], pl.Float64)
     frame = pl.DataFrame(list(rows), names, orient="row", schema_overrides=floats)
-    unknown = {"mig": pl.lit(None, dtype=pl.Int16), "cluster": pl.lit(None, dtype=pl.String)}
+    unknown = {
+        "ecc_dbe": pl.lit(None, dtype=pl.Float64),
+        "mig": pl.lit(None, dtype=pl.Int16),
+        "cluster": pl.lit(None, dtype=pl.String),
+    }
     return frame.with_columns(**unknown)
 
 
@@ -99,6 +103,25 @@ def test_gpus_with_new_faults_and_those_without() -> None:
     assert "3 memory rows remapped" in state.firing[0].sentence
     assert "XID 79, GPU has fallen off the bus" in state.firing[1].sentence
     assert {target for _, target in state.clear} == {"a GPU 0", "a GPU 3", "b GPU 3"}
+
+
+def test_uncorrectable_errors_of_the_window_are_a_fault() -> None:
+    last = NOW - timedelta(minutes=1)
+    counts: list[list[float | None]] = [
+        [0, 0, 0],
+        [4, 4, 4],
+        [4, None, 5],
+        [4, 1, 3],
+    ]  # of which the last began again
+    rows = [("a", gpu, last - timedelta(hours=hours), None, None, None)
+            for gpu in range(4) for hours in (2, 1, 0)]  # fmt: skip
+    errors = pl.Series("ecc_dbe", [count for gpu in counts for count in gpu], dtype=pl.Float64)
+    state = failing_gpus(samples(*rows).with_columns(errors), now=NOW)
+    assert [(alert.target, alert.sentence) for alert in state.firing] == [
+        ("a GPU 2", "a GPU 2: 1 uncorrectable ECC error in 24 h."),
+        ("a GPU 3", "a GPU 3: 2 uncorrectable ECC errors in 24 h."),
+    ]
+    assert {target for _, target in state.clear} == {"a GPU 0", "a GPU 1"}
 
 
 def test_a_cluster_is_named_as_in_the_accounting(tmp_path: Path) -> None:

@@ -150,6 +150,9 @@ BOUNDARIES = (
     Boundary("gpu_overheated", 93, 1, of_gpu("gpu_temp_c_max"), FROM),
     Boundary("hot_gpu", 85, 1, of_gpu("gpu_temp_c_max"), FROM),
     Boundary("pcie_replays", 1, 1, of_gpu("pcie_replays_max"), FROM),
+    Boundary("nvlink_errors", 1, 1, of_gpu("nvlink_errors_max"), FROM),
+    Boundary("ecc_corrected", 1, 1, of_gpu("ecc_sbe_max"), FROM),
+    Boundary("gpu_memory_fault", 1, 1, of_gpu("ecc_dbe_max"), FROM),
     # 0.6 of the practical peak, which is 0.8 of the theoretical one
     Boundary("memory_bound", 0.48, 0.01,
              of_summary("dram_at_work", **MEASURED, dram_work_fraction=0.9), FROM),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from one_gpu import EventMemory, remember
-from tachograph.annexes.watch.live.monitor import RecentReplays
+from tachograph.annexes.watch.live.monitor import RecentErrors
 
 COUNT = st.one_of(st.none(), st.integers(0, 4))
 LOOK = st.tuples(
@@ -19,7 +19,7 @@ LOOK = st.tuples(
 
 @given(st.lists(LOOK, min_size=1, max_size=30))
 def test_all_at_once_are_as_one_by_one(polls: list[tuple[float, list[int | None]]]) -> None:
-    replays, memories, t = RecentReplays(5.0), [EventMemory()] * 3, 50.0
+    replays, memories, t = RecentErrors(5.0), [EventMemory()] * 3, 50.0
     replays.rearrange(np.full(3, -1))
     for passed, counts in polls:
         t += passed
@@ -36,7 +36,7 @@ def test_all_at_once_are_as_one_by_one(polls: list[tuple[float, list[int | None]
 
 
 def test_other_gpus_keep_what_is_theirs() -> None:
-    replays = RecentReplays(100.0)
+    replays = RecentErrors(100.0)
     replays.rearrange(np.array([-1, -1]))
     replays.step(0, np.array([1.0, 5.0]))
     assert replays.step(1, np.array([1.0, 8.0])).tolist() == [0.0, 3.0]

@@ -268,6 +268,11 @@ nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t d, unsigned *correctable, un
     code = code ? code : whole(d, "remapped.unc", uncorrectable);
     return code ? code : whole(d, "remapped.fail", failure);
 }
+/* kind 0: corrected; since 0: the start of the driver */
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t d, int kind, int since, unsigned long long *value)
+{
+    return since ? INVALID : number(d, kind ? "ecc.dbe" : "ecc.sbe", value);
+}
 
 typedef struct {
     unsigned id, scope;

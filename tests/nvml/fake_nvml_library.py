@@ -56,6 +56,8 @@ def plain(gpu: int) -> dict[str, str]:
         "remapped.cor": 1,
         "remapped.unc": 2,
         "remapped.fail": 0,
+        "ecc.sbe": 5,
+        "ecc.dbe": 3,
         "events": 1,
     }
     return {f"{gpu}.{name}": str(value) for name, value in values.items()}

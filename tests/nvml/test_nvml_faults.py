@@ -37,6 +37,7 @@ HEALTHY: dict[str, Any] = {
     "nvmlDeviceGetCurrentClocksEventReasons": 0,
     "nvmlDeviceGetPcieReplayCounter": 0,
     "nvmlDeviceGetRemappedRows": (0, 0, 0, 0),
+    "nvmlDeviceGetTotalEccErrors": 0,
     "nvmlDeviceGetFieldValues": [
         SimpleNamespace(nvmlReturn=0, valueType=1, value=SimpleNamespace(uiVal=60))
     ],

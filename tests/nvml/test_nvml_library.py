@@ -34,6 +34,8 @@ PLAIN = {
     "remapped_rows_correctable": ("remapped.cor", 1),
     "remapped_rows_uncorrectable": ("remapped.unc", 1),
     "row_remap_failure": ("remapped.fail", 1),
+    "ecc_sbe": ("ecc.sbe", 1),
+    "ecc_dbe": ("ecc.dbe", 1),
 }
 GPM = {
     "gr_engine_active": (1, 0.01),

@@ -199,7 +199,9 @@ def faults(*rows: tuple[int, int, float | None, float | None]) -> pl.DataFrame:
         schema={"node": pl.String, "gpu": pl.Int16, "t": TIME, "xid": pl.Float64,
                 "remapped_rows_uncorrectable": pl.Float64, "row_remap_failure": pl.Float64},
         orient="row",
-    ).with_columns(mig=pl.lit(None, dtype=pl.Int16), cluster=pl.lit("north"))  # fmt: skip
+    ).with_columns(
+        mig=pl.lit(None, dtype=pl.Int16), cluster=pl.lit("north"), ecc_dbe=pl.lit(0.0)
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -228,6 +230,15 @@ def test_a_fault_shows_in_both_windows(xids: dict[int, float], applies: bool) ->
         assert isinstance(
             fault_evidence(policy, JOB, gpus({}), samples, now=START + timedelta(minutes=95)), str
         )
+
+
+@pytest.mark.parametrize(("grows_at", "applies"), [(30, True), (50, False), (0, False)])
+def test_uncorrectable_errors_show_in_both_windows(grows_at: int, applies: bool) -> None:
+    policy = PolicyOptions("a", "failing_gpu", "drain", minutes=20)
+    errors = pl.Series("ecc_dbe", [2.0 + (at >= grows_at) for at in range(61)])
+    samples = faults(*((0, at, None, None) for at in range(61))).with_columns(errors)
+    found = fault_evidence(policy, JOB, gpus({}), samples, now=START + timedelta(minutes=61))
+    assert isinstance(found, PolicyEvidence) is applies
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ PAGE_OF_SOURCE = {
     "pbs": "schedulers",
     "flux": "schedulers",
     "lsf": "schedulers",
+    "kernel-log": "ingest-tools",
     "kubernetes": "kubernetes",
     "allocation-map": "attribution",
     "slurm-live": "attribution",

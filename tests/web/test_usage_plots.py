@@ -173,6 +173,7 @@ def _node_report(
             "health": ["OK", "OK", "CRIT"],
             "gpu_util_mean": [0.5, None, 1.0],
             **dict.fromkeys(("throttle_reasons_mean", "gpu_temp_c_max", "pcie_replays_max"), 0.0),
+            **dict.fromkeys(("ecc_dbe_max", "ecc_sbe_max", "nvlink_errors_max"), 0.0),
             "xid_events": [0.0, 0.0, 2.0],
             "xid_event_max": [None, None, 79.0],
             "remapped_rows_uncorrectable_last": 0.0,
@@ -181,7 +182,8 @@ def _node_report(
         }
     )
     devices = pl.DataFrame(
-        {"gpu": [0, 1], "mig": pl.Series([None] * 2, dtype=pl.Int64)}
+        {"node": "n1", "gpu": [0, 1], "mig": pl.Series([None] * 2, dtype=pl.Int64)}
+        | {"history": pl.Series([None] * 2, dtype=pl.String)}
     ).with_columns(model=pl.lit("H100"), uuid=pl.lit("u"), pci=pl.lit("p"), hbm_mib=pl.lit(1.0))
     return build_node_report("n1", jobs, gpus, devices, zone_name=zone_name)
 

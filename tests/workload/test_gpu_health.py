@@ -15,6 +15,7 @@ from tachograph.judge.health import (
     HealthLimits,
     HealthReading,
     health_of,
+    health_reason,
     limits_of,
     needed,
     worst,
@@ -66,10 +67,11 @@ def test_the_devices_own_slowdown_counts_before_the_table() -> None:
 
 def plain(values: dict[str, float | None], limits: HealthLimits) -> str:
     """Any problem seen is reported, worst first; else what is missing is unknown."""
-    row, failure = values["remapped_rows_uncorrectable"], values["row_remap_failure"]
-    if (row is not None and row > 0) or (failure is not None and failure > 0):
+    if any(
+        values[name] for name in ("remapped_rows_uncorrectable", "row_remap_failure", "ecc_dbe")
+    ):
         return "CRIT"
-    if values["pcie_replays"]:
+    if any(values[name] for name in ("pcie_replays", "ecc_sbe", "nvlink_errors")):
         return "WARN"
     gpu, memory = values["gpu_temp_c"], values["mem_temp_c"]
     if (gpu is not None and gpu >= limits.warning_c) or (
@@ -86,7 +88,8 @@ def test_states_as_plain_python_has_them(model: str) -> None:
     limits, seen = limits_of(model), set()
     temperatures = (None, 40.0, limits.warning_c - 0.5, limits.warning_c, limits.memory_warning_c)
     counts = ((None, 0.0, 1.0), (None, 0.0, 2.0), (None, 0.0, 5.0))
-    for combination in itertools.product(*counts, temperatures, temperatures):
+    errors = [(None, 0.0, 3.0)] * 3
+    for combination in itertools.product(*counts, temperatures, temperatures, *errors):
         values = dict(zip(INPUTS, combination, strict=True))
         found = health_of(HealthReading(**values), limits)
         assert found.state == plain(values, limits)
@@ -97,11 +100,20 @@ def test_states_as_plain_python_has_them(model: str) -> None:
 
 
 def test_what_a_device_cannot_tell_is_not_asked_for() -> None:
-    assert needed(A100) == INPUTS
+    assert needed(A100) == INPUTS[:5]
     assert needed(limits_of("V100 SXM2 16GB")) == ("pcie_replays", "gpu_temp_c", "mem_temp_c")
     assert needed(limits_of("Quadro RTX 6000")) == ("pcie_replays", "gpu_temp_c")
     assert needed(limits_of("L40S")) == INPUTS[:4]
-    assert needed(limits_of(None)) == INPUTS
+    assert needed(limits_of(None)) == INPUTS[:5]
+
+
+def test_new_errors_are_named_with_their_time() -> None:
+    reading = HealthReading(0, 0, None, 60, 70, ecc_dbe=1, ecc_sbe=1200, nvlink_errors=2)
+    assert health_reason(reading, A100, within_s=600) == (
+        "1 uncorrectable ECC error in 10 min, 2 NVLink or XGMI errors in 10 min, "
+        "1,200 corrected ECC errors in 10 min"
+    )
+    assert health_of(HealthReading(0, 0, 0, 60, 70, 0, 0, 0), A100).state == "OK"
 
 
 def test_missing_is_unknown_and_names_what() -> None:

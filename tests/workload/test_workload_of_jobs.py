@@ -206,7 +206,7 @@ def test_health_is_told(lake: Lake) -> None:
     assert "1 memory row" in faults["3"]["sentence"]
     assert "94 °C, limit 93 °C" in hot["4"]["sentence"]
     assert "field 395" in rows["5"]["sentence"]
-    assert rows["5"]["needs"] == list(OF_JOB)
+    assert rows["5"]["needs"] == list(OF_JOB)[:5]  # the errors behind these few sites record
 
 
 def test_what_advice_tells_is_not_told_twice(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import timedelta
 from typing import Any
 
@@ -11,15 +11,24 @@ import polars as pl
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, TIME
+from tachograph.judge.activity import gpu_label
+from tachograph.judge.node_history import (
+    HAD_ERRORS,
+    NODE_GPU_COLUMNS,
+    NODE_JOB_COLUMNS,
+    handovers,
+    held_gpus,
+)
 from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
-from tachograph.lake.query import read_summaries
+from tachograph.lake.query import read_node, read_summaries
 from tachograph.pipeline.attribution import HANDOVER
 from tachograph.pipeline.gpu_numbers import with_own_indices
 from tachograph.report.company import NO_COMPANY, GpuCompany, JobBeside
 
 _GPU = ("node", "gpu")
+_MOST_HANDOVERS = 4  # GPUs of which a report names the jobs before and after
 _OF_JOBS = ("job_key", "job_id", "display_id", "user", "name", "start")
 
 
@@ -51,6 +60,36 @@ def read_company(lake: Lake, row: Mapping[str, Any], configuration: Configuratio
         gpus=held.select(_GPU).unique().height,
         activity=_activity(lake, held),
     )
+
+
+def read_handovers(lake: Lake, row: Mapping[str, Any], gpus: pl.DataFrame) -> tuple[str, ...]:
+    """Return who had the GPUs with errors before and after a job, in sentences.
+
+    `row`: of job_summaries; gpus: its rows of job_gpus. Jobs that the lake does not show are not
+    named.
+    """
+    sentences: list[str] = []
+    for node in gpus.filter(HAD_ERRORS).get_column("node").unique().sort():
+        jobs, rows = read_node(
+            lake.of_all_jobs, node, NODE_JOB_COLUMNS, NODE_GPU_COLUMNS, cluster=row["cluster"]
+        )
+        errors = handovers(held_gpus(jobs, rows)).filter(pl.col("job_key") == row["job_key"])
+        keys = {*errors.get_column("job_key_before"), *errors.get_column("job_key_after")} - {None}
+        shown = set(read_summaries(lake, ("job_key",), keys=sorted(keys)).get_column("job_key"))
+        for error in errors.iter_rows(named=True):
+            before, after = (_beside_in_time(error, side, shown) for side in ("before", "after"))
+            label = gpu_label({**error, "node": node})
+            sentences.append(f"{label} had errors; it was held by {before} before, {after} after.")
+        if len(sentences) >= _MOST_HANDOVERS:
+            break
+    return tuple(sentences[:_MOST_HANDOVERS])
+
+
+def _beside_in_time(error: Mapping[str, Any], side: str, shown: Set[str]) -> str:
+    key, job, user = (error[f"{name}_{side}"] for name in ("job_key", "job", "user"))
+    if key is None:
+        return "no recorded job"
+    return JobBeside(key, job, user, None).label if key in shown else "a job of another user"
 
 
 def _numbered(lake: Lake, rows: pl.DataFrame, configuration: Configuration) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.api.gpu_company import read_company
+from tachograph.api.gpu_company import read_company, read_handovers
 from tachograph.api.needs import ALIKE_COLUMNS, read_needs, read_partition_facts
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.doors import annex_function
@@ -64,9 +64,11 @@ def read_job(
         memory = needs.memory
         if memory.killed:
             memory = replace(memory, most=_largest_request_mib(lake, chosen.row))
+        gpus = read_gpus(lake, mine)
+        company = read_company(lake, chosen.row, configuration)
         return build_job_report(
             chosen.row,
-            read_gpus(lake, mine),
+            gpus,
             minutes,
             verdicts,
             now,
@@ -81,7 +83,7 @@ def read_job(
             unusual=unlike_usual(same, chosen.row["job_key"]),
             site=read_partition_facts(lake, configuration),
             host_memory=memory,
-            company=read_company(lake, chosen.row, configuration),
+            company=replace(company, handovers=read_handovers(lake, chosen.row, gpus)),
             estimate=energy_estimate(chosen.row, configuration.waste),
             nodes=read_rows(lake, JOB_NODES, mine).to_dicts(),
         )

@@ -22,6 +22,7 @@ CODES: tuple[str, ...] = (
     "low_utilisation",
     *("xid_error", "row_remap_failure", "remapped_rows", "remapped_rows_correctable"),
     *("gpu_memory_fault", "throttled", "gpu_overheated", "pcie_replays"),
+    *("nvlink_errors", "ecc_corrected"),
     *("memory_bound", "no_tensor_use"),
     *("low_memory", "memory_nearly_full", "stranded_gpus"),
     *("ambiguous_attribution", "no_samples", "low_coverage", "short_job", "time_precision"),

@@ -68,14 +68,25 @@ CRIT, WARN, HOT, OK, HEALTH_UNKNOWN = "CRIT", "WARN", "HOT", "OK", "unknown"
 STATES = (CRIT, WARN, HOT, OK, HEALTH_UNKNOWN)  # what an array of states holds are places in it
 WORST_FIRST = (CRIT, WARN, HOT, HEALTH_UNKNOWN, OK)
 
-# what decides, named like the counters; pcie_replays: how many came up in the time considered
+# what decides, named like the counters; of those in NEW_ERRORS how many came up in the time
+# considered
 INPUTS = (
     "row_remap_failure",
     "remapped_rows_uncorrectable",
     "pcie_replays",
     "gpu_temp_c",
     "mem_temp_c",
+    "ecc_dbe",
+    "ecc_sbe",
+    "nvlink_errors",
 )
+NEW_ERRORS: Mapping[str, str] = {  # each with its name
+    "ecc_dbe": "uncorrectable ECC error",
+    "pcie_replays": "PCIe replay",
+    "nvlink_errors": "NVLink or XGMI error",
+    "ecc_sbe": "corrected ECC error",
+}
+_OPTIONAL = INPUTS[5:]  # few sites record them: without them a GPU may be OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +146,7 @@ def limit_columns(limits: Sequence[HealthLimits]) -> LimitColumns:
 class HealthReading:
     """Health of a GPU. None: missing.
 
-    Replays: new ones in the period; rows: all since production.
+    NEW_ERRORS: new ones in the period; rows: all since production.
     """
 
     row_remap_failure: float | None = None
@@ -143,6 +154,9 @@ class HealthReading:
     pcie_replays: float | None = None
     gpu_temp_c: float | None = None
     mem_temp_c: float | None = None
+    ecc_dbe: float | None = None
+    ecc_sbe: float | None = None
+    nvlink_errors: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,22 +211,23 @@ def health_states(values: Mapping[str, Floats], limits: LimitColumns) -> Bytes:
 
     `values`: {one of INPUTS: value per GPU, NaN missing}.
     """
-    failure, rows, replays, gpu, memory = (values[name] for name in INPUTS)
-    critical = (failure > 0) | (rows > 0)
+    failure, rows, replays, gpu, memory, uncorrected, *others = (values[name] for name in INPUTS)
+    critical = (failure > 0) | (rows > 0) | (uncorrected > 0)
+    warning = np.any([replays > 0, *(errors > 0 for errors in others)], axis=0)
     hot = (gpu >= limits.warning_c) | (memory >= limits.memory_warning_c)
     missing = (np.isnan(failure) | np.isnan(rows)) & limits.remaps_rows
     missing |= np.isnan(replays) | np.isnan(gpu) | (np.isnan(memory) & limits.has_memory_sensor)
     places = [STATES.index(state) for state in (CRIT, WARN, HOT, HEALTH_UNKNOWN)]
-    found: Bytes = np.select(
-        [critical, replays > 0, hot, missing], places, STATES.index(OK)
-    ).astype(np.uint8)
+    found: Bytes = np.select([critical, warning, hot, missing], places, STATES.index(OK)).astype(
+        np.uint8
+    )
     return found
 
 
 def health_reason(reading: HealthReading, limits: HealthLimits, *, within_s: float) -> str:
     """Return the reason why a GPU is not OK, with numbers; "" if it is OK.
 
-    within_s: the time in which replays count.
+    within_s: the time in which new errors count.
 
     >>> limits = limits_of("A100 SXM 40GB")
     >>> health_reason(HealthReading(0, 0, 3, 94, 60), limits, within_s=600)
@@ -223,8 +238,9 @@ def health_reason(reading: HealthReading, limits: HealthLimits, *, within_s: flo
     )
     if rows := reading.remapped_rows_uncorrectable:
         known.append(f"{plural(rows, 'memory row')} remapped after uncorrectable errors")
-    if replays := reading.pcie_replays:
-        known.append(f"{plural(replays, 'PCIe replay')} in {text(within_s, 's')}")
+    for name, error in NEW_ERRORS.items():
+        if count := getattr(reading, name):
+            known.append(f"{plural(count, error)} in {text(within_s, 's')}")
     for name, value, limit in (
         ("GPU", reading.gpu_temp_c, limits.warning_c),
         ("memory", reading.mem_temp_c, limits.memory_warning_c),
@@ -238,7 +254,8 @@ def needed(limits: HealthLimits) -> tuple[str, ...]:
     """Return those of INPUTS that a device can report."""
     absent = {
         *(() if limits.remaps_rows else INPUTS[:2]),
-        *(() if limits.has_memory_sensor else INPUTS[4:]),
+        *(() if limits.has_memory_sensor else INPUTS[4:5]),
+        *_OPTIONAL,
     }
     return tuple(name for name in INPUTS if name not in absent)
 

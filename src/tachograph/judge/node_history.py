@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import comb
+from typing import Any
 
 import polars as pl
 
+from tachograph.judge.finding import Verdict
 from tachograph.judge.health import worst
 from tachograph.judge.usage import midnight
+from tachograph.lake.filters import FINAL_STATES
+from tachograph.lake.numbering import unsure_times
 
 _GPU = ["gpu", "mig"]
 _OF_JOB = (
@@ -46,7 +51,18 @@ NODE_GPU_COLUMNS = (
     "pcie_replays_max",
     "remapped_rows_uncorrectable_last",
     "row_remap_failure_max",
+    "ecc_dbe_max",
+    "ecc_sbe_max",
+    "nvlink_errors_max",
 )
+# rows of job_gpus with errors that occurred while the job held the GPU
+HAD_ERRORS = pl.any_horizontal(
+    pl.col("xid_events", "ecc_dbe_max", "nvlink_errors_max") > 0
+).fill_null(value=False)
+_FAILED = ("FAILED", "NODE_FAIL")
+LEAST_USERS = 3  # whose jobs failed on a lemon: fewer may be their programs
+LEAST_COMPARED = 10  # users of a GPU from which on it is denied to be one
+_CHANCE = 0.001  # at most, of as many failures by accident: nodes have many GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +72,10 @@ class NodeReport:
     jobs: those that ran there, one row each, newest first: GPUs there, mean utilisation, worst
     health. gpus: one row per GPU: device, sums over all jobs. weeks: the same per GPU and week of
     the jobs' starts. days: per GPU and day, hours with samples of jobs, and mean utilisation in
-    them. cluster: the one that was given. Null: not measured, or no job.
+    them. errors: see `handovers`. cluster: the one that was given. Null: not measured, or no job.
+
+    `users` of a GPU, since it was put there: of jobs that ended; `users_failed`: those with a job
+    that failed there, or had an XID; `lemon`: verdict.
     """
 
     node: str
@@ -66,6 +85,7 @@ class NodeReport:
     gpus: pl.DataFrame
     weeks: pl.DataFrame
     days: pl.DataFrame
+    errors: pl.DataFrame
 
     @property
     def sick(self) -> pl.DataFrame:
@@ -75,9 +95,8 @@ class NodeReport:
 
 def sick_rows(gpus: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of `gpus` or `weeks` that are not OK, or had errors."""
-    errors = pl.any_horizontal(
-        pl.col("xid_events") > 0, pl.col("remapped_rows") > 0, pl.col("row_remap_failures") > 0
-    )
+    counts = ("xid_events", "remapped_rows", "row_remap_failures", "ecc_dbe")
+    errors = pl.any_horizontal(pl.col(counts) > 0)
     return gpus.filter(
         (pl.col("health").is_in(["CRIT", "WARN", "HOT"]) | errors).fill_null(value=False)
     )
@@ -97,20 +116,99 @@ def build_node_report(
     `gpus`: NODE_GPU_COLUMNS of the rows of job_gpus of the node; `jobs`: NODE_JOB_COLUMNS of those
     that held them; `devices`: of the node, of one cluster.
     """
-    mine = gpus.select(NODE_GPU_COLUMNS).rename({"interval_s": "gpu_interval_s"})
-    held = mine.join(jobs.select(NODE_JOB_COLUMNS), on="job_key", how="inner").with_columns(
+    held = held_gpus(jobs, gpus).with_columns(
         week=pl.col("start").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date(),
         seconds=(pl.col("as_of") - pl.col("start")).dt.total_microseconds() / 1e6,
     )
     facts = pl.col("model", "uuid", "pci", "hbm_mib").drop_nulls().last()
     of_node = devices.group_by(_GPU, maintain_order=True).agg(facts)
-    known = pl.concat([of_node.select(_GPU), mine.select(_GPU)]).unique()
-    sums = known.join(_health(held, _GPU), on=_GPU, how="left", nulls_equal=True)
-    listed = sums.join(of_node, on=_GPU, how="left", nulls_equal=True).sort(_GPU)
+    known = pl.concat([of_node.select(_GPU), gpus.select(_GPU)]).unique()
+    listed = known.sort(_GPU)
+    for facts_of_gpus in (_health(held, _GPU), _lemons(held, devices), of_node):
+        listed = listed.join(
+            facts_of_gpus, on=_GPU, how="left", nulls_equal=True, maintain_order="left"
+        )
     return NodeReport(
         node, cluster, zone_name, _jobs(held), listed, _health(held, ["week", *_GPU]).sort("week", *_GPU),
-        _days(held, zone_name),
+        _days(held, zone_name), handovers(held),
     )  # fmt: skip
+
+
+def held_gpus(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of job_gpus of a node with the columns of their jobs."""
+    mine = gpus.select(NODE_GPU_COLUMNS).rename({"interval_s": "gpu_interval_s"})
+    return mine.join(jobs.select(NODE_JOB_COLUMNS), on="job_key", how="inner")
+
+
+def handovers(held: pl.DataFrame) -> pl.DataFrame:
+    """Return which jobs had a GPU before and after each job with errors, newest first.
+
+    Grain: one row per (job_key, gpu, mig). held: as of `held_gpus`.
+    """
+    named = (
+        held.drop_nulls("first_t")
+        .sort("first_t", "job_key")
+        .with_columns(job=pl.coalesce("display_id", "job_id"))
+    )
+    sides = {
+        f"{name}_{side}": pl.col(name).shift(step).over(_GPU)
+        for side, step in (("before", 1), ("after", -1))
+        for name in ("job_key", "job", "user")
+    }
+    return named.with_columns(**sides).filter(HAD_ERRORS).reverse().select(
+        *_GPU, "job_key", "job", "user", "first_t", "last_t", "ecc_dbe_max", "nvlink_errors_max",
+        "xid_events", pl.col("xid_event_max").alias("xid"), *sides,
+    )  # fmt: skip
+
+
+def _lemons(held: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+    """Per GPU: users since it was put there, those whose jobs failed on it, and the verdict.
+
+    A job with an XID failed on the GPUs that had one, another job on all of its GPUs.
+    """
+    changes = unsure_times(devices).filter("changed")
+    since = changes.group_by("gpu").agg(replaced=pl.col("until").max())
+    had_xid = (pl.col("xid_events") > 0).fill_null(value=False)
+    failed = pl.when(had_xid.any().over("job_key")).then(had_xid)
+    rows = (
+        held.with_columns(failed=failed.otherwise(pl.col("state").is_in(_FAILED)))
+        .join(since, on="gpu", how="left")
+        .filter(
+            pl.col("user").is_not_null(),
+            pl.col("state").is_in(FINAL_STATES) | had_xid,
+            (pl.col("first_t") >= pl.col("replaced")) | pl.col("replaced").is_null(),
+        )
+    )
+    users = rows.group_by(*_GPU, "user").agg(pl.col("failed").any())
+    counts = users.group_by(_GPU).agg(users=pl.len(), users_failed=pl.col("failed").sum())
+    totals = counts.select(pl.col("users", "users_failed").sum()).row(0)
+
+    def verdict(row: dict[str, Any]) -> Verdict:
+        return lemon_verdict(row["users_failed"], row["users"], totals[1], totals[0])
+
+    lemons = [verdict(row) for row in counts.iter_rows(named=True)]
+    return counts.with_columns(lemon=pl.Series(lemons, dtype=pl.String))
+
+
+def lemon_verdict(failed: int, users: int, all_failed: int, all_users: int) -> Verdict:
+    """Return whether jobs of more users fail on a GPU than chance explains, of all of its node.
+
+    all_users, all_failed: sums over the GPUs of the node, so of one user on two GPUs two. The
+    probability is that of Fisher's exact test, one-sided.
+
+    >>> lemon_verdict(3, 3, 3, 24), lemon_verdict(3, 10, 24, 80), lemon_verdict(2, 2, 2, 24)
+    ('yes', 'no', 'unknown')
+    """
+    if all_users == users:
+        return "unknown"
+    as_many = sum(
+        comb(all_failed, k) * comb(all_users - all_failed, users - k)
+        for k in range(failed, min(users, all_failed) + 1)
+    )
+    if failed >= LEAST_USERS and as_many < _CHANCE * comb(all_users, users):
+        return "yes"
+    is_above = failed * all_users > all_failed * users
+    return "no" if users >= LEAST_COMPARED and not is_above else "unknown"
 
 
 # A job of one sample has no interval.
@@ -145,6 +243,7 @@ def _health(held: pl.DataFrame, by: list[str]) -> pl.DataFrame:
         pcie_replays=_known_sum("pcie_replays_max"),
         remapped_rows=pl.col("remapped_rows_uncorrectable_last").max(),
         row_remap_failures=pl.col("row_remap_failure_max").max(),
+        **{name: _known_sum(f"{name}_max") for name in ("ecc_dbe", "ecc_sbe", "nvlink_errors")},
         states=pl.col("health").drop_nulls(),
     )
     return found.with_columns(health=_WORST).drop("states")

@@ -21,8 +21,15 @@ from typing import Any, NamedTuple
 import msgspec
 import polars as pl
 
-from tachograph.catalog.chunks import ChunkPart, GpuNumbering, NumberedGpu, Reject
-from tachograph.catalog.tables import DEVICES, GPU_KEY, TIME
+from tachograph.catalog.chunks import (
+    CLUSTER_MARK,
+    ChunkPart,
+    GpuNumbering,
+    NumberedGpu,
+    Reject,
+)
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import DEVICES, GPU_KEY, GPU_SAMPLES, TIME
 from tachograph.sources.gpu_indices import CONTRADICTS, pci_key
 
 CONTRADICTING_SOURCES = "contradicting_numbers"
@@ -122,6 +129,7 @@ def renumbered(
     times = cache(partial(_times_by_index, parts))
     numbers = new_indices(gpus, known, times=times, sampled=sampled)
     result = [_moved(part, numbers) if part.gpus else part for part in parts]
+    result = [_by_address(part, known) if _names_addresses(part) else part for part in result]
     rejects: list[Reject] = []
     if numbers.moved:
         (node, before), after = next(iter(numbers.moved.items()))
@@ -139,6 +147,46 @@ def renumbered(
         result.append(ChunkPart("devices", frame, overlaps=True))
     # Devices come first: a run killed behind them finds the new indices, not its own samples.
     return tuple(sorted(result, key=lambda part: part.table != "devices"))
+
+
+def _names_addresses(part: ChunkPart) -> bool:
+    """Whether PCI addresses name the GPUs of samples, instead of indices."""
+    return part.table == GPU_SAMPLES.name and "pci" in part.frame.columns
+
+
+def _by_address(part: ChunkPart, known: pl.DataFrame) -> ChunkPart:
+    """The part with the indices of its PCI addresses; samples of unknown ones are counted.
+
+    Errors: InputError where none is known.
+    """
+    slots: dict[tuple[str, str], set[int]] = {}
+    for node, gpu, pci in known.select("node", "gpu", "pci").drop_nulls().iter_rows():
+        slots.setdefault((node, _slot(pci)), set()).add(gpu)
+    indices = [
+        slots.get((node, _slot(pci)), set())
+        for node, pci in part.frame.select("node", "pci").rows()
+    ]
+    numbers = [next(iter(gpus)) if len(gpus) == 1 else None for gpus in indices]
+    frame = part.frame.with_columns(gpu=pl.Series(numbers, dtype=_SCHEMA["gpu"]))
+    lost = frame.filter(pl.col("gpu").is_null())
+    kept = replace(part, frame=frame.drop_nulls("gpu").drop("pci"))
+    if lost.is_empty():
+        return kept
+    node, pci = lost.select("node", "pci").row(0)
+    name = node.replace(CLUSTER_MARK, " of ")
+    unknown = f"{name}: no GPU with PCI address {pci} in the lake"
+    do = "first ingest telemetry with PCI addresses, as dcgm-exporter and nvidia-smi write it"
+    if kept.frame.is_empty():
+        raise InputError(unknown, do=do)
+    lines = lost.filter(pl.col("xid") > 0).height  # the zeros before them are no lines
+    reject = Reject("unknown_address", "pci", lines, f"{unknown}; {do}")
+    used = None if kept.rows_used is None else kept.rows_used - lines
+    return replace(kept, rejects=(*kept.rejects, reject), rows_used=used)
+
+
+def _slot(pci: str) -> str:
+    """An address without its function, which the kernel log leaves out."""
+    return pci_key(pci).partition(".")[0]
 
 
 def _times_by_index(parts: Iterable[ChunkPart]) -> dict[tuple[str, int], TimeRange]:

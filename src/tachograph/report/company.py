@@ -31,13 +31,14 @@ class GpuCompany:
 
     jobs: by start; others: how many more there were that are not shown; gpus: how many GPUs of the
     job records name; activity: mean utilisation (0..1) of these in its time, of all jobs together;
-    None: not known.
+    None: not known. handovers: sentences, who had GPUs with errors before and after it.
     """
 
     jobs: tuple[JobBeside, ...] = ()
     others: int = 0
     gpus: int = 0
     activity: float | None = None
+    handovers: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str | None:

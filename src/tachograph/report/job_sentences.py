@@ -408,6 +408,7 @@ def caveat_sentences(
         )
     if company.sentence:
         notes.append(company.sentence)
+    notes += company.handovers
     if share:
         notes.append(_counted_share(row))
     coverage, interval, samples = (

@@ -17,17 +17,22 @@ def node_headline(report: NodeReport) -> str:
     ran = f"{plural(report.jobs.height, 'job')} on {plural(report.gpus.height, 'GPU')}"
     if report.jobs.is_empty():
         return f"{plural(report.gpus.height, 'GPU')}; no analyzed job ran here."
+    lemons = "".join(
+        f" {gpu_label(row)} may be faulty: jobs of {row['users_failed']} of its "
+        f"{plural(row['users'], 'user')} failed, on its neighbours far fewer."
+        for row in report.gpus.filter(pl.col("lemon") == "yes").iter_rows(named=True)
+    )
     sick = report.sick
     if sick.is_empty():
         measured = report.gpus.filter(
             pl.col("xid_events").is_not_null() | (pl.col("health") == OK)
         ).height
         if not measured:
-            return f"{ran}; GPU errors were not measured."
+            return f"{ran}; GPU errors were not measured.{lemons}"
         some = "" if measured == report.gpus.height else f", of {measured} of them"
-        return f"{ran}; no GPU errors recorded{some}."
+        return f"{ran}; no GPU errors recorded{some}.{lemons}"
     named = ", ".join(gpu_label(row) for row in sick.iter_rows(named=True))
-    return f"{ran}; errors, faults or heat on {named}."
+    return f"{ran}; errors, faults or heat on {named}.{lemons}"
 
 
 def gpu_label(row: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ DMON_NAMES: Final[Mapping[str, int]] = MappingProxyType({
     "TOTEC": 156, "PCIRP": 202, "GPUTL": 203, "MCUTL": 204, "XIDER": 230, "FBFRE": 251,
     "FBUSD": 252, "URMPS": 393, "CRMPS": 394, "RRF": 395, "GRACT": 1001, "SMACT": 1002, "SMOCC": 1003, "TENSO": 1004,
     "DRAMA": 1005, "DRACT": 1005, "FP64A": 1006, "FP32A": 1007, "FP16A": 1008, "PCITX": 1009, "PCIRX": 1010,
-    "NVLTX": 1011, "NVLRX": 1012, "TIMMA": 1013, "THMMA": 1014, "TDFMA": 1015,
+    "NVLTX": 1011, "NVLRX": 1012, "TIMMA": 1013, "THMMA": 1014, "TDFMA": 1015, "ESVTL": 310, "EDVTL": 311,
 })  # fmt: skip
 _TOKEN = re.compile(r"\S+")
 _HEADER = re.compile(r"\s*#\s*Entity\b")

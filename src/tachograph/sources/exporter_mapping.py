@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -29,7 +29,9 @@ _KEY = re.compile(r"([^{}\s]+?)\s*(?:\{(.*)\})?\s*", re.DOTALL)
 _CONDITION = re.compile(
     r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)', re.ASCII
 )
-_JOINING = re.compile(r"(sum|max)\s+([a-zA-Z_][a-zA-Z0-9_]*)|(fallback)", re.ASCII)
+_JOINING = re.compile(
+    r"(sum|max|code)(?:\s+([a-zA-Z_][a-zA-Z0-9_]*))?|(fallback)|mark\s+(\d{1,9})", re.ASCII
+)
 
 
 class LabelNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,30 +100,51 @@ class MetricKey:
 class MetricJoining:
     """Merging of a GPU's series: the label to merge over, by sum or maximum.
 
-    `fallback`: read only where no other metric gives the column.
+    `metrics`: instead of series of one metric, those of several metrics are parts. `code`: the
+    label is a number, which is the value where that of the series is above 0. `mark`: the same with
+    this number. `fallback`: read only where no other metric gives the column.
     """
 
     over: str = ""
     largest: bool = False
     fallback: bool = False
+    metrics: bool = False
+    code: bool = False
+    mark: int | None = None
 
     @classmethod
     def parse(cls, written: Iterable[str]) -> MetricJoining:
-        """Return the words after column and unit, parsed: `sum LABEL`, `max LABEL`, `fallback`.
+        """Return the words after column and unit, parsed.
 
-        >>> MetricJoining.parse(["sum link"])
-        MetricJoining(over='link', largest=False, fallback=False)
+        They are `sum` and `max`, with a LABEL or over metrics, `code LABEL`, `mark NUMBER`,
+        `fallback`.
+
+        >>> MetricJoining.parse(["sum link"]).over, MetricJoining.parse(["sum", "mark 4"]).mark
+        ('link', 4)
 
         Errors: ValueError for other words.
         """
-        over, largest, fallback = "", False, False
-        for one in written:
-            found = _JOINING.fullmatch(one.strip())
-            if not found:
-                raise ValueError(f"{one!r} is none of `sum LABEL`, `max LABEL`, `fallback`")
-            fallback = fallback or bool(found[3])
-            over, largest = (found[2], found[1] == "max") if found[2] else (over, largest)
-        return cls(over, largest, fallback)
+        joining = cls()
+        for word in written:
+            match = _JOINING.fullmatch(word.strip())
+            if not match or (match[1] == "code" and not match[2]):
+                raise ValueError(
+                    f"{word!r} is none of `sum LABEL`, `max LABEL`, `code LABEL`, `mark NUMBER`, "
+                    "`fallback`"
+                )
+            if match[1]:
+                joining = replace(
+                    joining,
+                    over=match[2] or "",
+                    metrics=not match[2],
+                    largest=match[1] != "sum",
+                    code=match[1] == "code",
+                )
+            elif match[3]:
+                joining = replace(joining, fallback=True)
+            else:
+                joining = replace(joining, mark=int(match[4]))
+        return joining
 
 
 @dataclass(frozen=True, slots=True)

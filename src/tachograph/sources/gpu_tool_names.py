@@ -243,6 +243,10 @@ GPU_TOOLS: tuple[GpuTool, ...] = (
                 "mem_0_clk": ("mem_clock_mhz", "MHz"),
                 "pcie.replay_count": ("pcie_replays", "count"),
                 "replay_count": ("pcie_replays", "count"),
+                "ecc.total_correctable_count": ("ecc_sbe", "count"),
+                "total_correctable_count": ("ecc_sbe", "count"),
+                "ecc.total_uncorrectable_count": ("ecc_dbe", "count"),
+                "total_uncorrectable_count": ("ecc_dbe", "count"),
             }
         ),
         MappingProxyType(

@@ -12,13 +12,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from math import nan
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+
+from tachograph.catalog.arrays import Floats
 from tachograph.catalog.chunks import CLUSTER_MARK, GpuNumbering
 from tachograph.catalog.counters import (
     COUNTERS_BY_NAME,
-    DCGM_PREFIX,
     HOST_COUNTERS,
     HOST_UNITS,
     JOB_UNITS,
@@ -116,6 +119,7 @@ _WRITTEN_UUID = re.compile(r"(?:GPU|MIG)-\S+", re.IGNORECASE)
 _BARE_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 # of Slurm: /slurm/uid_1000/job_12/step_0, /system.slice/slurmstepd.scope/job_12
 _JOB_CGROUP = re.compile(r"/\S*/job_(\d{1,20})(?:/step_(\w{1,20}))?", re.ASCII)
+_CODE = re.compile(r"\d{1,6}", re.ASCII)
 _IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+", re.ASCII)
 _ADDRESS_PARTS = re.compile(r"(?:\w+://)?(\[[^\]]*\]|[^/:]*)(?::\d+)?(?:/.*)?")
 _HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # every node calls itself so
@@ -358,7 +362,7 @@ class MetricTarget:
     the GPU, 0 for none, or (`job`) the labels name it. `adds_up`: series of one node that differ in
     other labels (CPUs, interfaces) are added up. Otherwise they are the same value, written once
     for every job, pod or container. `joining`: how parts of one GPU are joined; `part`: the part of
-    one series. `labels`: names of the exporter.
+    one series; `mark`: what stands for its values above 0. `labels`: names of the exporter.
     """
 
     table: TableName
@@ -367,12 +371,22 @@ class MetricTarget:
     adds_up: bool = False
     joining: MetricJoining = field(default=MetricJoining(), repr=False)
     part: str = field(default="", repr=False)
+    mark: float | None = field(default=None, repr=False)
     labels: LabelNames = field(default=USUAL_LABELS, compare=False, repr=False)
 
     def of_part(self, labels: Mapping[str, str]) -> MetricTarget:
         """Return the target of the part that the labels of a series name."""
         part = labels.get(self.joining.over, "") if self.joining.over else ""
+        if self.joining.code:
+            code = float(part) if _CODE.fullmatch(part) else nan
+            return replace(self, part=part, mark=code)
         return replace(self, part=part) if part else self
+
+    def marked(self, values: Floats) -> Floats:
+        """Return the values of series as those of the column; without its mark 0 remains 0."""
+        if self.mark is None:
+            return values
+        return np.where(values > 0, self.mark, np.minimum(values, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,7 +467,7 @@ def exporter_of(metric: str) -> str:
     >>> exporter_of("DCGM_FI_DEV_GPU_UTIL"), exporter_of("gpu_gfx_activity"), exporter_of("own_metric")
     ('dcgm-exporter', 'AMD device-metrics-exporter', '')
     """
-    return _DCGM_EXPORTER if metric.startswith(DCGM_PREFIX) else _exporters().get(metric, "")
+    return _DCGM_EXPORTER if metric.startswith("DCGM_") else _exporters().get(metric, "")
 
 
 @cache
@@ -520,12 +534,16 @@ def _unit_inside(column: str) -> str | None:
     return HOST_UNITS.get(column) or JOB_UNITS.get(column)
 
 
-def _mapped(given: tuple[str, ...], labels: LabelNames = USUAL_LABELS) -> MetricTarget:
+def _mapped(metric: str, given: tuple[str, ...], labels: LabelNames = USUAL_LABELS) -> MetricTarget:
     """The target of one line of a mapping."""
     column, unit = given[0], given[1]
     joining = MetricJoining.parse(given[2:])
     if column in COUNTERS_BY_NAME:
-        return MetricTarget("gpu_samples", column, unit, joining=joining, labels=labels)
+        part = metric if joining.metrics else ""
+        mark = joining.mark
+        return MetricTarget(
+            "gpu_samples", column, unit, joining=joining, part=part, mark=mark, labels=labels
+        )
     if column in MAPPED_FACTS:
         table: TableName = "allocations" if column in (HOLDER, JOB_NUMBER) else "devices"
         return MetricTarget(table, column, unit, labels=labels)
@@ -545,7 +563,7 @@ def _own_choices(
     own: tuple[tuple[str, tuple[str, ...]], ...],
 ) -> Mapping[str, tuple[_MetricChoice, ...]]:
     return _by_metric(
-        _MetricChoice(_mapped(given), MetricKey.parse(written)) for written, given in own
+        _MetricChoice(_mapped(written, given), MetricKey.parse(written)) for written, given in own
     )
 
 
@@ -594,7 +612,7 @@ def _all_choices() -> Iterator[_MetricChoice]:
             yield _MetricChoice(host, MetricKey(metric, labels))
     for mapping in exporter_mappings():
         for written, given in mapping.metrics.items():
-            target = _mapped(given, mapping.labels)
+            target = _mapped(written, given, mapping.labels)
             yield _MetricChoice(target, MetricKey.parse(written), mapping.name)
 
 

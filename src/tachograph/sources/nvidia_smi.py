@@ -62,6 +62,10 @@ QUERY_FIELDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "clocks_throttle_reasons.active": ("throttle_reasons", "bitmask"),
         "remapped_rows.uncorrectable": ("remapped_rows_uncorrectable", "count"),
         "remapped_rows.correctable": ("remapped_rows_correctable", "count"),
+        "retired_pages.double_bit.count": ("remapped_rows_uncorrectable", "count"),
+        "retired_pages.single_bit_ecc.count": ("remapped_rows_correctable", "count"),
+        "ecc.errors.corrected.volatile.total": ("ecc_sbe", "count"),
+        "ecc.errors.uncorrected.volatile.total": ("ecc_dbe", "count"),
     }
 )
 DMON_COLUMNS: Mapping[str, tuple[str, str]] = MappingProxyType(

@@ -21,6 +21,8 @@ from tachograph.sources.files import (
 )
 from tachograph.sources.gpu_tools import NAME as GPU_TOOLS
 from tachograph.sources.gpu_tools import document_columns, tool_of
+from tachograph.sources.kernel_log import NAME as KERNEL_LOG
+from tachograph.sources.kernel_log import is_kernel_log
 from tachograph.sources.line_protocol import is_collector_text
 from tachograph.sources.nvidia_smi import QUERY_FIELDS, field_names
 from tachograph.sources.schedulers.flux import is_flux
@@ -40,6 +42,7 @@ ORDER: Final = (
     "dcgm-exporter",
     "nvidia-smi",
     "gpu-tools",
+    "kernel-log",
     "sacct",
     "pbs",
     "flux",
@@ -127,6 +130,8 @@ def _of_json(path: Path) -> str | None:
         return None  # another format that begins with a bracket, such as TOML
     if tool_of("", document) is not None:
         return GPU_TOOLS
+    if is_kernel_log(document):
+        return KERNEL_LOG
     scheduler = _scheduler_of(document)
     if scheduler is not None:
         return scheduler

@@ -75,6 +75,9 @@ SOURCES: tuple[SourceEntry, ...] = (
         ".gpu_tools",
         "files of dcgmi dmon, amd-smi, rocm-smi, gpustat, KempnerPulse, wandb, Telegraf",
     ),
+    SourceEntry(
+        "kernel-log", ".kernel_log", "XIDs in the kernel log: journalctl -k -o json (untested)"
+    ),
     SourceEntry("sacct", ".sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
     SourceEntry(
         "pbs", ".schedulers.pbs", "PBS accounting: qstat -f -F json, accounting logs (untested)"

@@ -107,6 +107,8 @@ class PointColumns:
                 found, values = (
                     np.concatenate(one) for one in zip(*(of[part] for part in parts), strict=True)
                 )
+                if whole.unit == "bitmask":  # a reason that two metrics give is one bit
+                    values = values.astype(np.int64)
                 found, values = joined_parts(found, values, largest=largest)
             column = (found, values) if column is None else filled_by(*column, found, values)
         if column is None:
@@ -205,14 +207,19 @@ def _by_key(found: Longs, values: Floats) -> tuple[Longs, Floats, Longs]:
 
 
 def joined_parts(found: Longs, values: Floats, *, largest: bool) -> tuple[Longs, Floats]:
-    """Return one value per key: the sum, or the largest.
+    """Return one value per key: the sum, or the largest; of integers all bits.
 
     >>> keys, values = joined_parts(np.array([3, 1, 3]), np.array([1.0, 5.0, 2.0]), largest=False)
     >>> keys.tolist(), values.tolist()
     ([1, 3], [5.0, 3.0])
+    >>> joined_parts(np.array([1, 1]), np.array([4, 6]), largest=False)[1].tolist()
+    [6.0]
     """
     found, values, first = _by_key(found, values)
-    joined: Floats = (np.maximum if largest else np.add).reduceat(values, first)
+    join: np.ufunc = np.maximum if largest else np.add
+    if values.dtype.kind == "i":
+        join = np.bitwise_or
+    joined: Floats = join.reduceat(values, first).astype(np.float64, copy=False)
     return found[first], joined
 
 

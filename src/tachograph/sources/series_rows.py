@@ -220,6 +220,7 @@ class SeriesRows:
 
     def add(self, target: MetricTarget, units: int | Longs, t: Longs, values: Floats) -> None:
         """Add values of a column; units: one for all or one each. NaN is counted and dropped."""
+        values = target.marked(values)
         missing = np.isnan(values)
         if missing.any():
             self.reject(

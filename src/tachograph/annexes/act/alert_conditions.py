@@ -18,7 +18,8 @@ import polars as pl
 from tachograph.catalog.units import plural, printable, text
 from tachograph.judge.health import XID_CRITICAL, xid_meaning
 
-HEALTH_COUNTERS = ("xid", "remapped_rows_uncorrectable", "row_remap_failure")
+HEALTH_COUNTERS = ("xid", "remapped_rows_uncorrectable", "row_remap_failure", "ecc_dbe")
+GROWING_FAULTS = ("remapped_rows_uncorrectable", "ecc_dbe")
 HANG = "job_hang"
 WINDOW = timedelta(hours=24)  # in which a rise counts, and a node is expected to report again
 FRESH = timedelta(minutes=30)  # older states of a job or GPU are not evidence of the present
@@ -107,21 +108,18 @@ def merged(states: Iterable[AlertState]) -> AlertState:
 def failing_gpus(samples: pl.DataFrame, *, now: datetime) -> AlertState:
     """Return the GPUs with faults in `samples`: columns of _GPU, t, HEALTH_COUNTERS.
 
-    A fault: failed remapping, more rows remapped after uncorrectable errors, or a critical XID in
-    the window. A GPU is clear if a fresh sample has one of the counters.
+    A fault: failed remapping, more uncorrectable errors or rows remapped after these, or a critical
+    XID in the window. A GPU is clear if a fresh sample has one of the counters.
     """
     if samples.is_empty():
         return AlertState()
     ordered = samples.sort(*_GPU, "t")
-    rows, xid = (
-        pl.col("remapped_rows_uncorrectable").drop_nulls(),
-        pl.col("xid").cast(pl.Int64).drop_nulls(),
-    )
+    xid = pl.col("xid").cast(pl.Int64).drop_nulls()
     came_up = xid.filter((xid != xid.shift()) & xid.is_in(sorted(XID_CRITICAL)))
     by_gpu = ordered.group_by(_GPU, maintain_order=True).agg(
+        *(pl.col(name).drop_nulls().diff().clip(lower_bound=0).sum() for name in GROWING_FAULTS),
         last_t=pl.col("t").max(),
         failure=pl.col("row_remap_failure").drop_nulls().last(),
-        more_rows=rows.diff().clip(lower_bound=0).sum(),
         xid=came_up.last(),
         measured=pl.any_horizontal(pl.col(*HEALTH_COUNTERS).is_not_null()).any(),
     )
@@ -162,11 +160,11 @@ class _NodeName(NamedTuple):
 
 def _faults(row: Mapping[str, float | None]) -> list[str]:
     faults = ["remapping a faulty memory row has failed"] if (row["failure"] or 0) > 0 else []
-    if row["more_rows"]:
-        faults.append(
-            f"{plural(int(row['more_rows']), 'memory row')} remapped after uncorrectable "
-            "errors in 24 h"
-        )
+    rows, errors = (row[name] for name in GROWING_FAULTS)
+    if rows:
+        faults.append(f"{plural(rows, 'memory row')} remapped after uncorrectable errors in 24 h")
+    if errors:
+        faults.append(f"{plural(errors, 'uncorrectable ECC error')} in 24 h")
     if row["xid"] is not None:
         faults.append(f"XID {int(row['xid'])}, {xid_meaning(int(row['xid']))}")
     return faults

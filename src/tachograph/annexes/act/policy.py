@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tachograph.annexes.act.alert_conditions import FRESH, HANG, HEALTH_COUNTERS, failing_gpus
+from tachograph.annexes.act.alert_conditions import FRESH, GROWING_FAULTS, HANG, failing_gpus
 from tachograph.catalog.policies import ON_JOBS, PolicyOptions, matches
 from tachograph.catalog.units import plural, text
 from tachograph.judge.activity import UNIT
@@ -34,6 +34,12 @@ MEASURED = 0.9
 LONGEST_GAP = 3.0  # times the usual distance of two measured minutes
 # {check: findings, one of which must hold in the newest result}
 FINDINGS_OF: Mapping[str, tuple[str, ...]] = {"hung": (HANG,), "held_idle": ("idle_job", HANG)}
+# samples of one GPU that show a fault of it; null counters show none
+_HAS_FAULT = pl.any_horizontal(
+    pl.col("xid").cast(pl.Int64).is_in(sorted(XID_CRITICAL)),
+    pl.col("row_remap_failure") > 0,
+    *(pl.col(name) > pl.col(name).drop_nulls().first() for name in GROWING_FAULTS),
+).fill_null(value=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +204,7 @@ def fault_evidence(
 
     job: as of `idle_evidence`; gpus: rows of job_gpus; samples: of 24 h, as `failing_gpus` takes
     them. The fault shows in both windows before the newest sample of the GPU: a failed row
-    remapping, a critical XID, more remapped rows than at the begin.
+    remapping, a critical XID, more remapped rows or uncorrectable errors than at the begin.
     """
     if reason := uncertain(job):
         return reason
@@ -213,7 +219,7 @@ def fault_evidence(
             of_gpu, newest, timedelta(minutes=policy.minutes)
         ):
             found.append(
-                (alert.sentence, node, of_gpu.filter(_has_fault(of_gpu)).get_column("t")[0], newest)
+                (alert.sentence, node, of_gpu.filter(_HAS_FAULT).get_column("t")[0], newest)
             )
     if not found:
         return "none of its GPUs shows a fault in two windows"
@@ -224,20 +230,7 @@ def fault_evidence(
     )
 
 
-def _has_fault(samples: pl.DataFrame) -> pl.Expr:
-    """True for samples that show a fault of a GPU; null counters show none."""
-    xid, rows, failure = (pl.col(name) for name in HEALTH_COUNTERS)
-    first = samples.get_column("remapped_rows_uncorrectable").drop_nulls()
-    more = rows > first[0] if first.len() else pl.lit(value=False)
-    critical = xid.cast(pl.Int64).is_in(sorted(XID_CRITICAL))
-    return (
-        critical.fill_null(value=False)
-        | more.fill_null(value=False)
-        | (failure > 0).fill_null(value=False)
-    )
-
-
 def _faulty_twice(samples: pl.DataFrame, newest: datetime, window: timedelta) -> bool:
-    faulty = samples.filter(_has_fault(samples)).get_column("t")
+    faulty = samples.filter(_HAS_FAULT).get_column("t")
     age = newest - faulty
     return bool((age < window).any() and ((age >= window) & (age < 2 * window)).any())

@@ -14,13 +14,17 @@ def decide(job: CheckedJob) -> Found | None:
         return None
     failures = float(max(gpu["row_remap_failure_max"] or 0 for gpu in touched))
     rows = float(sum(gpu["remapped_rows_uncorrectable_last"] or 0 for gpu in touched))
+    errors = float(sum(gpu["ecc_dbe_max"] or 0 for gpu in touched))
     seen = ["remapping a faulty memory row has failed"] if failures > 0 else []
     if rows > 0:
         seen.append(
             f"{plural(rows, 'memory row')} remapped after uncorrectable errors, up to the end "
             "of the job"
         )
+    if errors > 0:
+        seen.append(f"{plural(errors, 'uncorrectable ECC error')} during the job")
     evidence = {
+        "ecc_dbe": errors,
         "row_remap_failure": failures,
         "remapped_rows_uncorrectable": rows,
         "gpus_affected": float(len(touched)),

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from tachograph.catalog.units import plural
-from tachograph.judge.check import Check, CheckedJob, Found
+from tachograph.judge.check import Check, CheckedJob, Decide, Found
+from tachograph.judge.health import NEW_ERRORS
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if PCIe replays were counted while the job ran (sum over its GPUs)."""
-    touched = job.gpus_with("pcie_replays_max", lambda replays: replays > 0)
-    if not touched:
-        return None
-    replays = float(sum(gpu["pcie_replays_max"] for gpu in touched))
-    return Found(
-        f"{plural(replays, 'PCIe replay')} during the job on {job.labels(touched)}.",
-        {"pcie_replays": replays, "gpus_affected": float(len(touched))},
-    )
+def new_errors(counter: str) -> Decide:
+    """Return what holds where errors were counted while the job ran (sum over its GPUs)."""
+
+    def decide(job: CheckedJob) -> Found | None:
+        touched = job.gpus_with(f"{counter}_max", lambda errors: errors > 0)
+        if not touched:
+            return None
+        errors = float(sum(gpu[f"{counter}_max"] for gpu in touched))
+        return Found(
+            f"{plural(errors, NEW_ERRORS[counter])} during the job on {job.labels(touched)}.",
+            {counter: errors, "gpus_affected": float(len(touched))},
+        )
+
+    return decide
 
 
 CHECK = Check(
@@ -28,5 +33,5 @@ CHECK = Check(
         "cable may need attention."
     ),
     needs=("pcie_replays",),
-    decide=decide,
+    decide=new_errors("pcie_replays"),
 )

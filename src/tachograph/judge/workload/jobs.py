@@ -146,14 +146,11 @@ OF_JOB: Mapping[str, str] = {
     "pcie_replays": "pcie_replays_max",
     "gpu_temp_c": "gpu_temp_c_max",
     "mem_temp_c": "mem_temp_c_max",
+    "ecc_dbe": "ecc_dbe_max",
+    "ecc_sbe": "ecc_sbe_max",
+    "nvlink_errors": "nvlink_errors_max",
 }
-_EVIDENCE = (
-    "row_remap_failure",
-    "remapped_rows_uncorrectable",
-    "pcie_replays",
-    "gpu_temp_c_max",
-    "mem_temp_c_max",
-)
+_EVIDENCE = tuple(f"{name}_max" if name.endswith("_temp_c") else name for name in INPUTS)
 
 
 def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedRows:

@@ -8,6 +8,7 @@ from importlib import import_module
 from tachograph.sources.exporter_mapping import ExporterMapping
 
 EXPORTER_MODULES: tuple[str, ...] = (
+    "dcgm_errors",
     "nvidia_gpu_exporter",
     "slurm_job_exporter",
     "omnistat",

@@ -14,6 +14,12 @@ from tachograph.sources.exporter_mapping import ExporterMapping, LabelNames
 
 _T = TypeVar("_T")
 
+
+def _reason(bit: int) -> tuple[str, ...]:
+    """Return a reason for lower clocks, given where its metric is above 0."""
+    return ("throttle_reasons", "bitmask", "sum", f"mark {bit}")
+
+
 _METRICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "gpu_gfx_activity": ("gpu_util", "percent"),
@@ -40,6 +46,16 @@ _METRICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         'gpu_clock{clock_type="system"}': ("sm_clock_mhz", "MHz", "max clock_index"),
         'gpu_clock{clock_type="memory"}': ("mem_clock_mhz", "MHz", "max clock_index"),
         "pcie_replay_count": ("pcie_replays", "count"),
+        "gpu_ecc_correct_total": ("ecc_sbe", "count"),
+        "gpu_ecc_uncorrect_total": ("ecc_dbe", "count"),
+        "gpu_ecc_correct_xgmi_wafl": ("nvlink_errors", "count", "sum"),
+        "gpu_ecc_uncorrect_xgmi_wafl": ("nvlink_errors", "count", "sum"),
+        # shares of the time in which clocks were lowered for a reason, as NVIDIA's bits
+        "gpu_violation_ppt_residency_percentage": _reason(0x04),
+        "gpu_violation_vr_thermal_residency_percentage": _reason(0x08),
+        "gpu_violation_socket_thermal_residency_percentage": _reason(0x20),
+        "gpu_violation_hbm_thermal_residency_percentage": _reason(0x20),
+        "gpu_violation_processor_hot_residency_percentage": _reason(0x40),
     }
 )
 _UNREAD: Mapping[str, str] = MappingProxyType(

@@ -33,6 +33,8 @@ EXPORTER = ExporterMapping(
             ),
             "nvidia_smi_remapped_rows_uncorrectable": ("remapped_rows_uncorrectable", "count"),
             "nvidia_smi_remapped_rows_correctable": ("remapped_rows_correctable", "count"),
+            "nvidia_smi_ecc_errors_corrected_volatile_total": ("ecc_sbe", "count"),
+            "nvidia_smi_ecc_errors_uncorrected_volatile_total": ("ecc_dbe", "count"),
             "nvidia_smi_remapped_rows_failure": ("row_remap_failure", "flag"),
             "nvidia_smi_pcie_throughput_tx_bytes_per_second": ("pcie_tx_bytes_per_s", "B/s"),
             "nvidia_smi_pcie_throughput_rx_bytes_per_second": ("pcie_rx_bytes_per_s", "B/s"),

@@ -10,6 +10,19 @@ from types import MappingProxyType
 
 from tachograph.sources.exporter_mapping import OF_CAPACITY, ExporterMapping, LabelNames
 
+
+def _ras_counts(
+    blocks: tuple[str, ...], correctable: str, uncorrectable: str
+) -> dict[str, tuple[str, ...]]:
+    """Return the error counts of parts of a GPU, which are added up."""
+    counters = {"correctable": correctable, "uncorrectable": uncorrectable}
+    return {
+        f"rocm_ras_{block}_{kind}_count": (counter, "count", "sum")
+        for block in blocks
+        for kind, counter in counters.items()
+    }
+
+
 EXPORTER = ExporterMapping(
     "omnistat",
     "ROCm/omnistat, docs/metrics.md",
@@ -28,6 +41,8 @@ EXPORTER = ExporterMapping(
             "rocm_temperature_memory_celsius": ("mem_temp_c", "C", "max location"),
             "rocm_sclk_clock_mhz": ("sm_clock_mhz", "MHz"),
             "rocm_mclk_clock_mhz": ("mem_clock_mhz", "MHz"),
+            **_ras_counts(("umc", "sdma", "gfx", "mmhub", "pcie_bif", "hdp"), "ecc_sbe", "ecc_dbe"),
+            **_ras_counts(("xgmi_wafl",), "nvlink_errors", "nvlink_errors"),
             "rmsjob_info": ("job", ""),
             "omnistat_rms_job_info": ("job", ""),
             "omnistat_mem_total_bytes": ("memory_total_mib", "B"),

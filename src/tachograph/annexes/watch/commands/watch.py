@@ -267,8 +267,8 @@ def _needs_another_poll(view: FleetView, columns: tuple[str, ...] | None) -> boo
 
     made_of_two = columns is None or OF_TWO_POLLS & set(columns)
     supported = [name for name in DECIDING if name not in view.about.unsupported]
-    counted = made_of_two and view.replays is not None and "pcie_replays" in view.snapshot.values
-    return bool(counted and _nothing(view.replays)) or any(
+    counted = made_of_two and "pcie_replays" in view.snapshot.values
+    return bool(counted and _nothing(view.errors.get("pcie_replays"))) or any(
         _nothing(view.snapshot.column(name)) for name in supported
     )
 

@@ -121,7 +121,7 @@ def part_of(view: FleetView, allocations: Mapping[GpuId, GpuAllocation]) -> Flee
         reported=view.reported[rows],
         stale_s=view.stale_s[rows],
         means={name: column[rows] for name, column in view.means.items()},
-        replays=None if view.replays is None else view.replays[rows],
+        errors={name: column[rows] for name, column in view.errors.items()},
         history=GpuHistory(1),
     )
 

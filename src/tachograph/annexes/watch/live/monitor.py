@@ -22,7 +22,14 @@ from tachograph.annexes.watch.live.snapshot import (
 from tachograph.annexes.watch.live.view import FleetView, GpuHistory
 from tachograph.catalog.arrays import Bytes, Flags, Floats, Ints, Longs
 from tachograph.judge import health as of_health
-from tachograph.judge.health import INPUTS, STATES, health_states, limit_columns, limits_of
+from tachograph.judge.health import (
+    INPUTS,
+    NEW_ERRORS,
+    STATES,
+    health_states,
+    limit_columns,
+    limits_of,
+)
 from tachograph.judge.workload.arrays import COUNTERS, classify_rows
 from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES
 from tachograph.judge.workload.settings import WorkloadSettings
@@ -193,8 +200,8 @@ class SmoothingWindow:
         gpus.candidate = np.where(fresh, found, gpus.candidate)
 
 
-class RecentReplays:
-    """New replays within the last `keep_s` seconds, and each GPU's last count.
+class RecentErrors:
+    """New errors of a counter within the last `keep_s` seconds, and each GPU's last count.
 
     Few GPUs ever have one, so only polls with new ones are kept.
     """
@@ -206,9 +213,9 @@ class RecentReplays:
         self._events: list[tuple[float, Floats]] = []  # when, new ones of each GPU
 
     def step(self, t: float, count: Floats) -> Floats:
-        """Return new visible replays of each GPU at `t`; NaN with fewer than two counts.
+        """Return new visible errors of each GPU at `t`; NaN with fewer than two counts.
 
-        count: replays since the driver was loaded, NaN missing; one that went back began again.
+        count: errors since the driver was loaded, NaN missing; one that went back began again.
         """
         begun = ~np.isnan(count) & ~np.isnan(self._count)
         new = np.where(count >= self._count, count - self._count, count)
@@ -222,8 +229,8 @@ class RecentReplays:
         self._counted_at = np.where(recent, self._counted_at, np.nan)
         self._events = [event for event in self._events if event[0] > t - self.keep_s]
         visible = np.zeros(len(count))
-        for _, replays in self._events:
-            visible += replays
+        for _, errors in self._events:
+            visible += errors
         return np.where(np.isnan(self._counted_at) & (visible == 0), np.nan, visible)
 
     def rearrange(self, places: Longs) -> None:
@@ -246,7 +253,7 @@ class Monitor:
     ) -> None:
         self.about, self.settings, self.history = about, settings, history
         self._window = SmoothingWindow(settings)
-        self._replays = RecentReplays(settings.event_memory_s)
+        self._errors = {name: RecentErrors(settings.event_memory_s) for name in NEW_ERRORS}
         self._gpus: tuple[GpuId, ...] = ()
         # Of GPUs that the source no longer reports: when it did last.
         self._lost_since: dict[GpuId, float] = {}
@@ -270,10 +277,8 @@ class Monitor:
         measured = np.where(reported, snapshot.measured, np.nan)
         self._measured = np.where(reported, measured, self._measured)
         labels = self._window.step(t, measured, snapshot.values)
-        replays = self._replays.step(t, snapshot.column("pcie_replays"))
-        values = {
-            name: replays if name == "pcie_replays" else snapshot.column(name) for name in INPUTS
-        }
+        errors = {name: of.step(t, snapshot.column(name)) for name, of in self._errors.items()}
+        values = {name: snapshot.column(name) for name in INPUTS} | errors
         health = np.where(reported, health_states(values, self._limits), _UNKNOWN_HEALTH)
         shown = np.where(reported, labels.shown, _UNKNOWN_CLASS)
         self.history = self.history.of(snapshot.gpus)
@@ -289,7 +294,7 @@ class Monitor:
             history=self.history,
             settings=self.settings,
             means=labels.means,
-            replays=replays,
+            errors=errors,
         )
 
     def _with_lost(self, snapshot: Snapshot) -> Snapshot:
@@ -315,8 +320,9 @@ class Monitor:
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
         """Other GPUs, or in another order: those that stay keep their state."""
         places = old_places(self._gpus, gpus)
-        for part in (self._window, self._replays):
-            part.rearrange(places)
+        self._window.rearrange(places)
+        for errors in self._errors.values():
+            errors.rearrange(places)
         self._measured = moved(self._measured, places)
         self._gpus = gpus
 

@@ -263,7 +263,10 @@ _COLUMNS: Mapping[str, _CsvColumn] = MappingProxyType(
         "pcie_replays": _whole("pcie_replays"),
         "remapped_rows_uncorrectable": _whole("remapped_rows_uncorrectable"),
         "remapped_rows_correctable": _whole("remapped_rows_correctable"),
-        "row_remap_failure": _whole("row_remap_failure"),
+        **{
+            name: _whole(name)
+            for name in ("row_remap_failure", "ecc_dbe", "ecc_sbe", "nvlink_errors")
+        },
         "stale_s": _CsvColumn(lambda gpu: float(gpu.view.stale_s[gpu.row])),
         "cluster": _CsvColumn(lambda gpu: gpu.gpu.cluster),
     }

@@ -19,6 +19,7 @@ from tachograph.annexes.watch.live.snapshot import (
 from tachograph.catalog.arrays import Bytes, Flags, Floats, Longs, Singles
 from tachograph.judge.health import (
     INPUTS,
+    NEW_ERRORS,
     STATES,
     Health,
     HealthLimits,
@@ -123,7 +124,7 @@ class FleetView:
     labels: smoothed classes, as indices of CLASSES. real: real utilisation 0..1, NaN unknown.
     health: indices of STATES. reported: False for a GPU without current values. stale_s: age of its
     values, NaN: never any. settings: of the classes. means: of counters over the label's window,
-    NaN missing. replays: new visible ones, NaN unknown; None if not counted.
+    NaN missing. errors: new visible ones by counter, NaN unknown; empty if not counted.
     """
 
     about: SourceInfo
@@ -136,7 +137,7 @@ class FleetView:
     history: GpuHistory
     settings: WorkloadSettings = field(default_factory=WorkloadSettings)
     means: Mapping[str, Floats] = field(default_factory=dict)
-    replays: Floats | None = None
+    errors: Mapping[str, Floats] = field(default_factory=dict)
 
     def label(self, row: int) -> str:
         """The class of a GPU, as shown."""
@@ -220,9 +221,8 @@ def gpu_reasons(view: FleetView, row: int) -> GpuReasons:
 
 
 def health_reading(view: FleetView, row: int) -> HealthReading:
-    """Return the evidence on the health of a GPU: of replays those that are still visible."""
-    values = {name: view.snapshot.value(name, row) for name in INPUTS}
-    if view.replays is not None:
-        replays = float(view.replays[row])
-        values["pcie_replays"] = None if replays != replays else replays
+    """Return the evidence on the health of a GPU: of errors those that are still visible."""
+    values = {name: view.snapshot.value(name, row) for name in INPUTS if name not in NEW_ERRORS}
+    for name, errors in view.errors.items():
+        values[name] = None if np.isnan(errors[row]) else float(errors[row])
     return HealthReading(**values)

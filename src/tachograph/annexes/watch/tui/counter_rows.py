@@ -61,6 +61,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "remapped_rows_uncorrectable",
             "remapped_rows_correctable",
             "row_remap_failure",
+            "ecc_dbe",
+            "ecc_sbe",
+            "nvlink_errors",
         ),
     }
 )

@@ -25,8 +25,8 @@ from tachograph.annexes.watch.tui.page import (
     paragraph,
     quantity,
 )
-from tachograph.catalog.units import printable, text
-from tachograph.judge.health import HealthLimits
+from tachograph.catalog.units import plural, printable, text
+from tachograph.judge.health import NEW_ERRORS, HealthLimits
 from tachograph.judge.workload.classes import RULED, UNKNOWN
 from tachograph.judge.workload.rules import known_of
 
@@ -123,11 +123,10 @@ def _values(view: FleetView, row: int, limits: HealthLimits) -> list[str]:
         reported.append(f"{text(rows, 'count')} rows remapped")
     if failure is not None:
         reported.append("a remapping failed" if failure else "no remapping failed")
-    replays = float("nan") if view.replays is None else float(view.replays[row])
-    if replays == replays:
-        reported.append(
-            f"{text(replays, 'count')} PCIe replays in {text(view.settings.event_memory_s, 's')}"
-        )
+    for name, errors in view.errors.items():
+        if errors[row] == errors[row]:
+            count = plural(float(errors[row]), NEW_ERRORS[name])
+            reported.append(f"{count} in {text(view.settings.event_memory_s, 's')}")
     return reported
 
 

@@ -125,7 +125,7 @@ def _signs(width: int) -> list[Row]:
     for look in colours.SHOWN_LOOKS:
         limits += [Segment(look.mark, look.style), Segment(f" {look.name}  ")]
     health: Row = []
-    for state, meaning in ((HOT, "hot"), (WARN, "PCIe replays"), (CRIT, "memory row errors")):
+    for state, meaning in ((HOT, "hot"), (WARN, "new errors"), (CRIT, "memory errors")):
         health += [
             Segment(colours.state_text(state), colours.HEALTH_STYLES[state]),
             Segment(f" {meaning}   "),

@@ -89,6 +89,15 @@ def _remapped(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
     return {"correctable": correctable, "uncorrectable": uncorrectable, "failure": failure}
 
 
+def _ecc_errors(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
+    kinds = {"corrected": 0, "uncorrected": 1}
+    since_driver = 0
+    return {
+        kind: nvml.nvmlDeviceGetTotalEccErrors(handle, number, since_driver)
+        for kind, number in kinds.items()
+    }
+
+
 def _one(name: str, *arguments: int) -> Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]:
     def query(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
         return {"": getattr(nvml, name)(handle, *arguments)}
@@ -109,6 +118,7 @@ _QUERIES: Mapping[str, Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]] = {
     "nvmlDeviceGetCurrentClocksEventReasons": _reasons,
     "nvmlDeviceGetPcieReplayCounter": _one("nvmlDeviceGetPcieReplayCounter"),
     "nvmlDeviceGetRemappedRows": _remapped,
+    "nvmlDeviceGetTotalEccErrors": _ecc_errors,
 }
 
 
