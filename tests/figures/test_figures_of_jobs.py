@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -27,10 +28,12 @@ FIGURE_OF = {
     "combinations": "pipe_combinations",
     "groups": "spatial_imbalance_by_type",
     "intensity": "arithmetic_intensity",
+    "limits": "bounds",
     "links": "correlation",
     "maps": "utilisation_heatmaps",
     "memory": "hbm_peak",
     "sizes": "job_overview",
+    "windows": "window_lengths",
 }
 
 
@@ -65,6 +68,19 @@ def group(values: Iterable[float], pipes: Sequence[str], bound: str | None = Non
     return rows(names, *((0.5, value, list(pipes), bound) for value in values))
 
 
+def over_windows(values: dict[int, list[float | None]]) -> Study:
+    """A study of jobs in three bands, with these imbalances over windows of so many seconds."""
+    utils = (0.1, 0.2, 0.9, None)
+    study = study_of(*rows("gpu_util_mean spatial_imbalance", *((util, 0.1) for util in utils)))
+    windows = [
+        study.jobs.select("job_key").with_columns(
+            window_s=pl.lit(length), spatial_imbalance=pl.Series(found, dtype=pl.Float64)
+        )
+        for length, found in values.items()
+    ]
+    return replace(study, windows=pl.concat(windows))
+
+
 INTENSE: list[Job] = [
     {
         "gpu_model": A100,
@@ -91,6 +107,15 @@ INTENSE: list[Job] = [
     {"gpu_model": f"{A100}+B200", "intensity_histogram": histogram(fp64={1: 7})},
     {"gpu_model": "X-1", "samples": 10, "idle_fraction": 1.0, "memory_fraction": 0.5},
 ]
+LIMITED = rows(
+    "bound limiter gpu_hours",
+    ("memory", "memory", 2.0),
+    ("memory", "neither", 2.0),
+    ("memory", "neither", 2.0),
+    ("compute", "nvlink", 4.0),
+    ("memory", None, 100.0),
+    (None, "pcie", 100.0),
+)
 CORRELATED = rows(
     "gpu_util_mean power_w_mean pcie_tx_bytes_per_s_mean pcie_rx_bytes_per_s_mean "
     "tensor_active_mean mem_temp_c_mean",
@@ -208,6 +233,11 @@ BY_TENSOR = {
     "bound": "memory",
     "bound_tensor": "compute",
 }
+WINDOWS: dict[int, list[float | None]] = {
+    60: [0.1, 0.2, 0.3, 0.9],
+    300: [0.75, None, 0.3, 0.9],
+    1800: [0.8, 0.9, 0.72, 0.9],
+}
 TENSOR, FP32 = StudyOptions(pipe="tensor"), StudyOptions(pipe="fp32")
 EVERY_SET = [used for count in range(5) for used in combinations(PIPES, count)]
 STUDIES: dict[str, Study] = {
@@ -240,6 +270,10 @@ STUDIES: dict[str, Study] = {
     "intensity of an unknown model": study_of(
         {"gpu_model": "X-1", "intensity_histogram": histogram(fp64={0: 1})}
     ),
+    "limits": study_of(*LIMITED),
+    "limits without hours": study_of(
+        {"bound_tensor": "memory", "limiter": "memory", "gpu_hours": None}, options=TENSOR
+    ),
     "links": study_of(*CORRELATED),
     "maps": study_of(*MAPS),
     "maps by tensor": study_of(BY_TENSOR, options=TENSOR),
@@ -247,6 +281,7 @@ STUDIES: dict[str, Study] = {
     "sizes": study_of(*SIZED),
     "sizes in part": study_of({"gpus": 3}, {"gpus": 7, "elapsed_s": 0.0}, {"gpus": 0}),
     "steadiness": study_of(*STEADY),
+    "windows": over_windows(WINDOWS),
 }
 
 
@@ -368,7 +403,10 @@ NOTHING: list[tuple[str, list[Job], str]] = [
         rows(BOTH, *((util, 1.0) for util in THREE)),
         "no other counter that differs between jobs",
     ),
-    *((str(number), [], "no jobs") for number in range(1, 13)),
+    ("12", [{"bound": "memory"}], "not measured: limiter"),
+    ("12", [{"bound": "memory"}, {"limiter": "memory"}], "no job has both a type and a limiter"),
+    ("13", [ALONE], "minutes of jobs were not read"),
+    *((str(number), [], "no jobs") for number in range(1, 15)),
 ]
 
 
@@ -379,6 +417,12 @@ def test_why_nothing_is_drawn(number: str, jobs: list[Job], why: str) -> None:
     assert not numbers.tables
     assert why in numbers.missing.values()
     assert figure.sentences(numbers) == ()
+
+
+def test_windows_of_every_length_are_needed() -> None:
+    study = over_windows({60: [0.1, None, None, None], 300: [None, 0.1, 0.1, 0.1]})
+    missing = load_figure(find_figure("13")).compute(study).missing
+    assert set(missing.values()) == {"no job has an imbalance over windows of every length"}
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_what_is_drawn_are_the_numbers() -> None:
 
 
 def test_it_is_drawn_if_it_is_named() -> None:
-    assert find_figure("12").name == "workload_profiles"
+    assert find_figure("14").name == "workload_profiles"
     assert find_figure("workload_profiles") not in FIGURES
     nothing = workload_profiles.compute(study_of({"workload": None}))
     assert nothing.missing == {"profiles": "not measured: workload"}

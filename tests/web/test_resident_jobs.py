@@ -175,6 +175,22 @@ def is_as_in_the_lake(
     assert of_keys.sort("job_key").equals(
         seen.filter(pl.col("job_key").is_in(some)).sort("job_key")
     )
+    listed: list[Any] = []
+    after = ""
+    while True:
+        part = visible.answers(wanted, limit=2, after=after)
+        listed += part.rows.select("job_key", "code", "verdict").rows()
+        after = part.cursor
+        if not after:
+            break
+    assert part.matching == len(listed) == len(set(listed))
+    if not wanted.findings:
+        reported = [
+            (key, code, "yes")
+            for key, codes in expected.frame.select("job_key", "findings").rows()
+            for code in codes
+        ]
+        assert listed == sorted(reported)
 
 
 @given(

@@ -20,9 +20,8 @@ LABELS = "/api/v1/labels"
 @pytest.fixture
 def finding(admin: TestClient) -> dict[str, str]:
     """A finding of a job of user000."""
-    which: dict[str, str | int] = {"user": "user000", "sort": "-gpu_hours_lost", "limit": 1}
-    (row,) = admin.get("/api/v1/jobs", params=which).json()
-    return {"job_key": row["job_key"], "finding": row["findings"][0]}
+    (row,) = admin.get("/api/v1/findings", params={"user": "user000", "limit": 1}).json()
+    return {"job_key": row["job_key"], "finding": row["code"]}
 
 
 def test_a_label_is_written_replaced_and_withdrawn(

@@ -23,6 +23,7 @@ from tachograph.report.json_values import json_rows
 
 TABLES = [
     "/jobs",
+    "/findings",
     "/jobs/{key}/minutes",
     "/jobs/{key}/node_minutes",
     "/jobs/{key}/findings",

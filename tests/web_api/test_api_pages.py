@@ -30,7 +30,9 @@ def parts(client: TestClient, url: str) -> Iterator[list[dict[str, Any]]]:
     raise AssertionError("no end")
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/jobs?sort=user", "/jobs?sort=-energy_j&where=gpus>1"])
+@pytest.mark.parametrize(
+    "path", ["/jobs", "/findings", "/jobs?sort=user", "/jobs?sort=-energy_j&where=gpus>1"]
+)
 def test_parts_make_the_list(admin: TestClient, path: str) -> None:
     mark = "&" if "?" in path else "?"
     whole = admin.get(f"/api/v1{path}{mark}limit=10000")

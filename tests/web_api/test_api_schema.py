@@ -159,11 +159,14 @@ def test_a_client_made_of_the_document_alone(admin: TestClient) -> None:
     """
     document = admin.get(f"{API}/openapi.json").json()
     (base,) = document["servers"]
-    (job,) = admin.get(f"{base['url']}/jobs", params={"sort": "-gpu_hours_lost", "limit": 1}).json()
-    (minute,) = admin.get(
-        f"{base['url']}/jobs/{job['job_key']}/minutes", params={"limit": 1}
-    ).json()
-    known = {**job, "node": minute["node"], "finding": job["findings"][0]}
+    found = admin.get(f"{base['url']}/findings", params={"limit": 1}).json()[0]
+    job = admin.get(f"{base['url']}/jobs", params={"where": f"job_key={found['job_key']}"}).json()[
+        0
+    ]
+    minute = admin.get(
+        f"{base['url']}/jobs/{found['job_key']}/minutes", params={"limit": 1}
+    ).json()[0]
+    known = {**job, "node": minute["node"], "finding": found["code"]}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             given: dict[str, Any] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -18,7 +18,7 @@ from tachograph.annexes.lab.figures.dataset import (
     describe_dataset,
 )
 from tachograph.annexes.lab.figures.numbers import FigureNumbers, Study, StudyOptions
-from tachograph.annexes.lab.figures.registry import FORMATS, find_figure
+from tachograph.annexes.lab.figures.registry import FORMATS, FigureEntry, find_figure
 from tachograph.annexes.lab.figures.statistics import WHISKERS
 from tachograph.annexes.lab.figures.study import (
     VARIANTS,
@@ -172,7 +172,7 @@ class LakeStudy:
         study.
         """
         entries = chosen_figures(figures)
-        settings, chosen, jobs = self._studied(wanted, options)
+        settings, chosen, jobs, windows = self._studied(entries, wanted, options)
         with lake_errors(self.lake.uri(JOB_GPUS)):
             units = self._held(chosen.jobs).select("node", "gpu", "gpu_model").unique().collect()
         site = self.configuration.site
@@ -186,6 +186,7 @@ class LakeStudy:
             now=self.opened.now,
             zone_name=site.time_zone,
             figures=entries,
+            windows=windows,
             progress=progress,
         )
         return StudyPage(report)
@@ -209,28 +210,44 @@ class LakeStudy:
 
     def _made(self, figure: str, options: StudyChoice) -> MadeFigure:
         entry = find_figure(figure)
-        settings, _, jobs = self._studied(None, options)
-        return make_figure(entry, Study(jobs, settings.options))
+        settings, _, jobs, windows = self._studied([entry], None, options)
+        return make_figure(entry, Study(jobs, settings.options, windows))
 
     def _studied(
-        self, wanted: JobFilter | None, options: StudyChoice
-    ) -> tuple[StudySettings, JobSet, pl.DataFrame]:
-        """Settings, and the jobs they select with the metrics they define."""
+        self, entries: Sequence[FigureEntry], wanted: JobFilter | None, options: StudyChoice
+    ) -> tuple[StudySettings, JobSet, pl.DataFrame, pl.DataFrame | None]:
+        """Settings, the jobs they select with the metrics they define, and compared windows."""
         check_names(options, StudyChoice)
         wanted = self.opened.filter(options) if wanted is None else wanted
         settings = settings_of(options, wanted, self.configuration)
 
-        def read() -> tuple[JobSet, pl.DataFrame]:
+        compared = any(entry.name == "window_lengths" for entry in entries)
+
+        def read() -> tuple[JobSet, pl.DataFrame, pl.DataFrame | None]:
             chosen = choose_jobs(
                 *self._summaries_and_answers(wanted),
                 wanted,
                 filters=settings.filters,
                 no_filter=settings.no_filter,
             )
-            return chosen, as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
+            jobs = as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
+            return chosen, jobs, self._compared_windows(chosen.jobs, settings) if compared else None
 
-        chosen, jobs = self.opened.of_one_moment(read)
-        return settings, chosen, jobs
+        chosen, jobs, windows = self.opened.of_one_moment(read)
+        return settings, chosen, jobs, windows
+
+    def _compared_windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame:
+        """Spatial imbalance over windows of every length that can be chosen."""
+        parts = []
+        for minutes in WINDOWS_MIN:
+            other = replace(settings, options=replace(settings.options, window_s=60 * minutes))
+            defined = as_defined(jobs, other, self._windows(jobs, other))
+            parts.append(
+                defined.select(
+                    "job_key", pl.lit(60 * minutes).alias("window_s"), "spatial_imbalance"
+                )
+            )
+        return pl.concat(parts)
 
     def _windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame | None:
         """Spatial imbalance over windows unlike the analysis's; None if they are the same."""

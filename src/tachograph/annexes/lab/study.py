@@ -229,8 +229,8 @@ def _partly_measured_row(dataset: Dataset) -> str:
 def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]:
     """Return a study's content: dataset, settings, {figure: facts, missing, sentences}, answers.
 
-    `files`: the files written with it. Times are ISO 8601 in UTC, fractions 0..1, missing values
-    null.
+    `files`: the files written with it. `consequence` of a question is null if its answers have
+    none. Times are ISO 8601 in UTC, fractions 0..1, missing values null.
     """
     settings, dataset = report.settings, report.dataset
     return json_values(
@@ -259,6 +259,7 @@ def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]
                 name: {
                     "question": QUESTIONS[name],
                     "answers": message,
+                    "consequence": report.consequences().get(name),
                 }
                 for name, message in report.answers().items()
             },
@@ -298,7 +299,7 @@ def first_sentences(figures: Sequence[MadeFigure]) -> list[str]:
 
 def study_lines(report: StudyReport, width: int) -> list[Line]:
     """Return the data of the study and, per question, the first sentence of each figure."""
-    dataset = report.dataset
+    dataset, follows = report.dataset, report.consequences()
     removed = [
         f"{removal.reason} {removal.removed:,}" for removal in dataset.removals if removal.removed
     ]
@@ -314,4 +315,6 @@ def study_lines(report: StudyReport, width: int) -> list[Line]:
         ]
         for sentence in first_sentences(report.of_question(name)) or [NOT_ANSWERED]:
             lines += wrapped(sentence, width, indent="     ")
+        if name in follows:
+            lines += wrapped(follows[name], width, indent="     ", first="  -> ")
     return [*lines, plain("")]

@@ -70,6 +70,7 @@ def study_values(report: StudyReport, picture: Callable[[MadeFigure], Markup]) -
         "picture": picture,
         "caption": caption,
         "first_sentences": first_sentences,
+        "consequences": report.consequences(),
         "not_answered": NOT_ANSWERED,
         "methods": methods(report.settings),
         "version": __version__,

@@ -14,13 +14,14 @@ from tachograph.api.parameters import JobChoiceParameters, Word, says
 from tachograph.catalog.columns import FINDINGS_COLUMN, SEVERITY_COLUMN
 from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
 from tachograph.lake.delta import Lake
-from tachograph.lake.filters import JOB_NAMES, JobCondition, JobFilter, lost_hours
+from tachograph.lake.filters import JOB_NAMES, JobCondition, JobFilter, answers_to, lost_hours
 from tachograph.lake.resident import REPORTED_COUNT, WORST, CodedVerdict, ResidentJobs
 from tachograph.report.jobs import DEFAULT_SORT, JobsTable, build_jobs_table, check_jobs_columns
 
 _KEY, _ROW, _VALUE = "job_key", "row", "value"
 # Read whichever columns are shown.
 _OF_EACH = frozenset((*JOB_NAMES, "seq", "as_of", *lost_hours().meta.root_names()))
+_ANSWERS_ROWS = 5_000  # whose findings are looked up at a time
 
 
 class JobListParameters(JobChoiceParameters, frozen=True, kw_only=True):
@@ -49,6 +50,15 @@ class JobsPage:
     """A page of jobs: rows, number of matches, cursor of the next page ("" at the end)."""
 
     table: JobsTable
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersPage:
+    """A page of findings: columns SHORT_FINDING, the total, the cursor of the next page."""
+
+    rows: pl.DataFrame
+    matching: int
     cursor: str
 
 
@@ -118,6 +128,33 @@ class VisibleJobs:
         """
         columns = tuple(JOB_SUMMARIES.schema) if columns is None else columns
         return self._resident.take(self._chosen(self._resident.conditions(wanted)), columns)
+
+    def answers(self, wanted: JobFilter, *, limit: int, after: str = "") -> AnswersPage:
+        """Return a page of findings of selected jobs: those the filter names, else all reported.
+
+        They are in order of job_key and code, those after the cursor `after`. Errors: as `page`.
+        """
+        chosen = self._chosen(self._resident.conditions(wanted))
+        matching = self._count_answers(chosen, wanted)
+        begin, last = ("", "") if not after else _two_texts(decode_cursor(after))
+        keys = (
+            self._resident.take(chosen, (_KEY,))
+            .with_columns(chosen)
+            .filter(pl.col(_KEY) >= begin)
+            .sort(_KEY)
+        )
+        found: list[pl.DataFrame] = []
+        for at in range(0, keys.height, _ANSWERS_ROWS):
+            of_rows = self._answers_of(keys.get_column(_ROW).slice(at, _ANSWERS_ROWS), wanted).sort(
+                _KEY, "code"
+            )
+            found.append(of_rows.filter((pl.col(_KEY) > begin) | (pl.col("code") > last)))
+            if sum(part.height for part in found) > limit:
+                break
+        answers = pl.concat(found) if found else self._answers_of(chosen.head(0), wanted)
+        page = answers.head(limit)
+        cursor = encode_cursor(*page.select(_KEY, "code").row(-1)) if answers.height > limit else ""
+        return AnswersPage(page, matching, cursor)
 
     def kept_answers(
         self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
@@ -206,6 +243,29 @@ class VisibleJobs:
         found = self._resident.places(job_keys)
         return found if self._visible is None else found.filter(self._visible.gather(found))
 
+    def _answers_of(self, rows: pl.Series, wanted: JobFilter) -> pl.DataFrame:
+        least = CodedVerdict.NO if wanted.findings else CodedVerdict.HINT
+        found = self._resident.answers_of(rows, least)
+        if wanted.findings:
+            found = found.join(answers_to(found, wanted), on=[_KEY, "code"], how="semi")
+        return found
+
+    def _count_answers(self, chosen: pl.Series, wanted: JobFilter) -> int:
+        if not wanted.findings:
+            return int(
+                self._resident.take(chosen, (REPORTED_COUNT,)).get_column(REPORTED_COUNT).sum()
+            )
+        alone = (
+            replace(JobFilter(), findings=(code,), verdict=wanted.verdict)
+            for code in set(wanted.findings)
+        )
+        of_codes = [pl.all_horizontal(self._resident.conditions(one)) for one in alone]
+        return int(
+            self._resident.take(chosen, [pl.sum_horizontal(of_codes).alias(_VALUE)])
+            .get_column(_VALUE)
+            .sum()
+        )
+
 
 def _sort_value(by: str) -> pl.Expr:
     """Sort value of a list, as text or number for a cursor."""
@@ -261,3 +321,9 @@ def _behind(at: Any, key: str, *, down: bool) -> pl.Expr:
     behind: pl.Expr = value < at if down else value > at
     same: pl.Expr = (value == at) & later
     return (behind | same).fill_null(value=True)
+
+
+def _two_texts(cursor: Sequence[CursorValue]) -> tuple[str, str]:
+    if len(cursor) != 2 or not all(isinstance(value, str) for value in cursor):
+        raise no_cursor()
+    return str(cursor[0]), str(cursor[1])

@@ -36,10 +36,15 @@ class StudyOptions:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Jobs of a study after filters: rows of job_summaries, one per run."""
+    """Jobs of a study after filters: rows of job_summaries, one per run.
+
+    windows: (job_key, window_s, spatial_imbalance), one row per job and length of windows; None
+    where not read.
+    """
 
     jobs: pl.DataFrame
     options: StudyOptions = field(default_factory=StudyOptions)
+    windows: pl.DataFrame | None = None
 
     @property
     def bound(self) -> str:

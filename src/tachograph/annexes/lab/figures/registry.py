@@ -1,7 +1,7 @@
 """Figures of a study in order; a new one needs one file, and one line here.
 
 A figure's module has `compute`, `draw` and `sentences` (tachograph.annexes.lab.figures.numbers.StudyFigure) and
-is imported when it is used. Questions and FIGURES are those of IPDPS 2026.
+is imported when it is used. Questions and figures 1 to 11 are those of IPDPS 2026.
 """
 
 from __future__ import annotations
@@ -134,12 +134,26 @@ FIGURES: tuple[FigureEntry, ...] = (
         "RQ6",
         left_out="without utilisation",
     ),
+    FigureEntry(
+        12,
+        "bounds",
+        "What limits jobs: the published type and the limiter",
+        "RQ3",
+        left_out="without a type or a limiter",
+    ),
+    FigureEntry(
+        13,
+        "window_lengths",
+        "Spatial imbalance by length of windows",
+        "RQ4",
+        left_out="with one GPU, or without utilisation over each length",
+    ),
 )
 
 # drawn if it is named: it belongs to no question
 NAMED_FIGURES: tuple[FigureEntry, ...] = (
     FigureEntry(
-        12,
+        14,
         "workload_profiles",
         "Activity by workload class",
         None,

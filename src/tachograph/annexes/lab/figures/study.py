@@ -13,8 +13,9 @@ from itertools import chain
 import polars as pl
 from matplotlib.figure import Figure
 
+from tachograph.annexes.lab.figures.consequences import consequence
 from tachograph.annexes.lab.figures.dataset import Dataset
-from tachograph.annexes.lab.figures.numbers import FigureNumbers, Study, StudyOptions
+from tachograph.annexes.lab.figures.numbers import Fact, FigureNumbers, Study, StudyOptions
 from tachograph.annexes.lab.figures.registry import (
     FIGURES,
     QUESTIONS,
@@ -134,6 +135,16 @@ class StudyReport:
                 answers[name] = tuple(chain.from_iterable(sentences))
         return answers
 
+    def consequences(self) -> dict[str, str]:
+        """Return {RQ1: consequence, ...} for the answers that have one."""
+        numbers = {figure.entry.name: figure.numbers for figure in self.figures}
+        found = {name: consequence(name, numbers) for name in self.answers()}
+        return {name: sentence for name, sentence in found.items() if sentence}
+
+    def facts(self) -> dict[str, Mapping[str, Fact]]:
+        """Return {figure: its single numbers}."""
+        return {figure.entry.name: figure.numbers.facts for figure in self.figures}
+
 
 def chosen_figures(names: str | Sequence[str]) -> tuple[FigureEntry, ...]:
     """Return the figures of these names or numbers in order; all by default.
@@ -160,10 +171,15 @@ def build_study(
     now: datetime,
     zone_name: str = "UTC",
     figures: Sequence[FigureEntry] = FIGURES,
+    windows: pl.DataFrame | None = None,
     progress: Progress | None = None,
 ) -> StudyReport:
-    """Return the study of some jobs: rows of job_summaries, as the settings define the metrics."""
-    study = Study(jobs, settings.options)
+    """Return the study of some jobs: rows of job_summaries, as the settings define the metrics.
+
+    `windows`: spatial imbalance over windows of several lengths (`Study.windows`), where a figure
+    compares them.
+    """
+    study = Study(jobs, settings.options, windows)
     made = []
     for place, entry in enumerate(figures):
         if progress:

@@ -1,4 +1,4 @@
-"""Figure 12: radar plots of workload classes along six axes of GPU activity; drawn if named.
+"""Figure 14: radar plots of workload classes along six axes of GPU activity; drawn if named.
 
 A profile that lacks an axis has a gap there, which is labelled; it is not drawn as 0.
 Source: KempnerPulse, "Workload Classification & Health States".

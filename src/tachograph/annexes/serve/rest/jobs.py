@@ -35,7 +35,7 @@ from tachograph.annexes.serve.shapes import (
     type_schema,
 )
 from tachograph.annexes.serve.snapshot import View
-from tachograph.api.parameters import JobParameters, Parameters, Word, says
+from tachograph.api.parameters import JobChoiceParameters, JobParameters, Parameters, Word, says
 from tachograph.api.viewer import Role
 from tachograph.catalog.doors import annex_function
 from tachograph.catalog.tables import (
@@ -245,6 +245,24 @@ def job_findings(view: View, parameters: JobFindingsParameters, paging: Paging) 
     return _FINDINGS_SHAPE.with_documents(page_of(rows, FINDINGS.key, paging))
 
 
+def findings(view: View, parameters: JobChoiceParameters, paging: Paging) -> TableAnswer:
+    """Return a page of findings of chosen jobs by job_key; `finding`: only these codes.
+
+    Only the part is read from the table, after it was chosen among the short rows that are kept in
+    memory.
+    """
+    wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
+    page = view.jobs.answers(wanted, limit=paging.limit, after=paging.after)
+    of_jobs = view.jobs.rows(job_keys=page.rows.get_column("job_key"))
+    rows = view.opened.findings(of_jobs, verdict=None)
+    part = page.rows.select(FINDINGS.key).join(
+        rows, on=FINDINGS.key, how="inner", maintain_order="left"
+    )
+    return _FINDINGS_SHAPE.with_documents(
+        TableAnswer(part.select(rows.columns), page.cursor, page.matching)
+    )
+
+
 def labels(view: View, parameters: Parameters, paging: Paging) -> TableAnswer:
     """Return a part of the labels of visible jobs that count."""
     return page_of(read_labels(view.opened.lake).sort(*LABELS.key), LABELS.key, paging)
@@ -333,6 +351,14 @@ ENDPOINTS = (
         _MY_JOBS_SHAPE,
         MyJobsParameters,
         light=True,
+    ),
+    Endpoint(
+        "/findings",
+        "findings",
+        "Findings of jobs, filtered.",
+        findings,
+        _FINDINGS_SHAPE,
+        JobChoiceParameters,
     ),
     Endpoint(
         "/labels",

@@ -193,7 +193,7 @@ def _study_schemas() -> Schema:
         "sentences": list_of(TEXT),
         "tables": {**OBJECT, "additionalProperties": TEXT},
     }
-    question = {"question": TEXT, "answers": list_of(TEXT)}
+    question = {"question": TEXT, "answers": list_of(TEXT), "consequence": or_null(TEXT)}
     dataset = {
         **field_schemas(annex_function("study_fields")()),
         "coverage_low_share": NUMBER,
