@@ -99,6 +99,7 @@ _NODE = {
     "gpus": "A row per GPU: device, sums over all jobs.",
     "weeks": "A row per GPU and week of the jobs' starts.",
     "days": "A row per GPU and day: hours with samples of jobs, and mean utilisation in them.",
+    "errors": "A row per job and GPU with errors, and the jobs that held the GPU before and after.",
 }
 
 
