@@ -86,7 +86,13 @@ def test_numbers_are_those_of_the_lake_in_their_units(
     first, gpus = documents["1"], documents["lake"]["gpus"]
     end = int(END.timestamp())
     assert first["_id"] == f"1-{end}"
-    account = {"id": "1", "jobname": "train", "user": "ada", "account": "a", "partition": "gpu"}
+    account: dict[str, object] = {
+        "id": "1",
+        "jobname": "train",
+        "user": "ada",
+        "account": "a",
+        "partition": "gpu",
+    }
     account |= {"nodes": 2, "gpus": 3, "host_list": ["n1", "n2"], "ncpus": 16, "timelimit": 3600}
     account |= {"exit_status": "COMPLETED", "submit": int(START.timestamp())}
     assert first["acct"] == account | {"start_time": int(START.timestamp()), "end_time": end}
