@@ -161,7 +161,8 @@ def test_hours_of_a_share_are_in_summaries_and_add_up(tmp_path: Path) -> None:
         allocations=rows,
         gpu_samples=samples,
         node_states=[
-            {"node": "n1", "start": T, "end": end, "provenance": "poll", "state": "up", "gpus": 1}
+            {"node": "n1", "start": T, "end": end, "provenance": "poll", "state": "up"}
+            | {"gpus": 1, "gpus_held": 0}  # as Slurm says of a node whose shards alone are held
         ],
     )
     row = summarized(lake)[1]["1"]

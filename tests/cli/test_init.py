@@ -15,7 +15,7 @@ from tachograph.catalog.errors import ConfigError
 from tachograph.cli import main
 from tachograph.sources.registry import configured_feeds, load_feed
 
-MOST_KEYS = 84
+MOST_KEYS = 85
 MOST_LINES = 25
 
 

@@ -469,5 +469,5 @@ def test_progress_is_reported_and_a_folder_in_use_is_not_changed(tmp_path: Path)
     with pytest.raises(UsageError, match="not an empty folder"):
         simulate(plan, tmp_path / "new")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(LakeError, match="name a folder that can be written"):
+    with pytest.raises(LakeError, match="Not a directory; name another folder"):
         simulate(plan, tmp_path / "file" / "below")

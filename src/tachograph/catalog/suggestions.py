@@ -82,7 +82,8 @@ def explain_misfit(message: str, kind: Any, *, fields: Fields = fields_of) -> tu
     if expected is None:
         return f"{prefix}{what}".replace("`", "'"), ""
     kinds = [_KINDS.get(name, name) for name in expected[1].split(" | ") if name != "null"]
-    other = f", not {_KINDS.get(expected[3], expected[3])}" if expected[3] else ""
+    written = "a decimal number" if expected[3] == "float" else _KINDS.get(expected[3], expected[3])
+    other = f", not {written}" if written else ""
     return f"{subject} must be {' or '.join(kinds)}{_limit(expected[1], expected[2])}{other}", ""
 
 

@@ -40,7 +40,7 @@ class LinePoint:
 def read_point(line: str) -> LinePoint | None:
     """Return the point of a line; None if it is none.
 
-    >>> point = read_point(r"cpu,host=n\\ 1 busy=3i,name="a b" 17")
+    >>> point = read_point('cpu,host=n\\\\ 1 busy=3i,name="a b" 17')
     >>> point.measurement, point.tags, point.fields, point.stamp
     ('cpu', {'host': 'n 1'}, {'busy': '3', 'name': 'a b'}, '17')
     """

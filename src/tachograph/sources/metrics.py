@@ -481,7 +481,7 @@ def exporter_metrics(exporter: str) -> Mapping[str, str]:
         {
             choice.target.column: choice.key.metric
             for choice in reversed(_known_metrics())
-            if choice.exporter == exporter
+            if choice.exporter == exporter != _DCGM_EXPORTER
         }
     )
 

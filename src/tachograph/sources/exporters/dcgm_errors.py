@@ -22,7 +22,7 @@ _FALLBACKS = {
 }
 
 EXPORTER = ExporterMapping(
-    "errors of dcgm-exporter",
+    "dcgm-exporter",
     "NVIDIA/DCGM, dcgmlib/dcgm_fields.h: fields 312, 313, 390, 391, 409, 419, 429, 439;"
     " NVIDIA/dcgm-exporter: DCGM_EXP_XID_ERRORS_COUNT",
     MappingProxyType(
