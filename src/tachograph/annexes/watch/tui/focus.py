@@ -96,11 +96,12 @@ def healthy(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list
     if found.health_why:
         rows += paragraph(found.health_why, width, colours.ALARM, indent=2)
     rows += paragraph(join_parts(_values(view, row, found.limits)), width, indent=2)
-    if found.health.needs and view.reported[row]:
-        rows += paragraph(
-            f"not reported: {', '.join(found.health.needs)}", width, colours.NOTICE, indent=2
-        )
-        rows += _enabling(view, found.health.needs, width=width)
+    # of errors counted only once, new ones are not known yet
+    values = {name: view.snapshot.value(name, row) for name in found.health.needs}
+    absent = tuple(name for name, value in values.items() if value is None)
+    if absent and view.reported[row]:
+        rows += paragraph(f"not reported: {', '.join(absent)}", width, colours.NOTICE, indent=2)
+        rows += _enabling(view, absent, width=width)
     return rows
 
 
