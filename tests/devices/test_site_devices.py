@@ -89,8 +89,14 @@ def test_the_command_lists_it_after_the_catalogue(
     ("text", "problem"),
     [
         (NEEDED.replace("sms = 100\n", ""), "device[0] needs 'sms'"),
-        (NEEDED.replace("= 2e12", "= 0"), "device[0].hbm_bytes_per_s must be a number of more than 0.0"),
-        (NEEDED.replace("100", "100.5"), "device[0].sms must be a whole number, not a decimal number"),
+        (
+            NEEDED.replace("= 2e12", "= 0"),
+            "device[0].hbm_bytes_per_s must be a number of more than 0.0",
+        ),
+        (
+            NEEDED.replace("100", "100.5"),
+            "device[0].sms must be a whole number, not a decimal number",
+        ),
         (NEEDED + "hbm_gb = 80", "unknown field 'hbm_gb'"),
         (NEEDED.replace("65536", "1e19"), "device[0].hbm_mib is 1e+19"),
         (NEEDED + NEEDED, "there is a device 'X900'"),
