@@ -22,7 +22,7 @@ from tachograph.catalog.arrays import Bytes, Singles
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.counters import COUNTERS, CounterKind
 from tachograph.catalog.tables import GPU_KEY, GPU_SAMPLES, MINUTE_MEANS, PIPES, TIME
-from tachograph.pipeline.accumulators import Accumulators
+from tachograph.pipeline.accumulators import Accumulators, merge_segments
 from tachograph.pipeline.minutes import PartitionMinutes
 from tachograph.pipeline.partition import reduce_partition
 from tachograph.pipeline.statistics import INTEGRATED, SQUARED
@@ -214,12 +214,14 @@ def compare(frame: pl.DataFrame, expected: Sequence[Row]) -> None:
             assert value == want, (name, row["run"])
 
 
-def reduced(frame: pl.DataFrame, **given: Any) -> tuple[Accumulators, PartitionMinutes]:
+def reduced(
+    frame: pl.DataFrame, intervals: pl.DataFrame, **given: Any
+) -> tuple[Accumulators, PartitionMinutes]:
     starts = {run: DAY + timedelta(seconds=second) for run, second in STARTS.items()}
     ridges = dict.fromkeys([("n1", 0), ("n2", 0)], RIDGE)
     options = AnalysisOptions()
     return reduce_partition(
-        frame, stretches(HELD), starts, ridges, analysis=options, day=DAY.date(), **given
+        frame, intervals, starts, ridges, analysis=options, day=DAY.date(), **given
     )
 
 
@@ -227,8 +229,13 @@ def reduced(frame: pl.DataFrame, **given: Any) -> tuple[Accumulators, PartitionM
 def test_segments_are_those_of_plain_loops(seed: int) -> None:
     frame = made(seed)
     held = [(7, 0, 5, 40), (8, 0, 40, 41), (9, 2, 20, 60)]
+    intervals = stretches(HELD)
     part, minutes = reduced(
-        frame, labeller=Levels(), steps=stretches(held), handovers=stretches([(1, 0, 10, 30)])
+        frame,
+        intervals,
+        labeller=Levels(),
+        steps=stretches(held),
+        handovers=stretches([(1, 0, 10, 30)]),
     )
     expected = segments(frame, HELD)
     for row in expected:
@@ -252,10 +259,12 @@ def test_segments_are_those_of_plain_loops(seed: int) -> None:
     assert part.gpu_seconds_attributed == pytest.approx(float(np.nansum(sampled_us)) / 1e6)
     of_minutes(minutes, expected)
     of_intensities(part, expected)
-    alone, _ = reduced(frame.drop("dram_active"), steps=stretches([]), handovers=stretches([]))
+    alone, _ = reduced(
+        frame.drop("dram_active"), intervals, steps=stretches([]), handovers=stretches([])
+    )
     assert (alone.steps.height, alone.handed_over, alone.intensities.height) == (0, 0, 0)
     assert not {"known", "label_0", "n_dram_active"} & set(alone.segments.columns)
-    bare, _ = reduced(frame)
+    bare, _ = reduced(frame, intervals)
     assert (bare.steps.height, bare.handed_over) == (0, 0)
 
 
@@ -291,3 +300,23 @@ def of_intensities(part: Accumulators, expected: Sequence[Row]) -> None:
                     bins[row["run"], row["steady_us"], number] += 1
     told = {(run, steady, number): n for run, steady, number, n in part.intensities.iter_rows()}
     assert told == bins
+
+
+@pytest.mark.parametrize("second", [15.0, 120.0, 150.0])
+def test_a_run_cut_at_midnight_is_what_it_is_whole(second: float) -> None:
+    """Between usual distances, in a gap that is bridged, and in one that is not."""
+    begin = 86_400 - second
+    frame = made(3).filter(pl.col("gpu") == 0, pl.col("node") != "n3")
+    frame = frame.with_columns(pl.col("t") + timedelta(seconds=begin))
+    held = [(run, gpu, begin, begin + 9000) for run, gpu in ((1, 0), (2, 2), (4, 3))]
+    early = pl.col("t") < DAY + timedelta(days=1)
+    days = [reduced(frame.filter(part), stretches(held))[0].segments for part in (~early, early)]
+    expected = segments(frame, held)
+    for row in expected:
+        parts = [
+            roofline([one for one in row["rows"] if (one["t"].date() == DAY.date()) == is_early])
+            for is_early in (True, False)
+        ]
+        row |= {name: sum(part[name] for part in parts) for name in parts[0]}
+        del row["steady_us"], row["sampled_us"]  # of few distances
+    compare(merge_segments(days).drop("steady_us", "sampled_us"), expected)
