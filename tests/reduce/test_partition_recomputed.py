@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 import pytest
 from plain_reference import EDGES, LOWERING
+from polars.testing import assert_frame_equal
 
 from madelake import table_frame, utc
 from tachograph.catalog.arrays import Bytes, Singles
@@ -41,7 +42,7 @@ GPUS: Mapping[tuple[str, int, int | None], tuple[list[float], list[float]]] = {
 MEASURED = [counter for counter in COUNTERS if counter.name != "fp16_active"]
 CHANGED = 14  # row of the second with which its other interval begins
 HELD = (  # run, GPU, first and last second: the last is no more its own
-    (1, 0, -5, 90), (3, 0, 95, 120), (2, 0, 120, 290.000001), (3, 0, 300, 321),
+    (1, 0, -5, 90), (3, 0, 95, 120), (2, 0, 120, 290.000001), (3, 0, 300, 321), (3, 0, 330, 350),
     (1, 1, 10, 1000), (2, 2, 0, 79), (4, 3, 0, 9000), (2, 4, 0, 10), (3, 4, 20, 30),
 )  # fmt: skip
 STARTS = {1: -5.0, 2: -50.0, 3: -70.0, 4: 0.0}
@@ -259,6 +260,13 @@ def test_segments_are_those_of_plain_loops(seed: int) -> None:
     assert part.gpu_seconds_attributed == pytest.approx(float(np.nansum(sampled_us)) / 1e6)
     of_minutes(minutes, expected)
     of_intensities(part, expected)
+    # What a counter did between stretches of one day is not the run's.
+    mine = {"run": 3, "node": "n1"}
+    merged = merge_segments([part.segments, part.segments.clear()]).filter(**mine)
+    apart = part.segments.filter(**mine).select("grown_energy_j", "seconds_energy_j").sum()
+    assert_frame_equal(merged.select(apart.columns), apart)
+    assert merge_segments([part.segments.clear()]).schema == part.segments.schema
+    assert merge_segments([]).columns == ["run", *GPU_KEY]
     alone, _ = reduced(
         frame.drop("dram_active"), intervals, steps=stretches([]), handovers=stretches([])
     )
