@@ -32,7 +32,7 @@ DAY = utc(3)
 RIDGE = (8.0, math.nan, 0.5, 100.0)  # FLOP/B of each of PIPES
 Row = dict[str, Any]
 # distances of samples (s) on each GPU, and the sampling interval (s) of its rows
-GPUS: Mapping[tuple[str, int, int | None], tuple[list[float], list[float]]] = {
+GPUS: Mapping[tuple[str, int, int | None], tuple[Sequence[float], Sequence[float]]] = {
     ("n1", 0, None): ([10] * 9 + [30, 10, 30.000001] + [10] * 20, [10]),
     ("n1", 1, None): ([10] * 14 + [60] * 16, [10, 60]),
     ("n2", 0, 1): ([20] * 8 + [50, 20], [20]),
@@ -136,7 +136,7 @@ def statistics(rows: Sequence[Row], before: float | None, gap_s: float) -> Row:
             found[f"last_{name}"] = (series or [None])[-1]
         elif counter.kind is CounterKind.CUMULATIVE:
             found[f"grown_{name}"] = sum(max(b - a, 0) for _, a, b in steps)
-            found[f"seconds_{name}"] = (last[0] - first[0]) * 1e-6 if known else 0.0
+            found[f"seconds_{name}"] = sum(step[0] for step in steps) * 1e-6
             found |= {f"{stem}_{name}": value for stem, value in borders.items()}
         else:
             found |= {f"sum_{name}": sum(values), f"max_{name}": max(values, default=None)}
@@ -172,7 +172,7 @@ def roofline(rows: Sequence[Row]) -> Row:
 
 def segments(frame: pl.DataFrame, held: Iterable[tuple[int, int, float, float]]) -> list[Row]:
     """The segments in order; `rows`: their samples."""
-    found = []
+    found: list[Row] = []
     for place, (key, (_, intervals)) in enumerate(GPUS.items()):
         everything = [
             row for row in frame.rows(named=True) if tuple(row[k] for k in GPU_KEY) == key
@@ -190,14 +190,14 @@ def segments(frame: pl.DataFrame, held: Iterable[tuple[int, int, float, float]])
                 first = rows[0][0]
                 before = everything[first - 1]["xid"] if first else None
                 own = [row for _, row in rows]
-                row = {"run": run, **dict(zip(GPU_KEY, key, strict=True)), "rows": own}
-                row |= {"samples": len(own), "interval_us": interval_s * 1e6}
-                row |= {"t_first": us(own[0]["t"]), "t_last": us(own[-1]["t"])}
-                row["steady_us"] = interval_s * 1e6 if len(everything) > 11 else None
-                row["sampled_us"] = len(own) * interval_s * 1e6
-                row["continues"] = bool(piece and found and found[-1]["run"] == run)
-                row["gap_us"] = None if math.isnan(interval_s) else interval_s * 3e6
-                found.append(row | statistics(own, before, interval_s * 3))
+                segment: Row = {"run": run, **dict(zip(GPU_KEY, key, strict=True)), "rows": own}
+                segment |= {"samples": len(own), "interval_us": interval_s * 1e6}
+                segment |= {"t_first": us(own[0]["t"]), "t_last": us(own[-1]["t"])}
+                segment["steady_us"] = interval_s * 1e6 if len(everything) > 11 else None
+                segment["sampled_us"] = len(own) * interval_s * 1e6
+                segment["continues"] = bool(piece and found and found[-1]["run"] == run)
+                segment["gap_us"] = None if math.isnan(interval_s) else interval_s * 3e6
+                found.append(segment | statistics(own, before, interval_s * 3))
     return found
 
 
