@@ -55,9 +55,10 @@ def single(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
-def random_cluster(seed: int) -> Cluster:
+def random_cluster(seed: int, coarser: float = 1.0) -> Cluster:
     """Seven nodes over two midnights; node n4 is cut into slices, n5 has one GPU, n6 reports
-    little, n7 nothing but utilisation; one GPU of n1 draws power that is not measured.
+    little, n7 nothing but utilisation; one GPU of n1 draws power that is not measured. `coarser`:
+    how many times as long the sampling intervals are.
     """
     dice = random.Random(seed)
     units: list[Unit] = [(f"n{node}", gpu, None) for node in (1, 2, 3) for gpu in range(3)]
@@ -98,6 +99,7 @@ def random_cluster(seed: int) -> Cluster:
     samples = []
     for unit in units:
         length, step = hours[unit[0]]
+        step *= coarser
         missing = {"power_w", "energy_j"} if unit == unpowered else absent.get(unit[0], set())
         samples += _stripe(dice, unit, int(length * 3600 / step), step, missing)
     runs = _runs(dice, units, ends)

@@ -98,7 +98,7 @@ def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     several = together.filter(repeated)
     several = several.with_columns(_joints(several.columns))
     several = counted_by_time(_with_known_times(several), _UNIT)
-    merged = several.group_by(_UNIT, maintain_order=True).agg(_additions(several.columns))
+    merged = several.group_by(_UNIT).agg(_additions(several.columns))
     # Weighted counts are no whole numbers.
     frames = [together.filter(~repeated), merged.select(together.columns)]
     return pl.concat(frames, how="vertical_relaxed").sort(_UNIT).drop(_UNIT)

@@ -374,10 +374,9 @@ def _named_by_samples(named: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataF
     of_last = (pl.col("run").shift(-1).over(unit) != pl.col("run")).fill_null(value=True)
     ahead = times.with_columns(start=pl.max_horizontal("first", before), end="start")
     behind = times.with_columns(start="end", end=pl.min_horizontal("last", after))
+    # those of no length are left out later, as all such claims are
     rests = pl.concat([ahead, behind.filter(of_last)])
-    rests = rests.filter(pl.col("start") < pl.col("end")).with_columns(
-        rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)
-    )
+    rests = rests.with_columns(rank=pl.lit(RANK["whole_node"], dtype=pl.Int8))
     # Slices count as GPUs.
     named_gpus = times.group_by("run", "gpus").agg(named=pl.struct("node", "gpu").n_unique())
     too_many = named_gpus.filter((pl.col("gpus") > 0) & (pl.col("named") > pl.col("gpus"))).select(

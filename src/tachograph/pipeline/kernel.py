@@ -174,7 +174,7 @@ def _present(values: Singles) -> tuple[float, int, np.float32]:
         if v == v:
             total += np.float64(v)
             n += 1
-            most = v if v > most else most
+            most = max(most, v)
     return total, n, most
 
 
@@ -214,7 +214,7 @@ def by_minute(
         for i in range(a, b):
             v = col[i]
             part += np.float64(v)
-            largest = v if v > largest else largest
+            largest = max(largest, v)
         if part != part:
             part, here, largest = _present(col[a:b])
         n[m], total[m], most[m] = here, part, largest
@@ -231,7 +231,7 @@ def over_minutes(
         for m in range(seg_slot[g], seg_slot[g + 1]):
             count += slot_n[m]
             together += slot_total[m]
-            largest = slot_most[m] if slot_most[m] > largest else largest
+            largest = max(largest, slot_most[m])
         n[g], total[g], most[g] = count, together, largest
 
 
@@ -603,19 +603,19 @@ def over_gpus_by_minute(
             continue
         seen[k] = True
         u, e, s = util[m], engine[m], sm[m]
-        most[0, k] = u if u > most[0, k] else most[0, k]
-        most[1, k] = e if e > most[1, k] else most[1, k]
-        most[2, k] = s if s > most[2, k] else most[2, k]
+        most[0, k] = max(most[0, k], u)
+        most[1, k] = max(most[1, k], e)
+        most[2, k] = max(most[2, k], s)
         x, d, w = tensor[m], dram[m], watts[m]
-        most[5, k] = w if w > most[5, k] else most[5, k]
-        most[6, k] = copy[m] if copy[m] > most[6, k] else most[6, k]
+        most[5, k] = max(most[5, k], w)
+        most[6, k] = max(most[6, k], copy[m])
         if u == u and x == x and d == d:
-            work = x if x > d else d
-            work = fp64[m] if fp64[m] > work else work
-            work = fp32[m] if fp32[m] > work else work
-            work = fp16[m] if fp16[m] > work else work
-            most[3, k] = u if u > most[3, k] else most[3, k]
-            most[4, k] = work if work > most[4, k] else most[4, k]
+            work = max(d, x)
+            work = max(work, fp64[m])
+            work = max(work, fp32[m])
+            work = max(work, fp16[m])
+            most[3, k] = max(most[3, k], u)
+            most[4, k] = max(most[4, k], work)
             _add(sums, counts, 0, k, w)
         _add(sums, counts, 1, k, u)
         _add(sums, counts, 2, k, e)

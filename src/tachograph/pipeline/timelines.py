@@ -108,7 +108,7 @@ def timeline_of_minutes(rows: pl.DataFrame, *, idle_util: float, key: str = "run
     }
     activity = pl.coalesce(ACTIVITY)
     idle = activity < pl.lit(idle_util, dtype=pl.Float32)
-    return rows.group_by(key, "minute", maintain_order=True).agg(
+    return rows.group_by(key, "minute").agg(
         *(pl.col(name).max() for name in ACTIVITY),
         busy=pl.when(complete).then(pl.col("gpu_util")).max(),
         work=pl.when(complete).then(pl.max_horizontal(*WORK)).max(),
