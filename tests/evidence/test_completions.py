@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -90,7 +91,7 @@ def test_completions_of_random_jobs_are_those_computed_row_by_row() -> None:
     """Nulls, GPUs with intervals of their own, suspended jobs, first samples about the edge."""
     source = random.Random(2)
     jobs, of_gpus, of_minutes, gaps = [], [], [], []
-    for key in "abcd":
+    for key in "abc":
         made = _made(key, source)
         jobs.append(made[0])
         of_gpus += made[1]
@@ -117,6 +118,63 @@ def test_completions_of_random_jobs_are_those_computed_row_by_row() -> None:
             wanted_minutes = pl.DataFrame(every_minute, schema=timelines.schema)
             found_minutes = whole.timelines.filter(job_key=key).with_columns(job_key=None)
             assert_frame_equal(found_minutes, wanted_minutes, check_dtypes=False, rel_tol=1e-5)
+
+
+def test_what_was_not_measured_is_that_counted_from_the_rows() -> None:
+    """And what hosts did then: nothing, twice their most in every other minute, or as before."""
+    source = random.Random(8)
+    draw = source.choice
+    for _ in range(40):
+        ran, held, interval_s = draw([9, 10]), draw([1, 2]), draw([None, 60.0, 61.0])
+        end = START + timedelta(minutes=ran, seconds=-draw([0, 20]))
+        elapsed_s = draw([1, 0.8]) * (end - START).total_seconds()
+        row: Row = {"gpus": held, "elapsed_s": elapsed_s, "as_of": end, "interval_s": interval_s}
+        row |= {"gpus_seen": draw([1, held, None]), "coverage": draw([0.5, 0.75, 1.0, None])}
+        job = summary(**row, samples=50, start=START)
+        counts = {minute: draw([0, 1, held]) for minute in range(ran) if source.random() < 0.6}
+        rows = [{"minute": minute, "measured_gpus": gpus} for minute, gpus in counts.items()]
+        timelines = pl.DataFrame(rows, schema=timelines_of(minutes(), idle_util=0.5).schema)
+        timelines = timelines.with_columns(job_key=pl.lit(job["job_key"]))
+        gaps = unmeasured(frame(JOB_SUMMARIES, [job]), timelines).row(0, named=True)
+        busy = [minute for minute, gpus in counts.items() if gpus]
+        total, shares = sum(counts.values()), [0.0]
+        by_minutes = 1 - total / (held * ran)
+        by_samples = 1 - (job["coverage"] or 0.0) - (interval_s or 0.0) / elapsed_s
+        shares.append(by_minutes if job["coverage"] is None else by_samples)
+        if job["gpus_seen"] is not None:
+            shares.append(1 - job["gpus_seen"] / held)
+        if elapsed_s < 60 * (ran - 1) and interval_s is not None and interval_s <= 60:
+            shares.append(by_minutes)
+        pauses = [later - minute - 1 for minute, later in pairwise(busy)]
+        wanted: Row = {"share": max(shares) if busy else 0.0, "elapsed_s": elapsed_s}
+        wanted |= {
+            "begin": min(busy, default=None),
+            "within": max(pauses, default=0) if busy else None,
+        }
+        wanted |= {"end": ran - 1 - max(busy) if busy else None}
+        wanted["interval_s"] = interval_s or (60 * total / 50 if busy else None)
+        _same(gaps, wanted)
+    hosts = {("n1", 1): 0.2, ("n1", 3): 0.4, ("n2", 0): 0.3}
+    rows = [{"job_key": "a", "node": n, "minute": m, "cpu_user": v} for (n, m), v in hosts.items()]
+    of_hosts = pl.DataFrame(rows, schema=JOB_NODE_MINUTES.row_schema).drop("seq", strict=False)
+    end = START + timedelta(minutes=5, seconds=30)
+    jobs = frame(JOB_SUMMARIES, [summary(job_key="a", gpus=1, start=START, as_of=end)])
+    held_gpu = frame(JOB_GPUS, [{"job_key": "a", "node": "n1", "gpu": 0}])
+    timelines = timelines_of(minutes([0.5]), idle_util=0.1).with_columns(job_key=pl.lit("a"))
+    gap = pl.DataFrame({"job_key": ["a"], "share": [0.5], "interval_s": [60.0]})
+    tables = JobTables(jobs, held_gpu, timelines, of_hosts)
+    whole = completed(tables, gap, idle_util=0.5).tables.node_minutes
+    before = [0.2, 0.2, 0.2, 0.4, 0.4]
+    for number, first, second in (
+        (0, [0.0, 0.2, 0.0, 0.4, 0.0], [0.3, 0.0, 0.0, 0.0, 0.0]),
+        (1, [0.0, 0.2, 0.0, 0.4, 0.0], [0.3, 0.6, 0.0, 0.6, 0.0]),
+        (2, before, [0.3] * 5),
+    ):
+        rows = whole.filter(job_key=f"a\n{number}").sort("node", "minute").to_dicts()
+        assert [(row["node"], row["minute"]) for row in rows] == [
+            (node, minute) for node in ("n1", "n2") for minute in range(5)
+        ]
+        assert [row["cpu_user"] for row in rows] == pytest.approx([*first, *second])
 
 
 def _same(found: Row, wanted: Row) -> None:
@@ -165,7 +223,7 @@ def _made(key: str, source: random.Random) -> tuple[Row, list[Row], list[Row], f
             row |= {"highest_power_w": 70.0, "work": source.choice([None, 0.3])}
             names = ("power_w", *FRACTIONS[:4], *(f"mean_{name}" for name in AVERAGED))
             row |= {name: source.random() for name in names if name != "sm_occupancy"}
-            timeline.append(row | ({} if key == "d" else {"busy": 0.1, "mem_copy_util": 0.2}))
+            timeline.append(row | ({} if key == "c" else {"busy": 0.1, "mem_copy_util": 0.2}))
     return summary(**job), rows, timeline, interval_s
 
 
@@ -323,17 +381,19 @@ def _minutes(
     names = timelines_of(minutes(), idle_util=0.5).columns
     has = {name for row in every.values() for name, value in row.items() if value is not None}
     found = []
-    for minute, gpus in missing.items():
+    for minute, lack in missing.items():
         row: Row = dict.fromkeys(names) | every.get(minute, {}) | {"minute": minute}
         for name in ("measured_gpus", "idle_gpus", "active_sum", "idle_power_w"):
             row[name] = row[name] or 0
         own = row["measured_gpus"]
-        doing = (gpus if fill.who == "all" else min(1, gpus)) * (minute in pieces[fill.when])
-        states = [fill.state] * doing + [fill.rest] * (gpus - doing)
+        doing = (lack if fill.who == "all" else min(1, lack)) * (minute in pieces[fill.when])
+        states = [fill.state] * doing + [fill.rest] * (lack - doing)
         new: Row = {}
         for name in ("busy", "work", "highest_power_w", *ACTIVITY):
             of = {"busy": ["gpu_util"], "work": WORK, "highest_power_w": ["power_w"]}
-            levels = [_level(each, state, board) for each in of.get(name, [name]) for state in states]
+            levels = [
+                _level(each, state, board) for each in of.get(name, [name]) for state in states
+            ]
             unknown = name == "highest_power_w" and not board
             new[name] = _highest([row[name], *([] if unknown else levels)])
         for name in ("power_w", *(f"mean_{name}" for name in AVERAGED)):
@@ -342,24 +402,26 @@ def _minutes(
                 levels = [LINKS * state.links for state in states]
             else:
                 levels = [_level(of_name, state, board) for state in states]
-            new[name] = ((row[name] or 0.0) * own + sum(levels)) / max(1, own + gpus)
+            new[name] = ((row[name] or 0.0) * own + sum(levels)) / max(1, own + lack)
             if of_name == "power_w" and not board:
                 new[name] = None
         if fill.steady:
             for name in new:
-                level = _mean(every[at].get(name) for at, gpus in measured.items() if gpus > missing[at] == 0)
+                level = _mean(
+                    every[at].get(name) for at, gpus in measured.items() if gpus > missing[at] == 0
+                )
                 new[name] = row[name] if level is None else level
         idle = sum(state.fraction("gpu_util") < 0.5 for state in states)
         levels = [state.fraction("gpu_util") for state in states]
         new |= {
-            "measured_gpus": own + gpus,
+            "measured_gpus": own + lack,
             "idle_gpus": row["idle_gpus"] + idle,
             "active_sum": row["active_sum"] + sum(level for level in levels if level >= 0.5),
             "idle_power_w": row["idle_power_w"] + idle * board * 0.1,
         }
-        if gpus:
+        if lack:
             row |= {name: value for name, value in new.items() if name in has}
-        if own + gpus:
+        if own + lack:
             found.append(row | {"job_key": None})
     return found
 

@@ -217,15 +217,28 @@ def test_the_history_of_a_node_is_that_of_its_rows() -> None:
         begin = start + timedelta(hours=draw([0, 0, 1, 30, 170, 400]))
         jobs[key] = {"job_key": key, "job_id": f"1{key}", **dict.fromkeys(texts, key)}
         jobs[key] |= {"start": begin, "as_of": begin + timedelta(hours=draw([1, 2.5]))}
-        jobs[key] |= {"interval_s": draw([None, 0.0, 30.0, 60.0])}
+        jobs[key] |= {"interval_s": draw([None, 0.0, 0.5, 60.0])}
         for gpu, mig in ((0, None), (1, None), (1, 7)):
-            row = {"job_key": key, "node": "n1", "gpu": gpu, "mig": mig, "samples": draw([0, 7, 90])}
-            row |= {"interval_s": draw([None, 10.0, 20.0]), "first_t": begin}
-            row |= {"last_t": begin + timedelta(hours=1), "health": draw([None, "OK", "HOT", "CRIT"])}
-            row |= {name: draw([None, 0.0, 1.0, 2.0]) for name in NODE_GPU_COLUMNS if name not in row}
+            row = {
+                "job_key": key,
+                "node": "n1",
+                "gpu": gpu,
+                "mig": mig,
+                "samples": draw([0, 7, 90, 900]),
+            }
+            row |= {"interval_s": draw([None, 0.5, 20.0]), "first_t": begin}
+            row |= {
+                "last_t": begin + timedelta(hours=1),
+                "health": draw([None, "OK", "HOT", "CRIT"]),
+            }
+            row |= {
+                name: draw([None, 0.0, 1.0, 2.0]) for name in NODE_GPU_COLUMNS if name not in row
+            }
             gpus.append(row)
     gpus = [row for row in gpus if source.random() < 0.7]
-    devices = pl.DataFrame({"gpu": [0, 1, 2], "mig": [None, 7, None], "model": "H100", "hbm_mib": 5.0})
+    devices = pl.DataFrame(
+        {"gpu": [0, 1, 2], "mig": [None, 7, None], "model": "H100", "hbm_mib": 5.0}
+    )
     devices = devices.with_columns(uuid=pl.lit("u"), pci=pl.lit("p"))
     report = build_node_report(
         "n1", pl.DataFrame([*jobs.values()]), pl.DataFrame(gpus), devices, zone_name="Europe/Paris"
@@ -246,15 +259,38 @@ def test_the_history_of_a_node_is_that_of_its_rows() -> None:
     keys = ("week", "gpu", "mig")
     for found, wanted, names in ((report.weeks, weeks, keys), (report.gpus, of_gpu, keys[1:])):
         order = found.select(names).rows()
-        assert order == sorted(wanted, key=lambda key: [-1 if part is None else part for part in key])
+        assert order == sorted(
+            wanted, key=lambda key: [-1 if part is None else part for part in key]
+        )
         for key, row in zip(order, found.iter_rows(named=True), strict=True):
             for name, value in _sums_of_gpu(wanted[key]).items():
-                assert row[name] == (value if isinstance(value, str | None) else pytest.approx(value)), name
+                assert row[name] == (
+                    value if isinstance(value, str | None) else pytest.approx(value)
+                ), name
+    days: defaultdict[tuple[object, ...], list[float | None]] = defaultdict(list)
+    for row in gpus:
+        for minutes in (0, 30):  # from its first to its last sample
+            at = (row["first_t"] + timedelta(minutes=minutes)).astimezone(ZoneInfo("Europe/Paris"))
+            days[at.date(), row["gpu"], row["mig"]].append(row["gpu_util_mean"])
+    for row in report.days.iter_rows(named=True):
+        levels = days.pop((row["day"], row["gpu"], row["mig"]))
+        known = [level for level in levels if level is not None]
+        assert row["hours"] == pytest.approx(len(levels) / 2)
+        assert row["gpu_util_mean"] == (pytest.approx(sum(known) / len(known)) if known else None)
+    assert not days
+    assert report.sick.equals(sick_rows(report.gpus))
     newest = sorted(of_job, key=lambda key: (-jobs[key]["start"].timestamp(), key))
     for key, row in zip(newest, report.jobs.iter_rows(named=True), strict=True):
         sums = _sums_of_gpu(of_job[key])
-        assert (row["job_key"], row["gpus_here"], row["health"]) == (key, len(of_job[key]), sums["health"])
-        assert [row["gpu_util_mean"], row["xid_events"]] == [sums["gpu_util_mean"], sums["xid_events"]]
+        assert (row["job_key"], row["gpus_here"], row["health"]) == (
+            key,
+            len(of_job[key]),
+            sums["health"],
+        )
+        assert [row["gpu_util_mean"], row["xid_events"]] == [
+            sums["gpu_util_mean"],
+            sums["xid_events"],
+        ]
         assert {name: row[name] for name in texts} == {name: jobs[key][name] for name in texts}
 
 
