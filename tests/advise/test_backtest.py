@@ -49,35 +49,6 @@ def chain(*changes: dict[str, Any]) -> list[PastJob]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("last", "broken"),
-    [
-        ({}, {}),
-        ({"gpus_used": 3}, {"gpus": 1}),
-        ({"gpus_used": None}, {}),
-        ({"elapsed_s": 5000.0}, {"time": 1}),
-        ({"elapsed_s": 5000.0, "state": "TIMEOUT", "problems": ("job_hang",)}, {}),
-        ({"mem_peak_mib": 31 * GIB}, {"host_memory": 1}),
-        ({"hbm_peak_mib": 60 * GIB}, {"gpu_memory": 1}),
-    ],
-)
-def test_what_would_have_failed(last: dict[str, Any], broken: dict[str, int]) -> None:
-    usual = {"gpus_used": 2}
-    report = backtest(chain(*[usual] * 4, {**usual, **last}))
-    assert dict(report.total.broken) == broken
-    assert report.total.broken_jobs == len(broken)
-    assert report.total.undecided["gpus"] == (last.get("gpus_used", 0) is None)
-    if "gpus_used" not in last and "state" not in last:
-        assert report.total.saved == pytest.approx(2.0 * (2 - bool(broken)))
-
-
-def test_only_jobs_that_had_ended_count() -> None:
-    together = [run(1, key=f"t{number}", submit=NOW - 9e4) for number in range(9)]
-    assert backtest(together).total.grouped == 0
-    before = [replace(job, end=job.submit) for job in together]
-    assert backtest(before).total.grouped == 6, "three had ended at the submit of the fourth"
-
-
 TIERS = replace(SITE, capacities={size * GIB: size * GIB for size in (40, 64, 80)})
 Keyed = dict[tuple[str, str], Counter[str]]  # ("user" or "partition" or "", which) -> sums
 
@@ -325,32 +296,3 @@ def test_sentences_say_nothing_of_what_no_job_had() -> None:
         assert part not in texts["clean"]
         assert part in texts["idle"]
     assert "large memory, " not in texts["clean"]
-
-
-def test_hours_named_of_all_and_those_that_no_past_job_shows() -> None:
-    """By hand: five runs one after the other, 4 GPU-hours each; causes: never_used, hung, ...,
-    by `recoverable`.
-    """
-    idle, hung = (2.0, None, None, None, None), (None, 4.0, None, None, None)
-    tiny = (None, None, None, None, 0.01)
-    jobs = chain(
-        {"recoverable": idle, "problems": ("gpus_never_used",)},
-        {"recoverable": idle, "problems": ("gpus_never_used",)},
-        {"recoverable": hung, "problems": ("job_hang",)},
-        {"recoverable": (2.0, 4.0, None, None, None), "problems": ("job_hang",)},
-        {"recoverable": tiny},
-    )
-    total = backtest(jobs).total
-    assert total.recoverable == pytest.approx(2 + 2 + 4 + 6 + 0.01)
-    assert total.named_all == pytest.approx(2 + 6), (
-        "the second is named by one run, the fourth by three"
-    )
-    assert total.known == pytest.approx(2 + 6), (
-        "the first run of all, the first hang: nothing shows them"
-    )
-    assert total.minor == pytest.approx(0.01)
-    assert total.named_all_share == pytest.approx(8 / 14.01)
-    assert total.worth_known_share == pytest.approx(8 / 14)
-    assert (total.warned, total.warned_right) == (4, 2)
-    assert total.with_history == pytest.approx(6.01), "as before: jobs with three past jobs or more"
-    assert backtest_json(backtest(jobs))["total"]["named_of_all"] == pytest.approx(8)

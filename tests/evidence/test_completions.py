@@ -59,29 +59,6 @@ GPUS = gpus(
 )
 
 
-@pytest.fixture(scope="module")
-def whole() -> Completed:
-    tables = _tables(ROW, [0.8] * 120, [0.6] * 60 + [None] * 60)
-    return completed(tables, unmeasured(tables.jobs, tables.timelines), idle_util=IDLE)
-
-
-def _named(whole: Completed, number: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    key = f"{ROW['job_key']}\n{number}"
-    tables = whole.tables
-    return tuple(  # type: ignore[return-value]
-        each.filter(job_key=key) for each in (tables.jobs, tables.gpus, tables.timelines)
-    )
-
-
-def test_a_row_of_each_table_and_fill(whole: Completed) -> None:
-    tables = whole.tables
-    assert whole.of["job"].to_list() == [ROW["job_key"]] * len(FILLS)
-    for each, rows in ((tables.jobs, 1), (tables.gpus, 2), (tables.timelines, 120)):
-        counts = each.group_by("job_key").len()
-        assert set(counts["job_key"]) == set(whole.of["job_key"])
-        assert set(counts["len"]) == {rows}
-
-
 Row = dict[str, Any]
 PIECE_S, LINKS = 900.0, 1e13
 FRACTIONS = [counter.name for counter in COUNTERS if counter.kind is CounterKind.FRACTION]
@@ -424,24 +401,6 @@ def _minutes(
         if own + lack:
             found.append(row | {"job_key": None})
     return found
-
-
-def test_each_gpu_lacks_what_its_own_interval_expects() -> None:
-    """The second GPU has all samples that its interval expects, the first half as many."""
-    rows = GPUS.with_columns(samples=pl.Series([119, 119]), interval_s=pl.Series([30.0, 60.0]))
-    coverage = 119 * (30 + 60) / (2 * 7200)
-    row = ROW | {"coverage": coverage, "interval_s": 45.0, "samples": 238}
-    tables = replace(_tables(row, [0.8] * 60 + [None] * 60, [0.6] * 120), gpus=rows)
-    gaps = unmeasured(tables.jobs, tables.timelines)
-    _, of_gpus, _ = _named(completed(tables, gaps, idle_util=IDLE), 1)
-    assert of_gpus["gpu_util_mean"].to_list() == pytest.approx([0.9, 0.6])
-    assert of_gpus["interval_s"].to_list() == [30.0, 60.0]
-
-
-def test_errors_and_heat_may_have_happened_in_one_of_them(whole: Completed) -> None:
-    hottest = whole.tables.jobs["gpu_temp_c_max"].to_list()
-    assert max(hottest) == 150
-    assert hottest.count(60.0) == len(FILLS) - 1
 
 
 def test_jobs_measured_whole_are_not_completed() -> None:
