@@ -273,18 +273,6 @@ def test_any_job_is_judged_with_known_evidence(
         )
 
 
-def test_a_part_of_the_run_covers_what_is_found_of_the_whole_run_where_it_is_a_third_of_it() -> (
-    None
-):
-    row = summary(gpu_util_mean=0.2, gpu_util_max=1.0, samples=10)
-    assert list(found(row, NO_GPUS, minutes([0.9] * 30 + [0.0] * 90))) == ["job_hang"]
-    assert list(found(row, NO_GPUS, minutes([0.3] * 80 + [0.0] * 40))) == ["job_hang"]
-    assert list(found(row, NO_GPUS, minutes([0.2] * 100 + [0.0] * 20))) == [
-        "job_hang",
-        "low_utilisation",
-    ]
-
-
 def test_nothing_is_denied_where_as_much_was_not_measured_as_it_takes_to_hide_it() -> None:
     row = summary(gpu_util_mean=0.9, gpu_util_max=1.0, samples=360, coverage=0.9, interval_s=30.0)
     levels = [None] * 12 + [0.9] * 58 + [None] * 9 + [0.9] * 32 + [None] * 9
@@ -364,7 +352,8 @@ def test_settled_findings_are_those_of_each_job_alone() -> None:
     source = random.Random(1)
     codes = [check.code for check in SETTLED]
     names = [*codes, "of_rule", "of_class"]
-    gaps, rows, refuted = [], [], []
+    gaps: list[dict[str, Any]] = []
+    rows, refuted = [], []
     for number in range(60):
         key = f"j{number:02}"
         elapsed_s = source.choice([None, 3600.0, 3601.0])

@@ -74,7 +74,8 @@ def plain_report(
         }
         asked = {"time": job.timelimit_s, "host_memory": job.mem_mib}
         hours, part_left, failed = job.gpu_hours or 0.0, 1.0, False
-        sums: Counter[str] = Counter(jobs=1, gpu_hours=hours)
+        sums: Any = Counter(jobs=1)  # of floats, too
+        sums["gpu_hours"] = hours
         grouped = made.group.level in ("exact", "pattern")
         followed = [line for line in made.lines if line.followed]
         smaller = False

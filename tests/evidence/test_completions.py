@@ -67,7 +67,8 @@ FRACTIONS = [counter.name for counter in COUNTERS if counter.kind is CounterKind
 def test_completions_of_random_jobs_are_those_computed_row_by_row() -> None:
     """Nulls, GPUs with intervals of their own, suspended jobs, first samples about the edge."""
     source = random.Random(2)
-    jobs, of_gpus, of_minutes, gaps = [], [], [], []
+    jobs, of_gpus, of_minutes = [], [], []
+    gaps: list[Row] = []
     for key in "abc":
         made = _made(key, source)
         jobs.append(made[0])
@@ -132,8 +133,10 @@ def test_what_was_not_measured_is_that_counted_from_the_rows() -> None:
         wanted["interval_s"] = interval_s or (60 * total / 50 if busy else None)
         _same(gaps, wanted)
     hosts = {("n1", 1): 0.2, ("n1", 3): 0.4, ("n2", 0): 0.3}
-    rows = [{"job_key": "a", "node": n, "minute": m, "cpu_user": v} for (n, m), v in hosts.items()]
-    of_hosts = pl.DataFrame(rows, schema=JOB_NODE_MINUTES.row_schema).drop("seq", strict=False)
+    host_rows: list[Row] = [
+        {"job_key": "a", "node": n, "minute": m, "cpu_user": v} for (n, m), v in hosts.items()
+    ]
+    of_hosts = pl.DataFrame(host_rows, schema=JOB_NODE_MINUTES.row_schema).drop("seq", strict=False)
     end = START + timedelta(minutes=5, seconds=30)
     jobs = frame(JOB_SUMMARIES, [summary(job_key="a", gpus=1, start=START, as_of=end)])
     held_gpu = frame(JOB_GPUS, [{"job_key": "a", "node": "n1", "gpu": 0}])
@@ -147,11 +150,11 @@ def test_what_was_not_measured_is_that_counted_from_the_rows() -> None:
         (1, [0.0, 0.2, 0.0, 0.4, 0.0], [0.3, 0.6, 0.0, 0.6, 0.0]),
         (2, before, [0.3] * 5),
     ):
-        rows = whole.filter(job_key=f"a\n{number}").sort("node", "minute").to_dicts()
-        assert [(row["node"], row["minute"]) for row in rows] == [
+        found = whole.filter(job_key=f"a\n{number}").sort("node", "minute").to_dicts()
+        assert [(row["node"], row["minute"]) for row in found] == [
             (node, minute) for node in ("n1", "n2") for minute in range(5)
         ]
-        assert [row["cpu_user"] for row in rows] == pytest.approx([*first, *second])
+        assert [row["cpu_user"] for row in found] == pytest.approx([*first, *second])
 
 
 def _same(found: Row, wanted: Row) -> None:

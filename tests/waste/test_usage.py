@@ -219,7 +219,7 @@ def test_the_history_of_a_node_is_that_of_its_rows() -> None:
         jobs[key] |= {"start": begin, "as_of": begin + timedelta(hours=draw([1, 2.5]))}
         jobs[key] |= {"interval_s": draw([None, 0.0, 0.5, 60.0])}
         for gpu, mig in ((0, None), (1, None), (1, 7)):
-            row = {
+            row: Row = {
                 "job_key": key,
                 "node": "n1",
                 "gpu": gpu,
@@ -262,9 +262,9 @@ def test_the_history_of_a_node_is_that_of_its_rows() -> None:
         assert order == sorted(
             wanted, key=lambda key: [-1 if part is None else part for part in key]
         )
-        for key, row in zip(order, found.iter_rows(named=True), strict=True):
-            for name, value in _sums_of_gpu(wanted[key]).items():
-                assert row[name] == (
+        for place, sums in zip(order, found.iter_rows(named=True), strict=True):
+            for name, value in _sums_of_gpu(wanted[place]).items():
+                assert sums[name] == (
                     value if isinstance(value, str | None) else pytest.approx(value)
                 ), name
     days: defaultdict[tuple[object, ...], list[float | None]] = defaultdict(list)
