@@ -5,22 +5,33 @@ covers which.
 from __future__ import annotations
 
 import json
+import random
+from datetime import timedelta
 from typing import Any
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from jobframes import frame, gpus, minutes, summary
+from jobframes import START, frame, gpus, minutes, summary
 from one_job import findings_of, verdicts_of
 from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.judge.activity import runs
-from tachograph.judge.check import FAMILIES, families_around
+from tachograph.judge.check import FAMILIES, Check, families_around
 from tachograph.judge.checks import CHECKS
-from tachograph.judge.finding import EVIDENCE, SEVERITIES, Finding, findings_frame, read_findings
+from tachograph.judge.families import settled, verdicts
+from tachograph.judge.finding import (
+    EVIDENCE,
+    FINDING_SCHEMA,
+    SEVERITIES,
+    Finding,
+    findings_frame,
+    read_findings,
+)
 from tachograph.judge.judge import judge_summaries
 from tachograph.pipeline.timelines import timelines_of
 
@@ -262,18 +273,6 @@ def test_any_job_is_judged_with_known_evidence(
         )
 
 
-def test_a_part_of_the_run_covers_what_is_found_of_the_whole_run_where_it_is_a_third_of_it() -> (
-    None
-):
-    row = summary(gpu_util_mean=0.2, gpu_util_max=1.0, samples=10)
-    assert list(found(row, NO_GPUS, minutes([0.9] * 30 + [0.0] * 90))) == ["job_hang"]
-    assert list(found(row, NO_GPUS, minutes([0.3] * 80 + [0.0] * 40))) == ["job_hang"]
-    assert list(found(row, NO_GPUS, minutes([0.2] * 100 + [0.0] * 20))) == [
-        "job_hang",
-        "low_utilisation",
-    ]
-
-
 def test_nothing_is_denied_where_as_much_was_not_measured_as_it_takes_to_hide_it() -> None:
     row = summary(gpu_util_mean=0.9, gpu_util_max=1.0, samples=360, coverage=0.9, interval_s=30.0)
     levels = [None] * 12 + [0.9] * 58 + [None] * 9 + [0.9] * 32 + [None] * 9
@@ -295,3 +294,150 @@ def test_nothing_is_denied_where_as_much_was_not_measured_as_it_takes_to_hide_it
 def test_runs_hold_all_numbers_once(numbers: list[int]) -> None:
     again = [first + step for first, length in runs(numbers) for step in range(length)]
     assert again == numbers
+
+
+def _check(code: str, family: str, **more: Any) -> Check:
+    return Check(code, family, "problem", code.upper(), f"Advice of {code}.", **more)
+
+
+SETTLED = (
+    _check("first_hang", "hang", deciders=("of_rule",)),
+    _check("second_hang", "hang"),
+    _check("fact_of_input", "input"),
+    _check("late_input", "input"),
+    _check("low", "low use"),
+    _check("lower", "low use"),
+    _check("kernel", "kernels"),
+    _check("recording", "data quality", of_samples=False),
+)
+AGAIN = _check("first_hang", "hang", deciders=("of_class",))  # another check of the code
+SPANS = ((None, None), (0, 20), (0, 19), (20, 40), (10, 50), (None, 60))
+
+
+def _row(source: random.Random, key: str, code: str) -> dict[str, Any]:
+    begin, end = source.choice(SPANS)
+    row: dict[str, Any] = {"job_key": key, "job_id": key, "code": code, "needs": []}
+    row |= {"verdict": source.choice(["yes", "yes", "no", "unknown"]), "evidence": '{"xid": 1}'}
+    row |= {"severity": "fact" if code.startswith("fact") else "problem", "title": code}
+    row |= {"kind": "check", "sentence": f"{code} said.", "advice": f"Do {code}."}
+    row |= {
+        "checks": source.choice(["[]", "[1]"]),
+        "confidence": source.choice([None, "high", "low"]),
+    }
+    row["begin"] = None if begin is None else START + timedelta(minutes=begin)
+    return row | {"end": None if end is None else START + timedelta(minutes=end)}
+
+
+def _covers(above: dict[str, Any], below: dict[str, Any], elapsed_s: float | None) -> bool:
+    """As the families of SETTLED are around each other: hang in input in low use."""
+    order, codes = ["hang", "input", "low use"], [check.code for check in SETTLED]
+    family, wider = (SETTLED[codes.index(row["code"])].family for row in (above, below))
+    if below["severity"] == "fact" or (family not in order and family != wider):
+        return False
+    if family == wider:
+        if above["severity"] == "fact" or codes.index(above["code"]) >= codes.index(below["code"]):
+            return False
+    elif wider not in order or order.index(family) > order.index(wider):
+        return False
+    if None in (above["begin"], above["end"]):
+        return True
+    if None in (below["begin"], below["end"]):
+        part_s = (above["end"] - above["begin"]).total_seconds()
+        return family == wider or elapsed_s is None or 3 * part_s >= elapsed_s
+    return bool(above["begin"] < below["end"] and below["begin"] < above["end"])
+
+
+def test_settled_findings_are_those_of_each_job_alone() -> None:
+    """Deciders of one code, verdicts in doubt, intervals that touch, a third of the run."""
+    source = random.Random(1)
+    codes = [check.code for check in SETTLED]
+    names = [*codes, "of_rule", "of_class"]
+    gaps: list[dict[str, Any]] = []
+    rows, refuted = [], []
+    for number in range(60):
+        key = f"j{number:02}"
+        elapsed_s = source.choice([None, 3600.0, 3601.0])
+        gaps.append(
+            {
+                "job_key": key,
+                "elapsed_s": elapsed_s,
+                "share": 0.5,
+                "begin": 5,
+                "end": 9,
+                "within": 7,
+            }
+        )
+        rows += [_row(source, key, name) for name in names if source.random() < 0.7]
+        refuted += [(key, code) for code in codes if source.random() < 0.1]
+    findings = pl.DataFrame(rows, schema=FINDING_SCHEMA)
+    doubts = pl.DataFrame(refuted, schema=["job_key", "code"], orient="row")
+    of_gaps = pl.DataFrame(gaps)
+    found = settled(findings, doubts, (*SETTLED, AGAIN), of_gaps)
+    by_job = {
+        key[0]: of.to_dicts() for key, of in found.partition_by("job_key", as_dict=True).items()
+    }
+    decided: dict[tuple[str, str], str] = {}
+    for gap in gaps:
+        key, wanted = gap["job_key"], {}
+        for code in codes:
+            of_code = {"first_hang": ("first_hang", "of_rule", "of_class")}.get(code, (code,))
+            each = [row for row in rows if row["job_key"] == key and row["code"] in of_code]
+            if not each:
+                continue
+            ranks = [{"yes": 0, "unknown": 1, "no": 2}[row["verdict"]] for row in each]
+            if min(ranks) != 1 and code != "recording":
+                decided[key, code] = ("yes", "", "no")[min(ranks)]
+            sure = {"high": 0, "low": 1, None: 2}
+            best = min(
+                each,
+                key=lambda row: (
+                    {"yes": 0, "unknown": 1, "no": 2}[row["verdict"]], sure[row["confidence"]],
+                    row["code"] not in codes, row["checks"] == "[]",
+                ),
+            )  # fmt: skip
+            row = best | {"code": code}
+            if len(of_code) > 1:
+                row |= {"severity": "problem", "title": "FIRST_HANG"}
+                row["advice"] = "Advice of first_hang." if row["verdict"] == "yes" else None
+            if (key, code) in refuted:
+                row |= dict.fromkeys(("confidence", "advice", "begin", "end"))
+                row |= {"verdict": "unknown", "evidence": "{}"}
+                row["sentence"] = (
+                    "Unknown: 50 % of its GPU time was not measured."
+                    if gap["elapsed_s"]
+                    else "Unknown: 9 min at the end were not measured."
+                )
+            wanted[code] = row | {"covered_by": None}
+        reported: list[dict[str, Any]] = []
+        for row in wanted.values():  # the order of SETTLED is that of depth
+            above = [other for other in reported if _covers(other, row, gap["elapsed_s"])]
+            if row["verdict"] == "yes" and above:
+                row["covered_by"] = above[0]["code"]
+            elif row["verdict"] == "yes":
+                reported.append(row)
+        assert {row["code"]: row for row in by_job[key]} == wanted
+        assert len(by_job[key]) == len(wanted)
+    judged = verdicts(findings, (*SETTLED, AGAIN)).rows()
+    assert sorted(judged) == sorted((*key, verdict) for key, verdict in decided.items())
+    assert settled(findings, doubts.clear(), SETTLED[1:], of_gaps).height == findings.height
+
+
+@pytest.mark.parametrize(
+    ("gap", "words"),
+    [
+        ((0, 0, 0, 0.5, 3600), "50 % of its GPU time was"),
+        ((0, 15, 14, 0.5, 3600), "15 min at the end were"),
+        ((0, 15, 16, 0.5, 3600), "16 min in between were"),
+        ((15, 15, 15, 0.5, 3600), "15 min at the beginning were"),
+        ((14, 0, 0, 0.5, 3600), "50 % of its GPU time was"),
+        ((None, None, None, 0.5, None), "50 % of its GPU time was"),
+    ],
+)
+def test_what_is_missing_is_the_longest_gap_where_it_is_half_of_it(
+    gap: tuple[int | None, ...], words: str
+) -> None:
+    names = ("begin", "end", "within", "share", "elapsed_s")
+    findings = pl.DataFrame([_row(random.Random(0), "a", "low")], schema=FINDING_SCHEMA)
+    of_gap = pl.DataFrame([{"job_key": "a", **dict(zip(names, gap, strict=True))}])
+    found = settled(findings, findings.select("job_key", "code"), SETTLED, of_gap)
+    assert found["sentence"].item() == f"Unknown: {words} not measured."

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,16 +14,22 @@ from typing import Any
 import polars as pl
 import pytest
 from advice_cases import GIB, NOW, OPTIONS, SITE, USUAL, run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advice_backtest import designed
 from own_time import own_seconds
 from tachograph.api.advice import read_past_jobs, read_site
 from tachograph.catalog import config
+from tachograph.catalog.tables import WASTE
 from tachograph.cli import main
 from tachograph.judge.advice.advise import advise
-from tachograph.judge.advice.backtest import BacktestReport, replay
+from tachograph.judge.advice.backtest import (
+    NAMES_OF_CAUSE,
+    BacktestReport,
+    BacktestSums,
+    replay,
+)
 from tachograph.judge.advice.past_jobs import History, PastJob
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
@@ -41,45 +49,23 @@ def chain(*changes: dict[str, Any]) -> list[PastJob]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("last", "broken"),
-    [
-        ({}, {}),
-        ({"gpus_used": 3}, {"gpus": 1}),
-        ({"gpus_used": None}, {}),
-        ({"elapsed_s": 5000.0}, {"time": 1}),
-        ({"elapsed_s": 5000.0, "state": "TIMEOUT", "problems": ("job_hang",)}, {}),
-        ({"mem_peak_mib": 31 * GIB}, {"host_memory": 1}),
-        ({"hbm_peak_mib": 60 * GIB}, {"gpu_memory": 1}),
-    ],
-)
-def test_what_would_have_failed(last: dict[str, Any], broken: dict[str, int]) -> None:
-    usual = {"gpus_used": 2}
-    report = backtest(chain(*[usual] * 4, {**usual, **last}))
-    assert dict(report.total.broken) == broken
-    assert report.total.broken_jobs == len(broken)
-    assert report.total.undecided["gpus"] == (last.get("gpus_used", 0) is None)
-    if "gpus_used" not in last and "state" not in last:
-        assert report.total.saved == pytest.approx(2.0 * (2 - bool(broken)))
+TIERS = replace(SITE, capacities={size * GIB: size * GIB for size in (40, 64, 80)})
+Keyed = dict[tuple[str, str], Counter[str]]  # ("user" or "partition" or "", which) -> sums
 
 
-def test_only_jobs_that_had_ended_count() -> None:
-    together = [run(1, key=f"t{number}", submit=NOW - 9e4) for number in range(9)]
-    assert backtest(together).total.grouped == 0
-    before = [replace(job, end=job.submit) for job in together]
-    assert backtest(before).total.grouped == 6, "three had ended at the submit of the fourth"
-
-
-def plain_counts(jobs: list[PastJob]) -> tuple[int, int]:
-    """Jobs that are advised, and would have failed, computed for each job anew from all that had
-    ended before it.
+def plain_report(
+    jobs: list[PastJob],
+) -> tuple[Keyed, dict[str, list[int]], list[tuple[object, ...]]]:
+    """Sums, followed and failed lines by confidence, and what failed, computed for each job anew
+    from all that had ended before it.
     """
     order = sorted(jobs, key=lambda job: (job.submit, job.key))
-    advised = failed = 0
-    for place, job in enumerate(order):
-        past = [other for other in order[:place] if other.end <= job.submit]
-        made = advise(job.request, History.of(past, OPTIONS), job.submit, SITE, OPTIONS)
-        followed = {line.topic: line.value or 0.0 for line in made.lines if line.followed}
+    keyed: Keyed = defaultdict(Counter)
+    levels: dict[str, list[int]] = {}
+    broken: list[tuple[object, ...]] = []
+    for job in order:
+        past = [other for other in order if other.end <= job.submit]
+        made = advise(job.request, History.of(past, OPTIONS), job.submit, TIERS, OPTIONS)
         needs = {
             "gpus": job.gpus_used,
             "gpu_memory": job.hbm_peak_mib,
@@ -87,44 +73,129 @@ def plain_counts(jobs: list[PastJob]) -> tuple[int, int]:
             "host_memory": job.mem_peak_mib,
         }
         asked = {"time": job.timelimit_s, "host_memory": job.mem_mib}
-        broke = [
-            topic
-            for topic, value in followed.items()
-            if (needs[topic] or 0.0) > value and value < (asked.get(topic) or float("inf"))
-        ]
-        advised += bool(followed)
-        failed += bool(broke)
-    return advised, failed
+        hours, part_left, failed = job.gpu_hours or 0.0, 1.0, False
+        sums: Any = Counter(jobs=1)  # of floats, too
+        sums["gpu_hours"] = hours
+        grouped = made.group.level in ("exact", "pattern")
+        followed = [line for line in made.lines if line.followed]
+        smaller = False
+        for line in followed:
+            value, used = line.value or 0.0, needs[line.topic]
+            breaks = (used or 0.0) > value and value < (asked.get(line.topic) or math.inf)
+            failed |= breaks
+            sums[f"followed {line.topic}"] += 1
+            sums[f"broken {line.topic}"] += breaks
+            sums[f"undecided {line.topic}"] += used is None
+            level = levels.setdefault(line.confidence, [0, 0])
+            level[0] += 1
+            level[1] += breaks
+            if breaks:
+                broken.append((job.key, line.topic, value, used, line.confidence))
+            if line.topic == "gpus" and used is not None:
+                part_left *= value / (job.gpus or 0)
+            if line.topic == "time" and "job_hang" in job.problems:
+                part_left *= min(1.0, value / (job.elapsed_s or 0.0))
+            smaller |= line.topic == "gpu_memory" and value < 64 * GIB
+        large = (job.hbm_mib or 0.0) >= 64 * GIB
+        sums |= Counter(grouped=grouped, advised=bool(followed), broken_jobs=failed)
+        sums["large_hours"] = hours * large
+        sums["saved"] = 0.0 if failed else hours * (1 - part_left)
+        sums["large_saved"] = hours * part_left if large and smaller and not failed else 0.0
+        gpus, problems = made.line("gpus"), made.line("problems")
+        codes = problems.evidence if problems and problems.value else {}
+        unused = gpus and (gpus.value or "no GPU worked" in (gpus.reason or ""))
+        shown = {cause for other in past if other.user == job.user for cause in causes(other)}
+        names = {
+            cause
+            for cause, of in NAMES_OF_CAUSE.items()
+            if {*of, f"recoverable_{cause}"} & {*codes} or (cause == "never_used" and unused)
+        }
+        for cause, lost in zip(WASTE, job.recoverable, strict=True):
+            part, is_minor = lost or 0.0, (lost or 0.0) < min(0.02 * hours, 1.0)
+            for name, counts in (
+                ("recoverable", True), ("named_all", cause in names), ("minor", is_minor),
+                ("known", cause in names | shown), ("with_history", grouped),
+                ("named", grouped and cause in names), ("minor_named", is_minor and cause in names),
+                ("minor_known", is_minor and cause in names | shown),
+            ):  # fmt: skip
+                sums[name] += part * counts
+        sums |= Counter(warned=bool(names), warned_right=bool(names & causes(job)))
+        for key in (("", ""), ("user", job.user), ("partition", job.partition or "")):
+            keyed[key].update(sums)
+    return keyed, levels, broken
+
+
+def causes(job: PastJob) -> set[str]:
+    lost = {cause for cause, part in zip(WASTE, job.recoverable, strict=True) if part}
+    return lost | {cause for cause, of in NAMES_OF_CAUSE.items() if {*of} & {*job.problems}}
+
+
+def flat(sums: BacktestSums) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name in sums.__slots__:
+        value = getattr(sums, name)
+        if isinstance(value, Counter):
+            found |= {f"{name} {topic}": count for topic, count in value.items()}
+        else:
+            found[name] = value
+    return {name: value for name, value in found.items() if value}
 
 
 @given(st.integers(0, 10**6), st.randoms())
+@settings(max_examples=25)
 def test_one_pass_counts_as_replaying_each_job_alone(seed: int, rng: random.Random) -> None:
+    """With parts at, below and above what is worth naming, tiers of 64 GiB, and jobs that end when
+    others are submitted.
+    """
     source = random.Random(seed)
     jobs = []
-    for number in range(source.randint(0, 40)):
-        elapsed = 3600 * source.lognormvariate(0, 0.1)
-        submit = NOW - 1e6 + source.randint(0, 200) * 3600
+    for number in range(source.randint(0, 30)):
+        elapsed = source.choice([3400.0, 3600.0, 3600.0, 3700.0, 7200.0])
+        submit = NOW - 1e6 + source.randint(0, 99) * 3600
+        problems = ((), (), ("job_hang",), ("job_hang",), ("cold_start",), ("gpus_never_used",))
         jobs.append(
             replace(
-                run(
-                    0,
-                    user=source.choice(["ann", "bob"]),
-                    gpus_used=source.choice([2, 2, 2, 2, 4, None]),
-                ),
+                run(0, user=source.choice(["ann", "bob"])),
                 key=f"j{number}",
+                partition=source.choice(["gpu", "gpu", "gpu", None]),
+                gpus_used=source.choice([2, 2, 2, 2, 4, None]),
                 submit=float(submit),
                 end=submit + elapsed,
                 elapsed_s=elapsed,
-                problems=source.choice([(), (), ("job_hang",)]),
-                hbm_peak_mib=source.choice([20 * GIB] * 5 + [60 * GIB]),
+                problems=source.choice(problems),
+                hbm_mib=source.choice([80 * GIB, 80 * GIB, 64 * GIB, 40 * GIB, None]),
+                hbm_peak_mib=source.choice([*[45 * GIB] * 7, 60 * GIB, None]),
+                gpu_hours=source.choice([4.0, 4.0, 100.0, None]),
+                recoverable=tuple(source.choices([None, 0.0, 0.05, 0.08, 0.5, 1.0, 2.0], k=5)),
             )
         )
-    report = backtest(jobs)
-    assert (report.total.advised, report.total.broken_jobs) == plain_counts(jobs)
-    assert backtest(rng.sample(jobs, len(jobs))) == report
-    assert sum(sums.jobs for sums in report.by_user.values()) == len(jobs)
+    report = replay(jobs, TIERS, OPTIONS)
+    keyed, levels, broken = plain_report(jobs)
+    found = {("", ""): report.total}
+    found |= {("user", name): sums for name, sums in report.by_user.items()}
+    found |= {("partition", name): sums for name, sums in report.by_partition.items()}
+    assert found.keys() == keyed.keys() | {("", "")}
+    for key, sums in found.items():
+        wanted = {name: float(value) for name, value in keyed[key].items() if value}
+        assert flat(sums) == pytest.approx(wanted)
+    assert {name: list(counts) for name, counts in report.confidence.items()} == levels
+    assert [
+        (one.job.key, one.topic, one.advised, one.used, one.confidence) for one in report.broken
+    ] == broken
+    assert replay(rng.sample(jobs, len(jobs)), TIERS, OPTIONS) == report
     json.dumps(backtest_json(report), allow_nan=False)
     assert to_text(backtest_lines(report, width=80))
+
+
+def test_shares_of_sums_and_none_without_what_they_are_of() -> None:
+    sums = BacktestSums(advised=4, broken_jobs=1, recoverable=10.0, with_history=8.0, named=2.0)
+    sums.named_all, sums.known, sums.minor, sums.minor_named, sums.minor_known = 5.0, 7.0, 2, 1, 3
+    shares = ("broken", "named", "named_all", "known", "worth_named", "worth_known")
+    found = [getattr(sums, f"{name}_share") for name in shares]
+    assert found == [1 / 4, 2 / 8, 5 / 10, 7 / 10, (5 - 1) / (10 - 2), (7 - 3) / (10 - 2)]
+    minor = BacktestSums(recoverable=2.0, minor=2.0)
+    assert [getattr(BacktestSums(), f"{name}_share") for name in shares] == [None] * 6
+    assert (minor.worth_named_share, minor.worth_known_share) == (None, None)
 
 
 @pytest.fixture(scope="module")
@@ -226,32 +297,3 @@ def test_sentences_say_nothing_of_what_no_job_had() -> None:
         assert part not in texts["clean"]
         assert part in texts["idle"]
     assert "large memory, " not in texts["clean"]
-
-
-def test_hours_named_of_all_and_those_that_no_past_job_shows() -> None:
-    """By hand: five runs one after the other, 4 GPU-hours each; causes: never_used, hung, ...,
-    by `recoverable`.
-    """
-    idle, hung = (2.0, None, None, None, None), (None, 4.0, None, None, None)
-    tiny = (None, None, None, None, 0.01)
-    jobs = chain(
-        {"recoverable": idle, "problems": ("gpus_never_used",)},
-        {"recoverable": idle, "problems": ("gpus_never_used",)},
-        {"recoverable": hung, "problems": ("job_hang",)},
-        {"recoverable": (2.0, 4.0, None, None, None), "problems": ("job_hang",)},
-        {"recoverable": tiny},
-    )
-    total = backtest(jobs).total
-    assert total.recoverable == pytest.approx(2 + 2 + 4 + 6 + 0.01)
-    assert total.named_all == pytest.approx(2 + 6), (
-        "the second is named by one run, the fourth by three"
-    )
-    assert total.known == pytest.approx(2 + 6), (
-        "the first run of all, the first hang: nothing shows them"
-    )
-    assert total.minor == pytest.approx(0.01)
-    assert total.named_all_share == pytest.approx(8 / 14.01)
-    assert total.worth_known_share == pytest.approx(8 / 14)
-    assert (total.warned, total.warned_right) == (4, 2)
-    assert total.with_history == pytest.approx(6.01), "as before: jobs with three past jobs or more"
-    assert backtest_json(backtest(jobs))["total"]["named_of_all"] == pytest.approx(8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections import defaultdict
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -18,6 +20,7 @@ from tachograph.api.open_lake import OpenLake
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.judge.ledger import WASTE_BUCKETS
+from tachograph.judge.node_history import NODE_GPU_COLUMNS, build_node_report, sick_rows
 from tachograph.judge.usage import DAY_PARTS, daily_use, weekly_use
 
 
@@ -197,3 +200,136 @@ def test_advice_on_a_problem_is_that_of_the_report_of_the_job_that_lost_most(
         assert row["job_key"] == min(jobs, key=lambda key: (-lost.get(key, 0.0), key)), code
         report = lake.job(row["job_key"]).report
         assert row["advice"] in [found.advice for found in report.findings if found.code == code]
+
+
+Row = dict[str, Any]
+
+
+def test_the_history_of_a_node_is_that_of_its_rows() -> None:
+    """Of random jobs, with what was not measured, intervals that are not known or zero, a slice."""
+    source = random.Random(4)
+    draw = source.choice
+    start = datetime(2026, 3, 1, 22, 30, tzinfo=UTC)  # in Paris the last minutes of a Sunday
+    jobs: dict[str, Row] = {}
+    gpus: list[Row] = []
+    texts = ("display_id", "cluster", "name", "user", "account", "partition", "state")
+    for key in "abcdefghij":
+        begin = start + timedelta(hours=draw([0, 0, 1, 30, 170, 400]))
+        jobs[key] = {"job_key": key, "job_id": f"1{key}", **dict.fromkeys(texts, key)}
+        jobs[key] |= {"start": begin, "as_of": begin + timedelta(hours=draw([1, 2.5]))}
+        jobs[key] |= {"interval_s": draw([None, 0.0, 0.5, 60.0])}
+        for gpu, mig in ((0, None), (1, None), (1, 7)):
+            row: Row = {
+                "job_key": key,
+                "node": "n1",
+                "gpu": gpu,
+                "mig": mig,
+                "samples": draw([0, 7, 90, 900]),
+            }
+            row |= {"interval_s": draw([None, 0.5, 20.0]), "first_t": begin}
+            row |= {
+                "last_t": begin + timedelta(hours=1),
+                "health": draw([None, "OK", "HOT", "CRIT"]),
+            }
+            row |= {
+                name: draw([None, 0.0, 1.0, 2.0]) for name in NODE_GPU_COLUMNS if name not in row
+            }
+            gpus.append(row)
+    gpus = [row for row in gpus if source.random() < 0.7]
+    devices = pl.DataFrame(
+        {"gpu": [0, 1, 2], "mig": [None, 7, None], "model": "H100", "hbm_mib": 5.0}
+    )
+    devices = devices.with_columns(uuid=pl.lit("u"), pci=pl.lit("p"))
+    report = build_node_report(
+        "n1", pl.DataFrame([*jobs.values()]), pl.DataFrame(gpus), devices, zone_name="Europe/Paris"
+    )
+    weeks: defaultdict[tuple[object, ...], list[Row]] = defaultdict(list)
+    of_gpu: defaultdict[tuple[object, ...], list[Row]] = defaultdict(list)
+    of_job: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in gpus:
+        job = jobs[row["job_key"]]
+        own_s, seconds = row["interval_s"], (job["as_of"] - job["start"]).total_seconds()
+        interval_s = job["interval_s"] if own_s is None else own_s
+        whole = job | row | {"interval_s": interval_s, "seconds": seconds}
+        day = job["start"].astimezone(ZoneInfo("Europe/Paris")).date()
+        weeks[day - timedelta(days=day.weekday()), row["gpu"], row["mig"]].append(whole)
+        of_gpu[row["gpu"], row["mig"]].append(whole)
+        of_job[row["job_key"]].append(whole)
+    of_gpu[2, None] = []  # no job held it
+    keys = ("week", "gpu", "mig")
+    for found, wanted, names in ((report.weeks, weeks, keys), (report.gpus, of_gpu, keys[1:])):
+        order = found.select(names).rows()
+        assert order == sorted(
+            wanted, key=lambda key: [-1 if part is None else part for part in key]
+        )
+        for place, sums in zip(order, found.iter_rows(named=True), strict=True):
+            for name, value in _sums_of_gpu(wanted[place]).items():
+                assert sums[name] == (
+                    value if isinstance(value, str | None) else pytest.approx(value)
+                ), name
+    days: defaultdict[tuple[object, ...], list[float | None]] = defaultdict(list)
+    for row in gpus:
+        for minutes in (0, 30):  # from its first to its last sample
+            at = (row["first_t"] + timedelta(minutes=minutes)).astimezone(ZoneInfo("Europe/Paris"))
+            days[at.date(), row["gpu"], row["mig"]].append(row["gpu_util_mean"])
+    for row in report.days.iter_rows(named=True):
+        levels = days.pop((row["day"], row["gpu"], row["mig"]))
+        known = [level for level in levels if level is not None]
+        assert row["hours"] == pytest.approx(len(levels) / 2)
+        assert row["gpu_util_mean"] == (pytest.approx(sum(known) / len(known)) if known else None)
+    assert not days
+    assert report.sick.equals(sick_rows(report.gpus))
+    newest = sorted(of_job, key=lambda key: (-jobs[key]["start"].timestamp(), key))
+    for key, row in zip(newest, report.jobs.iter_rows(named=True), strict=True):
+        sums = _sums_of_gpu(of_job[key])
+        assert (row["job_key"], row["gpus_here"], row["health"]) == (
+            key,
+            len(of_job[key]),
+            sums["health"],
+        )
+        assert [row["gpu_util_mean"], row["xid_events"]] == [
+            sums["gpu_util_mean"],
+            sums["xid_events"],
+        ]
+        assert {name: row[name] for name in texts} == {name: jobs[key][name] for name in texts}
+
+
+def test_gpus_with_errors_or_a_state_that_is_not_ok_are_sick() -> None:
+    errors = ("xid_events", "remapped_rows", "row_remap_failures")
+    states, counts = ("CRIT", "WARN", "HOT", "OK", "unknown", None), (None, 0.0, 1.0)
+    rows = itertools.product(states, counts, counts, counts)
+    every = pl.DataFrame([*rows], schema=["health", *errors], orient="row")
+    sick = [row for row in every.rows() if row[0] in states[:3] or 1.0 in row[1:]]
+    assert sick_rows(every).rows() == sick
+
+
+def _sums_of_gpu(rows: list[Row]) -> Row:
+    def known(name: str) -> list[Any]:
+        return [row[name] for row in rows if row[name] is not None]
+
+    def weighted(name: str) -> float | None:
+        total = weight = 0.0
+        for row in rows:
+            sampled_s = row["samples"] * (1.0 if row["interval_s"] is None else row["interval_s"])
+            if row[name] is not None:
+                total, weight = total + row[name] * sampled_s, weight + sampled_s
+        return total / weight if weight else None
+
+    sampled = [row for row in rows if row["interval_s"]]
+    expected = sum(row["seconds"] / row["interval_s"] for row in sampled)
+    measured = sum(row["samples"] for row in sampled)
+    ranks = ("CRIT", "WARN", "HOT", "unknown", "OK")
+    return {
+        "jobs": len({row["job_key"] for row in rows}) or None,
+        "hours": sum(row["seconds"] for row in rows) / 3600 if rows else None,
+        "coverage": min(1.0, measured / expected) if expected else None,
+        "gpu_util_mean": weighted("gpu_util_mean"),
+        "throttled": weighted("throttle_reasons_mean"),
+        "gpu_temp_c_max": max(known("gpu_temp_c_max"), default=None),
+        "xid_events": sum(known("xid_events")) if known("xid_events") else None,
+        "xid": max(known("xid_event_max"), default=None),
+        "pcie_replays": sum(known("pcie_replays_max")) if known("pcie_replays_max") else None,
+        "remapped_rows": max(known("remapped_rows_uncorrectable_last"), default=None),
+        "row_remap_failures": max(known("row_remap_failure_max"), default=None),
+        "health": min(known("health"), key=ranks.index, default=None),
+    }

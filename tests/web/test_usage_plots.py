@@ -196,18 +196,6 @@ def test_hours_of_a_node_are_divided_where_clocks_skip_midnight() -> None:
     )
 
 
-def test_means_of_a_node_count_time() -> None:
-    report = _node_report(
-        datetime.fromisoformat("2026-03-02T00:00:00+00:00"),
-        samples=[600, 100, 300],
-        interval_s=[10.0, 60.0, None],  # that of the second job: 60 s
-        gpu_util_mean=[0.25, 0.75, 1.0],
-    )
-    second, first = report.jobs.rows(named=True)
-    assert (first["gpu_util_mean"], second["gpu_util_mean"]) == (0.5, 1.0)
-    assert report.gpus["gpu_util_mean"].to_list() == [0.25, (0.75 * 100 + 300) / 400]
-
-
 def test_a_sick_week_without_samples_is_marked_where_it_was() -> None:
     monday = datetime.fromisoformat("2026-03-02T00:00:00+00:00")
     drawn = node_plot(_node_report(monday, is_sampled=False), most_days=120)

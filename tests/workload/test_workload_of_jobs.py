@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -22,8 +23,8 @@ from tachograph.catalog.config import Configuration, WorkloadOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import JOB_MINUTES
 from tachograph.judge.job_judge import JobJudge
-from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES
-from tachograph.judge.workload.jobs import OF_JOB
+from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES, WORKLOAD_CODES
+from tachograph.judge.workload.jobs import OF_JOB, Shares
 from tachograph.judge.workload.rules import GpuReading, classify
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_summaries, read_verdicts
@@ -276,3 +277,15 @@ def test_other_machines_count_alike(lake: Lake, tmp_path: Path) -> None:
     assert [row["workload_samples"] for row in gpus(there)] == [
         row["workload_samples"] for row in gpus(lake)
     ]
+
+
+def test_the_largest_class_is_that_which_no_unmeasured_time_could_change() -> None:
+    """By a quarter of the measured time: of a fifth without samples that is just enough."""
+    fractions = np.zeros((5, len(WORKLOAD_CLASSES)))
+    fractions[:, 2], fractions[:, 4] = 0.375, 0.625
+    fractions[3], fractions[4] = np.nan, 0.0
+    fractions[4, 3] = fractions[4, 1] = 0.5
+    shares = Shares(fractions, np.array([1, 2, 1, 0, 1]))
+    largest = shares.largest(np.array([0.2, 0.21, 0.0, 0.0, 0.0]))
+    name = WORKLOAD_CLASSES[4]
+    assert largest == [name, UNKNOWN, name, None, WORKLOAD_CLASSES[1]]

@@ -340,7 +340,7 @@ def _stopped_first(stop: _Stop) -> Iterator[Culprit]:
     order = places[np.argsort(series.quiet[places], kind="stable")]
     first, others = int(order[0]), order[1:]
     lag = int(min(series.stop[others])) - int(series.quiet[first])
-    if lag <= stop.tolerance or lag < 3:
+    if lag <= stop.tolerance:
         return
     if stop.working is not None or lag > LONGEST_LAG + stop.tolerance:
         yield none_named(
