@@ -5,8 +5,8 @@
 The rooms are `judge`, `pipeline` and `sources`. A first run of the fast tests of TESTS notes which
 test executes which line. Then every mutation of the sample (`mutations.py` has what is changed)
 runs the tests of its statement, those first that noticed another mutation of the same function,
-then the cheapest, until one fails (killed) or `--budget` seconds of processor time are used
-(survived). A statement that no test executes is not reached.
+then those that are about its file, then the cheapest, until one fails (killed) or `--budget`
+seconds of processor time are used (survived). A statement that no test executes is not reached.
 
 Nothing is imported twice: one process that has collected all tests replaces the code of the changed
 function, and puts it back (a fork for each would hang: importing the package starts threads of
@@ -54,9 +54,20 @@ TESTS = (
     *("attribute", "waste", "culprit", "classes", "scores", "rules_language", "rules", "summarize"),
     *("advice", "advise", "workload", "slurm", "sources", "tune", "reduce", "hosts", "policy"),
     *("exporter", "prometheus", "report", "hand_checked", "live_judge", "live_numbers"),
-    *("recorded_judgement", "record", "live_sources", "watch", "pm_sampling", "fuzz", "workers"),
+    *(
+        "recorded_judgement",
+        "evidence",
+        "devices",
+        "collect",
+        "record",
+        "live_sources",
+        "watch",
+        "pm_sampling",
+        "fuzz",
+        "workers",
+    ),
 )
-COSTLY_S = 5.0  # tests that take longer are not run for mutations
+COSTLY_S = 30.0  # tests that take longer are not run for mutations
 LIMIT_S = 4.0  # processor time of a test, with TIMES its usual one: then it hangs
 TIMES = 5.0
 WAIT_S = 60.0  # how long a test may take on a machine that is busy with other things
@@ -147,7 +158,15 @@ def run_pytest(arguments: Sequence[str], plugin: object, basetemp: Path) -> None
     settings.load_profile("mutants")
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
-    options = ("-q", "-m", "not slow", "--benchmark-disable", "-p", "no:cacheprovider")
+    options = (
+        "-q",
+        "--tb=native",
+        "-m",
+        "not slow",
+        "--benchmark-disable",
+        "-p",
+        "no:cacheprovider",
+    )
     # a limit that ends a test inside a hook or a destructor is no error of theirs
     hooks = (
         *("-W", "ignore::pluggy.PluggyTeardownRaisedWarning"),
@@ -450,6 +469,9 @@ class MutationRun:
             for line in run.lines:
                 self._by_line[line].append(name)
         self._killers: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for row in self.known.values():
+            self._count_killer(row)
+        self._files_about: dict[str, set[str]] = {}
         self._mentions = _mentions()
         self._began = state.with_suffix(".began")
         self._broken = ""
@@ -470,7 +492,18 @@ class MutationRun:
         if mutation.first_line == 0:
             names = self._tests_of_names(mutation)
         killers = self._killers[mutation.path, mutation.function]
-        order = sorted(names, key=lambda name: (-killers[name], self._tests[name].seconds, name))
+        of_file = self._killers[mutation.path, ""]
+        about = self._about(mutation.path)
+        order = sorted(
+            names,
+            key=lambda name: (
+                -killers[name],
+                name.split("::")[0] not in about,
+                -of_file[name],
+                self._tests[name].seconds,
+                name,
+            ),
+        )
         used = 0.0
         tests: dict[str, float] = {}
         for name in order:
@@ -479,6 +512,22 @@ class MutationRun:
                 break
             tests[name] = self._tests[name].seconds
         return tests
+
+    def _about(self, path: str) -> set[str]:
+        """Files of tests that name the changed file or stand in a folder of its name."""
+        if path not in self._files_about:
+            stem = Path(path).stem.removeprefix("__init__") or Path(path).parent.name
+            module = Path(path).with_suffix("").as_posix().replace("/", ".")
+            module = module.removesuffix(".__init__")
+            files = {name.split("::")[0] for name in self._tests}
+            self._files_about[path] = {
+                file
+                for file in files
+                if stem in Path(file).parts
+                or stem in Path(file).stem
+                or module in (REPOSITORY / file).read_text(encoding="utf-8")
+            }
+        return self._files_about[path]
 
     def _tests_of_names(self, mutation: Mutation) -> set[str]:
         """Tests of the lines that mention what a statement at import defines; else of its file."""
@@ -493,6 +542,12 @@ class MutationRun:
             if line[0] == mutation.path
             for name in tests
         }
+
+    def _count_killer(self, row: Mapping[str, Any]) -> None:
+        if row["outcome"] == "killed":
+            path = row["name"].split(":")[0]
+            self._killers[path, row["function"]][row["by"]] += 1
+            self._killers[path, ""][row["by"]] += 1
 
     def note(self, text: str) -> None:
         """Write what went wrong beside the results."""
@@ -521,9 +576,8 @@ class MutationRun:
         row: dict[str, Any] = dict(answer)
         if row["outcome"] == "survived" and not row["tests"]:
             row["outcome"] = "not reached"
-        if row["outcome"] == "killed":
-            self._killers[mutation.path, mutation.function][row["by"]] += 1
         row |= {"name": mutation.name, "function": mutation.function, "text": mutation.text}
+        self._count_killer(row)
         row["budget"] = self._budget
         self.known[mutation.name] = row
         with self._state.open("a", encoding="utf-8") as file:
