@@ -25,6 +25,7 @@ from tachograph.annexes.watch.live.fleet_rows import (
 from tachograph.annexes.watch.live.snapshot import GpuId
 from tachograph.annexes.watch.live.view import FleetView
 from tachograph.annexes.watch.tui import colours, keys
+from tachograph.annexes.watch.tui.fleet_plots import FleetActivity, fleet_activity, fleet_plots
 from tachograph.annexes.watch.tui.fleet_table import (
     COLUMNS,
     MORE,
@@ -61,6 +62,8 @@ class FleetScreen(KeptLines, can_focus=True):
         self._rows: FleetRows | None = None
         self._lines: list[Line] = []
         self._places: list[ColumnPlace] = []
+        self._activity: FleetActivity | None = None
+        self._plots: list[Pieces] = []  # below the lines, where the screen has room
         self._skip = 0
         self._cursor = 0  # a line
         # Target of the cursor: a GPU, a group; None: the first line.
@@ -98,6 +101,7 @@ class FleetScreen(KeptLines, can_focus=True):
     def show(self, view: FleetView) -> None:
         """Show a new view."""
         self._rows = FleetRows(view, self._rows)
+        self._activity = fleet_activity(view, width=self.line_width)
         self._arrange()
 
     def sort_by(self, name: str, *, reverse: bool = False) -> None:
@@ -156,10 +160,19 @@ class FleetScreen(KeptLines, can_focus=True):
             sort=self.sort,
         )
         self._find_cursor()
+        self._plots = self._plotted(width)
         size = Size(width, len(self._lines) + self._titles)
         if size != self.virtual_size:
             self.virtual_size = size
         self.draw()
+
+    def _plotted(self, width: int) -> list[Pieces]:
+        """Plots of the GPUs in the order of the lines; none of groups."""
+        if self._activity is None or self.group:
+            return []
+        rows = [line for line in self._lines if not isinstance(line, FleetGroup)]
+        height = self.size.height - self._titles - len(self._lines)
+        return fleet_plots(self._activity, rows, width=width, height=height)
 
     @property
     def _titles(self) -> int:
@@ -223,6 +236,9 @@ class FleetScreen(KeptLines, can_focus=True):
             return self._title(y)
         place = y - self._titles + int(self.scroll_offset.y)
         if place >= len(self._lines):
+            below = place - len(self._lines)
+            if below < len(self._plots):
+                return self._plots[below]
             nothing = place == 0 and not self._lines
             return [(self._nothing(), colours.NOTICE)] if nothing else []
         made = pieces(self._rows, self._lines[place], self._places)
