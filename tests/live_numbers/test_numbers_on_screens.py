@@ -247,7 +247,7 @@ def test_means_of_a_job_leave_out_what_is_missing() -> None:
     job = job_facts(VIEW, str(REPORTED[8]["job_id"]))
     assert job is not None
     assert LACKING in job.rows
-    drawn = job_lines(VIEW, job, 0, width=120)
+    drawn = job_lines(VIEW, job, "by index", 0, width=120)
     text = " ".join(written(drawn[place]) for place in range(4))
     for word, name in (("SM", "sm_active"), ("tensor", "tensor_active"), ("DRAM", "dram_active")):
         known = [value for row in job.rows if (value := PLAIN[row][name]) is not None]

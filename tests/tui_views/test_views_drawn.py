@@ -121,7 +121,7 @@ def test_a_job_with_stragglers(width: int, gpus: int, snapshot: SnapshotAssertio
     view = view_of(scene, clock, polls=24, step_s=15.0)
     job = job_facts(view, JOB)
     assert job is not None
-    text = _lines(job_lines(view, job, 0, width=width))
+    text = _lines(job_lines(view, job, "stragglers first", 0, width=width))
     assert all(len(line) <= width for line in text.split("\n"))
     assert "\n".join(text.split("\n")[:60]) == snapshot
 
@@ -141,7 +141,7 @@ def test_header_and_screens_show_the_same_class_of_a_gpu(width: int) -> None:
         ]
     )
     assert "H 1 held idle" in above
-    text = _lines(job_lines(view, job, 0, width=width))
+    text = _lines(job_lines(view, job, "by index", 0, width=width))
     assert "H 1 idle, held" in text
     (row,) = [line for line in text.splitlines() if "sim001:5 H" in line]
     assert "H idle, held" in row
@@ -154,7 +154,7 @@ def test_a_job_of_one_gpu(snapshot: SnapshotAssertion) -> None:
     view = view_of(Scene(1, clock=clock, slow=()), clock, polls=70, step_s=5.0)
     job = job_facts(view, JOB)
     assert job is not None
-    assert _lines(job_lines(view, job, 0, width=79)) == snapshot
+    assert _lines(job_lines(view, job, "by index", 0, width=79)) == snapshot
 
 
 def test_a_job_without_activity_counters(snapshot: SnapshotAssertion) -> None:
@@ -163,7 +163,7 @@ def test_a_job_without_activity_counters(snapshot: SnapshotAssertion) -> None:
     view = view_of(Scene(4, clock=clock, without=without), clock)
     job = job_facts(view, "1000")
     assert job is not None
-    assert _lines(job_lines(view, job, 0, width=79)) == snapshot
+    assert _lines(job_lines(view, job, "stragglers first", 0, width=79)) == snapshot
 
 
 def test_a_job_that_ended() -> None:
@@ -179,7 +179,7 @@ def test_names_of_users_steer_no_terminal() -> None:
     job = job_facts(view, JOB)
     assert job is not None
     text = text_of(focus(view, view.snapshot.gpus[0], width=199)) + _lines(
-        job_lines(view, job, 0, width=199)
+        job_lines(view, job, "by index", 0, width=199)
     )
     assert "mal\\x1b[2J" in text
     assert "\x1b" not in text

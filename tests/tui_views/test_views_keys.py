@@ -79,7 +79,7 @@ def test_focus_shows_every_counter_with_the_value_of_the_view() -> None:
     run(test)
 
 
-def test_a_job_has_a_cursor() -> None:
+def test_a_job_has_a_cursor_and_orders() -> None:
     async def test() -> None:
         clock = Clock()
         async with opened("job", JOB, scene=Scene(8, clock=clock, slow=(3, 5)), size=(80, 24)) as (
@@ -99,8 +99,14 @@ def test_a_job_has_a_cursor() -> None:
             assert seen.chosen == G[7]
             await press(pilot, "k", "up")
             assert seen.chosen == G[4]
-            await press(pilot, "enter")
+            await press(pilot, "s")
+            assert (seen.order, seen.chosen) == ("by index", G[0])
+            await press(pilot, "s")
+            assert (seen.order, seen.chosen) == ("least active first", G[5])
+            await press(pilot, "s", "enter")
+            assert app.view is not None
+            most = max(range(8), key=app.view.snapshot.column("hbm_used_mib").__getitem__)
             assert isinstance(focus := page(app), FocusScreen)
-            assert focus.gpu == G[4]
+            assert focus.gpu == G[most]
 
     run(test)

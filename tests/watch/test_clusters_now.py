@@ -29,6 +29,7 @@ from tachograph.annexes.watch.live.allocations import (
 from tachograph.annexes.watch.live.collected_source import CollectedSource
 from tachograph.annexes.watch.live.discovery import SourceOpeners, SourceRequest, choose_source
 from tachograph.annexes.watch.live.fleet_report import FleetChoice, build_fleet_report
+from tachograph.annexes.watch.live.job_classes import LiveJobClasses
 from tachograph.annexes.watch.live.monitor import Monitor
 from tachograph.annexes.watch.live.render import json_rows
 from tachograph.annexes.watch.live.selection import SelectedSource, gpu_terms
@@ -169,8 +170,10 @@ def test_groups_and_the_map_name_the_cluster(snapshot: Snapshot) -> None:
     assert len(set(by_node.gpus.keys)) == 4
 
 
-def test_jobs_of_one_id_have_screens_apart(snapshot: Snapshot) -> None:
+def test_jobs_of_one_id_are_judged_apart(snapshot: Snapshot) -> None:
+    classes = LiveJobClasses(Configuration())
     view = viewed(snapshot)
+    assert {"a/7", "b/7"} == set(classes.step(view))
     assert [len(rows_of_job(view.snapshot, name)) for name in ("a/7", "b/7")] == [1, 1]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 from time import monotonic
@@ -27,6 +27,7 @@ from tachograph.annexes.watch.live.fleet_report import (
     build_fleet_report,
     part_of,
 )
+from tachograph.annexes.watch.live.job_classes import LiveJobClasses
 from tachograph.annexes.watch.live.monitor import Monitor
 from tachograph.annexes.watch.live.render import json_rows
 from tachograph.annexes.watch.live.selection import SelectedSource
@@ -38,6 +39,7 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import BREAK, NotFoundError, TachographError
 from tachograph.catalog.tables import ANALYSES
 from tachograph.catalog.units import plural
+from tachograph.judge.finding import Finding
 from tachograph.judge.workload.settings import settings_of
 from tachograph.lake.delta import Lake
 from tachograph.lake.places import ClusterNames
@@ -55,7 +57,7 @@ CollectedOpener = Callable[[ClusterNames], SelectedSource | None]
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """The newest poll: its number, the view (None before the first), problem.
+    """The newest poll: its number, the view (None before the first), problem, findings by job.
 
     of_lake: the view is the newest of the lake, not live.
     """
@@ -63,6 +65,7 @@ class LiveState:
     number: int = 0
     view: FleetView | None = None
     problem: SourceProblem | None = None
+    findings: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     of_lake: bool = False
 
 
@@ -190,6 +193,7 @@ class FleetWatch:
         Always until the lake knows other names of clusters.
         """
         settings = settings_of(self._configuration.workload)
+        classes = LiveJobClasses(self._configuration)
         feed = ViewFeed(
             source,
             lambda: Monitor(source.about, settings=settings, history=GpuHistory(2)),
@@ -203,7 +207,7 @@ class FleetWatch:
             if isinstance(came, FeedFailure):
                 self._deliver(replace(self._state, problem=came.problem))
             else:
-                self._deliver(LiveState(0, came, remark, of_lake))
+                self._deliver(LiveState(0, came, remark, classes.step(came), of_lake))
                 if any(problem.fatal for problem in came.snapshot.problems):
                     self._wake.wait(RETRY_S)
                     return
@@ -352,7 +356,9 @@ def fleet_report(
         for (cluster, job), partition in of_running(running, "partition").items()
         if partition is not None
     }
-    report = build_fleet_report(part, choice, whole=whole, partitions=partitions)
+    report = build_fleet_report(
+        part, choice, whole=whole, partitions=partitions, findings=state.findings
+    )
     if viewer.sees_server or not report.sentences:
         return report
     return replace(

@@ -209,6 +209,7 @@ def _on_screen(
         settings=settings,
         history_s=configuration.watch.history_s,
         job=arguments.job,
+        configuration=configuration,
     )
     return app.run() or 0
 

@@ -60,6 +60,11 @@ class ViewFeed:
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         self._thread.start()
 
+    def pace(self, interval_s: float) -> None:
+        """Set the poll interval, and poll once now."""
+        self.interval_s = interval_s
+        self._wake.set()
+
     def stop(self, wait_s: float = 1.0) -> None:
         """Stop polling. A source that hangs ends with the process."""
         self._ended = True
@@ -94,4 +99,6 @@ class ViewFeed:
                 return
             now = time.monotonic()
             due = max(due + self.interval_s, now)  # missed polls are skipped
-            self._wake.wait(due - now)
+            if self._wake.wait(due - now):
+                self._wake.clear()
+                due = time.monotonic()

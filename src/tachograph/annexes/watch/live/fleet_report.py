@@ -38,6 +38,7 @@ from tachograph.annexes.watch.live.view import FleetView, GpuHistory, gpu_reason
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import plural, text
+from tachograph.judge.finding import Finding
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, STATES, WARN, WORST_FIRST
 
 GROUPINGS = ("node", "partition", "job", "user", "class")
@@ -153,10 +154,12 @@ def build_fleet_report(
     *,
     whole: FleetView | None = None,
     partitions: Mapping[str, str] | None = None,
+    findings: Mapping[str, Sequence[Finding]] | None = None,
 ) -> FleetReport:
     """Return the report of a view. whole: view of all GPUs, to count hidden ones.
 
-    partitions: {job: its partition}. Errors: UsageError for the choice.
+    partitions: {job: its partition}; findings: {job: those of its last minute}. Errors: UsageError
+    for the choice.
     """
     choice.check()
     rows = FleetRows(view)
@@ -177,7 +180,7 @@ def build_fleet_report(
         ),
         held=_gpu_table(rows, "held", held, _OF_HELD),
         sick=_gpu_table(rows, "sick", sick, ("GPU", "health", "reason", "job", "user")),
-        groups=_groups(rows, choice.by, partitions or {}),
+        groups=_groups(rows, choice.by, partitions or {}, findings or {}),
         gpus=_gpu_table(rows, "gpus", ordered.tolist(), _OF_ALL),
         places=_places(rows),
         heat=tuple(_heat(rows, choice.heat)),
@@ -275,7 +278,12 @@ def _gpu_table(
     )
 
 
-def _groups(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> FleetTable:
+def _groups(
+    rows: FleetRows,
+    by: str,
+    partitions: Mapping[str, str],
+    findings: Mapping[str, Sequence[Finding]],
+) -> FleetTable:
     listed = groups_of(_group_names(rows, by, partitions), sorted_rows(rows, "gpu"))
     shown = listed[:MOST_GROUPS]
     util, real, power = (rows.number(name) for name in ("util", "real", "power"))
@@ -291,9 +299,11 @@ def _groups(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> FleetTab
                 _percent(known_mean(util[mine])),
                 _percent(known_mean(real[mine])),
                 _power(power[mine]),
+                *((_named_findings(findings.get(group.name, ())),) if by == "job" else ()),
             )
         )
-    headings = (by, ">GPUs", "classes", "worst health", ">use", ">real use", ">power")
+    more = ("findings",) if by == "job" else ()
+    headings = (by, ">GPUs", "classes", "worst health", ">use", ">real use", ">power", *more)
     links = {0: by} if by in ("node", "job", "user") else {}
     keys = tuple(group.name for group in shown)
     return FleetTable("groups", headings, keys, tuple(cells), links, len(listed) - len(shown))
@@ -308,6 +318,10 @@ def _group_names(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> Seq
         job if look == FREE else partitions.get(job, "")
         for job, look in zip(rows.text("job"), rows.looks.tolist(), strict=True)
     ]
+
+
+def _named_findings(found: Sequence[Finding]) -> str:
+    return "; ".join(finding.title for finding in found if finding.reported)
 
 
 def _places(rows: FleetRows) -> tuple[tuple[str, tuple[str, ...]], ...]:

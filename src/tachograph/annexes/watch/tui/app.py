@@ -33,9 +33,11 @@ from tachograph.annexes.watch.tui.screens import (
     ShowNote,
     ShowsView,
 )
+from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import UsageError
 from tachograph.judge.workload.settings import WorkloadSettings
 
+FASTEST_S, SLOWEST_S = 0.1, 60.0  # between two polls
 _NOTE_S = 8.0  # a note is shown for so long before the keys
 _DEEPEST = 20  # screens kept for Esc
 # name of a screen: its class, and of what it is: a GPU, a job by its name, ""
@@ -54,7 +56,10 @@ class Arrived(Message):
 
 
 class WatchApp(App[int]):
-    """Shows one source. judge: None for the monitor; job: its screen comes first."""
+    """Shows one source. judge: None for the monitor; job: its screen comes first.
+
+    configuration: for the evaluation of jobs, with thresholds of their classes.
+    """
 
     CSS = """
     Screen { overflow: hidden; }
@@ -75,11 +80,13 @@ class WatchApp(App[int]):
         history_s: float = 600.0,
         job: str | None = None,
         judge: SnapshotJudge | None = None,
+        configuration: Configuration | None = None,
     ) -> None:
         super().__init__(ansi_color=True)
         self.animation_level = "none"
         self.theme = "ansi-dark"
         self.settings = settings or WorkloadSettings()
+        self.configuration = configuration or Configuration()
         self.view: FleetView | None = None
         self.paused = False
         self.failure: FeedFailure | None = None
@@ -270,6 +277,19 @@ class WatchApp(App[int]):
         """Pause, or continue."""
         self.paused = not self.paused
         self.on_arrived()
+
+    def action_slower_polls(self) -> None:
+        """Double the poll interval."""
+        self.pace(self.feed.interval_s * 2)
+
+    def action_faster_polls(self) -> None:
+        """Halve the poll interval."""
+        self.pace(self.feed.interval_s / 2)
+
+    def pace(self, interval_s: float) -> None:
+        """Set the poll interval, within limits."""
+        self.feed.pace(min(SLOWEST_S, max(FASTEST_S, interval_s)))
+        self.show_note(f"polls every {self.feed.interval_s:g} s")
 
     def action_suspend(self) -> None:
         """Suspend the whole process group like other programs; the shell's `fg` continues it."""

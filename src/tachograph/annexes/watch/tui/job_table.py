@@ -198,6 +198,7 @@ def rows_of_job(snapshot: Snapshot, job_id: str) -> tuple[int, ...]:
 
 BEHIND, AHEAD, UNUSED, LOST = "<", ">", "0", "!"
 _NAMED = 6  # GPUs that a sentence lists
+ORDERS = ("stragglers first", "by index", "least active first", "most memory first")
 _COLUMNS = (("real", 6), ("SM", 6), ("tensor", 7), ("DRAM", 6), ("memory", 10), ("power", 8))
 _COUNTERS = ("sm_active", "tensor_active", "dram_active", "hbm_used_mib", "power_w")
 _UNITS = ("fraction", "fraction", "fraction", "fraction", "MiB", "W")
@@ -302,15 +303,28 @@ def _named(view: FleetView, job: JobFacts, places: Sequence[int]) -> str:
     return ", ".join(names) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
 
 
-def stragglers_first(view: FleetView, job: JobFacts) -> list[int]:
-    """Return indices of `job.rows`: silent GPUs, unused ones, those behind, those ahead, others."""
+def ordered(view: FleetView, job: JobFacts, order: str) -> list[int]:
+    """Return indices of `job.rows` in line order; missing values last."""
+    rows = list(job.rows)
     lags = job.spread.lags
-    reported = view.reported[list(job.rows)]
-    rank = np.select([~reported, job.unused, job.spread.behind, job.spread.ahead], [0, 1, 2, 3], 4)
-    # Worst first.
-    keys = rank + np.where((rank == 2) | (rank == 3), 0.5 - np.nan_to_num(lags) / 2, 0.0)
-    indices: list[int] = np.argsort(keys, kind="stable").tolist()
-    return indices
+    match order:
+        case "stragglers first":
+            reported = view.reported[rows]
+            rank = np.select(
+                [~reported, job.unused, job.spread.behind, job.spread.ahead], [0, 1, 2, 3], 4
+            )
+            # Worst first.
+            keys = rank + np.where((rank == 2) | (rank == 3), 0.5 - np.nan_to_num(lags) / 2, 0.0)
+        case "least active first":
+            values = view.snapshot.column(job.counter or "gpu_util")[rows]
+            keys = np.where(np.isfinite(values), values, np.inf)
+        case "most memory first":
+            used = view.snapshot.column("hbm_used_mib")[rows]
+            keys = np.where(np.isfinite(used), -used, np.inf)
+        case _:
+            keys = np.zeros(len(rows))
+    found: list[int] = np.argsort(keys, kind="stable").tolist()
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ KEYS: tuple[ScreenKey, ...] = (
     ),
     ScreenKey("", "j", "j", "open('job')", "job of the selected GPU: all its GPUs", "job"),
     ScreenKey("", "space", "Space", "pause", "pause or continue; the history continues", "pause"),
+    ScreenKey("", "plus,equals_sign", "+", "slower_polls", "poll half as often"),
+    ScreenKey("", "minus", "-", "faster_polls", "poll twice as often"),
     ScreenKey(
         "fleet", "enter", "Enter", "choose", "focus on the GPU; fold or unfold the group", "focus"
     ),
@@ -87,6 +89,14 @@ KEYS: tuple[ScreenKey, ...] = (
     ScreenKey("job", "up,k", "↑ k", "move(-1)", "GPU above"),
     ScreenKey("job", "down", "↓", "move(1)", "GPU below"),
     ScreenKey("job", "enter", "Enter", "choose", "focus on the GPU", "focus"),
+    ScreenKey(
+        "job",
+        "s",
+        "s",
+        "order",
+        "order: stragglers first, by index, by activity, by memory",
+        "order",
+    ),
 )
 
 
