@@ -18,7 +18,7 @@ from jobframes import frame
 from tachograph.api.choices import JobChoice
 from tachograph.api.open_lake import OpenLake
 from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
+from tachograph.catalog.tables import DEVICES, JOB_SUMMARIES, WASTE
 from tachograph.judge.ledger import WASTE_BUCKETS
 from tachograph.judge.node_history import NODE_GPU_COLUMNS, build_node_report, sick_rows
 from tachograph.judge.usage import DAY_PARTS, daily_use, weekly_use
@@ -239,7 +239,10 @@ def test_the_history_of_a_node_is_that_of_its_rows() -> None:
     devices = pl.DataFrame(
         {"gpu": [0, 1, 2], "mig": [None, 7, None], "model": "H100", "hbm_mib": 5.0}
     )
-    devices = devices.with_columns(uuid=pl.lit("u"), pci=pl.lit("p"))
+    never = pl.lit(None, DEVICES.schema["history"])
+    devices = devices.with_columns(
+        node=pl.lit("n1"), uuid=pl.lit("u"), pci=pl.lit("p"), history=never
+    )
     report = build_node_report(
         "n1", pl.DataFrame([*jobs.values()]), pl.DataFrame(gpus), devices, zone_name="Europe/Paris"
     )
@@ -295,9 +298,9 @@ def test_the_history_of_a_node_is_that_of_its_rows() -> None:
 
 
 def test_gpus_with_errors_or_a_state_that_is_not_ok_are_sick() -> None:
-    errors = ("xid_events", "remapped_rows", "row_remap_failures")
+    errors = ("xid_events", "remapped_rows", "row_remap_failures", "ecc_dbe")
     states, counts = ("CRIT", "WARN", "HOT", "OK", "unknown", None), (None, 0.0, 1.0)
-    rows = itertools.product(states, counts, counts, counts)
+    rows = itertools.product(states, *[counts] * len(errors))
     every = pl.DataFrame([*rows], schema=["health", *errors], orient="row")
     sick = [row for row in every.rows() if row[0] in states[:3] or 1.0 in row[1:]]
     assert sick_rows(every).rows() == sick
