@@ -69,7 +69,10 @@ def read_capacity(
 
 
 def require_capacity(lake: Lake, configuration: Configuration, wanted: JobFilter) -> CapacityReport:
-    """Return what `read_capacity` does. Errors: NotFoundError with the reason where that is None."""
+    """Return what `read_capacity` does.
+
+    Errors: NotFoundError with the reason where that is None.
+    """
     report = read_capacity(lake, configuration, wanted)
     if report is not None:
         return report

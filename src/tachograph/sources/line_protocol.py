@@ -23,7 +23,7 @@ _COLLECTOR_LINE = re.compile(
 )
 _NO_WORD = re.compile(r"[^a-zA-Z0-9_]")
 _INDEX = re.compile(r"\d{1,4}", re.ASCII)
-# Milliseconds of a time by its digits; sinks write seconds unless told otherwise.
+# Milliseconds of a time by its digits; sinks write seconds by default.
 _PER_MS = {13: 1, 16: 1_000, 19: 1_000_000}
 
 

@@ -413,7 +413,7 @@ class ServedLake:
     def wait(self, limit_s: float) -> None:
         """Wait until the jobs of a large lake are read, at most so long; then read the newest.
 
-        For programs that cannot be told to come again. Errors: none, `view` raises them.
+        For programs that do not ask again by themselves. Errors: none, `view` raises them.
         """
         with contextlib.suppress(LakeError):
             self.refresh()
