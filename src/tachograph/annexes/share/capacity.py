@@ -110,14 +110,24 @@ def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacit
         for name, value in values.items():
             if name not in known:
                 known[name], sources[name] = value, source
-    return _gpu(chip.name or _NAMELESS, known, sources)
+    return _gpu(chip.name or _NAMELESS, capability, known, sources)
 
 
-def _gpu(name: str, known: Mapping[str, float], sources: Mapping[str, str]) -> GpuCapacity:
+def _gpu(
+    name: str,
+    capability: str | None,
+    known: Mapping[str, float],
+    sources: Mapping[str, str],
+) -> GpuCapacity:
     values: dict[str, Any] = {
         field: int(value) if field in _COUNTS else value for field, value in known.items()
     }
-    return GpuCapacity(name=name, sources=MappingProxyType(dict(sources)), **values)
+    return GpuCapacity(
+        name=name,
+        compute_capability=capability,
+        sources=MappingProxyType(dict(sources)),
+        **values,
+    )
 
 
 def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
@@ -186,7 +196,8 @@ def gpu_of_device(device: devices.Device) -> GpuCapacity:
     capability = capability_of_device(device)
     limits, values = _of_capability(capability), _catalogued(device)
     published = dict.fromkeys(limits, f"compute capability {capability} as published")
-    return _gpu(device.name, {**limits, **values}, published | dict.fromkeys(values, CATALOGUE))
+    sources = published | dict.fromkeys(values, CATALOGUE)
+    return _gpu(device.name, capability, {**limits, **values}, sources)
 
 
 def device_called(name: str) -> devices.Device:
@@ -238,6 +249,7 @@ def _catalogued(device: devices.Device | None) -> dict[str, float]:
         "l2_bytes": device.l2_bytes,
         "dram_bytes_per_s": device.hbm_bytes_per_s,
         "hbm_bytes": device.hbm_mib * MI,
+        "power_limit_w": device.board_power_w,
     }
     return {field: float(value) for field, value in values.items() if value is not None}
 

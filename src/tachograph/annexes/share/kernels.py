@@ -224,6 +224,7 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
             name=short,
             irregular=kernel_metrics.irregular(whole.metrics, gpu),
             seconds=whole.seconds,
+            launch_s=None if whole.seconds is None else whole.seconds / len(launches),
             footprint=footprint,
             l2_most=l2_most(launches),
         ),
