@@ -5,7 +5,8 @@
 FOLDER has the packages of `research/gpu-day/pm-sampling.txt` (`pip install --target FOLDER
 --no-deps -r ...`). No GPU and no driver is needed: CUPTI only looks for a driver, which here is one
 of a few lines. `passes.json` gets {chip: {"fit": largest sets of metrics of one pass, "unfit":
-smallest ones of more, or with a metric that it does not have}}, as far as the choice needs them.
+smallest ones of more, or with a metric that it does not have}}, as far as the choice, and the raw samples
+of a day on a GPU, need them.
 """
 
 from __future__ import annotations
@@ -85,6 +86,9 @@ class _Listener:
 def _answer() -> dict[str, Any]:
     from dataclasses import replace
 
+    sys.path.append(str(HERE.parents[1] / "research" / "gpu-day"))
+    from pm_sample import raw_metrics
+
     from tachograph.annexes.watch.pm_sampling.library import load_library
     from tachograph.annexes.watch.pm_sampling.metrics import choose_metrics
 
@@ -92,7 +96,9 @@ def _answer() -> dict[str, Any]:
     chips = {}
     for chip in library.profiler_host.get_supported_chips():
         listener = _Listener(library)
-        chosen = choose_metrics(replace(library, profiler_host=listener), chip)
+        heard = replace(library, profiler_host=listener)
+        chosen = choose_metrics(heard, chip)
+        raw_metrics(heard, chip)
         fit = {one for one, fits in listener.answers.items() if fits}
         unfit = {one for one, fits in listener.answers.items() if not fits}
         chips[chip] = {

@@ -127,6 +127,11 @@ def _value(metric: str, begin_ns: int, length_ns: int, kernel: dict[str, Any]) -
         "sm__cycles_active.avg": active * sm,
         "sm__cycles_elapsed.avg": sm,
         "gpc__cycles_elapsed.max": 1.04 * sm,  # as on an H100
+        "gpc__cycles_elapsed.avg": 1.04 * sm,
+        "sm__cycles_elapsed.max": sm,
+        "sm__cycles_active.sum": 132 * active * sm,
+        f"sm__cycles_active{SHARE}": 100 * active,
+        "sm__pipe_tensor_cycles_active.avg": works * kernel.get("tensor", 0.1) * sm,
         "sm__warps_active.avg": active * sm * kernel.get("warps", 16.0),
         "dram__cycles_active.avg": works * kernel.get("dram_active", 0.25) * dram,
         "dram__cycles_elapsed.avg": dram,

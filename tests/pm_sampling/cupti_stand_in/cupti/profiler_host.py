@@ -12,7 +12,9 @@ __all__ = ["ProfilerHost", "ProfilerType", "get_num_of_passes"]
 
 SHARE = ".avg.pct_of_peak_sustained_elapsed"
 # What the library of the package answers for each chip; see `record_passes.py`.
-RECORDED = json.loads((Path(__file__).parents[2] / "passes.json").read_text(encoding="utf-8"))
+RECORDED = json.loads(
+    (Path(__file__).resolve().parents[2] / "passes.json").read_text(encoding="utf-8")
+)
 
 
 def get_num_of_passes(config_image: bytes) -> int:

@@ -27,8 +27,9 @@ from tachograph.catalog.score_formulas import (
     WARPS,
 )
 
-# Percent of the pipe's own peak, which the library divides by. Cycles of a pipe are not bounded by
-# those of its SM: on GH100 one of tensor cores counted 3.7 in each, as an SM has four of them.
+# Percent of the pipe's own peak, by the library's formula: the pipe's counter over its peak per cycle
+# and over the counter of `sm__cycles_elapsed`, which on GB20x is that of GPCs. Bare cycles may be
+# above those of the SM: on GH100 those of tensor cores (HMMA) were 3.7 in each, as an SM has four.
 SHARE = ".avg.pct_of_peak_sustained_elapsed"
 _TRIAGE = "TPC.TriageCompute"  # counters of Nsight's own first look at a GPU
 # What is not counted in the first pass is cut from the end. {purpose: alternatives, best first}, of
@@ -115,7 +116,7 @@ def _filled(
     for purpose in purposes:
         for alternative in PRIORITY[purpose]:
             more = metrics | alternative
-            if _in_one_pass(library, chip, tuple(more.values())):
+            if in_one_pass(library, chip, tuple(more.values())):
                 metrics = more
                 break
         else:
@@ -123,8 +124,8 @@ def _filled(
     return metrics, tuple(cut)
 
 
-def _in_one_pass(library: PmLibrary, chip: str, metrics: Sequence[str]) -> bool:
-    """Whether the chip counts all of these metrics in one pass.
+def in_one_pass(library: PmLibrary, chip: str, metrics: Sequence[str]) -> bool:
+    """Return whether the chip counts all of these metrics in one pass.
 
     Of a metric that a chip does not have the library reports ERROR_INVALID_PARAMETER alone. Nothing
     here asks the GPU, so none of it is its fault.
