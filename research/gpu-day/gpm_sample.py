@@ -15,9 +15,18 @@ from tachograph.annexes.watch.live.sources import nvml
 from tachograph.catalog.config import Configuration
 
 COUNTERS = (
-    "gr_engine_active", "sm_active", "sm_occupancy", "dram_active", "tensor_active", "fp64_active", "fp32_active",
-    "sm_clock_mhz", "mem_clock_mhz", "power_w", "throttle_reasons",
-)  # fmt: skip
+    "gr_engine_active",
+    "sm_active",
+    "sm_occupancy",
+    "dram_active",
+    "tensor_active",
+    "fp64_active",
+    "fp32_active",
+    "sm_clock_mhz",
+    "mem_clock_mhz",
+    "power_w",
+    "throttle_reasons",
+)
 
 
 def main() -> int:

@@ -30,9 +30,13 @@ from tachograph.sources.score_sums import PmSums, total, warps_of
 _EVERY_S, _RAW_EVERY_S = 1.0, 0.2
 # What tells why the activity of SMs read low: other divisors of the same samples.
 EXTRA = (
-    "gpc__cycles_elapsed.max", "gpc__cycles_elapsed.avg", "sm__cycles_elapsed.max", "sm__cycles_active.sum",
-    "sm__cycles_active.avg.pct_of_peak_sustained_elapsed", "sm__pipe_tensor_cycles_active.avg",
-)  # fmt: skip
+    "gpc__cycles_elapsed.max",
+    "gpc__cycles_elapsed.avg",
+    "sm__cycles_elapsed.max",
+    "sm__cycles_active.sum",
+    "sm__cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "sm__pipe_tensor_cycles_active.avg",
+)
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from day_tools import DayTools, StepError, has_torch, started
 from proof_numbers import overhead
 from step_document import Cell, ResultTable, StepDocument
-from step_pm import refused_sampling, sampling, wait_for_steps
+from step_pm import refused_sampling, sampling
 
 GOAL = 0.003  # at one sample a second
 _WORKLOAD = "gemm-bf16"
@@ -82,7 +82,7 @@ def measure(tools: DayTools, document: StepDocument) -> None:
     ]
     words += ["--rehearse"] if tools.rehearse else []
     with started(tools.python("workloads.py", *words), tools.environment) as process:
-        wait_for_steps(tools, process, steps, _START_S)
+        _wait_for_steps(tools, process, steps, _START_S)
         time.sleep(0.0 if tools.rehearse else 6.0)  # until the clocks are steady
         clock = sm_clock(tools)
         observers = _fitting(tools, document, observers, needed)
@@ -94,6 +94,23 @@ def measure(tools: DayTools, document: StepDocument) -> None:
             document.save(tools.out)
     if len(rounds) < needed:
         document.not_measured.append(f"{needed - len(rounds)} of {needed} rounds: the time was up")
+
+
+def _wait_for_steps(
+    tools: DayTools, process: subprocess.Popen[str], steps: Path, limit_s: float
+) -> None:
+    """Return once a workload works. Errors: StepError where it ended, or does not begin in time."""
+    end = time.monotonic() + min(limit_s, tools.left_s)
+    while time.monotonic() < end:
+        if steps.exists() and steps.stat().st_size:
+            return
+        if process.poll() is not None:
+            _, problem = process.communicate()
+            raise StepError(
+                f"the workload ended: {(problem.strip() or 'no message').splitlines()[-1]}"
+            )
+        time.sleep(0.1)
+    raise StepError(f"the workload did not begin within {limit_s:.0f} s")
 
 
 def _fitting(

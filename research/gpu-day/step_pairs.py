@@ -126,8 +126,15 @@ def _mps_daemon(program: str, folder: Path, before: Mapping[str, str]) -> Iterat
     try:
         yield found
     finally:
-        subprocess.run([program], input="quit\n", text=True, env=environment, check=False, timeout=30,
-                       capture_output=True)  # fmt: skip
+        subprocess.run(
+            [program],
+            input="quit\n",
+            text=True,
+            env=environment,
+            check=False,
+            timeout=30,
+            capture_output=True,
+        )
 
 
 def _real(tools: DayTools, document: StepDocument) -> None:
@@ -198,20 +205,18 @@ def _real_tables(out: Path, document: StepDocument) -> Iterator[ResultTable]:
     by = read_calibration(calibration) if calibration.exists() else Calibration()
     found = checks(_pairs(out), reports, by)
     document.result["real_pairs"] = [asdict(one) for one in found]
-    table = ResultTable("Slowdowns of real kernels, which no constant was checked with", [
-        "kernel", "beside", "measured", "predicted", "error, %", "worst predicted", "covered", "called safe",
-    ])  # fmt: skip
+    title = "Slowdowns of real kernels, which no constant was checked with"
+    columns = ["kernel", "beside", "measured", "predicted", "error, %"]
+    table = ResultTable(title, [*columns, "worst predicted", "covered", "called safe"])
     for one in found:
         error: Cell = None if one.error is None else 100 * one.error
-        table.rows.append(
-            [one.name, one.beside, one.measured, one.predicted, error, one.worst, one.covered, one.safe]
-        )  # fmt: skip
+        row: list[Cell] = [one.name, one.beside, one.measured, one.predicted, error]
+        table.rows.append([*row, one.worst, one.covered, one.safe])
     yield table
     total = pair_errors(found)
     document.result["errors"] = asdict(total)
-    errors = ResultTable("Errors of the model on real kernels", [
-        "checked", "mean error, %", "worst error, %", "coverage of the worst predicted, %", "wrongly safe",
-    ])  # fmt: skip
+    columns = ["checked", "mean error, %", "worst error, %", "coverage of the worst predicted, %"]
+    errors = ResultTable("Errors of the model on real kernels", [*columns, "wrongly safe"])
     percent = [
         None if one is None else 100 * one
         for one in (total.mean_error, total.worst_error, total.coverage)

@@ -34,7 +34,7 @@ STEADY = ("gemm-bf16", "gemm-fp64", "gemm-fp32", "copy", "spmv", "attention-forw
 LAUNCH_BOUND = ("tiny-kernels", "gemm-bf16-1024")
 GOAL = 0.01  # relative difference of SM activity
 _EACH_S, _INTERVAL_S, _GPM_S = 4.0, 0.01, 0.5
-_START_S = 60.0  # PyTorch loads, and a workload warms up
+_START_S = 15.0  # of a sampler
 _PROFILE_S = 60.0
 _LEAST_S = 20.0  # for a profile
 _EDGE_S = 0.3  # of a workload's time, at both ends, in which nothing is compared
@@ -53,7 +53,7 @@ def measure(tools: DayTools, document: StepDocument) -> None:
     document.not_measured = []
     folder = tools.out / "pm"
     if not all((folder / name).exists() for name in _RAW):
-        _sample(tools, folder)
+        _sample(tools, document, folder)
         document.save(tools.out)
     for name in tools.chosen(STEADY):
         if tools.left_s < (5.0 if tools.rehearse else _LEAST_S):
@@ -79,58 +79,48 @@ def sampling(tools: DayTools, *options: str) -> list[str]:
     return tools.python("pm_sample.py", "--gpu", pm_gpu(tools), *options)
 
 
-def _sample(tools: DayTools, folder: Path) -> None:
-    """Run all workloads in one process, so that PyTorch loads once, beside both samplers."""
+def _sample(tools: DayTools, document: StepDocument, folder: Path) -> None:
+    """Run all workloads in one process, so that PyTorch loads once, beside both samplers.
+
+    What a sampler that ends, or a time that is up, leaves of the others is kept.
+    """
     folder.mkdir(exist_ok=True)
     names = tools.chosen((*STEADY, *LAUNCH_BOUND))
     each_s = 2.0 if tools.rehearse else _EACH_S
     scratch = tools.out / "scratch"
     scratch.mkdir(exist_ok=True)
-    spans, steps = scratch / "spans.json", scratch / "pm.steps"
-    steps.unlink(missing_ok=True)
-    words = [*names, "--seconds", f"{each_s:g}", "--result", str(spans), "--steps", str(steps)]
+    spans = scratch / "spans.json"
+    spans.write_text("[]", encoding="utf-8")
+    words = [*names, "--seconds", f"{each_s:g}", "--result", str(spans)]
     words += ["--rehearse"] if tools.rehearse else []
     pm = sampling(tools, "--raw", "--interval", str(_INTERVAL_S))
     gpm = tools.python("gpm_sample.py", "--gpu", str(tools.gpu), "--interval", str(_GPM_S))
     files = {"pm.jsonl": (pm, tools.pm_environment()), "gpm.jsonl": (gpm, tools.environment)}
-    samplers = []
     with ExitStack() as stack:
-        work = stack.enter_context(started(tools.python("workloads.py", *words), tools.environment))
-        wait_for_steps(tools, work, steps, _START_S)
+        samplers = {}
         for name, (command, environment) in files.items():
             output = stack.enter_context((scratch / name).open("w", encoding="utf-8"))
-            samplers.append(stack.enter_context(started(command, environment, output=output)))
+            sampler = stack.enter_context(started(command, environment, output=output))
+            _wait_for_output(sampler, scratch / name)
+            samplers[name] = sampler
         try:
-            _, problem = work.communicate(timeout=max(1.0, tools.left_s))
-        except subprocess.TimeoutExpired:
-            raise StepError("the workloads did not end in time") from None
-        if work.returncode:
-            raise StepError(f"the workloads ended: {_last_line(problem)}")
-        for name, sampler in zip(files, samplers, strict=True):
-            if sampler.poll() is not None:
-                assert sampler.stderr is not None
-                raise StepError(f"{name} ended early: {_last_line(sampler.stderr.read())}")
+            left_s = max(1.0, tools.left_s)
+            tools.run(tools.python("workloads.py", *words), left_s)
+        except StepError as problem:
+            document.not_measured.append(str(problem))
+        for name, sampler in samplers.items():
+            if sampler.poll() is not None and sampler.stderr is not None:
+                problem_lines = (sampler.stderr.read().strip() or "no message").splitlines()
+                document.not_measured.append(f"{name} ended early: {problem_lines[-1]}")
     for name in _RAW:
         (scratch / name).replace(folder / name)
 
 
-def _last_line(printed: str) -> str:
-    return (printed.strip() or "no message").splitlines()[-1]
-
-
-def wait_for_steps(
-    tools: DayTools, process: subprocess.Popen[str], steps: Path, limit_s: float
-) -> None:
-    """Return once a workload works. Errors: StepError where it ended, or does not begin in time."""
-    end = time.monotonic() + min(limit_s, tools.left_s)
-    while time.monotonic() < end:
-        if steps.exists() and steps.stat().st_size:
-            return
-        if process.poll() is not None:
-            _, problem = process.communicate()
-            raise StepError(f"the workload ended: {_last_line(problem)}")
+def _wait_for_output(sampler: subprocess.Popen[str], file: Path) -> None:
+    """Return once a sampler has written something, has ended, or takes too long."""
+    end = time.monotonic() + _START_S
+    while not file.stat().st_size and sampler.poll() is None and time.monotonic() < end:
         time.sleep(0.1)
-    raise StepError(f"the workload did not begin within {limit_s:.0f} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +260,9 @@ def _memory(
     clock = share(sampled, ELAPSED, "seconds")
     of_ncu = share(kernel, ELAPSED, "seconds")
     theirs = share(kernel, DRAM, DRAM_ELAPSED)
-    scaled = None if None in (clock, of_ncu, theirs) else theirs * clock / of_ncu  # type: ignore[operator]
+    scaled = None
+    if clock is not None and of_ncu and theirs is not None:
+        scaled = theirs * clock / of_ncu
     clocks: list[Cell] = [None if one is None else one / 1e6 for one in (clock, of_ncu)]
     ours = share(sampled, DRAM, DRAM_ELAPSED)
     return [name, ours, gpm.get("dram_active"), theirs, *clocks, scaled]
