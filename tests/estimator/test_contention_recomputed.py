@@ -44,7 +44,7 @@ def left(hit: float, own: float, other: float, knee: float, cliff: float) -> flo
 
 
 def over(demand: float) -> float:
-    return (1 + demand**20) ** (1 / 20)
+    return math.pow(1 + math.pow(demand, 20), 1 / 20)
 
 
 def by_pipe(own: float, other: float) -> float:
@@ -55,7 +55,7 @@ def by_issue(own: float, other: float, behind: float) -> float:
     own, other = min(own, 0.99), min(other, 0.99)
     longer = 1 + max(own + other - 1, 0) / max(min(own, other), 1e-9)
     last = min(max(own / (1 - other), 1), 20)
-    return longer ** (1 - abs(behind)) * last ** max(behind, 0)
+    return math.pow(longer, 1 - abs(behind)) * math.pow(last, max(behind, 0))
 
 
 def traffic(kernel: Demand) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,7 +102,8 @@ def more(demand: Demand, what: str, by: float) -> Demand:
         "power_w": 400.0,
     }
     value = (getattr(demand, what) or 0.0) + by * sizes[what]
-    return replace(demand, **{what: min(1.0, value) if what == "dram" else value})
+    changed: dict[str, Any] = {what: min(1.0, value) if what == "dram" else value}
+    return replace(demand, **changed)
 
 
 @given(DEMANDS, DEMANDS)

@@ -32,7 +32,8 @@ def test_any_two_launches_take_as_long_as_the_simulated_scheduler_makes_them() -
     on the mean, and ten times on the median.
     """
     chance = random.Random(5)
-    by_law, by_turns = [], []
+    by_law: list[float] = []
+    by_turns: list[float] = []
     while len(by_law) < 60:
         pair = [
             SimulatedLaunch(
