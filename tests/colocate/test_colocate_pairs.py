@@ -14,6 +14,7 @@ from colocate_jobs import by_hand, law_by_hand
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tachograph.annexes.share import proposals
 from tachograph.annexes.share.capacity import gpu_of_device
 from tachograph.annexes.share.demand import Calibration, Demand, Footprint
 from tachograph.annexes.share.job_groups import GroupProfile, JobGroup
@@ -317,3 +318,12 @@ def test_groups_of_one_user_come_first() -> None:
     assert gains[0].argmax() in (0, 2)
     assert gains[0][2] > gains[0][1] > 0
     assert gains[3][4] < whole.hours.sum()  # users that are not known are not one
+
+
+def test_profiles_beyond_the_most_count_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proposals, "MOST_PROFILED", 1)
+    whole = pairs(*(group(name, busy=0.05, kernels=[kernel(0.01)]) for name in "ab"))
+    found = whole.proposal(0, 1)
+    assert (found.profiled, found.safe) == (False, False)
+    assert found.options[0].high == pytest.approx((1.05, 1.05))
+    assert whole.proposal(0, 0).safe

@@ -82,7 +82,8 @@ class SharingProposal:
     options: every mode that memory allows, the best first. verdict: `share` where the upper ends of
     the best are within the limit, `try` where only the lower ends are, else `no`. overlap_h:
     GPU-hours of each that can overlap with the other, at most. taken: one of them is in a pair that
-    frees more. worst: kernel, kernel beside it, upper end of its slowdown; where both are profiled.
+    frees more. worst: kernel, kernel beside it, upper end of its slowdown; None: bounds are not by
+    the kernels of both.
     """
 
     one: JobGroup
@@ -111,8 +112,8 @@ class SharingProposal:
 
     @property
     def profiled(self) -> bool:
-        """Whether the kernels of both are known."""
-        return bool(self.one.profile and self.other.profile)
+        """Whether the bounds are by the kernels of both."""
+        return self.worst is not None
 
     @property
     def safe(self) -> bool:
@@ -359,7 +360,7 @@ class GroupPairs:
         elif options and options[0].mode == "mps" and max(options[0].low) <= self.limit:
             verdict = "try"
         worst = None
-        if one.profile and other.profile:
+        if one.profile and other.profile and {i, j} <= set(self.profiled):
             mixes = (one.profile.mix, other.profile.mix)
             ends = [worst_kernels(*both, self._law(1.0)) for both in (mixes, mixes[::-1])]
             worst = max(ends, key=lambda end: end[2])
