@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from tachograph.annexes.share.demand import Calibration, Demand, GpuCapacity
-from tachograph.annexes.share.estimate import estimate, matrix, meetings
+from tachograph.annexes.share.estimate import estimate
 from tachograph.annexes.share.kernels import kernels_of
+from tachograph.annexes.share.mixes import bounds_of_mixes, corun_bounds, mix
 from tachograph.annexes.share.nsight.launches import Launch
+from tachograph.catalog.config import InterferenceOptions
 
 MATTERS = 1.2  # a slowdown from which on nobody would call a pair safe
 
@@ -96,25 +97,23 @@ def predicted(
     by: Calibration,
 ) -> StepsTogether:
     """Return what is predicted of steps that are repeated side by side."""
-    rows, columns = ([demand for _, demand in step] for step in (own, beside))
-    shares, other_shares = (np.array([share for share, _ in step]) for step in (own, beside))
-    found = matrix(rows, columns, gpu=gpu, calibration=by)
-    launch_s = np.array([demand.launch_s or 1.0 for demand in columns])
-    weights = shares[:, None] * meetings(found, other_shares, launch_s)
-    largest_sum, unknown = 0.0, dict[str, None]()
-    for i, one in enumerate(rows):
-        for j, other in enumerate(columns):
-            pair = estimate((one, other), gpu=gpu, calibration=by)
-            largest_sum += weights[i, j] * max(
-                (sum_ for name, sum_ in pair.sums.items() if name not in ("l2", "l1")), default=0.0
-            )
+    one, other = (mix([demand for _, demand in step], [share for share, _ in step])
+                  for step in (own, beside))  # fmt: skip
+    law = partial(corun_bounds, gpu=gpu, calibration=by, settings=InterferenceOptions())
+    found = bounds_of_mixes([one], [other], law)
+    largest_sum, safe, unknown = 0.0, True, dict[str, None]()
+    for share, kernel in own:
+        for other_share, met in beside:
+            pair = estimate((kernel, met), gpu=gpu, calibration=by)
+            largest_sum += share * other_share * largest_rate(pair.sums)
+            safe = safe and pair.safe
             unknown |= dict.fromkeys(pair.unknown)
     return StepsTogether(
-        slowdown=float((weights * found.slowdown).sum()),
-        low=float((weights * found.low).sum()),
-        high=float((weights * found.high).sum()),
-        largest_sum=float(largest_sum),
-        safe=bool(found.safe.all()),
+        slowdown=float(found.slowdown[0, 0]),
+        low=float(found.low[0, 0]),
+        high=float(found.high[0, 0]),
+        largest_sum=largest_sum,
+        safe=safe,
         unknown=tuple(unknown),
     )
 

@@ -51,7 +51,8 @@ def law_by_hand(
         [NOTHING if name is None else RESOURCES.index(name) for _, name in line] for line in cells
     ]
     binding = np.array(places, np.uint8)
-    return CorunBounds(1 + lost, 1 + lost / 2, 1 + 2 * lost, binding, RESOURCES)
+    in_turn = np.zeros(lost.shape)
+    return CorunBounds(1 + lost, 1 + lost / 2, 1 + 2 * lost, binding, RESOURCES, in_turn)
 
 
 def job(number: int, **given: Any) -> dict[str, Any]:

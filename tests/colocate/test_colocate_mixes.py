@@ -11,7 +11,6 @@ from colocate_jobs import job
 from tachograph.annexes.share.capacity import gpu_of_device
 from tachograph.annexes.share.demand import NOTHING, Calibration, Demand
 from tachograph.annexes.share.mixes import (
-    TURNS,
     CorunBounds,
     bounds_of_mixes,
     busy_of,
@@ -58,7 +57,8 @@ def test_two_mixes_are_expected_to_meet_by_their_shares() -> None:
     def law(rows: list[Demand], columns: list[Demand]) -> CorunBounds:
         slowdown = np.array([[table[row.name, column.name] for column in columns] for row in rows])
         binding = np.array([[NOTHING, 0], [1, 0]], np.uint8)
-        return CorunBounds(slowdown, np.ones((2, 2)), 2 * slowdown, binding, ("dram", "l2"))
+        low, in_turn = np.ones((2, 2)), np.zeros((2, 2))
+        return CorunBounds(slowdown, low, 2 * slowdown, binding, ("dram", "l2"), in_turn)
 
     one = mix([demand("a"), demand("b")], [1.0, 3.0], name="one")
     other = mix([demand("c"), demand("d")], [1.0, 1.0], name="other")
@@ -71,15 +71,35 @@ def test_two_mixes_are_expected_to_meet_by_their_shares() -> None:
     assert worst_kernels(one, other, law) == ("b", "d", 6.0)
 
 
-def test_the_estimator_is_called_in_one_place_and_unknown_is_in_turns() -> None:
+@pytest.mark.parametrize(("in_turn", "expected"), [(0.0, 1.9), (1.0, 1.1), (0.5, 1.5)])
+def test_in_turns_one_meets_launches_and_beside_each_other_time(
+    in_turn: float, expected: float
+) -> None:
+    """Nine of ten launches are short and slow nothing, but nine tenths of the time one is long."""
+
+    def law(rows: list[Demand], columns: list[Demand]) -> CorunBounds:
+        slowdown = np.array([[2.0 if one.name == "long" else 1.0 for one in columns]])
+        binding = np.zeros((1, 2), np.uint8)
+        return CorunBounds(slowdown, slowdown, slowdown, binding, ("x",), np.full((1, 2), in_turn))
+
+    one = mix([demand("a")], [1.0], name="one")
+    other = mix([demand("long", launch_s=0.081), demand("short", launch_s=0.001)], [0.9, 0.1])
+    found = bounds_of_mixes([one], [other], law)
+    assert found.slowdown[0, 0] == pytest.approx(expected)
+    unknown = mix([demand("long"), demand("short", launch_s=0.001)], [0.9, 0.1])
+    assert bounds_of_mixes([one], [unknown], law).slowdown[0, 0] == pytest.approx(1.9)
+
+
+def test_the_estimator_is_called_in_one_place_and_its_interval_holds_turns_where_unsure() -> None:
     gpu, settings = gpu_of_device(DEVICES_BY_NAME["A100 SXM 80GB"]), InterferenceOptions()
-    unknown, known = Demand(name="u"), demand("k", issue=0.2, fma=0.2, seconds=1.0)
+    unknown, known = Demand(name="u"), demand("k", issue=0.2, fma=0.2)
     found = corun_bounds(
         [unknown, known], [known], gpu=gpu, calibration=Calibration(), settings=settings
     )
-    assert (found.slowdown[0, 0], found.low[0, 0], found.high[0, 0]) == (TURNS, 1.0, TURNS)
     assert (found.low <= found.slowdown).all()
     assert (found.slowdown <= found.high).all()
+    assert (found.low[0, 0], found.slowdown[0, 0]) == (1.0, pytest.approx(2**0.5))
+    assert found.high.min() >= 2.0
 
 
 def test_means_become_what_is_requested_while_busy() -> None:

@@ -23,7 +23,7 @@ from tachograph.annexes.share.demand import (
     GpuCapacity,
     Sharing,
 )
-from tachograph.annexes.share.estimate import estimate, matrix, meetings
+from tachograph.annexes.share.estimate import estimate, matrix
 from tachograph.catalog.errors import InputError
 
 ANY = st.floats(0, 1)
@@ -286,18 +286,6 @@ def test_pairs_computed_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -
     parts = matrix(demands, demands[:7], gpu=H100_NVL)
     for name in ("slowdown", "low", "high", "gain", "binding", "in_turn", "safe"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(parts, name))
-
-
-def test_in_turns_a_launch_meets_a_launch_and_beside_each_other_they_meet_as_long_as_they_run() -> (
-    None
-):
-    """Of a program nine of ten launches are short, and take a tenth of its time."""
-    shares, launch_s = np.array([0.9, 0.1]), np.array([0.081, 0.001])
-    for footprint, weights in ((replace(FULL, blocks=264), (0.1, 0.9)), (BESIDE, (0.9, 0.1))):
-        own = replace(IDLE, footprint=footprint, launch_s=0.01)
-        others = [replace(own, launch_s=seconds) for seconds in launch_s]
-        found = matrix([own], others, gpu=H100_NVL)
-        np.testing.assert_allclose(meetings(found, shares, launch_s), [weights], atol=0.02)
 
 
 def test_numbers_next_to_nothing_overflow_nowhere() -> None:

@@ -174,20 +174,6 @@ def _slowed(found: PairSlowdowns, times: Floats) -> PairSlowdowns:
     )
 
 
-def meetings(found: Matrix, shares: Floats, launch_s: Floats) -> Floats:
-    """Return how often a kernel of each row meets each kernel of another program, columns.
-
-    `shares` 0..1 of that program's time, and `launch_s`, of each column. In turns one
-    launch meets one launch, so that short ones count as often as long ones; beside each other they
-    meet as long as they run. Each row adds up to 1.
-    """
-    launches = shares / launch_s
-    in_turn = found.in_turn * (launches / launches.sum())
-    weights = in_turn + (1.0 - found.in_turn) * shares
-    each: Floats = weights / weights.sum(axis=1, keepdims=True)
-    return each
-
-
 def _on_share(
     kernels: KernelArrays, share: float, gpu: GpuCapacity, calibration: Calibration
 ) -> tuple[KernelArrays, Floats]:

@@ -164,7 +164,8 @@ def _share(part: float | None, whole: float | None) -> float | None:
 class CorunBounds:
     """Slowdown of each row beside each column while both run, and the interval that holds it.
 
-    binding: index in `resources` of what slows the row, NOTHING for none.
+    binding: index in `resources` of what slows the row, NOTHING for none. in_turn: share 0..1 of
+    the time in which one waits for the other.
     """
 
     slowdown: Floats
@@ -172,6 +173,7 @@ class CorunBounds:
     high: Floats
     binding: Bytes
     resources: tuple[str, ...]
+    in_turn: Floats
 
 
 # Of rows and columns, with the options of `corun_bounds`.
@@ -187,7 +189,7 @@ def corun_bounds(
     settings: InterferenceOptions,
     shares: SmShares | None = None,
 ) -> CorunBounds:
-    """Return the bounds by the estimator, under MPS; unknown counts as taking turns.
+    """Return the bounds by the estimator, under MPS.
 
     All advice on sharing calls the estimator here.
     """
@@ -195,28 +197,37 @@ def corun_bounds(
     pairs = matrix(
         rows, columns, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings
     )
-    # The estimator has no lower end: at best nothing is slowed.
-    low = np.ones_like(pairs.slowdown)
-    slowdown, high = (np.nan_to_num(ends, nan=TURNS) for ends in (pairs.slowdown, pairs.worst))
-    return CorunBounds(slowdown, low, high, pairs.binding, pairs.resources)
+    return CorunBounds(
+        pairs.slowdown, pairs.low, pairs.high, pairs.binding, pairs.resources, pairs.in_turn
+    )
 
 
 def bounds_of_mixes(rows: Sequence[Mix], columns: Sequence[Mix], law: CorunLaw) -> CorunBounds:
     """Return the bounds of each mix beside each, while both run.
 
-    They run independently of each other: a kernel of one overlaps a kernel of the other for the
-    product of their shares of the time. `law`: of kernels beside kernels.
+    In turns a kernel meets a launch of the other, so that a short one counts as often as a long
+    one; beside each other they meet as long as they run. `law`: of kernels beside kernels.
     """
     own, others = _members(rows), _members(columns)
     pairs = law(own, others)
     left, right = _shares_of_members(rows), _shares_of_members(columns).T
-    slowdown, low, high = (left @ ends @ right for ends in (pairs.slowdown, pairs.low, pairs.high))
+    launches = _shares_of_launches(columns).T
+    met = pairs.in_turn @ launches + (1.0 - pairs.in_turn) @ right
+
+    def folded(values: Floats) -> Floats:
+        """Mean over the kernels that are met, then over those that meet them."""
+        in_turn = (pairs.in_turn * values) @ launches
+        beside = ((1.0 - pairs.in_turn) * values) @ right
+        mean: Floats = left @ ((in_turn + beside) / met)
+        return mean
+
+    slowdown, low, high = (folded(ends) for ends in (pairs.slowdown, pairs.low, pairs.high))
     binding, most = np.full(slowdown.shape, NOTHING, np.uint8), np.zeros(slowdown.shape)
     for place in np.unique(pairs.binding[pairs.binding != NOTHING]).tolist():
-        lost = left @ np.where(pairs.binding == place, pairs.slowdown - 1, 0.0) @ right
+        lost = folded(np.where(pairs.binding == place, pairs.slowdown - 1, 0.0))
         binding[lost > most] = place
         most = np.maximum(most, lost)
-    return CorunBounds(slowdown, low, high, binding, pairs.resources)
+    return CorunBounds(slowdown, low, high, binding, pairs.resources, folded(pairs.in_turn))
 
 
 def worst_kernels(one: Mix, other: Mix, law: CorunLaw) -> tuple[str, str, float]:
@@ -236,3 +247,14 @@ def _shares_of_members(mixes: Sequence[Mix]) -> Floats:
     shares = np.zeros((len(mixes), len(owner)))
     shares[owner, np.arange(len(owner))] = [share for whole in mixes for share, _ in whole.members]
     return shares
+
+
+def _shares_of_launches(mixes: Sequence[Mix]) -> Floats:
+    """The same, of the launches of its own mix; of its time where it is not known how long one is."""
+    launches = _shares_of_members(mixes)
+    launch_s = np.array([demand.launch_s or np.nan for demand in _members(mixes)])
+    for row, shares in enumerate(launches):
+        counts = np.where(shares > 0.0, shares / launch_s, 0.0)
+        if np.isfinite(counts).all():
+            launches[row] = counts / counts.sum()
+    return launches

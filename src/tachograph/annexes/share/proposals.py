@@ -316,7 +316,8 @@ class GroupPairs:
             resources = bounds.resources
             binding[:] = len(resources)
             binding[np.ix_(self.profiled, self.profiled)] = bounds.binding
-        return CorunBounds(slowdown, low, high, binding, (*resources, TURNS))
+        in_turn = np.ones(slowdown.shape)
+        return CorunBounds(slowdown, low, high, binding, (*resources, TURNS), in_turn)
 
     def least_high(self, i: int) -> Floats:
         """Return for group `i` with each the least upper end of the slower of both, of all modes.
