@@ -57,7 +57,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--shared-gpus",
         action="store_true",
-        help="other users, whose recurring jobs share GPUs and slow each other down (default 1 day)",
+        help="other users, whose recurring jobs share GPUs and slow each other down",
     )
     add_json(parser)
 
