@@ -192,10 +192,20 @@ def test_a_lake_without_shared_gpus_says_so(demo: Path) -> None:
     assert (refused.returncode, "use --json" in refused.stderr) == (2, True)
 
 
-def small_lake(folder: Path, *, unnamed: str | None = None, cluster: str | None = None) -> Lake:
-    """Ann's job three times alone, three times beside bob's; eve's once, on an unnamed GPU.
+def small_lake(
+    folder: Path,
+    *,
+    beside: str | None = None,
+    job_id: str = "e",
+    cluster: str = "c",
+    gpu: int | None = None,
+    runs_on: bool = False,
+    unnamed: str | None = None,
+) -> Lake:
+    """Ann's job three times alone, three times beside bob's; eve's once, beside one of ann's.
 
-    unnamed: when, as the name of one of ann's runs. cluster: of eve's job.
+    job_id, cluster, gpu: of eve's job; GPU None: not named. runs_on: it has not ended. unnamed: the
+    run of bob whose GPU is not named.
     """
     jobs, rows, samples = [], [], []
     for number in range(6):
@@ -207,16 +217,16 @@ def small_lake(folder: Path, *, unnamed: str | None = None, cluster: str | None 
             jobs.append(
                 job(f"b{number}", start, end, user="bob", name="eval", cluster="c", **shares)
             )
-            rows += held(f"b{number}", "n1", [0])
-        if name == unnamed:
-            jobs.append(
-                job("e", start, end, user="eve", name="x", cluster=cluster or "c", **shares)
-            )
-            rows += held("e", "n1", cluster=cluster or "c")
+            rows += held(f"b{number}", "n1", [None if f"b{number}" == unnamed else 0])
+        if name == beside:
+            until = None if runs_on else end
+            jobs.append(job(job_id, start, until, user="eve", name="x", cluster=cluster, **shares))
+            rows += held(job_id, "n1", [gpu], cluster=cluster)
         samples += [
             {"t": start + timedelta(minutes=minute), "node": "n1", "gpu": 0, "gpu_util": 0.5}
             for minute in range(60)
         ]
+    rows += held("a4", "n1", [1], utc(20), utc(21))  # another job of this id
     devices = [{"node": "n1", "gpu": gpu, "model": "NVIDIA A40"} for gpu in (0, 1)]
     lake = make_lake(folder, jobs=jobs, allocations=rows, gpu_samples=samples, devices=devices)
     summarized(lake)
@@ -224,13 +234,19 @@ def small_lake(folder: Path, *, unnamed: str | None = None, cluster: str | None 
 
 
 @pytest.mark.parametrize(
-    ("unnamed", "cluster", "beside"), [(None, None, 3), ("a4", None, 2), ("a4", "other", 3)]
+    ("given", "beside"),
+    [
+        ({}, 3),
+        ({"beside": "a4"}, 2),  # it may have been on the same GPU
+        ({"beside": "a4", "cluster": "other"}, 3),  # it was on another node of this name
+        ({"beside": "a4", "cluster": "other", "job_id": "b4", "gpu": 1}, 3),
+        ({"beside": "a4", "gpu": 1}, 3),
+        ({"unnamed": "b4"}, 2),
+        ({"beside": "a5", "gpu": 0, "runs_on": True}, 2),
+    ],
 )
-def test_a_run_beside_an_unnamed_gpu_counts_for_no_pair(
-    tmp_path: Path, unnamed: str | None, cluster: str | None, beside: int
-) -> None:
-    """It may have been on the same GPU, unless it was on a node of another cluster."""
-    lake = small_lake(tmp_path / "lake", unnamed=unnamed, cluster=cluster)
+def test_who_else_was_on_the_gpu(tmp_path: Path, given: dict[str, Any], beside: int) -> None:
+    lake = small_lake(tmp_path / "lake", **given)
     found = shared_runs(read_held_runs(lake, Configuration()))
     (pair,) = [pair for pair in found.pairs if pair.key.group.user == "ann"]
     assert pair.key.partner == RunGroup("bob", "eval", "A40", 1)
@@ -258,11 +274,13 @@ TIME = MeasuredSlowdown(1.3, 1.2, 1.4)
 def test_results(
     measured: MeasuredSlowdown | None, predicted: Prediction | None, result: str
 ) -> None:
+    """With a star where the intervals do not overlap."""
     report = report_of((measured, predicted))
-    assert report.pairs[0].result == result
+    (pair,) = accuracy_json(report)["pairs"]
+    assert (pair["result"], pair["certain"]) == (result.rstrip("*"), result.endswith("*"))
     assert report.within == (result == "within")
-    assert result in to_text(accuracy_lines(report))
-    assert accuracy_json(report)["pairs"][0]["result"] == result
+    row = next(line for line in to_text(accuracy_lines(report)).splitlines() if "3 + 4" in line)
+    assert row.endswith(f"  {result}")
 
 
 def report_of(*slowdowns: tuple[MeasuredSlowdown | None, Prediction | None]) -> AccuracyReport:

@@ -85,9 +85,8 @@ class PairAccuracy:
 
     @property
     def result(self) -> str:
-        """Where the slowdown by run time is: within the predicted interval, above or below it.
-
-        With a star where the whole measured interval is; else why this is unknown.
+        """Where the slowdown by run time is: within the predicted interval, above or below it; or
+        why this is unknown.
         """
         measured, predicted = self.by_time, self.predicted
         if measured is None:
@@ -95,18 +94,23 @@ class PairAccuracy:
         if predicted is None:
             return "not predicted"
         if measured.slowdown > predicted.high:
-            return "above*" if measured.low > predicted.high else "above"
-        if measured.slowdown < predicted.low:
-            return "below*" if measured.high < predicted.low else "below"
-        return "within"
+            return "above"
+        return "below" if measured.slowdown < predicted.low else "within"
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the whole measured interval is outside of the predicted one."""
+        measured, predicted = self.by_time, self.predicted
+        if measured is None or predicted is None:
+            return False
+        return measured.low > predicted.high or measured.high < predicted.low
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyReport:
     """Accuracy of the advice on a site's own jobs.
 
-    left_out: as of SharedRuns. shared: ended runs on GPUs that others had, too. errors: predicted
-    less measured slowdown of each pair that has both; within: how many are as predicted.
+    left_out: as of SharedRuns. shared: runs on GPUs that others had, too.
     """
 
     pairs: tuple[PairAccuracy, ...]
@@ -174,6 +178,9 @@ def read_accuracy(
     chosen = frozenset(select_jobs(lake, wanted, ("job_key",)).jobs["job_key"])
     runs = read_held_runs(lake, configuration)
     found = shared_runs(runs, chosen)
+    shared = sum(run.key in chosen and not run.alone for run in runs)
+    if not found.pairs:
+        return AccuracyReport((), found.left_out, shared)
     advice = read_sharing(
         lake,
         configuration,
@@ -183,7 +190,6 @@ def read_accuracy(
         profiles=profiles,
         remark=remark,
     )
-    shared = sum(run.key in chosen and not run.alone for run in runs)
     rates = read_rates(lake, filter(own_counter, found.pairs))
     return accuracy_report(found, predictions(advice), rates, shared)
 
@@ -219,22 +225,23 @@ def read_held_runs(lake: Lake, configuration: Configuration) -> list[HeldRun]:
     Who was beside a run does not depend on who asks: runs of all users are read.
     """
     everyone = lake.of_all_jobs
-    ended = read_summaries(everyone, _OF_RUNS).filter(pl.col("end").is_not_null())
-    shared = ended.filter(pl.col("ambiguous_because") == "shared_gpus")
+    begun = read_summaries(everyone, _OF_RUNS).filter(pl.col("start").is_not_null())
+    of_all = begun.with_columns(end=pl.coalesce("end", "as_of"))  # some still run
+    shared = of_all.filter(pl.col("ambiguous_because") == "shared_gpus")
     if shared.is_empty():
         return []
     devices = everyone.latest(DEVICES)
-    records = _gpu_records(everyone, shared, ended, devices, configuration)
+    records = _gpu_records(everyone, shared, of_all, devices, configuration)
     facts = gpu_facts(inventory(devices, configuration.nodes))[0].filter(pl.col("mig").is_null())
     models = {(node, gpu): model for node, gpu, model in facts.select(*_GPU, "gpu_model").rows()}
     gpus: dict[str, set[HeldGpu]] = defaultdict(set)
     for key, *gpu in records.filter(pl.col("gpu").is_not_null()).rows():
         gpus[key].add(HeldGpu(*gpu))
-    unnamed = _without_gpus(records, ended, gpus)
+    unnamed = _without_gpus(records, of_all, gpus)
     names = shared.select("user", "name").unique()
     known = (pl.col("attribution") != "ambiguous") & (pl.col("gpus") > 0)
-    same = ended.filter(known).join(names, on=["user", "name"], how="semi", nulls_equal=True)
-    there = ended.filter(pl.col("job_key").is_in(list(gpus)))
+    same = of_all.filter(known).join(names, on=["user", "name"], how="semi", nulls_equal=True)
+    there = of_all.filter(pl.col("job_key").is_in(list(gpus)))
     rows = pl.concat([same, there]).unique("job_key", maintain_order=True)
     runs = [_held_run(row, gpus.get(row["job_key"], ()), models) for row in rows.to_dicts()]
     unknown = RunGroup(None, None, None, 0)
@@ -244,7 +251,7 @@ def read_held_runs(lake: Lake, configuration: Configuration) -> list[HeldRun]:
 def _gpu_records(
     lake: Lake,
     shared: pl.DataFrame,
-    ended: pl.DataFrame,
+    of_all: pl.DataFrame,
     devices: pl.DataFrame,
     configuration: Configuration,
 ) -> pl.DataFrame:
@@ -255,7 +262,7 @@ def _gpu_records(
     rows = with_own_indices(rows, devices, slurm=configuration.slurm)
     run = {"of_job": "cluster", "run_start": "start", "run_end": "end"}
     # Maps name tasks of arrays as people see them, the accounting by a number of their own.
-    by_name = [ended.select("job_key", job_id=name, **run) for name in ("job_id", "display_id")]
+    by_name = [of_all.select("job_key", job_id=name, **run) for name in ("job_id", "display_id")]
     runs = pl.concat(by_name).drop_nulls("job_id").unique()
     begun = (pl.col("start") < pl.col("run_end")).fill_null(value=True)
     not_over = (pl.col("end") > pl.col("run_start")).fill_null(value=True)
@@ -264,10 +271,10 @@ def _gpu_records(
 
 
 def _without_gpus(
-    records: pl.DataFrame, ended: pl.DataFrame, gpus: dict[str, set[HeldGpu]]
+    records: pl.DataFrame, of_all: pl.DataFrame, gpus: dict[str, set[HeldGpu]]
 ) -> frozenset[str]:
     """Return runs with shares of an unnamed GPU; in `gpus` they get all that others share there."""
-    shares = ended.filter(pl.col("gpus").is_null()).select("job_key")
+    shares = of_all.filter(pl.col("gpus").is_null()).select("job_key")
     named = records.filter(pl.col("gpu").is_not_null())
     rest = records.join(shares, on="job_key", how="semi").join(
         named, on=["job_key", "node"], how="anti"
@@ -351,20 +358,22 @@ def accuracy_json(report: AccuracyReport, *, top: int | None = None) -> dict[str
             "within": report.within,
             "error_mean": fmean(map(abs, errors)) if errors else None,
             "bias_mean": fmean(errors) if errors else None,
-            "pairs": [
-                {
-                    **json_values(pair.key),
-                    **json_values(pair, without=("key",)),
-                    "result": pair.result,
-                }
-                for pair in report.pairs[:top]
-            ],
+            "pairs": [_pair_json(pair) for pair in report.pairs[:top]],
             "left_out": [
                 {"group": group, "reason": reason, "runs": runs}
                 for (group, reason), runs in report.left_out.items()
             ],
         }
     )
+
+
+def _pair_json(pair: PairAccuracy) -> dict[str, Any]:
+    return {
+        **json_values(pair.key),
+        **json_values(pair, without=("key",)),
+        "result": pair.result,
+        "certain": pair.is_certain,
+    }
 
 
 _MEANING = (
@@ -455,7 +464,7 @@ _COLUMNS: tuple[tuple[str, Callable[[PairAccuracy], str], int | None, int | None
     ("measured", lambda pair: _interval(pair.by_time), None, None),
     ("by counter", lambda pair: _interval(pair.by_counter), None, 3),
     ("predicted", lambda pair: _interval(pair.predicted), None, None),
-    ("result", lambda pair: pair.result, None, None),
+    ("result", lambda pair: pair.result + "*" * pair.is_certain, None, None),
 )
 _LEFT_OUT = {
     "several": "beside several job groups, or beside somebody unknown",
