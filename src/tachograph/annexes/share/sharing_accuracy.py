@@ -457,8 +457,8 @@ def _interval(numbers: MeasuredSlowdown | Prediction | None) -> str:
 
 # (title, cell, least width, in which order columns are hidden)
 _COLUMNS: tuple[tuple[str, Callable[[PairAccuracy], str], int | None, int | None], ...] = (
-    ("job group", lambda pair: printable(pair.key.group.label), 12, None),
-    ("beside", _beside, 12, None),
+    ("job group", lambda pair: printable(pair.key.group.label), 16, None),
+    ("beside", _beside, 16, None),
     ("shared by", _mode, None, 1),
     ("alone + beside", lambda pair: f"{pair.alone} + {pair.beside} runs", None, 2),
     ("measured", lambda pair: _interval(pair.by_time), None, None),
