@@ -32,8 +32,7 @@ _ERROR = re.compile(r"==ERROR==\s*(.{1,500})")
 _DIGITS = (
     r"-?(?:[0-9]{1,3}(?:,[0-9]{3}){1,9}+|[0-9]{1,30}+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]{1,2}+)?+"
 )
-# Instances behind the value, as in `6 (1; 2; 3)`, are left out.
-_NUMBER = re.compile(rf"({_DIGITS})(?: \(.*\))?")
+_NUMBER = re.compile(_DIGITS)
 _ROW = re.compile(rf"(?:{_DIGITS})?+(?:;(?:{_DIGITS})?+)*+")
 # Digits with any signs between them; 0xA0 is the space in files that are no UTF-8.
 _OTHER_LOCALE = re.compile(r"[+-]?[0-9][0-9.,'\u2019\s\udca0]*")
@@ -55,22 +54,24 @@ class CsvContent(LaunchReader):
     cut: bool = False
     other_locale: bool = False
 
-    def number(self, cell: str, metric: str, factor: float) -> float | None:
-        """Return the number of a cell in base units; None for text, empty cells and rejects.
-
-        >>> content = CsvContent("a.csv")
-        >>> [content.number(cell, "", 2.0) for cell in ("1,205.50", "65,77", "6 (1; 5)", "n/a")]
-        [2411.0, None, 12.0, None]
-        >>> content.other_locale
-        True
-        """
-        match = _NUMBER.fullmatch(cell)
-        if match is not None:
-            return float(match[1].replace(",", "")) * factor
+    def reject(self, cell: str, metric: str) -> None:
+        """Count a cell that begins as a number does and is none."""
         if cell.lstrip("+-")[:1].isdecimal():
             self.other_locale |= _OTHER_LOCALE.fullmatch(cell) is not None
             self.rejects.add(NOT_C_LOCALE, metric, cell)
-        return None
+
+
+@lru_cache(maxsize=1 << 14)
+def _number(cell: str) -> float | None:
+    """Return the number as the C locale writes it.
+
+    Instances behind the value, as in `6 (1; 2; 3)`, are left out.
+
+    >>> _number("1,205.50"), _number("65,77"), _number("6 (1; 5)"), _number("n/a")
+    (1205.5, None, 6.0, None)
+    """
+    text = cell.partition(" (")[0]
+    return float(text.replace(",", "")) if _NUMBER.fullmatch(text) else None
 
 
 def read_csv(lines: Iterable[str], content: CsvContent) -> None:
@@ -199,17 +200,21 @@ class _RawTable(_LaunchTable):
     def _values(self, row: Sequence[str]) -> dict[str, float]:
         """Return the numbers of the launch and of its GPU, in base units."""
         cells = list(map(row.__getitem__, self._metrics.values()))
-        numbers: Iterable[float | None]
-        # All at once where each is a number or empty, as in most rows: half of the time.
         joined = ";".join(cells)
+        numbers: list[float | None]
         if _ROW.fullmatch(joined) and joined.count(";") < len(cells):
-            texts = joined.replace(",", "").split(";")
-            factors = zip(texts, self._factors, strict=True)
-            numbers = [float(text) * factor if text else None for text, factor in factors]
+            # All at once, in half of the time.
+            numbers = [float(text) if text else None for text in joined.replace(",", "").split(";")]
         else:
-            numbers = map(self._content.number, cells, self._metrics, self._factors)
-        values = zip(self._metrics, numbers, strict=True)
-        return {name: number for name, number in values if number is not None}
+            numbers = list(map(_number, cells))
+        metrics = {}
+        columns = zip(self._metrics, self._factors, cells, numbers, strict=True)
+        for name, factor, cell, number in columns:
+            if number is not None:
+                metrics[name] = number * factor
+            elif cell:
+                self._content.reject(cell, name)
+        return metrics
 
 
 class _DetailsTable(_LaunchTable):
@@ -229,9 +234,11 @@ class _DetailsTable(_LaunchTable):
         section, label, unit, cell = (self._text(row, name) for name in _DETAILS_COLUMNS)
         metric = metric_of(section, label)
         if metric is not None:
-            value = self._content.number(cell, metric, _factor(metric, unit))
-            if value is not None:
-                self._launches[key].setdefault(metric, value)
+            number = _number(cell)
+            if number is not None:
+                self._launches[key].setdefault(metric, number * _factor(metric, unit))
+            else:
+                self._content.reject(cell, metric)
 
 
 def _is_range(column: str) -> bool:
