@@ -29,6 +29,7 @@ from microbench.demand import demand_of, references
 from microbench.device import Lanes
 from microbench.experiments import Experiment, experiments
 from microbench.measure import AloneRun
+from microbench.workloads import BenchWorkload
 from pair_numbers import MATTERS, checks, ends_of_launches, largest_rate, step_seconds
 from tachograph.annexes.share.calibration import CalibrationFile, read_calibration
 from tachograph.annexes.share.capacity import device_called, gpu_of_device
@@ -196,7 +197,12 @@ def bench(file: Path) -> list[PairMeasurement]:
     gpu = replace(gpu_of_device(device_called("H100 SXM 80GB")), name=content.gpu)
     known = {one.name: one for one in experiments(gpu)}
     lanes = _COMPUTE[content.arch]
-    rows = [(row, known[row.name]) for row in content.experiments if row.name in known]
+    rows = [
+        (row, replace(known[row.name], first=launched[0], second=(*launched, None)[1]))
+        for row in content.experiments
+        if row.name in known
+        for launched in [_launched(row, known[row.name])]
+    ]
     alone = [
         (workload, run)
         for row, experiment in rows
@@ -216,6 +222,18 @@ def bench(file: Path) -> list[PairMeasurement]:
         ]
         measurements.append(_of_bench(row, experiment, demands, gpu, calibration))
     return measurements
+
+
+def _launched(row: BenchRow, experiment: Experiment) -> list[BenchWorkload]:
+    """The launches of a row: those of its experiment, or of an earlier one as they were written."""
+    found = []
+    for launch, workload in zip(row.launches, experiment.workloads, strict=True):
+        kernel, shape = launch.launch.split(maxsplit=1)
+        if launch.launch != workload.words:
+            blocks, threads = map(int, shape.split("x"))
+            workload = BenchWorkload(kernel=kernel, blocks=blocks, threads=threads)
+        found.append(workload)
+    return found
 
 
 def _of_bench(

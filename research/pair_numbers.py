@@ -97,7 +97,7 @@ def predicted(
     by: Calibration,
 ) -> StepsTogether:
     """Return what is predicted of steps that are repeated side by side."""
-    one, other = (mix([demand for _, demand in step], [share for share, _ in step])
+    one, other = (mix([demand for _, demand in step], [share for share, _ in step], name="step")
                   for step in (own, beside))  # fmt: skip
     law = partial(corun_bounds, gpu=gpu, calibration=by, settings=InterferenceOptions())
     found = bounds_of_mixes([one], [other], law)

@@ -207,19 +207,21 @@ def _real_tables(out: Path, document: StepDocument) -> Iterator[ResultTable]:
     document.result["real_pairs"] = [asdict(one) for one in found]
     title = "Slowdowns of real kernels, which no constant was checked with"
     columns = ["kernel", "beside", "measured", "predicted", "error, %"]
-    table = ResultTable(title, [*columns, "worst predicted", "covered", "called safe"])
+    table = ResultTable(title, [*columns, "low", "high", "covered", "called safe"])
     for one in found:
         error: Cell = None if one.error is None else 100 * one.error
         row: list[Cell] = [one.name, one.beside, one.measured, one.predicted, error]
-        table.rows.append([*row, one.worst, one.covered, one.safe])
+        table.rows.append([*row, one.low, one.high, one.covered, one.safe])
     yield table
     total = pair_errors(found)
     document.result["errors"] = asdict(total)
-    columns = ["checked", "mean error, %", "worst error, %", "coverage of the worst predicted, %"]
-    errors = ResultTable("Errors of the model on real kernels", [*columns, "wrongly safe"])
+    columns = ["checked", "mean error, %", "worst error, %", "coverage, %"]
+    errors = ResultTable(
+        "Errors of the model on real kernels", [*columns, "high, over measured", "wrongly safe"]
+    )
     percent = [
         None if one is None else 100 * one
         for one in (total.mean_error, total.worst_error, total.coverage)
     ]
-    errors.rows.append([total.checked, *percent, total.wrongly_safe])
+    errors.rows.append([total.checked, *percent, total.width, total.wrongly_safe])
     yield errors

@@ -83,10 +83,12 @@ def test_in_turns_one_meets_launches_and_beside_each_other_time(
         return CorunBounds(slowdown, slowdown, slowdown, binding, ("x",), np.full((1, 2), in_turn))
 
     one = mix([demand("a")], [1.0], name="one")
-    other = mix([demand("long", launch_s=0.081), demand("short", launch_s=0.001)], [0.9, 0.1])
+    other = mix(
+        [demand("long", launch_s=0.081), demand("short", launch_s=0.001)], [0.9, 0.1], name="other"
+    )
     found = bounds_of_mixes([one], [other], law)
     assert found.slowdown[0, 0] == pytest.approx(expected)
-    unknown = mix([demand("long"), demand("short", launch_s=0.001)], [0.9, 0.1])
+    unknown = mix([demand("long"), demand("short", launch_s=0.001)], [0.9, 0.1], name="other")
     assert bounds_of_mixes([one], [unknown], law).slowdown[0, 0] == pytest.approx(1.9)
 
 

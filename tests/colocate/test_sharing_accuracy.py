@@ -149,8 +149,8 @@ def test_predictions_are_those_of_the_matrix(site: Path, answer: dict[str, Any])
     for matrix in json.loads(run(site, *words).stdout)["matrices"]:
         for i, one in enumerate(matrix["kinds"]):
             for j, other in enumerate(matrix["kinds"]):
-                ends = (matrix["slowdown"][i][j], matrix["conservative"][i][j])
-                cells[matrix["gpu_model"], one, other] = (ends[0], min(ends), max(ends))
+                ends = tuple(matrix[name][i][j] for name in ("slowdown", "low", "high"))
+                cells[matrix["gpu_model"], one, other] = ends
     for pair in answer["pairs"]:
         one, other = (f"{pair[side]['user']}/{pair[side]['name']}" for side in ("group", "partner"))
         assert tuple(pair["predicted"].values()) == pytest.approx(

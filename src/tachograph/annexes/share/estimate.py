@@ -210,11 +210,11 @@ def _unknown(
     needs = np.column_stack([kernels.cycles, kernels.dram])
     wanted: Flags = np.any(np.nan_to_num(needs) > 0.0, axis=0)
     wanted[[names.index("issue"), names.index("dram")]] = True
-    known = launch_known(kernels, gpu)
-    for demand, need, launched in zip(demands, needs, known.tolist(), strict=True):
+    known = np.atleast_1d(launch_known(kernels, gpu))
+    for demand, need, launched in zip(demands, needs, known, strict=True):
         missing = [
             _LABELS.get(name, name)
-            for name, value, matters in zip(names, need, wanted.tolist(), strict=True)
+            for name, value, matters in zip(names, need, np.atleast_1d(wanted), strict=True)
             if matters and np.isnan(value)
         ]
         if np.isnan(need[1 : len(CYCLES) - 1]).all():

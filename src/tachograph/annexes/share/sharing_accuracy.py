@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +12,10 @@ from typing import Any
 import polars as pl
 
 from tachograph.annexes.share.advice import times
-from tachograph.annexes.share.colocation import ColocateReport
+from tachograph.annexes.share.colocation import ColocateReport, GroupMatrix
 from tachograph.annexes.share.job_groups import GivenProfile
 from tachograph.annexes.share.job_sharing import read_sharing
 from tachograph.annexes.share.mixes import COUNTER_OF_PIPE
-from tachograph.annexes.share.proposals import GroupMatrix
 from tachograph.annexes.share.shared_runs import (
     CONFIDENCE,
     LEAST_RUNS,
@@ -154,11 +152,9 @@ def predictions(report: ColocateReport) -> Callable[[RunGroup, RunGroup], Predic
         if group not in places or partner not in places:
             return None
         (matrix, row), (_, column) = places[group], places[partner]
-        slowdown = float(matrix.slowdown[row, column])
-        high = float(matrix.conservative[row, column])
-        if math.isnan(slowdown) or math.isnan(high):
-            return None
-        return Prediction(slowdown, min(slowdown, high), max(slowdown, high))
+        bounds = matrix.bounds
+        ends = (bounds.slowdown, bounds.low, bounds.high)
+        return Prediction(*(float(end[row, column]) for end in ends))
 
     return predicted
 
