@@ -101,7 +101,7 @@ def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacit
     capability = chip.compute_capability or capability_of(chip.attributes)
     for values, source in (
         (_reported(chip.attributes, metrics or {}), REPORT),
-        (_of_capability(capability), f"compute capability {capability} as published"),
+        (_CAPABILITIES.get(capability or "", {}), f"compute capability {capability} as published"),
         (_catalogued(device_of(chip)), CATALOGUE),
     ):
         for name, value in values.items():
@@ -144,10 +144,6 @@ def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> 
     }
 
 
-def _of_capability(capability: str | None) -> Mapping[str, float]:
-    return _CAPABILITIES.get(capability or "", {})
-
-
 def device_of(chip: Chip) -> devices.Device | None:
     """Return the catalogue row of a report's GPU; None if unknown, or the report contradicts it."""
     memory = _positive(chip.attributes, "total_memory")
@@ -164,7 +160,7 @@ def gpu_of_device(device: devices.Device) -> GpuCapacity:
     65536
     """
     capability = capability_of_device(device)
-    limits, values = _of_capability(capability), _catalogued(device)
+    limits, values = _CAPABILITIES.get(capability or "", {}), _catalogued(device)
     published = dict.fromkeys(limits, f"compute capability {capability} as published")
     sources = published | dict.fromkeys(values, CATALOGUE)
     return _gpu(device.name, capability, {**limits, **values}, sources)

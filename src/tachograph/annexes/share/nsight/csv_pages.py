@@ -207,14 +207,11 @@ class _RawTable(_LaunchTable):
             numbers = [float(text) if text else None for text in joined.replace(",", "").split(";")]
         else:
             numbers = list(map(_number, cells))
-        metrics = {}
-        columns = zip(self._metrics, self._factors, cells, numbers, strict=True)
-        for name, factor, cell, number in columns:
-            if number is not None:
-                metrics[name] = number * factor
-            elif cell:
-                self._content.reject(cell, name)
-        return metrics
+            for name, cell, number in zip(self._metrics, cells, numbers, strict=True):
+                if number is None and cell:
+                    self._content.reject(cell, name)
+        columns = zip(self._metrics, numbers, self._factors, strict=True)
+        return {name: number * factor for name, number, factor in columns if number is not None}
 
 
 class _DetailsTable(_LaunchTable):

@@ -76,7 +76,8 @@ def read_report(path: Path) -> NcuReport:
     """
     try:
         if path.exists() and not path.is_file():  # a pipe is read once, and may never begin
-            raise InputError("not a regular file", where=str(path), do="name reports in files")
+            what = "no report is in this folder" if path.is_dir() else "not a regular file"
+            raise InputError(what, where=str(path), do="name reports in files")
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             file.seek(0)
