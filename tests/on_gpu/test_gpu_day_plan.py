@@ -154,16 +154,17 @@ def test_real_kernels_are_predicted_from_their_reports(tmp_path: Path) -> None:
         file = tmp_path / f"{name}.csv"
         file.write_text(raw_csv([kernel(name)], launches=3))
         reports[name] = read_report(file).launches
+    runs = [{"alone_s": [0.001, 0.002]}]
     pairs = [
-        {"pair": ["copy", "gemm-bf16"], "slowdowns": [1.2, 1.1]},
-        {"pair": ["copy", "fft"], "slowdowns": [2.0, 1]},
+        {"pair": ["copy", "gemm-bf16"], "slowdowns": [1.2, 1.1], "runs": runs},
+        {"pair": ["copy", "fft"], "slowdowns": [2.0, 1], "runs": runs},
     ]
     found = pair_numbers.checks(pairs, reports, Calibration())
     assert [(one.name, one.beside) for one in found] == [
         ("copy", "gemm-bf16"), ("gemm-bf16", "copy"), ("copy", "fft"), ("fft", "copy"),
     ]  # fmt: skip
     assert all(one.predicted is not None and one.predicted >= 1 for one in found[:2])
-    assert all(one.worst is not None and one.worst >= (one.predicted or 0) for one in found[:2])
+    assert all((one.low or 9) <= (one.predicted or 0) <= (one.high or 0) for one in found[:2])
     assert [one.predicted for one in found[2:]] == [None, None]
     assert "fft was not profiled" in found[2].unknown
     assert pair_numbers.pair_errors(found).checked == 2

@@ -187,11 +187,9 @@ def _sums(kernels: KernelArrays) -> dict[str, float]:
     needs = np.column_stack(
         [kernels.cycles, kernels.dram, kernels.l2_bandwidth, kernels.l2, kernels.l1]
     )
-    known = np.isfinite(needs).any(axis=0)
+    known: Flags = np.asarray(np.isfinite(needs).any(axis=0))
     totals = np.nansum(needs, axis=0)
-    return {
-        name: float(total) for name, total, has in zip(_SUMS, totals, known, strict=True) if has
-    }
+    return {name: float(totals[place]) for place, name in enumerate(_SUMS) if known[place]}
 
 
 _LABELS = {"issue": "issue slots", "dram": "bandwidth of DRAM", "l1_bandwidth": "bandwidth of L1"}
