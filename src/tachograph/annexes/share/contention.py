@@ -29,7 +29,7 @@ DramUse: TypeAlias = tuple[Floats, Floats, Floats]
 def summed(own: Floats, other: Floats) -> Floats:
     """Return the slowdown by a pipe or a bandwidth: both get the same share of what they need.
 
-    >>> [round(float(summed(np.array(own), np.array(0.75))), 2) for own in (0.0, 0.2, 0.75)]
+    >>> [round(float(summed(np.array(own), np.array(0.75))), 2) for own in (0.0, 0.1, 0.75)]
     [1.0, 1.0, 1.5]
     """
     longer: Floats = 1.0 + _filled(own + other) - _filled(np.maximum(own, other))
