@@ -125,13 +125,13 @@ def test_typed_gpus_are_never_added_to_untyped_ones(
 def test_numbers_of_other_fields() -> None:
     codes = ("3:0", "0:15", "255:0")
     assert [exit_status(written) for written in codes] == [(3, None), (0, 15), (127, None)]
-    assert [whole(written, "nodes") for written in ("4.0", "Unknown")] == [4, None]
+    assert [whole(written) for written in ("4.0", "Unknown")] == [4, None]
     with pytest.raises(BadRowError, match="bad_exit_code"):
         exit_status("three")
     with pytest.raises(BadRowError, match="bad_count"):
-        whole("4.5", "nodes")
+        whole("4.5")
     with pytest.raises(BadRowError, match="bad_duration"):
-        seconds("", "soon", "elapsed_s")
+        seconds("", "soon")
 
 
 @given(st.integers(0, 400), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
@@ -144,13 +144,13 @@ def test_a_duration_survives_slurms_notation(
         if days
         else f"{hours:02}:{minutes:02}:{rest:02}"
     )
-    assert seconds("", written, "elapsed_s") == expected
-    assert seconds(str(expected), "", "elapsed_s") == expected
+    assert seconds("", written) == expected
+    assert seconds(str(expected), "") == expected
 
 
 @pytest.mark.parametrize("written", ["UNLIMITED", "Partition_Limit", "", "NOT_SET", "INVALID"])
 def test_a_limit_that_is_none(written: str) -> None:
-    assert seconds("", written, "timelimit_s") is None
+    assert seconds("", written) is None
 
 
 @pytest.mark.parametrize(

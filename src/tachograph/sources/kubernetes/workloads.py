@@ -196,7 +196,7 @@ def read_pod(document: object, *, user_labels: Sequence[str] = ()) -> Pod | None
         return None
     phase = json_text(document, "status", "phase") or ""
     if phase not in _PHASES and phase != "Unknown":  # the node does not answer
-        raise BadRowError("bad_state", "state")
+        raise BadRowError("bad_state")
     state = _PHASES.get(phase, "RUNNING")
     statuses = json_objects(document, "status", "containerStatuses")
     start = _start(document, statuses)
