@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm.partitions import (
     SlurmNode,
     SlurmPartition,
+    gives_whole_nodes,
     parse_partitions,
     read_partitions,
 )
@@ -135,3 +137,29 @@ def test_file_without_partitions_is_an_error(written: str, tmp_path: Path) -> No
         read_partitions(str(file))
     with pytest.raises(InputError, match="cannot be read"):
         read_partitions(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("partition", "qos", "whole"),
+    [
+        ("gpu_s1", None, False),  # configured before it is recorded, shared before exclusive
+        ("gpu", None, True),
+        ("gpu", "part", False),
+        ("cpu,gpu", None, True),
+        ("recorded", None, True),
+        ("recorded", "part", False),
+        ("recorded", "all", True),
+        ("unrecorded", None, None),
+        ("unrecorded", "all", True),
+        ("half", None, None),
+        (None, None, None),
+    ],
+)
+def test_who_gives_whole_nodes(partition: str | None, qos: str | None, whole: bool | None) -> None:
+    slurm = SlurmOptions(shared=("gpu_s*", "part"), exclusive=("gpu*", "all"))
+    recorded = {
+        "gpu_s1": SlurmPartition("gpu_s1", whole_nodes=True),
+        "recorded": SlurmPartition("recorded", whole_nodes=True),
+        "half": SlurmPartition("half"),
+    }
+    assert gives_whole_nodes(slurm, recorded, partition=partition, qos=qos) is whole

@@ -14,6 +14,9 @@ from tachograph.sources.slurm.fields import (
     exit_status,
     expand_nodes,
     job_id,
+    json_limit_s,
+    json_number,
+    json_text,
     seconds,
     whole,
 )
@@ -62,6 +65,7 @@ def test_what_is_no_job_id_is_refused(written: str) -> None:
         ("NODE_FAIL", "NODE_FAIL"),
         ("CD", "COMPLETED"),
         ("OOM", "OUT_OF_MEMORY"),
+        ("TI+", "TIMEOUT"),
         ("EXPEDITING", "EXPEDITING"),
         ("COMPLETED+", "COMPLETED"),
         ("CANCELLED by 1000", "CANCELLED"),
@@ -215,3 +219,53 @@ def test_a_folded_node_list_unfolds_to_the_same_nodes(numbers: set[int], width: 
     folded = "n[" + ",".join(name[1:] for name in names) + "]"
     assert sorted(expand_nodes(folded)) == sorted(names)
     assert count_nodes(folded) == len(names)
+
+
+LARGE = 1 << 62
+
+
+@pytest.mark.parametrize(
+    ("value", "number", "text"),
+    [
+        (5, 5, "5"),
+        ("7", 7, "7"),
+        ("1" * 18, int("1" * 18), "1" * 18),
+        ("1" * 19, None, "1" * 19),
+        ("٣", None, "٣"),
+        ("", None, None),
+        ("a\ud800", None, "a?"),
+        (True, None, None),
+        (7.0, 7, "7"),
+        (7.5, None, "7.5"),
+        (float("nan"), None, None),
+        (LARGE - 1, LARGE - 1, str(LARGE - 1)),
+        (-LARGE, None, str(-LARGE)),
+        ([], None, None),
+        (["a", "b"], None, "a"),
+        ({"set": True, "infinite": False, "number": 7}, 7, None),
+        ({"set": False, "number": 7}, None, None),
+        ({"set": True, "infinite": True, "number": 7}, None, None),
+        ({"number": 7}, 7, None),
+    ],
+)
+def test_numbers_and_texts_of_documents(
+    value: object, number: int | None, text: str | None
+) -> None:
+    assert (json_number(value), json_text(value)) == (number, text)
+    nested = {"a": {"b": value}}
+    assert (json_number(nested, "a", "b"), json_text(nested, "a", "b")) == (number, text)
+    assert (json_number(nested, "b"), json_number(value, "a", "b")) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "limit_s"),
+    [(0, 0.0), (90, 5400.0), (-1, None), (0xFFFFFFFD, 60.0 * 0xFFFFFFFD), (0xFFFFFFFE, None)],
+)
+def test_limits_of_documents(minutes: int, limit_s: float | None) -> None:
+    assert json_limit_s({"limit": minutes}, "limit") == limit_s
+
+
+def test_a_duration_of_40_characters_is_none() -> None:
+    assert seconds("", "0" * 35 + "1:00") == 60.0
+    with pytest.raises(BadRowError, match="bad_duration"):
+        seconds("", "0" * 36 + "1:00")
