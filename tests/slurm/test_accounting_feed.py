@@ -333,6 +333,10 @@ def test_sacct_is_run_once_on_request(fake_sacct: Path) -> None:
     )
     assert f"--starttime=uts{first} --endtime=uts{first + DAY}" in calls
     assert f"--starttime=uts{first + DAY} --endtime=uts{last}" in calls
+    list(sacct.read(options("--run"), configuration=configuration, now=now))  # of the last day
+    (again,) = (fake_sacct.parent / "calls").read_text(encoding="utf-8").splitlines()[-1:]
+    end = int(now.timestamp())
+    assert f"--starttime=uts{end - DAY} --endtime=uts{end} --format=Cluster," in again
 
 
 @pytest.mark.parametrize(
@@ -342,6 +346,7 @@ def test_sacct_is_run_once_on_request(fake_sacct: Path) -> None:
         (("a.txt", "--run"), "name files, or run sacct with --run"),
         (("--run", "--from", "tomorrow"), "--from invalid time: 'tomorrow'"),
         (("--run", "--from", "2026-11-22", "--to", "2026-11-21"), "--from is not before --to"),
+        (("--run", "--from", "2026-11-22", "--to", "2026-11-22"), "--from is not before --to"),
     ],
 )
 def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
@@ -363,7 +368,8 @@ def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
         ({"how": "rest"}, "url is missing"),
         ({"how": "rest", "url": "http://slurm", "api": "latest"}, "api 'latest' is not a version"),
         ({"how": "mail"}, "how cannot be 'mail'; use one of: "),
-        ({"step_s": 1}, "step_s is too small"),
+        ({"step_s": 59}, "step_s is too small"),
+        ({"recheck_s": -1}, "recheck_s is too small"),
         ({"overlap_s": -1}, "overlap_s is too small"),
         ({"nonsense": 1}, "unknown field 'nonsense'"),
         ({"from": "soon"}, "from: invalid time: 'soon'"),
@@ -389,3 +395,23 @@ def test_gpus_are_none_where_the_accounting_names_those_of_others() -> None:
     for hour in (1, 6):
         poll(feed, accounting, landing, hour * HOUR)
     assert dict(landing.jobs.select("job_id", pl.col("gpus")).iter_rows()) == {"1": 1, "2": 0}
+
+
+def test_the_smallest_settings_that_fit() -> None:
+    given = {"source": "sacct", "step_s": 60, "overlap_s": 0, "recheck_s": 0}
+    settings = convert_settings(given, SacctSettings, where="test")
+    connect(settings, configuration=Configuration()).close()
+
+
+def test_a_slurm_without_texts_is_requested_once() -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def bare(*arguments: str) -> bytes:
+        asked.append(arguments)
+        if arguments == ("--helpformat",):
+            return b"JobID JobIDRaw\n"
+        return value(arguments, "--format").replace(",", "\x1f").encode() + b"\n"
+
+    answer = SacctCommand(bare).fetch(AccountingSpan(moment(0), moment(60)))
+    assert (answer.content, answer.texts) == (b"JobID\x1fJobIDRaw\n", b"")
+    assert len(asked) == 2

@@ -286,3 +286,89 @@ def test_commands_of_slurm_get_ids_of_slurm_only() -> None:
     for job in ("17.srv", "123[4]", "f2Ab9", "web-0.ml", "123.0"):
         with pytest.raises(RefusedError, match="nothing was run"):
             fill_in(["suspend", "{job}"], {"job": job})
+
+
+@pytest.mark.parametrize(
+    ("status", "run_s", "ending"),
+    [
+        (0, 60, ("COMPLETED", 0, None)),
+        (1, 60, ("FAILED", 1, None)),
+        (128, 60, ("FAILED", 128, None)),
+        (129, 60, ("FAILED", 0, 1)),
+        (192, 60, ("FAILED", 0, 64)),
+        (193, 60, ("FAILED", 193, None)),
+        (256, 60, ("FAILED", 256, None)),
+        (257, 60, ("FAILED", 0, 1)),
+        (271, 60, ("CANCELLED", 0, 15)),
+        (271, 7199, ("CANCELLED", 0, 15)),
+        (271, 7200, ("TIMEOUT", 0, 15)),
+        (1, 7200, ("FAILED", 1, None)),
+        (-29, 60, ("TIMEOUT", None, None)),
+        (-1, 60, ("FAILED", None, None)),
+        ("", 60, (None, None, None)),
+    ],
+)
+@pytest.mark.parametrize("project", ["_pbs_project_default", "alpha"])
+def test_how_a_job_of_pbs_ended(
+    status: int | str, run_s: int, ending: tuple[object, ...], project: str
+) -> None:
+    line = (
+        f"03/12/2024 11:16:40;E;17.srv;user=ana group=chem project={project} {_RAN} "
+        f"exec_host=gpu01/0 Resource_List.ngpus=2 Resource_List.walltime=02:00:00 "
+        f"resources_used.walltime={run_s // 3600:02}:{run_s // 60 % 60:02}:{run_s % 60:02} "
+        f"Exit_status={status}\n"
+    )
+    (row,) = read_pbs(line.encode(), "20240312", INDIA).jobs
+    assert (row["state"], row["exit_code"], row["exit_signal"]) == ending
+    assert row["account"] == ("alpha" if project == "alpha" else "chem")
+    assert (row["gpus"], row["elapsed_s"], row["timelimit_s"]) == (2, run_s, 7200.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "ending"),
+    [
+        ({"EXIT_REASON": "TERM_MEMLIMIT: memory"}, ("OUT_OF_MEMORY", 0, 12)),
+        ({"EXIT_REASON": "TERM_UNKNOWN: LSF cannot determine"}, ("FAILED", 0, 12)),
+        ({"EXIT_REASON": None, "EXIT_CODE": "3"}, ("FAILED", 3, None)),
+        ({"EXIT_CODE": "-"}, ("TIMEOUT", None, None)),
+        ({"STAT": "DONE", "EXIT_CODE": "-"}, ("COMPLETED", 0, None)),
+        ({"STAT": "RUN"}, ("RUNNING", None, None)),
+    ],
+)
+def test_how_a_job_of_lsf_ended(change: dict[str, object], ending: tuple[object, ...]) -> None:
+    document = {**BJOBS, "RECORDS": [{**BJOBS["RECORDS"][0], **change}]}
+    (row,) = read_lsf(json.dumps(document).encode(), "b.json", INDIA).jobs
+    assert (row["state"], row["exit_code"], row["exit_signal"]) == ending
+    assert (row["end"] is None) == (ending[0] == "RUNNING")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, ("FAILED", 0, 9, 3)),
+        ({"waitstatus": 3 << 8}, ("FAILED", 3, None, 3)),
+        ({"waitstatus": 9}, ("FAILED", 0, 9, 3)),
+        ({"waitstatus": None, "result": "CANCELED"}, ("CANCELLED", None, None, 3)),
+        ({"R": json.dumps(R)}, ("FAILED", 0, 9, 3)),
+        ({"R": None}, ("FAILED", 0, 9, None)),
+        ({"R": {"execution": {"R_lite": [], "nodelist": ["tioga11"]}}}, "index_count_mismatch"),
+        ({"state": "LOST"}, "bad_state"),
+    ],
+)  # fmt: skip
+def test_how_a_job_of_flux_ended_and_what_it_held(
+    change: dict[str, object], expected: tuple[object, ...] | str
+) -> None:
+    document = {"jobs": [{**FLUX["jobs"][0], **change}]}
+    reading = read_flux(json.dumps(document).encode(), "f.json", INDIA)
+    if isinstance(expected, str):
+        assert ([reason for _, reason, _ in reading.rejected], reading.allocations) == (
+            [expected],
+            [],
+        )
+        return
+    (row,) = reading.jobs
+    assert (row["state"], row["exit_code"], row["exit_signal"], row["gpus"]) == expected
+    times = [seconds(row, name) for name in ("submit", "eligible", "start", "end")]
+    assert times == [1710234000.25, 1710234000.3, 1710235000.5, 1710238600.5]
+    # Without R the nodes are known, and not which of their GPUs.
+    assert {gpu["gpu"] is None for gpu in reading.allocations} == {expected[3] is None}
