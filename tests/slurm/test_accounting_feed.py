@@ -415,3 +415,12 @@ def test_a_slurm_without_texts_is_requested_once() -> None:
     answer = SacctCommand(bare).fetch(AccountingSpan(moment(0), moment(60)))
     assert (answer.content, answer.texts) == (b"JobID\x1fJobIDRaw\n", b"")
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(("hours", "back_h"), [(5.99, 1), (6, 24), (7, 24)])
+def test_every_six_hours_the_feed_looks_further_back(hours: float, back_h: int) -> None:
+    accounting, landing = MadeAccounting([]), Landing()
+    feed = feed_of(accounting)
+    for second in (DAY, DAY + int(hours * HOUR)):
+        spans = poll(feed, accounting, landing, second)
+    assert spans == [(DAY - back_h * HOUR, DAY + int(hours * HOUR))]

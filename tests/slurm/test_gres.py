@@ -236,7 +236,7 @@ def test_every_form_of_a_record_gives_each_gpu_to_its_owner(
         ("gres:gpu:2", {"gres/gpu": 2}),
         ("gres/gpu:a100=4", {"gres/gpu:a100": 4}),
         # Numbers of the names, as databases had them.
-        ("7696487:4,7565421:50", {"gres/gpu": 4, "gres/mps": 50}),
+        ("7696487:4,7565421:50,1918986455:2", {"gres/gpu": 4, "gres/mps": 50, "gres/shard": 2}),
         ("gpu:(null):8(IDX:0-7)", {"gres/gpu": 8}),
         ("gpu:a100:2(S:0-1),gpu:v100:1(S:0)", {"gres/gpu:a100": 2, "gres/gpu:v100": 1}),
         ("shard:4K", {"gres/shard": 4096}),

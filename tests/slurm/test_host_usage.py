@@ -240,6 +240,14 @@ def test_steps_of_a_requeued_job_belong_to_the_run_they_started_in() -> None:
         line("7.batch", "COMPLETED", (3, 4), "02:00:00", "1.5G"),
     )
     assert [used(row) for row in rows] == [(3600.0, 16384.0, 100.0), (7200.0, 16384.0, 1536.0)]
+    unknown = line("7.0", "COMPLETED", (3, 4), "09:00:00", "9G").split("|")
+    unknown[HEADER.split("|").index("Start")] = "Unknown"
+    runs = jobs_of(
+        line("7", "COMPLETED", (1, 2), "00:10:00"),
+        line("7", "COMPLETED", (3, 4), "00:20:00"),
+        "|".join(unknown),
+    )
+    assert [used(row) for row in runs] == [(600.0, 8192.0, None), (1200.0, 8192.0, None)]
 
 
 def test_a_job_is_read_with_its_steps_wherever_a_chunk_ends() -> None:

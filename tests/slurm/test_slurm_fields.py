@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tachograph.catalog.config import Configuration, NodeOptions
+from tachograph.catalog.errors import ConfigError
 from tachograph.sources.slurm.fields import (
     BadRowError,
     JobId,
@@ -17,6 +19,7 @@ from tachograph.sources.slurm.fields import (
     json_limit_s,
     json_number,
     json_text,
+    node_aliases,
     seconds,
     whole,
 )
@@ -213,12 +216,20 @@ def test_a_huge_node_list_is_not_expanded(expression: str) -> None:
         expand_nodes(expression)
 
 
-@given(st.sets(st.integers(0, 3000), min_size=1, max_size=60), st.integers(1, 6))
+@given(st.sets(st.integers(0, 120), min_size=1, max_size=60), st.integers(1, 6))
 def test_a_folded_node_list_unfolds_to_the_same_nodes(numbers: set[int], width: int) -> None:
     names = [f"n{number:0{width}}" for number in sorted(numbers)]
-    folded = "n[" + ",".join(name[1:] for name in names) + "]"
-    assert sorted(expand_nodes(folded)) == sorted(names)
-    assert count_nodes(folded) == len(names)
+    ends: list[list[int]] = []
+    for number in sorted(numbers):
+        if ends and number == ends[-1][-1] + 1:
+            ends[-1][1:] = [number]
+        else:
+            ends.append([number])
+    ranges = ["-".join(f"{number:0{width}}" for number in end) for end in ends]
+    for parts in ([name[1:] for name in names], ranges):
+        folded = f"n[{','.join(parts)}]"
+        assert sorted(expand_nodes(folded)) == sorted(names)
+        assert count_nodes(folded) == len(names)
 
 
 LARGE = 1 << 62
@@ -269,3 +280,21 @@ def test_a_duration_of_40_characters_is_none() -> None:
     assert seconds("", "0" * 35 + "1:00") == 60.0
     with pytest.raises(BadRowError, match="bad_duration"):
         seconds("", "0" * 36 + "1:00")
+
+
+@pytest.mark.parametrize(
+    ("written", "nodes", "aliases"),
+    [
+        ("a[1-2]", "b[3-4]", {"a1": "b3", "a2": "b4"}),
+        ("gpu01.example.org", "n1", {"gpu01": "n1"}),
+        ("a[1-3]", "b[1-2]", None),
+        ("a[", "b1", None),
+    ],
+)
+def test_other_names_of_nodes(written: str, nodes: str, aliases: dict[str, str] | None) -> None:
+    configuration = Configuration(nodes=NodeOptions(aliases={written: nodes}))
+    if aliases is not None:
+        assert node_aliases(configuration) == aliases
+        return
+    with pytest.raises(ConfigError, match="not lists of as many nodes"):
+        node_aliases(configuration)

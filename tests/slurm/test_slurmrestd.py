@@ -196,3 +196,12 @@ def test_running_jobs_through_rest(server: Faulty, token: Path) -> None:
     feed.close()
     assert landing.allocations.height == 15
     assert set(landing.jobs["state"]) == {"RUNNING"}
+
+
+def test_every_version_is_tried_before_a_server_is_refused(token: Path) -> None:
+    with faulty(lambda request: Reply(b"no such page", 404)) as server:
+        with pytest.raises(InputError, match="not a known slurmrestd"):
+            Landing().poll(feed_of(server, token), NOW)
+        paths = [request.path.split("/") for request in server.requests]
+    tried = [parts[2] for parts in paths if "ping" in parts]
+    assert tried == [f"v0.0.{number}" for number in range(47, 36, -1)]

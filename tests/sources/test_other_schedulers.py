@@ -6,16 +6,23 @@ from __future__ import annotations
 
 import json
 import os
+from argparse import Namespace
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from in_process import run_here
+from servers.kubernetes_api import pod
+from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import RefusedError
+from tachograph.sources import allocation_map, kubernetes, sacct
 from tachograph.sources.job_ids import job_and_step
 from tachograph.sources.recognition import source_of
+from tachograph.sources.schedulers import flux, lsf, pbs
 from tachograph.sources.schedulers.flux import flux_id, read_flux
 from tachograph.sources.schedulers.lsf import read_lsf
 from tachograph.sources.schedulers.pbs import read_pbs
@@ -372,3 +379,30 @@ def test_how_a_job_of_flux_ended_and_what_it_held(
     assert times == [1710234000.25, 1710234000.3, 1710235000.5, 1710238600.5]
     # Without R the nodes are known, and not which of their GPUs.
     assert {gpu["gpu"] is None for gpu in reading.allocations} == {expected[3] is None}
+
+
+@pytest.mark.parametrize(
+    ("source", "content"),
+    [
+        (allocation_map, "job_id,node,gpu\n1,n1,0\nx,n1,0\n2,,0\n"),
+        (allocation_map, "1780000100 prolog job=1 node=n1 mig=5\n"),
+        (sacct, "JobID|Start|End|State\n7|soon||FAILED\n8|||FAILED\n"),
+        (pbs, json.dumps(QSTAT)),
+        (flux, json.dumps({"jobs": [{**FLUX["jobs"][0], "state": "LOST"}]})),
+        (lsf, json.dumps(BJOBS)),
+        (kubernetes, json.dumps({"kind": "List", "items": [pod("", "")]})),
+    ],
+)
+def test_the_rejected_records_of_a_file_are_those_that_are_counted(
+    source: ModuleType, content: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "saved.json"
+    path.write_text(content)
+    options = Namespace(files=[str(path)], trusted=False, fields=None, delimiter=None, run=False)
+    site = Configuration()
+    (chunk,) = source.read(options, configuration=site, now=datetime(2026, 3, 1, tzinfo=UTC))
+    counted = Counter({r.reason: r.count for part in chunk.parts for r in part.rejects})
+    rejected = list(source.rejected(options, configuration=site))
+    assert Counter(reason for _, _, reason, _ in rejected) == counted
+    assert counted.total() > 0
+    assert {file for file, *_ in rejected} == {str(path)}

@@ -120,13 +120,12 @@ def test_stretches_are_those_of_a_walk_sample_by_sample(
     gaps = [later[2][0] - earlier[2][-1] for earlier, later in pairwise(walked)]
     usual = median(periods.values() or gaps or [0])
     expected = []
-    for index, (job, step, times) in enumerate(walked):
+    for index, (named_job, named_step, times) in enumerate(walked):
         end_us = 10**6 * times[-1] + max(1, int(10**6 * min(usual, periods.get(index, usual))))
         if index + 1 < len(walked):
             end_us = min(end_us, 10**6 * walked[index + 1][2][0])
-        expected.append(
-            (job, step, T + timedelta(seconds=times[0]), T + timedelta(microseconds=end_us))
-        )
+        ends = T + timedelta(seconds=times[0]), T + timedelta(microseconds=end_us)
+        expected.append((named_job, named_step, *ends))
     rows = samples([job for job, _ in named], step=[step for _, step in named])
     rows = rows.with_columns(pl.col("job").cast(pl.String))
     parts = sample_allocations(rows)
