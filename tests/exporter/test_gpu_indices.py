@@ -338,3 +338,19 @@ def test_indices_are_those_of_the_rules_one_by_one(
         assert indices.places(answer) == expected
         assert (indices.version == version) == ((plain.known, plain.owned) == before)
         assert indices.places(dict(reversed(answer.items()))) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "of_node", "of_gpu"),
+    [(7, {("5", None)}, {("7", 0)}), (0, set(), set()), (-1, set(), set())],
+)
+def test_only_a_value_above_0_names_a_job(
+    value: int, of_node: set[tuple[Any, ...]], of_gpu: set[tuple[Any, ...]]
+) -> None:
+    """Of the node by a label, of the GPU by the value; in a page as in an answer."""
+    node = [("rmsjob_info", {"jobid": "5", "instance": "n:8000", "Hostname": "n"}, value)]
+    gpu = [(JOB, {"minor_number": "0", "uuid": "GPU-a", "Hostname": "n"}, value)]
+    for series, expected in ((node, of_node), (gpu, of_gpu)):
+        for parts in (of_pages([*DCGM, *series]), of_answer([*DCGM, *series])):
+            assert (holders(parts) if "allocations" in parts else set()) == expected
+            assert reasons(parts) == {}

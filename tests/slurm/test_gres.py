@@ -400,19 +400,6 @@ def test_states_of_documents(value: object, base: str | None, flags: set[str]) -
     assert (state.base, set(state.flags)) == (base, flags)
 
 
-def test_shares_of_logs_and_tables(write: Write) -> None:
-    log = (
-        "1780000100 prolog job=1 node=n1 gpus=0 shards=2\n1780000200 prolog job=2 node=n1 "
-        "gpus=1 shards=0\n"
-    )
-    table = "job_id,node,gpu,mps\n1,n1,0,50\n2,n1,1,\n"
-    for text in (log, table):
-        assert held_by(read_map(write(text), cluster=SlurmCluster())) == {
-            ("1", "n1", 0, True),
-            ("2", "n1", 1, None),
-        }
-
-
 _HEADER = "JobID|Start|End|State|NNodes|NodeList|AllocTRES|ReqTRES|AllocGRES|ReqGRES\n"
 _RUN = "2026-01-01T00:01:00|2026-01-01T00:02:00|COMPLETED"
 
