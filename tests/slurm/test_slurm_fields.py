@@ -276,12 +276,6 @@ def test_limits_of_documents(minutes: int, limit_s: float | None) -> None:
     assert json_limit_s({"limit": minutes}, "limit") == limit_s
 
 
-def test_a_duration_of_40_characters_is_none() -> None:
-    assert seconds("", "0" * 35 + "1:00") == 60.0
-    with pytest.raises(BadRowError, match="bad_duration"):
-        seconds("", "0" * 36 + "1:00")
-
-
 @pytest.mark.parametrize(
     ("written", "nodes", "aliases"),
     [
