@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
@@ -204,21 +203,21 @@ def test_metrics_of_many_series_are_requested_apart(
     names = "abcdefgh"
     server = PlainPrometheus({name: {BEGIN: 1.0} for name in names}, counts=counts)
     PrometheusQueries(made_settings(step_s=step_s), server, names).samples(BEGIN, BEGIN + 3_600_000)
-    groups = [group for kind, group in server.asked if group]
-    assert sorted(name for group in groups for name in group) == list(names)
-    points = {name: count * 3600 / (step_s or 10.0) for name, count in counts.items()}
-    sums = [sum(points.get(name, 0.0) for name in group) for group in groups]
-    for group, total in zip(groups, sums, strict=True):
-        known = [name for name in group if name in counts]
-        assert total <= LARGEST_ANSWER or len(known) == 1
-    # Two groups in a row would be too large together: no more are made than that.
-    requested = sorted(
-        (min(name for name in group if name in counts), total, group)
-        for group, total in zip(groups, sums, strict=True)
-        if set(group) & set(counts)
-    )
-    for (_, total, _), (_, _, following) in pairwise(requested):
-        assert total + points[min(name for name in following if name in counts)] > LARGEST_ANSWER
+    groups: list[list[str]] = [[]]
+    total = 0.0
+    for name in sorted(counts):
+        points = counts[name] * 3600 / (step_s or 10.0)
+        if groups[-1] and total + points > LARGEST_ANSWER:
+            groups.append([])
+            total = 0.0
+        groups[-1].append(name)
+        total += points
+    unseen = [name for name in names if name not in counts]
+    if total >= LARGEST_ANSWER:
+        groups.append([])
+    groups[-1] += unseen
+    expected = sorted(sorted(group) for group in groups if group)
+    assert sorted(group for _, group in server.asked if group) == expected
     server.close()
 
 

@@ -272,15 +272,6 @@ def test_times_of_a_table_that_cannot_be(write: Write, start: str, end: str, rea
     assert rejected[1] == reason
 
 
-def test_of_an_hour_that_occurs_twice_the_outer_bounds_are_taken(write: Write) -> None:
-    path = write("job_id,node,gpu,start,end\n5,n1,0,2026-10-25T02:10:00,2026-10-25T02:20:00\n")
-    (row,) = read_map(path, cluster=SlurmCluster(time_zone="Europe/Berlin")).allocations
-    assert (row["start"], row["end"]) == (
-        datetime(2026, 10, 25, 0, 10, tzinfo=UTC),
-        datetime(2026, 10, 25, 1, 20, tzinfo=UTC),
-    )
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -319,16 +310,18 @@ def test_the_part_of_a_gpu_that_a_log_or_a_table_names(
             ]
 
 
-def test_local_times_of_a_log_are_outer_bounds_where_an_hour_occurs_twice(write: Write) -> None:
+def test_of_an_hour_that_occurs_twice_the_outer_bounds_are_taken(write: Write) -> None:
+    table = "job_id,node,gpu,start,end\n1,n1,0,2026-10-25T02:10:00,2026-10-25T02:20:00\n"
     log = (
         "2026-10-25T02:10:00 prolog job=1 node=n1 gpus=0\n"
         "2026-10-25T02:20:00 epilog job=1 node=n1 gpus=0\n"
         "Unknown prolog job=2 node=n1 gpus=0\n"
     )
-    reading = read_map(write(log), cluster=SlurmCluster(time_zone="Europe/Berlin"))
-    (row,) = reading.allocations
-    assert (row["start"], row["end"]) == (
-        datetime(2026, 10, 25, 0, 10, tzinfo=UTC),
-        datetime(2026, 10, 25, 1, 20, tzinfo=UTC),
-    )
+    for content in (table, log):
+        reading = read_map(write(content), cluster=SlurmCluster(time_zone="Europe/Berlin"))
+        (row,) = reading.allocations
+        assert (row["start"], row["end"]) == (
+            datetime(2026, 10, 25, 0, 10, tzinfo=UTC),
+            datetime(2026, 10, 25, 1, 20, tzinfo=UTC),
+        )
     assert [(place, reason) for place, reason, _ in reading.rejected] == [(3, "bad_time")]

@@ -252,7 +252,8 @@ def test_counts(written: str, counts: dict[str, int]) -> None:
 
 
 def test_types_of_gpus_and_shares_are_named_together() -> None:
-    assert gpus(tres("gres/gpu:h200=2,gres/gpu:h100=4,gres/gpumem=80G")) == (6, "h100+h200")
+    typed = "gres/gpu:h200=2,gres/gpu:h100=4,gres/gpumem=80G"
+    assert gpus(tres(typed)) == gpus(tres(f"{typed},gres/gpu=6")) == (6, "h100+h200")
     assert shares(tres("gres/shard:v100=2,gres/shard:a100=1")) == (3, None, "a100+v100")
 
 
@@ -263,7 +264,6 @@ def test_types_of_gpus_and_shares_are_named_together() -> None:
         ("gpu(IDX:0)", {0: False}),
         ("gpu:a100:4(IDX:0-3),nvme:1(IDX:0)", dict.fromkeys(range(4), False)),
         ("gpu:1(IDX:1),shard:2(IDX:1)", {1: False}),  # one that has all of a GPU has no share of it
-        ("gpu:a100:0(IDX:N/A)", {}),
         ("gpu:2(CNT:2)", "index_not_told"),
         ("gpu:h100:2(IDX:N/A)", "index_not_told"),
         ("gpu:4(IDX:0-1)", "index_count_mismatch"),

@@ -109,6 +109,7 @@ GPUS = {"gpu_utilization": {"0": 50}, "gpu_used_memory": {"0": GIB}, "gpu_total_
         ("JS1:None", [], None),
         ("asked by phone", [], None),
         ("JS1:H4sI", ["bad_comment"], None),
+        ("JS1:*", ["bad_comment"], None),
         ("JS1:" + base64.b64encode(gzip.compress(b" " * (1 << 27) + b"{}", mtime=0)).decode(),
          ["bad_comment"], None),
         ("JS1:" + "A" * 70000, ["bad_comment"], None),

@@ -23,7 +23,7 @@ from tachograph.sources.slurm.fields import (
     seconds,
     whole,
 )
-from tachograph.sources.slurm.gres import gpus, tres
+from tachograph.sources.slurm.gres import tres
 
 
 @pytest.mark.parametrize(
@@ -107,26 +107,6 @@ def test_what_is_no_state_is_refused(written: str) -> None:
 def test_broken_tres_is_refused(written: str) -> None:
     with pytest.raises(BadRowError, match="bad_tres"):
         tres(written)
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["a100", "h100", "l40s", "1g.5gb"]), st.integers(1, 64), max_size=4
-    ),
-    st.booleans(),
-    st.integers(0, 512),
-)
-def test_typed_gpus_are_never_added_to_untyped_ones(
-    typed: dict[str, int], untyped: bool, cpus: int
-) -> None:
-    total = sum(typed.values())
-    parts = [f"cpu={cpus},gres/gpumem=80G,gres/shard=8"]
-    parts += [f"gres/gpu:{kind}={count}" for kind, count in typed.items()]
-    if untyped:
-        parts.append(f"gres/gpu={total}")
-    count, kind = gpus(tres(",".join(parts)))
-    assert count == (total if typed or untyped else None)
-    assert kind == ("+".join(sorted(typed)) or None)
 
 
 def test_numbers_of_other_fields() -> None:

@@ -394,9 +394,9 @@ def _records_of(
         begin = text.index(first) + (len(first) + 1 if layout.has_header else 0)
         ends_in_delimiter = first.rstrip("\r").endswith(layout.delimiter)
         columns = (*layout.names, "") if ends_in_delimiter else layout.names
-        line = text.count("\n", 0, begin) + 1
+        line_number = text.count("\n", 0, begin) + 1
         for place, values in _framed(
-            text[begin:], columns, layout.delimiter, line=line, where=where
+            text[begin:], columns, layout.delimiter, line=line_number, where=where
         ):
             if tuple(value.lower() for value in values) != columns:
                 whole = values[: len(layout.names)] if len(values) == len(columns) else None
