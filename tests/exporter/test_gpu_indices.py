@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import islice, permutations
+from itertools import permutations
 from typing import Any
 
 import msgspec
@@ -106,11 +106,6 @@ def assert_not_swapped(parts: Mapping[str, ChunkPart]) -> None:
 )
 def test_pages_of_one_round(pages: tuple[list[Series], ...]) -> None:
     assert_not_swapped(of_pages(*pages))
-
-
-def test_an_answer_in_every_order() -> None:
-    for order in islice(permutations([*DCGM, *SWAPPED]), 0, None, 17):
-        assert_not_swapped(of_answer(order))
 
 
 def test_alone_minor_numbers_are_the_index() -> None:
@@ -354,3 +349,19 @@ def test_only_a_value_above_0_names_a_job(
         for parts in (of_pages([*DCGM, *series]), of_answer([*DCGM, *series])):
             assert (holders(parts) if "allocations" in parts else set()) == expected
             assert reasons(parts) == {}
+
+
+def test_a_node_is_called_as_its_node_exporter_says() -> None:
+    address = {"instance": "10.0.0.1:9100"}
+    answer = as_answer(
+        [
+            ("node_uname_info", {**address, "nodename": "n7.example.org"}, 1),
+            ("node_load1", address, 3),
+            (UTIL, {**address, "gpu": "0"}, 50),
+        ]
+    )
+    parts = {
+        part.table: part.frame for part in series_parts(answer, SeriesMemory(), overlaps=False)
+    }
+    assert set(parts["node_samples"]["node"]) == {"n7"}
+    assert set(parts["gpu_samples"]["node"]) != {"n7"}  # of which the exporter may be elsewhere

@@ -293,6 +293,7 @@ def test_sacct_is_run_and_its_answer_is_that_of_the_file(fake_sacct: Path) -> No
     recorded = (version / "version").read_text(encoding="utf-8")
     whole = frame_of(reading_of(MADE / recorded / "sacct.parsable2.txt").jobs, JOBS).sort("job_id")
     assert_frame_equal(landing.jobs.sort("job_id").drop("saved"), whole.drop("saved"))
+    assert not landing.jobs["saved"].any()
     calls = (version / "calls").read_text(encoding="utf-8").splitlines()
     midnight = int(datetime(2026, 11, 21, 5, tzinfo=UTC).timestamp())
     assert calls[0] == "%s --helpformat"

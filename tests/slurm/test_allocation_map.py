@@ -230,6 +230,8 @@ def test_a_table(write: Write) -> None:
         "share": None,
     }
     assert [row["mig"] for row in reading.allocations if row["job_id"] == "8"] == [7]
+    several = read_map(write(CSV.replace("3,7", "3,6-7")), cluster=SlurmCluster()).rejected
+    assert [(place, reason) for place, reason, _ in several] == [(5, "bad_mig")]
     assert {row["cluster"] for row in reading.allocations} == {"alpha", "home"}
 
 

@@ -117,6 +117,12 @@ _KILLED = {
             tres(("gpumem", 80), ("gpu", 1), ("energy", -2)),
             {"gpus": 1, "gpu_type": None},
         ),
+        *(
+            (("tres", "allocated"), tres(("gpu", count)), {"gpus": gpus})
+            for count, gpus in ((1, 1), (0, 0), (-1, 2))  # as requested
+        ),
+        (("tres",), {"allocated": tres(("nvme", 1))}, {"gpus": None}),
+        (("array",), {"job_id": 3}, {"array_job_id": "3", "display_id": None}),
     ],
 )
 def test_values_of_every_version(
@@ -271,12 +277,6 @@ def test_half_a_surrogate_pair_is_replaced(read_text: ReadText) -> None:
 def test_a_number_no_column_holds_is_not_taken(read_job: ReadJob) -> None:
     reading = read_job(put("array", value={"job_id": 7, "task_id": 10**30}))
     assert (reading.jobs[0]["array_job_id"], reading.jobs[0]["array_task_id"]) == ("7", None)
-
-
-@pytest.mark.parametrize(("count", "gpus"), [(1, 1), (0, 0), (-1, 2)])
-def test_a_count_of_no_gpus_is_a_count(read_job: ReadJob, count: int, gpus: int) -> None:
-    (job,) = read_job(put("tres", "allocated", value=tres(("gpu", count)))).jobs
-    assert job["gpus"] == gpus
 
 
 def test_a_task_not_yet_split_off(read_job: ReadJob) -> None:

@@ -663,7 +663,7 @@ def test_the_state_of_a_workload_is_that_of_its_last_pods(pods: str, state: str)
         times = {"start": f"{begin:%FT%TZ}", "end": f"{end:%FT%TZ}"}
         ending = {"phase": "Succeeded"} if letter == "+" else {"phase": "Failed", "code": 1}
         ended = {"start": times["start"]} if letter == "x" else times | ending
-        known.add(pod(f"train-{number}", uid, owner=JOB, **ended), seen=begin)  # type: ignore[arg-type]
+        known.add(pod(f"train-{number}", uid, owner=JOB, **ended), seen=begin)
         if letter == "x":
             known.remove(uid, end, deleted=True)
     (row,) = known.reading(SlurmCluster()).jobs
