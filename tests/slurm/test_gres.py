@@ -402,7 +402,6 @@ _RUN = "2026-01-01T00:01:00|2026-01-01T00:02:00|COMPLETED"
 @pytest.mark.parametrize(
     ("nodes", "resources", "expected"),
     [
-        (2, "cpu=2,gres/gpu=2|||", (2, None, None, None, 2)),
         (2, "||gpu:4|", (4, None, None, None, 2)),  # of all nodes together
         (1, "||gpu:tesla:2|", (2, "tesla", None, None, 1)),
         (1, "|||gpu:2", (2, None, None, None, 1)),
@@ -415,9 +414,6 @@ _RUN = "2026-01-01T00:01:00|2026-01-01T00:02:00|COMPLETED"
         (1, "cpu=1,gres/gpu=2||(null)|", (2, None, None, None, 1)),
         (1, "|cpu=1,gres/gpu=3|N/A|gpu:0", (3, None, None, None, 1)),
         (1, "cpu=1||gpu:0|gpu:0", (0, None, None, None, 0)),
-        (1, "cpu=1,gres/shard=4|||", (0, None, 4, None, 1)),
-        (2, "cpu=1,gres/shard:a100=2,gres/shard=2|||", (0, "a100", 2, None, 2)),
-        (1, "cpu=1,gres/mps=50|||", (0, None, None, 50, 1)),
     ],
 )
 def test_resources_of_the_accounting(

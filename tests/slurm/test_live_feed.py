@@ -15,7 +15,7 @@ from feeding import Landing
 from slurm_reading import MADE, VERSIONS, reading_of
 
 from tachograph.catalog.config import Configuration, SiteOptions
-from tachograph.catalog.errors import InputError
+from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.tables import JOBS
 from tachograph.sources import slurm_live
 from tachograph.sources.allocation_map import read_map
@@ -266,3 +266,9 @@ def test_it_is_asked_once_on_request(programs: Path) -> None:
     assert landing.allocations.height == 15
     calls = (programs.parent / "calls").read_text(encoding="utf-8")
     assert calls == "--all --states=RUNNING,SUSPENDED,COMPLETING,CONFIGURING --json\n"
+
+
+def test_a_command_without_words_is_refused() -> None:
+    settings = slurm_live.SETTINGS(source="slurm-live", command=())
+    with pytest.raises(ConfigError, match="command is empty"):
+        slurm_live.connect(settings, configuration=Configuration())

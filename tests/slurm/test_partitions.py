@@ -30,6 +30,7 @@ def test_recorded_text() -> None:
     assert whole.nodes == (SlurmNode(4, 64, 512_000.0),) * 3
     assert (whole.accounts, whole.qos, whole.groups, whole.memory_mib) == (None,) * 3 + (512_000.0,)
     assert (shared.whole_nodes, shared.most_cpus, shared.memory_mib) == (False, 64, 512_000.0)
+    assert {partition.least_nodes for partition in found.values()} == {0}
     assert shared.accounts == frozenset({"ml", "physics"})
     assert (shared.qos, shared.groups) == (frozenset({"normal"}), frozenset({"users"}))
     assert (own.of_one_user, own.most_time_s) == (True, None)

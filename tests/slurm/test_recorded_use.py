@@ -115,7 +115,7 @@ GPUS = {"gpu_utilization": {"0": 50}, "gpu_used_memory": {"0": GIB}, "gpu_total_
         ("JS1:" + "A" * 70000, ["bad_comment"], None),
         (packed({"nodes": [1]}), ["bad_comment"], None),
         (packed({"nodes": {"n1": {"gpu_utilization": {"0": "all"}}}}), ["bad_comment"], None),
-        (packed({"nodes": {"n1": GPUS, "n9": GPUS}}), ["comment_of_other_node"], 0.5),
+        (packed({"nodes": {"n9": {"gpu_utilization": {"0": 9}}, "n1": GPUS}}), ["comment_of_other_node"], 0.5),
         (packed({"nodes": {"n1": {"gpu_utilization": {"0": 40, "$(rm)": 2, "-1": 3}}}}),
          ["bad_gpu_index", "bad_gpu_index"], 0.4),
         (packed({"nodes": {"n1": {"gpu_utilization": {"0": 101, "1": -1, "2": 30}}}}),

@@ -343,6 +343,8 @@ c|n2|1795989000|1795989600|IDLE
         (b"ReservationName=r Nodes=n1 StartTime=2026-11-29T20:00:00\n", (1, 0, ["bad_time"], {})),
         (b'{"nodes": [{"name": "a", "state": ["IDLE"], "gres": "gpu:1"}, {"state": "IDLE"}], "jobs": []}',
          (2, 1, [], {"no_gpus": 1})),
+        (b'{"reservations": [{"node_list": "n[1-2]", "start_time": 1795980000, "end_time": 1795990000}]}',
+         (1, 2, [], {})),
         (EVENTS, (5, 1, ["bad_time", "field_count"], {"facts": 1})),
     ],
 )  # fmt: skip

@@ -686,10 +686,6 @@ def test_changes_of_pods_without_gpus_and_of_no_pods_are_counted(
 
 @pytest.mark.parametrize("key", ["watch_s", "page"])
 def test_settings_below_1_are_refused(key: str) -> None:
-    for value in (0, 1):
-        settings = KubernetesSettings(source="kubernetes", url="http://k8s", **{key: value})  # type: ignore[arg-type]
-        if value:
-            connect(settings, configuration=Configuration()).close()
-            continue
-        with pytest.raises(ConfigError, match=key):
-            connect(settings, configuration=Configuration())
+    settings = KubernetesSettings(source="kubernetes", url="http://k8s", **{key: 0})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=key):
+        connect(settings, configuration=Configuration())

@@ -18,7 +18,7 @@ import pytest
 from in_process import run_here
 from servers.kubernetes_api import pod
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import RefusedError
+from tachograph.catalog.errors import InputError, RefusedError
 from tachograph.sources import allocation_map, kubernetes, sacct
 from tachograph.sources.job_ids import job_and_step
 from tachograph.sources.recognition import source_of
@@ -307,7 +307,6 @@ def test_commands_of_slurm_get_ids_of_slurm_only() -> None:
         (193, 60, ("FAILED", 193, None)),
         (256, 60, ("FAILED", 256, None)),
         (271, 60, ("CANCELLED", 0, 15)),
-        (271, 7199, ("CANCELLED", 0, 15)),
         (271, 7200, ("TIMEOUT", 0, 15)),
         (1, 7200, ("FAILED", 1, None)),
         (-29, 60, ("TIMEOUT", None, None)),
@@ -406,3 +405,10 @@ def test_the_rejected_records_of_a_file_are_those_that_are_counted(
     assert Counter(reason for _, _, reason, _ in rejected) == counted
     assert counted.total() > 0
     assert {file for file, *_ in rejected} == {str(path)}
+
+
+def test_documents_without_jobs_and_of_others() -> None:
+    assert read_flux(b'{"jobs": []}', "f.json", INDIA).jobs == []
+    for content in (b'{"COMMAND": "bjobs"}', b'{"COMMAND": "other", "RECORDS": []}'):
+        with pytest.raises(InputError, match="not output of bjobs"):
+            read_lsf(content, "b.json", INDIA)

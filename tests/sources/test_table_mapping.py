@@ -138,7 +138,6 @@ def listed(**changed: Sequence[object]) -> pl.DataFrame:
             for form, parsed in (
                 ("%d.%m.%Y %H:%M:%S.5", "%d.%m.%Y %H:%M:%S%.f"),
                 ("%d/%m/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S"),
-                ("%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S"),
             )
         ),
         ({"start": [*written(STARTS[:9]), "soon"]}, {}),

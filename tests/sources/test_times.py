@@ -72,6 +72,7 @@ def test_what_is_no_time_is_counted_and_blanks_are_null() -> None:
         ([SECONDS, -SECONDS * 1000, SECONDS], [True, False, True]),
         ([str(SECONDS), str(SECONDS), "yesterday"], [True, True, False]),
         ([str(SECONDS), "yesterday"], [False, False]),  # not mostly numbers
+        ([SECONDS * 10**6, SECONDS * 10**6, 2**62], [True, True, False]),
         ([None, None], [None, None]),
         ([], []),
     ],
