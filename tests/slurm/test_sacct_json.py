@@ -55,6 +55,7 @@ def tres(*rows: tuple[str, int]) -> list[Job]:
     return [{"type": "gres", "name": name, "id": 1, "count": count} for name, count in rows]
 
 
+_CPUS = {"type": "cpu", "name": "", "count": 4}
 _UNSET = {"set": False, "infinite": False, "number": 5}
 _SET = {"set": True, "infinite": False}
 _SIGNALLED = {
@@ -121,7 +122,7 @@ _KILLED = {
             (("tres", "allocated"), tres(("gpu", count)), {"gpus": gpus})
             for count, gpus in ((1, 1), (0, 0), (-1, 2))  # as requested
         ),
-        (("tres",), {"allocated": tres(("nvme", 1))}, {"gpus": None}),
+        (("tres",), {"allocated": [*tres(("nvme", 1)), _CPUS]}, {"gpus": None, "cpus": 4}),
         (("array",), {"job_id": 3}, {"array_job_id": "3", "display_id": None}),
     ],
 )

@@ -235,7 +235,6 @@ LARGE = 1 << 62
         ({"set": True, "infinite": False, "number": 7}, 7, None),
         ({"set": False, "number": 7}, None, None),
         ({"set": True, "infinite": True, "number": 7}, None, None),
-        ({"number": 7}, 7, None),
     ],
 )
 def test_numbers_and_texts_of_documents(
