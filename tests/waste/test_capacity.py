@@ -6,7 +6,6 @@ import csv
 import io
 import itertools
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,8 +15,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from madelake import fill, summarized
@@ -323,56 +320,6 @@ def test_the_best_case_of_the_waiting_jobs_counts_second_by_second() -> None:
     assert parts == {
         "installed": ALL, "waited": 10 * minute, "fragmented": 30 * minute, "free": 20 * minute
     }  # fmt: skip
-
-
-DAY = 24 * 60
-NEEDS = st.tuples(
-    st.integers(0, 3 * DAY), st.integers(1, DAY), st.sampled_from([1, 2, 5]), st.integers(1, 2),
-    st.sampled_from([4, 16]), st.sampled_from([1024.0, 4096.0]), st.booleans(),
-)  # fmt: skip
-
-
-@given(
-    needs=st.lists(NEEDS, max_size=12), begin=st.integers(0, 3 * DAY), minutes=st.integers(1, DAY)
-)
-@example(
-    needs=[(DAY + first, 5, 1, 1, 4, 1024.0, False) for first in (-8, 2)],
-    begin=DAY - 10,
-    minutes=20,
-)  # over midnight
-def test_the_best_case_of_many_jobs_is_that_of_each_minute(
-    needs: list[tuple[int, int, int, int, int, float, bool]], begin: int, minutes: int
-) -> None:
-    """With 4 GPUs, 8 CPUs and 2 GiB free: recounted in plain Python."""
-    accounted, waiting = [], []
-    counted: Counter[str] = Counter()
-    for number, (first, length, gpus, nodes, cpus, memory, limited) in enumerate(needs):
-        wanted = {"job_id": str(number), "nodes": nodes, "gpus": gpus * nodes, "cpus": cpus * nodes}
-        wanted |= {"mem_requested_mib": memory * nodes}
-        accounted.append(_waiting(first, first + length, **wanted))
-        if limited:
-            waiting.append(_reason(first, first + length, "QOSMaxGRESPerUser", **wanted))
-    for minute in range(begin, begin + minutes):
-        cases = [
-            "fragmented" if gpus > 4
-            else "no_host" if cpus > 8 or memory > 2048
-            else "limited" if limited
-            else "several_nodes" if nodes > 1 else "waited"
-            for first, length, gpus, nodes, cpus, memory, limited in needs
-            if first <= minute < first + length
-        ]  # fmt: skip
-        order = ("waited", "several_nodes", "limited", "no_host", "fragmented")
-        counted[next((name for name in order if name in cases), "free")] += 4 * 60
-    free: dict[str, Any] = {"cpus_free": 8, "memory_free_mib": 2048.0, "gpus_held": 0}
-    states = [_poll(begin, **free) | {"end": _at(begin + minutes)}]
-    report = _report(
-        states,
-        accounted=accounted,
-        waiting=waiting,
-        until=_at(begin + minutes),
-        zone_name="Asia/Kolkata",  # whose days are cut elsewhere than those of UTC
-    )
-    assert _seconds(report) == {"installed": minutes * 4 * 60, **counted}
 
 
 # --------------------------------------------------------------------------------------- the simulated cluster
