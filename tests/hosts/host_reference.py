@@ -136,7 +136,7 @@ def _own(pairs: Sequence[Pair], stay: Stay, stays: Sequence[Stay]) -> list[Pair]
         if any(other.start <= pair[0] and pair[1] < other.end for other in same)
     ]
     return [
-        pair for pair in whole if not any(o.start < pair[1] and o.end > pair[0] for o in others)
+        pair for pair in whole if not any(o.start <= pair[1] and o.end > pair[0] for o in others)
     ]
 
 

@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
 
 import polars as pl
 import pytest
 from host_reference import Stay, node_minutes
-from random_hosts import BEGIN, random_hosts
+from random_hosts import BEGIN, Hosts, random_hosts
 
 from madelake import table_frame
 from tachograph.catalog.tables import HOST_CHARACTERISTICS, TIME
 from tachograph.pipeline.hosts import exclusive_stays, merge_carried, minutes_of_sums, reduce_hosts
 from tachograph.pipeline.reduction import overlapping_day
 
-GAP = 3.5  # intervals
 PLACE = {"run": pl.Int32(), "node": pl.String(), "start": TIME, "end": TIME}
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_minutes_over_midnight_are_what_plain_loops_make_of_them(seed: int) -> None:
+def _rounded(time: datetime, minutes: int) -> datetime:
+    midnight = datetime(time.year, time.month, time.day, tzinfo=time.tzinfo)
+    length = timedelta(minutes=minutes)
+    return midnight + round((time - midnight) / length) * length
+
+
+def _on_minutes(hosts: Hosts) -> Hosts:
+    """Samples at whole minutes, and stays from and to tens of them, midnight among these."""
+    rows: dict[tuple[str, datetime], dict[str, Any]] = {}
+    for row in hosts.samples:
+        t = _rounded(row["t"], 1)
+        known = {name: value for name, value in row.items() if value is not None}
+        rows.setdefault((row["node"], t), {}).update(known | {"t": t})
+    stays = [
+        Stay(stay.job, stay.node, *(_rounded(t, 10) for t in (stay.start, stay.end, stay.zero)))
+        for stay in hosts.stays
+    ]
+    stays = [stay for stay in stays if stay.start < stay.end]
+    return replace(hosts, samples=list(rows.values()), stays=stays)
+
+
+@pytest.mark.parametrize(
+    ("seed", "intervals", "on_minutes"), [(0, 3.5, False), (1, 3.0, True), (3, 3.0, True)]
+)
+def test_minutes_over_midnight_are_what_plain_loops_make_of_them(
+    seed: int, intervals: float, *, on_minutes: bool
+) -> None:
     hosts = random_hosts(seed, hours=3.9)
+    if on_minutes:
+        hosts = _on_minutes(hosts)
     number = {job: run for run, job in enumerate(sorted({str(stay.job) for stay in hosts.stays}))}
     rows = [(number[str(stay.job)], stay.node, stay.start, stay.end) for stay in hosts.stays]
     places = pl.DataFrame(rows, schema=PLACE, orient="row")
@@ -43,7 +71,7 @@ def test_minutes_over_midnight_are_what_plain_loops_make_of_them(seed: int) -> N
         here = overlapping_day(stretches, day)
         left = carried.sums.join(here, on="node", how="anti")
         complete, carried = reduce_hosts(
-            of_day, here, carried, starts, day=day, max_gap_intervals=GAP
+            of_day, here, carried, starts, day=day, max_gap_intervals=intervals
         )
         minutes += [complete, minutes_of_sums(left)]
     found = pl.concat([*minutes, minutes_of_sums(carried.sums)])
@@ -51,7 +79,7 @@ def test_minutes_over_midnight_are_what_plain_loops_make_of_them(seed: int) -> N
     values = {
         (names[row["run"]], row["node"], row["minute"]): row for row in found.iter_rows(named=True)
     }
-    wanted = node_minutes(hosts.samples, [*hosts.stays, *beside], intervals=GAP)
+    wanted = node_minutes(hosts.samples, [*hosts.stays, *beside], intervals=intervals)
     assert len(values) == found.height
     assert values.keys() == wanted.keys()
     for key, row in wanted.items():
