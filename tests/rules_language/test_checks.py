@@ -363,16 +363,16 @@ def test_parameters_are_named_beside_terms_and_without_values() -> None:
 
 @pytest.mark.parametrize("key", ["template", "output_metric"])
 @pytest.mark.parametrize(
-    ("text", "mistake"),
+    ("text", "at", "mistake"),
     [
-        ("{nothing}", "unknown name nothing"),
-        ("if(a;if(1 + 1;x))", "the condition 1 + 1 is not true or false"),
+        ("{nothing}", 1, "unknown name nothing"),
+        ("if(a;if(1 + 1;x))", 10, "the condition 1 + 1 is not true or false"),
+        ("{a.first}", 3, "first needs a tuple"),
     ],
 )
-def test_a_mistake_in_a_text_has_its_place(key: str, text: str, mistake: str) -> None:
+def test_a_mistake_in_a_text_has_its_place(key: str, text: str, at: int, mistake: str) -> None:
     rule = written({"a": "true"}, **{key: text})
-    place = 1 if "nothing" in text else text.index("+")
-    column = rule.index(text) + 1 + place
+    column = rule.index(text) + 1 + at
     assert errors(rule)[0] == f"tried.json:1:{column}: error: {mistake}"
 
 
@@ -383,3 +383,4 @@ def test_limits_of_names_numbers_and_keys_are_the_last_that_are_allowed() -> Non
     assert "too large" in errors(written({"a": "1" * 101 + " > 1"}))[0]
     assert "unknown name SelectMetric" in errors(written({"a": "for_each(Node, SelectMetric)"}))[0]
     assert errors(written({"a": "true"}, template="x" * 2000)) == []
+    assert errors(written({"a": "true"}, template="if(a;if(a;if(a;if(a;x))))")) == []

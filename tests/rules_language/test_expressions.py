@@ -213,3 +213,9 @@ def test_ranks_are_those_of_the_rule_and_their_lack_is_the_reason() -> None:
     assert value(ranks, JOB, level="gpu") == [f"n1/{place}" for place in range(len(WORK))]
     found = outcome(written({"a": "cardinality(for_each(GPU, 1)) > 1"}), Job())
     assert (found.verdict, found.reasons) == ("unknown", ("no gpu is known in a",))
+
+
+@pytest.mark.parametrize(("shown", "text"), [("{x}", "T."), ("{x} s", "T. 2 s"), ("", "T.")])
+def test_a_metric_alone_is_no_part_of_the_text(shown: str, text: str) -> None:
+    rule = written({"x": "2", "a": "true"}, template="T.", output_metric=shown)
+    assert outcome(rule, Job()).text == text
