@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -36,7 +36,11 @@ def _polls(source: random.Random) -> list[Row]:
     draw = source.choice
     rows, minute = [], draw([0, 3])
     while minute < 80:
-        row = {"begin": minute, "end": minute + draw([0, 0, 4]), "gpus": draw([4, 4, 4, 8, None])}
+        row: Row = {
+            "begin": minute,
+            "end": minute + draw([0, 0, 4]),
+            "gpus": draw([4, 4, 4, 8, None]),
+        }
         row |= {"state": draw(["up", "up", "up", "drained", "down"])}
         row |= {"gpus_held": draw([None, 0, 1, 2, 3, 4]), "gpu_type": draw([None, "a100"])}
         row |= {"cpus_free": draw([None, 0, 1, 8]), "memory_free_mib": draw([None, 1.0, 2048.0])}
@@ -65,7 +69,7 @@ def _holds(source: random.Random) -> list[Row]:
         if source.random() < 0.8:
             hours |= {"gpu_hours_in_use": 2.0, "gpu_hours_idle": 1.0, "gpu_hours_unmeasured": 1.0}
             hours["gpu_hours_in_use_unknown"] = 4.0
-        row = {"job_key": str(number), "cluster": draw([None, "a", "b"]), "begin": begin}
+        row: Row = {"job_key": str(number), "cluster": draw([None, "a", "b"]), "begin": begin}
         row |= {"end": draw([None, as_of]), "as_of": as_of, "gpus": draw([0.5, 1.0, 2.0, 5.0])}
         row |= {"measured": draw([None, begin + 10, begin + 90]), "in_ledger": draw([True, False])}
         rows.append(row | {"hours": hours})
@@ -172,16 +176,17 @@ def _case(needs: Row, reason: str, poll: Row, left: float, *, same: bool) -> str
 
 
 def _held_at(holds: list[Row], minute: int) -> float:
-    return sum(row["gpus"] for row in holds if row["begin"] <= minute < row["end"])
+    known: list[float] = [row["gpus"] for row in holds if row["begin"] <= minute < row["end"]]
+    return sum(known)
 
 
 def _minute(
     case: Row, minute: int, holds: list[Row], waiting: list[tuple[Row, str]]
-) -> tuple[Row, Counter[str]]:
+) -> tuple[Row, dict[str, float]]:
     """The poll that counts, and the GPUs of the node in each part."""
     poll, covered = _covering(case["polls"], minute)
     assert poll is not None
-    found: Counter[str] = Counter()
+    found: dict[str, float] = defaultdict(float)
     if poll["gpus"] is None:
         return poll, found
     last = case["until"]
@@ -246,10 +251,10 @@ def _report(case: Row, since: int | None) -> Any:
         jobs.append(own | times | row["hours"])
         measured = None if row["measured"] is None else _at(row["measured"])
         held.append((row["job_key"], "n1", row["gpus"], measured))
-    names = {"job_key": pl.String(), "cluster": pl.String(), "in_ledger": pl.Boolean()}
-    times = {"start": TIME, "end": TIME, "as_of": TIME}
-    of_jobs = {**names, **times, **dict.fromkeys(HOURS, pl.Float64())}
-    of_held = {"job_key": pl.String(), "node": pl.String(), "node_gpus": pl.Float64()}
+    names: Row = {"job_key": pl.String(), "cluster": pl.String(), "in_ledger": pl.Boolean()}
+    of_jobs = names | dict.fromkeys(("start", "end", "as_of"), TIME)
+    of_jobs |= dict.fromkeys(HOURS, pl.Float64())
+    of_held: Row = {"job_key": pl.String(), "node": pl.String(), "node_gpus": pl.Float64()}
     accounted = [
         row | {"eligible": _at(row["begin"]), "start": _at(row["end"])} for row in case["accounted"]
     ]
@@ -291,7 +296,7 @@ def test_each_minute_of_each_gpu_is_in_the_part_that_is_true_of_it() -> None:
             measured = row["begin"] if row["measured"] is None else row["measured"]
             if row["cluster"] in (None, case["cluster"]) or case["cluster"] is None:
                 holds.append(row | {"end": end, "measured": min(end, measured)})
-        wanted: dict[tuple[Any, ...], Counter[str]] = {}
+        wanted: dict[tuple[Any, ...], dict[str, float]] = {}
         for minute in range(first, last):
             waits = _waiting(accounted, polled, minute, since if since is not None else -1)
             poll, parts = _minute(case, minute, holds, waits)
@@ -299,7 +304,9 @@ def test_each_minute_of_each_gpu_is_in_the_part_that_is_true_of_it() -> None:
             model = case["models"].get("n1") or poll["gpu_type"]
             if poll["gpus"] is not None:
                 key = (day, case["cluster"], poll["partitions"], model)
-                wanted.setdefault(key, Counter()).update(parts)
+                sums = wanted.setdefault(key, defaultdict(float))
+                for name, held_gpus in parts.items():
+                    sums[name] += held_gpus
         report = _report(case, since)
         if not wanted:
             assert report is None
