@@ -40,6 +40,21 @@ def _on_minutes(hosts: Hosts) -> Hosts:
     return replace(hosts, samples=list(rows.values()), stays=stays)
 
 
+def _with_pauses(stays: list[Stay]) -> list[Stay]:
+    """Stays from which each run is away for half a minute, at midnight or in the middle."""
+    found = []
+    for stay in stays:
+        midnight = _rounded(stay.start + timedelta(hours=12), 24 * 60)
+        middle = stay.start + (stay.end - stay.start) / 2
+        away = (midnight if stay.start < midnight < stay.end else middle) - timedelta(seconds=10)
+        back = away + timedelta(seconds=30)
+        if stay.end - stay.start < timedelta(minutes=5):
+            found.append(stay)
+        else:
+            found += [replace(stay, end=away), replace(stay, start=back)]
+    return found
+
+
 @pytest.mark.parametrize(
     ("seed", "intervals", "on_minutes"), [(0, 3.5, False), (1, 3.0, True), (3, 3.0, True)]
 )
@@ -47,8 +62,8 @@ def test_minutes_over_midnight_are_what_plain_loops_make_of_them(
     seed: int, intervals: float, *, on_minutes: bool
 ) -> None:
     hosts = random_hosts(seed, hours=3.9)
-    if on_minutes:
-        hosts = _on_minutes(hosts)
+    pausing = replace(hosts, stays=_with_pauses(hosts.stays))
+    hosts = _on_minutes(hosts) if on_minutes else pausing
     number = {job: run for run, job in enumerate(sorted({str(stay.job) for stay in hosts.stays}))}
     rows = [(number[str(stay.job)], stay.node, stay.start, stay.end) for stay in hosts.stays]
     places = pl.DataFrame(rows, schema=PLACE, orient="row")
