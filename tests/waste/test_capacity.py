@@ -211,28 +211,6 @@ def test_hours_of_a_job_are_split_as_in_the_ledger_and_never_more_than_installed
     }  # fmt: skip
 
 
-def test_gpus_that_a_poll_saw_held_by_no_known_job_are_not_free() -> None:
-    polls = [_poll(minutes, gpus_held=3) for minutes in range(0, 61, 10)]
-    parts = _seconds(_report(polls, jobs=[_job("a", 0, 60)], held=[("a", 2.0, _at(60))]))
-    assert parts == {
-        "installed": ALL, "in_use": ALL // 2, "unmeasured": ALL // 4, "free": ALL // 4
-    }  # fmt: skip
-
-
-def test_gpus_are_not_free_where_a_poll_does_not_say_how_many_were_held() -> None:
-    polls = [_poll(minutes, gpus_held=None) for minutes in range(0, 61, 10)]
-    jobs = [_job("a", 0, 60)]
-    away = [_away(30, 60, "drained", "event")]
-    waiting = [_waiting(0, 60)]
-    held: list[tuple[str, float, datetime | None]] = [("a", 1.0, _at(60))]
-    report = _report([*polls, *away], jobs=jobs, held=held, accounted=waiting)
-    quarter = ALL // 4
-    assert _seconds(report) == {
-        "installed": ALL, "in_use": quarter, "drained": 3 * quarter // 2,
-        "unknown": 3 * quarter // 2,
-    }  # fmt: skip
-
-
 def test_mig_slices_are_not_counted_as_gpus() -> None:
     node = {"name": NODE, "state": ["IDLE"], "tres_used": "", "partitions": ["gpu"]}
     states = []
@@ -310,16 +288,6 @@ def test_why_free_gpus_were_free_while_a_job_waited(
 ) -> None:
     report = _report(states, accounted=[accounted], waiting=reasons)
     assert _seconds(report) == {"installed": ALL, part: ALL}
-
-
-def test_the_best_case_of_the_waiting_jobs_counts_second_by_second() -> None:
-    wide = _waiting(0, 40, gpus=5, job_id="1")
-    small = _waiting(20, 30, job_id="2")
-    parts = _seconds(_report(ROOM, accounted=[wide, small]))
-    minute = 4 * 60
-    assert parts == {
-        "installed": ALL, "waited": 10 * minute, "fragmented": 30 * minute, "free": 20 * minute
-    }  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------- the simulated cluster
