@@ -233,7 +233,7 @@ class CoverageRun(Watching):
         known = _mapped(self._target)
         items = [item for item in session.items if item.nodeid not in known]
         self._coverage.start()
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in zip(items, [*items, None][1:], strict=True):
             self._switch(item.nodeid)
             began = _processor_s()
             with time_limit(COSTLY_S):
