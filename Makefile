@@ -111,10 +111,10 @@ mutants: $(VENV)/dev.stamp ## change the core at MUTANTS=2000 places; which do t
 calibrate: $(VENV)/dev.stamp ## measure this machine's GPU for the advice on sharing (ARGS='-o h200.toml'; --rehearse needs no GPU)
 	$(BIN)/python research/calibrate.py $(ARGS)
 
-gpu-day: ## measure what needs a GPU, in steps that are resumed (DAY=folder, ARGS='--minutes 9 --rehearse'); no network, no setup
+gpu-day: ## measure in ten minutes what needs a GPU, in steps that are resumed (DAY=folder, ARGS=--rehearse); no network, no setup
 	$(DAY_PYTHON) research/gpu-day/gpu_day.py --out $(DAY) $(ARGS)
 
-gpu-day-pack: $(VENV)/dev.stamp ## pack wheels and sources for gpu-day on another machine (ARGS='--python-version 3.12 --part-mib 40')
+gpu-day-pack: $(VENV)/dev.stamp ## pack wheels and sources for gpu-day on another machine (ARGS='--python-version 3.12')
 	$(BIN)/python research/gpu-day/day_pack.py $(ARGS)
 
 docs: $(VENV)/dev.stamp ## write the generated pages anew, and what commands print into the others

@@ -195,7 +195,7 @@ def main() -> int:
             "kinds": report.kinds,
             "profiled": len(report.profiled),
             "proposals": len(report.proposals),
-            "refused": sum(pairs for _, pairs in report.short),
+            "trials": len(report.trials),
             "not_compared": report.cut,
             "wall_s": round(wall, 2),
             "processor_s": round(used, 2),

@@ -33,7 +33,7 @@ CONTENTS = {
         "export",
         "assistants",
     ),
-    "How-to: share GPUs": ("colocate", "kernels", "gpu-day"),
+    "How-to: share GPUs": ("colocate", "kernels"),
     "How-to: run it for a site": (
         *("rollout", "serve", "slurm", "act", "policies", "retention", "tune", "scale-out"),
     ),

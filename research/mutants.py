@@ -233,7 +233,7 @@ class CoverageRun(Watching):
         known = _mapped(self._target)
         items = [item for item in session.items if item.nodeid not in known]
         self._coverage.start()
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in zip(items, [*items, None][1:], strict=True):
             self._switch(item.nodeid)
             began = _processor_s()
             with time_limit(COSTLY_S):
@@ -366,6 +366,9 @@ class Warm(FirstFailure):
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run what is left of the sample."""
         items = {item.nodeid: item for item in session.items}
+        for path in sorted({mutation.path for mutation in self._run.left(at_import=False)}):
+            # Some are imported when they are first used: their functions are to be known before.
+            importlib.import_module(f"tachograph.{_module(path)}")
         functions = _live_functions()
         caches = [
             value
@@ -417,6 +420,12 @@ def _replace(
                 before.append((function, function.__code__))
                 function.__code__ = code
     return before
+
+
+def _module(path: str) -> str:
+    """Name of a module below the package."""
+    name = Path(path).with_suffix("").as_posix().replace("/", ".")
+    return name.removesuffix(".__init__")
 
 
 def _is_inside(code: types.CodeType, mutation: Mutation) -> bool:
@@ -517,8 +526,7 @@ class MutationRun:
         """Files of tests that name the changed file or stand in a folder of its name."""
         if path not in self._files_about:
             stem = Path(path).stem.removeprefix("__init__") or Path(path).parent.name
-            module = Path(path).with_suffix("").as_posix().replace("/", ".")
-            module = module.removesuffix(".__init__")
+            module = _module(path)
             files = {name.split("::")[0] for name in self._tests}
             self._files_about[path] = {
                 file

@@ -3,15 +3,17 @@ itself.
 
     python research/gpu-day/day_pack.py --python-version 3.12
 
-Wheels are those of the locks, with their hashes. DIR gets `wheels/` and, for PM sampling,
-`wheels-pm/`: cupti-python needs another version of cuda-bindings. Beside it `gpu-day.tar` has all
-of it and the sources; --part-mib cuts it.
+Wheels are those of the locks, with their hashes, and only those that measuring needs: the rest is
+for the analysis, on another machine. DIR gets `wheels/`, the kernels of the bench as machine code,
+so that no compiler is needed, and for PM sampling `wheels-pm/`: cupti-python needs another version
+of cuda-bindings. Beside it are two archives: `gpu-day.tar` and `gpu-day-pm.tar`.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -28,9 +30,23 @@ _PLATFORMS = (
     *(f"manylinux{year}_x86_64" for year in ("2014", "2010", "1")),
 )
 _MIB = 1 << 20
-# of the development lock: what the bench needs beside the packages that run everything
-_CUDA = ("cuda-bindings", "cuda-core", "cuda-pathfinder", "nvidia-cuda-nvrtc-cu12")
+MOST_MIB = 55  # of an archive
+# what measuring needs, of the lock that runs everything, and of that for development
+_RUN = (
+    "markdown-it-py",
+    "mdurl",
+    "msgspec",
+    "numpy",
+    "nvidia-ml-py",
+    "pygments",
+    "rich",
+    "typing-extensions",
+)
+_CUDA = ("cuda-bindings", "cuda-core", "cuda-pathfinder")
+_SHARED = ("numpy",)  # of both sets of wheels the same version
+_ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 _SOURCES = ("src", "research", "Makefile", "LICENSE")
+_PM_WHEELS = "wheels-pm"
 
 
 def locked(
@@ -114,27 +130,32 @@ def installed(name: str) -> str:
     return found[2] if found[1] in ("purelib", "platlib") else ""
 
 
-def bundle(pack: Path, target: Path, part_mib: int) -> list[Path]:
-    """Write sources and wheels into an archive, or its parts `NAME.00`, `NAME.01` ...; return
-    the files.
-    """
+def compile_for(architectures: Sequence[str], folder: Path) -> None:
+    """Write the kernels of the bench as machine code. Errors: TachographError without NVRTC."""
+    from microbench.cuda_device import compile_kernels, cubin_name
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for arch in architectures:
+        (folder / cubin_name(arch)).write_bytes(compile_kernels(arch).image)
+
+
+def bundle(pack: Path, target: Path) -> list[Path]:
+    """Write the archives: sources, wheels and kernels in one, wheels of PM sampling in another."""
+    of_pm = target.with_name(f"{target.stem}-pm{target.suffix}")
     with tarfile.open(target, "w") as archive:
         for name in _SOURCES:
             archive.add(REPOSITORY / name, f"gpu-day/{name}", filter=_kept)
-        for name in ("wheels", "wheels-pm"):
-            if (pack / name).is_dir():
-                archive.add(pack / name, f"gpu-day/dist/gpu-day/{name}", filter=_kept)
-    for old in target.parent.glob(f"{target.name}.[0-9][0-9]"):
-        old.unlink()
-    if not part_mib:
-        return [target]
-    parts: list[Path] = []
-    with target.open("rb") as whole:
-        while content := whole.read(part_mib * _MIB):
-            parts.append(target.with_name(f"{target.name}.{len(parts):02d}"))
-            parts[-1].write_bytes(content)
-    target.unlink()
-    return parts
+        for cubin in sorted((pack / "kernels").glob("*.cubin")):
+            archive.add(cubin, f"gpu-day/research/microbench/{cubin.name}", filter=_kept)
+        _add_wheels(archive, pack, "wheels")
+    with tarfile.open(of_pm, "w") as archive:
+        _add_wheels(archive, pack, _PM_WHEELS)
+    return [target, of_pm]
+
+
+def _add_wheels(archive: tarfile.TarFile, pack: Path, name: str) -> None:
+    if (pack / name).is_dir():
+        archive.add(pack / name, f"gpu-day/dist/gpu-day/{name}", filter=_kept)
 
 
 def _kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -159,34 +180,29 @@ def main() -> int:
         default=[],
         help="of its wheels; repeatable (manylinux, x86_64)",
     )
-    parser.add_argument(
-        "--without", default="", metavar="NAMES", help="packages that the machine has, with commas"
-    )
     parser.add_argument("--out", type=Path, default=PACK, metavar="DIR")
-    parser.add_argument(
-        "--part-mib", type=int, default=0, metavar="N", help="cut the archive into parts of N MiB"
-    )
     arguments = parser.parse_args()
     python, platforms = arguments.python_version, arguments.platform or _PLATFORMS
-    without = [name for name in arguments.without.split(",") if name]
-    run, dev = (
-        (REPOSITORY / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
-        for name in ("run", "dev")
-    )
-    usual = [*locked(run, python=python, without=[*without, "flit-core"])]
-    usual += locked(dev, python=python, without=without, only=_CUDA)
-    download(usual, arguments.out / "wheels", python=python, platforms=platforms)
-    of_pm = (HERE / "pm-sampling.txt").read_text(encoding="utf-8")
-    download(
-        list(locked(of_pm, python=python)),
-        arguments.out / "wheels-pm",
-        python=python,
-        platforms=platforms,
-    )
-    target = arguments.out.with_name(f"{arguments.out.name}.tar")
-    for file in bundle(arguments.out, target, arguments.part_mib):
-        sys.stdout.write(f"{file.stat().st_size / _MIB:7.1f} MiB  {file.name}\n")
-    return 0
+    requirements = REPOSITORY / "requirements"
+    run, dev = ((requirements / f"{name}.txt").read_text("utf-8") for name in ("run", "dev"))
+    of_pm = (HERE / "pm-sampling.txt").read_text("utf-8")
+    usual = [*locked(run, python=python, only=_RUN), *locked(dev, python=python, only=_CUDA)]
+    for name, wanted in (
+        ("wheels", usual),
+        (_PM_WHEELS, list(locked(of_pm, python=python, without=_SHARED))),
+    ):
+        shutil.rmtree(arguments.out / name, ignore_errors=True)  # nothing of an earlier pack
+        download(wanted, arguments.out / name, python=python, platforms=platforms)
+    sys.path.insert(0, str(REPOSITORY / "research"))
+    compile_for(_ARCHITECTURES, arguments.out / "kernels")
+    large = False
+    for file in bundle(arguments.out, arguments.out.with_name(f"{arguments.out.name}.tar")):
+        size = file.stat().st_size / _MIB
+        large |= size > MOST_MIB
+        sys.stdout.write(f"{size:7.1f} MiB  {file.name}\n")
+    if large:
+        sys.stderr.write(f"an archive is larger than {MOST_MIB} MiB: leave out some wheels\n")
+    return int(large)
 
 
 if __name__ == "__main__":

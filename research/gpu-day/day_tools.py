@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
@@ -41,7 +41,7 @@ class DayTools:
     """What a step works with. until: by the monotonic clock, in s. pm_site: packages of PM
     sampling, None: the usual.
 
-    few: only these workloads, all where empty. mps: whether the daemon of MPS may be started.
+    few: only these workloads, all where empty.
     """
 
     out: Path
@@ -51,7 +51,6 @@ class DayTools:
     environment: Mapping[str, str]
     pm_site: Path | None = None
     few: tuple[str, ...] = ()
-    mps: bool = False
 
     @property
     def left_s(self) -> float:
@@ -108,17 +107,17 @@ class DayTools:
 
 @contextmanager
 def started(
-    command: Sequence[str], environment: Mapping[str, str]
+    command: Sequence[str], environment: Mapping[str, str], *, output: IO[str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a program in a session of its own; at the end of the block it and its children are
-    gone.
+    gone. output: a file for what it prints.
 
     Errors: StepError where it cannot be started.
     """
     try:
         process = subprocess.Popen(
-            command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, start_new_session=True,
+            command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output or subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
             preexec_fn=end_with_parent,  # noqa: PLW1509 steps have no threads
         )  # fmt: skip
     except OSError as problem:
@@ -243,7 +242,7 @@ def without_paths(printed: str) -> str:
 # set `full`
 PROFILED = (
     "sm__cycles_active.avg", "gpc__cycles_elapsed.max", "sm__warps_active.avg", "dram__cycles_active.avg",
-    "dram__cycles_elapsed.avg", "gpu__time_duration.sum",
+    "dram__cycles_elapsed.avg", "gpu__time_duration.sum", "sm__cycles_elapsed.avg",
 )  # fmt: skip
 
 

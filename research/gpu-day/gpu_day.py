@@ -1,11 +1,11 @@
-"""One day on a real GPU: all measurements that need one, most valuable first, each with its result
-at once.
+"""Ten minutes on a real GPU: what needs one, most valuable first, as raw values that are analyzed
+later.
 
     python research/gpu-day/gpu_day.py --out DIR
 
 What is in DIR already is not done again; the same command goes on after an interruption.
-`--rehearse` goes the same way against stand-ins, without a GPU. docs/gpu-day.md says what each step
-measures.
+`--rehearse` goes the same way against stand-ins, without a GPU. research/README.md says what each
+step measures.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from day_tools import DayTools
 
 HERE = Path(__file__).resolve().parent
-TOTAL_S = 25 * 60.0
-MOST_S = 8 * 60.0  # of a step
+TOTAL_S = 10 * 60.0
 _LEAST_S = 10.0  # less is not begun
 _MARGIN_S = 10.0  # a step ends by itself before it is ended
 _PATIENCE_S = 25.0  # for a step to end what it started
@@ -50,14 +49,12 @@ class DayStep:
 
 # most valuable first
 STEPS: tuple[DayStep, ...] = (
-    DayStep("proof", "A. Labelled workloads: class, counters, energy", 435.0, 400.0),
-    DayStep("pairs", "B. Calibration, and pairs of kernels", 435.0),
-    DayStep("pm", "C. PM sampling beside Nsight Compute", 315.0),
-    DayStep("overhead", "D. Overhead by source and interval", 270.0),
-    DayStep("samples", "E. Sample data", 30.0),
-    DayStep("summary", "F. Summary of all steps", 15.0),
+    DayStep("pm", "A. PM sampling beside Nsight Compute and GPM", 175.0),
+    DayStep("pairs", "B. Pairs of kernels not seen before", 235.0),
+    DayStep("overhead", "C. Overhead at 1 Hz", 175.0),
+    DayStep("summary", "Summary of all steps", 15.0),
 )
-_ALWAYS = ("samples", "summary")  # of what the others have so far: done again each time
+_ALWAYS = ("summary",)  # of what the others have so far: done again each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,6 @@ class DayOptions:
     gpu: int
     rehearse: bool
     few: tuple[str, ...]
-    mps: bool
     pack: Path
     collect: Path | None
 
@@ -87,18 +83,21 @@ def paths(pack: Path, environment: Mapping[str, str]) -> dict[str, str]:
 def plan(only: Sequence[str], seconds: float, *, rehearse: bool) -> list[tuple[DayStep, float]]:
     """Return (step, its hard stop in s) of what is asked for, as far as the time goes.
 
-    >>> [(step.name, limit) for step, limit in plan(["proof", "pairs"], 500.0, rehearse=False)]
-    [('proof', 435.0), ('pairs', 65.0)]
+    >>> [(step.name, limit) for step, limit in plan(["pm", "pairs"], 300.0, rehearse=False)]
+    [('pm', 175.0), ('pairs', 125.0)]
     """
     found = []
-    for step in STEPS:
+    for step in selected(only):
         limit_s = min(step.rehearsed_s if rehearse else step.limit_s, seconds)
-        if only and step.name not in only:
-            continue
         if limit_s >= _LEAST_S:
             found.append((step, limit_s))
             seconds -= limit_s
     return found
+
+
+def selected(only: Sequence[str]) -> list[DayStep]:
+    """Return the steps that are named, all where none is."""
+    return [step for step in STEPS if not only or step.name in only]
 
 
 def run_day(options: DayOptions, only: Sequence[str], seconds: float) -> int:
@@ -108,7 +107,7 @@ def run_day(options: DayOptions, only: Sequence[str], seconds: float) -> int:
     from step_document import load
 
     end = time.monotonic() + seconds
-    chosen = [step for step in STEPS if not only or step.name in only]
+    chosen = selected(only)
     for step in chosen:
         had = load(options.out, step.name)
         if had is not None and had.finished and step.name not in _ALWAYS:
@@ -146,10 +145,7 @@ def _child(options: DayOptions, step: DayStep, limit_s: float) -> int | None:
         str(options.pack),
     ]
     words += ["--seconds", f"{limit_s:.1f}", *(["--rehearse"] if options.rehearse else [])]
-    words += [
-        *(["--mps"] if options.mps else []),
-        *(["--workloads", ",".join(options.few)] if options.few else []),
-    ]
+    words += ["--workloads", ",".join(options.few)] if options.few else []
     process = subprocess.Popen(
         [sys.executable, str(HERE / "gpu_day.py"), *words],
         env=paths(options.pack, os.environ),
@@ -182,9 +178,8 @@ def _collect(options: DayOptions) -> None:
         return
     options.collect.mkdir(parents=True, exist_ok=True)
     bundle(options.out, options.collect / "gpu-day-results.tar.gz")
-    for one in ("report.md", "sample-data.tar.xz"):
-        if (options.out / one).exists():
-            shutil.copy(options.out / one, options.collect / one)
+    if (options.out / "report.md").exists():
+        shutil.copy(options.out / "report.md", options.collect)
 
 
 def run_step(options: DayOptions, name: str, seconds: float, command: str) -> int:
@@ -193,7 +188,6 @@ def run_step(options: DayOptions, name: str, seconds: float, command: str) -> in
     import step_overhead
     import step_pairs
     import step_pm
-    import step_proof
     from day_tools import DayTools, StepError, gpu_facts
     from step_document import StepDocument, load
 
@@ -202,7 +196,7 @@ def run_step(options: DayOptions, name: str, seconds: float, command: str) -> in
     environment = paths(options.pack, os.environ)
     tools = DayTools(
         options.out, options.gpu, time.monotonic() + seconds - min(_MARGIN_S, seconds / 4), options.rehearse,
-        environment, pm_site if pm_site.is_dir() else None, options.few, options.mps,
+        environment, pm_site if pm_site.is_dir() else None, options.few,
     )  # fmt: skip
     if options.rehearse:
         from rehearsal import stand_ins
@@ -222,14 +216,15 @@ def run_step(options: DayOptions, name: str, seconds: float, command: str) -> in
             if not options.rehearse:
                 tools = _one_gpu(tools, facts["uuid"])
         if name == "summary":
-            step_collect.report(
-                tools, document, tuple(step.name for step in STEPS if step.name != "summary")
-            )
+            measured = tuple(step.name for step in STEPS if step.name != "summary")
+            step_collect.report(tools, document, measured)
         else:
-            {
-                "proof": step_proof.measure, "pairs": step_pairs.measure, "pm": step_pm.measure,
-                "overhead": step_overhead.measure, "samples": step_collect.pack_samples,
-            }[name](tools, document)  # fmt: skip
+            measure = {
+                "pm": step_pm.measure,
+                "pairs": step_pairs.measure,
+                "overhead": step_overhead.measure,
+            }
+            measure[name](tools, document)
         document.state = document.state if document.finished else "done"
     except StepError as problem:
         document.not_measured.append(str(problem))
@@ -267,14 +262,11 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--gpu", type=int, default=0, help="its index in NVML (default: 0)")
     parser.add_argument(
-        "--minutes", type=float, default=TOTAL_S / 60, help="of all steps (default: 25)"
+        "--minutes", type=float, default=TOTAL_S / 60, help="of all steps (default: 10)"
     )
     parser.add_argument("--only", metavar="STEPS", default="", help="some steps, with commas")
     parser.add_argument(
-        "--workloads", metavar="NAMES", default="", help="some workloads of A and C, with commas"
-    )
-    parser.add_argument(
-        "--mps", action="store_true", help="pairs under MPS, by a daemon of our own, for B"
+        "--workloads", metavar="NAMES", default="", help="some workloads of A, with commas"
     )
     parser.add_argument(
         "--collect", type=Path, metavar="DIR", help="copy report and archive here after every step"
@@ -301,7 +293,7 @@ def main() -> int:
     few = tuple(name for name in arguments.workloads.split(",") if name)
     collect = None if arguments.collect is None else arguments.collect.absolute()
     options = DayOptions(
-        arguments.out.absolute(), arguments.gpu, arguments.rehearse, few, arguments.mps, arguments.pack.absolute(),
+        arguments.out.absolute(), arguments.gpu, arguments.rehearse, few, arguments.pack.absolute(),
         collect,
     )  # fmt: skip
     if arguments.list:
@@ -320,7 +312,7 @@ def main() -> int:
 
 
 def _typed(options: DayOptions) -> str:
-    more = [*(["--rehearse"] if options.rehearse else []), *(["--mps"] if options.mps else [])]
+    more = ["--rehearse"] if options.rehearse else []
     return " ".join(["python research/gpu-day/gpu_day.py --out DIR", *more])
 
 

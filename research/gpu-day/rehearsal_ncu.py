@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from nsight_reports import SMS, Made, metrics, raw_csv
 
-WARPS_ACTIVE = "sm__warps_active.avg"
+WARPS_ACTIVE, SM_ELAPSED = "sm__warps_active.avg", "sm__cycles_elapsed.avg"
 _DRAM = {"gemm-bf16": 30.0, "gemm-fp32": 10.0, "attention-forward": 20.0}
 
 
@@ -29,6 +29,10 @@ def kernel(name: str) -> Made:
 if __name__ == "__main__":
     place = next(at for at, word in enumerate(sys.argv) if word.endswith("profiled.py"))
     page = raw_csv([kernel(sys.argv[place + 1])], gpu="NVIDIA H100 80GB HBM3").splitlines()
-    cycles = metrics(kernel(sys.argv[place + 1]))["sm__cycles_active.avg"]
-    added = (f'"{WARPS_ACTIVE}"', '"cycle"', f'"{24 * cycles:.0f}"')
-    sys.stdout.write("".join(f"{line},{cell}\n" for line, cell in zip(page, added, strict=True)))
+    counted = metrics(kernel(sys.argv[place + 1]))
+    added = (
+        (f'"{WARPS_ACTIVE}"', '"cycle"', f'"{24 * counted["sm__cycles_active.avg"]:.0f}"'),
+        (f'"{SM_ELAPSED}"', '"cycle"', f'"{counted["gpc__cycles_elapsed.max"]:.0f}"'),
+    )
+    for row, line in enumerate(page):
+        sys.stdout.write(",".join([line, *(cells[row] for cells in added)]) + "\n")

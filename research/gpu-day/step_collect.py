@@ -1,55 +1,14 @@
-"""Steps E and F: what was recorded as sample data with its ground truth, and one report of all
-steps.
+"""The analysis: tables of what was measured in one report. Needs no GPU, and is done again at
+will.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
 import tarfile
 from pathlib import Path
-from typing import Any
 
-from day_tools import DayTools, StepError
+from day_tools import DayTools
 from step_document import Cell, ResultTable, StepDocument, load, markdown, write_whole
-
-MOST_BYTES = 600_000  # of all sample data, compressed
-_KEPT = ("calibration.toml", "calibration-mps.toml", "real-pairs.json")
-
-
-def pack_samples(tools: DayTools, document: StepDocument) -> None:
-    """Pack recordings, calibration, pairs and profiles as sample data; `truth.json` is what must
-    follow from them.
-    """
-    folder = tools.out / "samples"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    sources = [tools.out / name for name in _KEPT]
-    sources += sorted((tools.out / "proof" / "samples").glob("*.parquet"))
-    sources += sorted((tools.out / "profiles").glob("*.csv"))
-    for file in sources:
-        if file.exists():
-            shutil.copy(file, folder / file.name)
-    write_whole(folder / "truth.json", json.dumps(_truth(tools), indent=1) + "\n")
-    target = tools.out / "sample-data.tar.xz"
-    new = target.with_suffix(".new")
-    with tarfile.open(new, "w:xz") as archive:
-        for file in sorted(folder.iterdir()):
-            archive.add(file, f"gpu-day-samples/{file.name}", filter=_anonymous)
-    new.replace(target)
-    table = ResultTable("Sample data", ["file", "bytes"])
-    table.rows = [[file.name, file.stat().st_size] for file in sorted(folder.iterdir())]
-    packed = target.stat().st_size
-    table.rows.append(["all, compressed", packed])
-    document.tables = [table]
-    document.result = {"bytes": packed}
-    document.not_measured = []
-    if len(table.rows) == 2:
-        raise StepError("nothing was recorded")
-    if packed > MOST_BYTES:
-        document.not_measured.append(
-            f"sample data are larger than {MOST_BYTES} bytes: choose some files of samples/"
-        )
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -58,32 +17,14 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def _truth(tools: DayTools) -> dict[str, Any]:
-    """What was done and measured otherwise: labels, rates and energy, slowdowns, shares by
-    Nsight Compute.
-    """
-    found: dict[str, Any] = {}
-    for step, keys in (
-        ("proof", ("workloads", "gpu")),
-        ("pairs", ("real_pairs",)),
-        ("pm", ("workloads",)),
-    ):
-        document = load(tools.out, step)
-        if document is not None:
-            found[step] = {key: document.result[key] for key in keys if key in document.result}
-            found |= {
-                "device": document.device,
-                "driver": document.driver,
-                "rehearsal": document.rehearsal,
-            }
-    if isinstance(gpu := found.get("proof", {}).get("gpu"), dict):
-        gpu.pop("uuid", None)
-        gpu.pop("seen", None)
-    return found
-
-
 def report(tools: DayTools, document: StepDocument, steps: tuple[str, ...]) -> None:
-    """Write `report.md`: the tables of all steps, and what was not measured."""
+    """Analyze what was measured; write `report.md`: all tables, and what was not measured."""
+    for name in steps:
+        measured = load(tools.out, name)
+        if measured is not None:
+            _analyze(tools.out, measured)
+            document.device = document.device or measured.device
+            document.driver = document.driver or measured.driver
     table = ResultTable("Steps", ["step", "state", "tables", "not measured"])
     parts: list[str] = []
     for name in steps:
@@ -101,17 +42,28 @@ def report(tools: DayTools, document: StepDocument, steps: tuple[str, ...]) -> N
     write_whole(tools.out / "report.md", text)
 
 
+def _analyze(out: Path, document: StepDocument) -> None:
+    import step_overhead
+    import step_pairs
+    import step_pm
+
+    match document.step:
+        case "pm":
+            step_pm.analyze(out, document)
+        case "pairs":
+            step_pairs.analyze(out, document)
+        case "overhead":
+            step_overhead.analyze(document)
+    document.save(out)
+
+
 def bundle(out: Path, target: Path) -> None:
     """Write all results, without scratch files, into one archive: `target`, whole or not at all."""
     new = target.with_name(target.name + ".new")
     with tarfile.open(new, "w:gz") as archive:
         for file in sorted(out.rglob("*")):
             parts = file.relative_to(out).parts
-            if (
-                file.is_file()
-                and parts[0] not in ("scratch", "samples", "mps")
-                and "scratch" not in parts
-            ):
+            if file.is_file() and parts[0] not in ("scratch", "mps") and "scratch" not in parts:
                 archive.add(file, str(Path("gpu-day", *parts)), filter=_anonymous)
     new.replace(target)
 

@@ -1,5 +1,6 @@
-"""Step D: what observation costs a workload, by source and interval, in runs that take turns
-with runs without it.
+"""Step C: what observation at 1 Hz costs a workload, in windows between windows without it.
+
+Measured are rates of work. `analyze` makes the table of them, on any machine.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import selectors
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,8 @@ from typing import Any
 
 from day_tools import DayTools, StepError, has_torch, started
 from proof_numbers import overhead
-from step_document import ResultTable, StepDocument
-from step_pm import refused_sampling, sampling, wait_for_steps
+from step_document import Cell, ResultTable, StepDocument
+from step_pm import refused_sampling, sampling
 
 GOAL = 0.003  # at one sample a second
 _WORKLOAD = "gemm-bf16"
@@ -25,9 +26,9 @@ _WINDOW_S, _SETTLE_S = 3.0, 2.5  # an observer starts Python before the window b
 _FIRST_S = 10.0  # until PM sampling prints its first line
 _LOOKS = 5  # at the clock in a window
 _MOST_WINDOWS = 20  # that are waited for two steps of the workload
-_ROUNDS = 12  # that are wanted
-_START_S = 90.0
-_PM_MEGACYCLES = (35, 100, 350, 1000)
+_ROUNDS, _MOST_ROUNDS = 6, 12  # that are needed for the interval, and as time allows
+_START_S = 60.0
+_OBSERVED_S = 2 * _WINDOW_S + 4.0  # a window with an observer, which starts, and one without
 _DCGM_FIELDS = "1001,1002,1003,1004,1005,203,252,155"
 
 
@@ -39,46 +40,33 @@ class Observer:
     kind: str
     options: tuple[str, ...]
 
-    def command(self, tools: DayTools, folder: Path) -> list[str]:
+    def command(self, tools: DayTools) -> list[str]:
         """The program that observes until it is ended."""
         if self.kind == "pm":
             return sampling(tools, *self.options)
         if self.kind == "dcgm":
             return ["dcgmi", "dmon", "-i", str(tools.gpu), "-e", _DCGM_FIELDS, *self.options]
-        words = [
-            "--quiet",
-            "--anonymous",
-            "--source",
-            "nvml",
-            "--gpus",
-            str(tools.gpu),
-            "--duration",
-            "600",
-        ]
-        return tools.tachograph("record", *words, *self.options, "--output", str(folder))
+        return tools.python("gpm_sample.py", "--gpu", str(tools.gpu), *self.options)
 
 
-# what the goal is of comes first: rounds end with the time of the step
+# The last ones are left out where six rounds of all do not fit into the time of the step.
 OBSERVERS: tuple[Observer, ...] = (
-    Observer("NVML, 1 Hz", "nvml", ("--interval", "1")),
-    Observer("NVML, 10 Hz", "nvml", ("--interval", "0.1")),
-    *(
-        Observer(f"PM sampling, {one} Mcycles", "pm", ("--interval-cycles", f"{one}000000"))
-        for one in _PM_MEGACYCLES
-    ),
+    # what `record` and `watch` poll
+    Observer("NVML with GPM, 1 Hz", "nvml", ("--interval", "1")),
+    Observer("PM sampling, reported at 1 Hz", "pm", ()),
     Observer("DCGM profiling fields, 1 Hz", "dcgm", ("-d", "1000")),
 )
 
 
 def measure(tools: DayTools, document: StepDocument) -> None:
-    """Measure round after round until all that are wanted are there, or the time is up."""
+    """Measure round after round while the time lasts, six at least where it is not up before."""
     lacking = has_torch(tools)
     if lacking:
         document.state, document.not_measured = "skipped", [f"overhead: {lacking}"]
         return
     observers = _usable(tools, document)
     rounds: list[dict[str, Any]] = document.result.setdefault("rounds", [])
-    wanted, window_s = (2, 0.5) if tools.rehearse else (_ROUNDS, _WINDOW_S)
+    needed, most, window_s = (2, 2, 0.5) if tools.rehearse else (_ROUNDS, _MOST_ROUNDS, _WINDOW_S)
     folder = tools.out / "scratch"
     folder.mkdir(exist_ok=True)
     steps = folder / "overhead.steps"
@@ -93,22 +81,48 @@ def measure(tools: DayTools, document: StepDocument) -> None:
         str(steps),
     ]
     words += ["--rehearse"] if tools.rehearse else []
-    longest = (len(observers) + 1) * (window_s + _SETTLE_S + 5.0) * (1 if not tools.rehearse else 3)
     with started(tools.python("workloads.py", *words), tools.environment) as process:
-        wait_for_steps(tools, process, steps, _START_S)
-        time.sleep(0.0 if tools.rehearse else 10.0)  # until clocks and temperature are steady
+        _wait_for_steps(tools, process, steps, _START_S)
+        time.sleep(0.0 if tools.rehearse else 6.0)  # until the clocks are steady
         clock = sm_clock(tools)
-        while len(rounds) < wanted and (tools.left_s > longest or not rounds):
+        observers = _fitting(tools, document, observers, needed)
+        longest = (_WINDOW_S + len(observers) * _OBSERVED_S) * (3 if tools.rehearse else 1)
+        while len(rounds) < most and (tools.left_s > longest or not rounds):
             rounds.append(
                 _round(tools, observers, steps, window_s, clock, backward=len(rounds) % 2 == 1)
             )
-            _show(document, observers)
             document.save(tools.out)
-    document.result["rounds_wanted"] = wanted
-    if len(rounds) < wanted:
-        document.not_measured.append(
-            f"{wanted - len(rounds)} of {wanted} rounds: the time was up, intervals are wider"
-        )
+    if len(rounds) < needed:
+        document.not_measured.append(f"{needed - len(rounds)} of {needed} rounds: the time was up")
+
+
+def _wait_for_steps(
+    tools: DayTools, process: subprocess.Popen[str], steps: Path, limit_s: float
+) -> None:
+    """Return once a workload works. Errors: StepError where it ended, or does not begin in time."""
+    end = time.monotonic() + min(limit_s, tools.left_s)
+    while time.monotonic() < end:
+        if steps.exists() and steps.stat().st_size:
+            return
+        if process.poll() is not None:
+            _, problem = process.communicate()
+            raise StepError(
+                f"the workload ended: {(problem.strip() or 'no message').splitlines()[-1]}"
+            )
+        time.sleep(0.1)
+    raise StepError(f"the workload did not begin within {limit_s:.0f} s")
+
+
+def _fitting(
+    tools: DayTools, document: StepDocument, observers: list[Observer], needed: int
+) -> list[Observer]:
+    """Return the first observers of which as many rounds as needed fit into the time."""
+    count = len(observers)
+    while count > 1 and needed * (_WINDOW_S + count * _OBSERVED_S) > tools.left_s:
+        count -= 1
+    left_out = [] if tools.rehearse else observers[count:]
+    document.not_measured += [f"{one.name}: no time for {needed} rounds" for one in left_out]
+    return [one for one in observers if one not in left_out]
 
 
 def _usable(tools: DayTools, document: StepDocument) -> list[Observer]:
@@ -185,10 +199,8 @@ def _rate(
     """
     with ExitStack() as stack:
         if observer is not None:
-            folder = tools.out / "scratch" / "observed"
-            shutil.rmtree(folder, ignore_errors=True)
             environment = tools.pm_environment() if observer.kind == "pm" else tools.environment
-            process = stack.enter_context(started(observer.command(tools, folder), environment))
+            process = stack.enter_context(started(observer.command(tools), environment))
             if observer.kind == "pm":
                 _wait_for_output(process)
             else:
@@ -248,28 +260,39 @@ def rate(lines: Sequence[str], begin: float, end: float) -> float | None:
     return (done - had) / (last - first)
 
 
-def _show(document: StepDocument, observers: Sequence[Observer]) -> None:
-    title = f"Overhead on {_WORKLOAD}, with 95 % intervals (goal: {GOAL:.1%} at 1 Hz at most)"
+def analyze(document: StepDocument) -> None:
+    """Make the table of a step from its rates."""
+    title = f"Overhead on {_WORKLOAD}, with 95 % intervals (goal: {GOAL:.1%} at most)"
     table = ResultTable(title, [
-        "observed by", "pairs", "overhead, %", "low, %", "high, %", "goal reached",
+        "observed by", "rounds", "overhead, %", "low, %", "high, %", "goal reached",
         "SM clock without, MHz", "SM clock with, MHz",
     ])  # fmt: skip
-    for one in observers:
+    for one in OBSERVERS:
         pairs = [
             row[one.name]
-            for row in document.result["rounds"]
+            for row in document.result.get("rounds", ())
             if row.get(one.name, {}).get("observed")
         ]
-        found = overhead([pair["without"] for pair in pairs], [pair["observed"] for pair in pairs])
-        clocks = [_mean([pair.get("sm_mhz", (None, None))[at] for pair in pairs]) for at in (0, 1)]
-        if found is None:
-            table.rows.append([one.name, len(pairs), None, None, None, None, *clocks])
-            continue
-        reached = _verdict(found.low, found.high) if "1 Hz" in one.name else None
-        table.rows.append(
-            [one.name, found.pairs, 100 * found.fraction, 100 * found.low, 100 * found.high, reached, *clocks]
-        )  # fmt: skip
-    document.tables = [table]
+        if pairs:
+            table.rows.append([one.name, *_row(pairs)])
+    document.tables = [table] if table.rows else []
+
+
+def _row(pairs: Sequence[Mapping[str, Any]]) -> list[Cell]:
+    """Return rounds, overhead, its interval and verdict, and the clocks.
+
+    Of one round there is an overhead, but no interval, and so no verdict.
+
+    >>> _row([{"without": 101.0, "observed": 100.0, "sm_mhz": [1500.0, None]}])
+    [1, 1.0, None, None, 'one round: no interval', 1500.0, None]
+    """
+    clocks = [_mean([pair.get("sm_mhz", (None, None))[at] for pair in pairs]) for at in (0, 1)]
+    found = overhead([pair["without"] for pair in pairs], [pair["observed"] for pair in pairs])
+    if found is None:
+        single = round(100 * (pairs[0]["without"] / pairs[0]["observed"] - 1), 9)
+        return [len(pairs), single, None, None, "one round: no interval", *clocks]
+    interval: list[Cell] = [100 * found.fraction, 100 * found.low, 100 * found.high]
+    return [found.pairs, *interval, _verdict(found.low, found.high), *clocks]
 
 
 def _verdict(low: float, high: float) -> str:

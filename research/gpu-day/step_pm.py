@@ -1,12 +1,19 @@
-"""Step C: shares of cycles by PM sampling beside those of Nsight Compute, of the same kernels."""
+"""Step A: SM and DRAM activity by PM sampling, NVML's GPM and Nsight Compute, of the same kernels.
+
+Measured are raw values: every PM sample, every reading of NVML, when which workload ran, and a
+report of each kernel. `analyze` makes the tables of them, on any machine.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import mean
 
 from day_tools import (
     PROFILED,
@@ -18,49 +25,43 @@ from day_tools import (
     profile,
     started,
 )
-from step_document import ResultTable, StepDocument
-from workloads import KERNELS
+from step_document import Cell, ResultTable, StepDocument
 
 from tachograph.annexes.share.nsight.launches import Launch
-from tachograph.catalog.devices import match_device
 
-_SAMPLED_S, _PROFILE_S = 4.0, 60.0
-_INTERVAL_S = 0.01
-_START_S = 60.0  # PyTorch loads, and the workload warms up
-SM, ELAPSED, WARPS, DRAM, DRAM_ELAPSED = PROFILED[:5]
-# {what is compared: (cycles, cycles it is a share of)}; occupancy is divided by the warps that an
-# SM holds, too
-SHARES: Mapping[str, tuple[str, str]] = {
-    "sm_active": (SM, ELAPSED),
-    "sm_occupancy": (WARPS, ELAPSED),
-    "dram_active": (DRAM, DRAM_ELAPSED),
-}
-_COLUMNS: Mapping[str, str] = {
-    SM: "sm_cycles_active", ELAPSED: "gpc_cycles_elapsed", WARPS: "warps_active", DRAM: "dram_cycles_active",
-    DRAM_ELAPSED: "dram_cycles_elapsed",
-}  # fmt: skip
-# Its waits are no kernels: what profiles kernels does not see them.
-_NO_REPLAY = ("training-stalls",)
+STEADY = ("gemm-bf16", "gemm-fp64", "gemm-fp32", "copy", "spmv", "attention-forward")
+# Their launches take so long that a profiled kernel, alone, has another activity than the time.
+LAUNCH_BOUND = ("tiny-kernels", "gemm-bf16-1024")
+GOAL = 0.01  # relative difference of SM activity
+_EACH_S, _INTERVAL_S, _GPM_S = 4.0, 0.01, 0.5
+_START_S = 15.0  # of a sampler
+_PROFILE_S = 60.0
+_LEAST_S = 20.0  # for a profile
+_EDGE_S = 0.3  # of a workload's time, at both ends, in which nothing is compared
+SM, GPC, WARPS, DRAM, DRAM_ELAPSED = PROFILED[:5]
+ELAPSED = "sm__cycles_elapsed.avg"
+_RAW = ("pm.jsonl", "gpm.jsonl", "spans.json")
 
 
 def measure(tools: DayTools, document: StepDocument) -> None:
-    """Sample and profile the workloads that are not in the document yet."""
+    """Sample all workloads unless that was done, then profile those that have no report yet."""
     lacking = refused_sampling(tools) or has_torch(tools)
     if lacking:
         document.state = "skipped"
-        document.not_measured = [f"PM sampling beside Nsight Compute: {lacking}"]
+        document.not_measured = [f"PM sampling beside GPM and Nsight Compute: {lacking}"]
         return
-    warps = _warps(document.device)
-    rows: dict[str, Any] = document.result.setdefault("workloads", {})
-    for name in tools.chosen(list(KERNELS)):
-        if name in rows:
-            continue
-        if tools.left_s < (5.0 if tools.rehearse else 25.0):
-            _show(document)
-            raise StepError(f"time is up: {name} comes next")
-        rows[name] = _workload(tools, name, warps)
-        _show(document)
+    document.not_measured = []
+    folder = tools.out / "pm"
+    if not all((folder / name).exists() for name in _RAW):
+        _sample(tools, document, folder)
         document.save(tools.out)
+    for name in tools.chosen(STEADY):
+        if tools.left_s < (5.0 if tools.rehearse else _LEAST_S):
+            raise StepError(f"time is up: the profile of {name} comes next")
+        try:
+            profile(tools, name, _PROFILE_S)
+        except StepError as problem:
+            document.not_measured.append(f"{name}, ncu: {problem}")
 
 
 def refused_sampling(tools: DayTools) -> str | None:
@@ -78,131 +79,239 @@ def sampling(tools: DayTools, *options: str) -> list[str]:
     return tools.python("pm_sample.py", "--gpu", pm_gpu(tools), *options)
 
 
-def _warps(model: str | None) -> int | None:
-    device = match_device(model)
-    return None if device is None else device.max_warps_per_sm
+def _sample(tools: DayTools, document: StepDocument, folder: Path) -> None:
+    """Run all workloads in one process, so that PyTorch loads once, beside both samplers.
 
-
-def _workload(tools: DayTools, name: str, warps: int | None) -> dict[str, Any]:
-    """Shares by each way, and why one is missing."""
-    found: dict[str, Any] = {"sampled": None, "profiled": None, "problems": []}
-    try:
-        found["sampled"] = _sampled(tools, name, warps)
-    except StepError as problem:
-        found["problems"].append(f"sampling: {problem}")
-    try:
-        if name in _NO_REPLAY:
-            raise StepError("its waits for data are no kernels")
-        found["profiled"] = _profiled(tools, name, warps)
-    except StepError as problem:
-        found["problems"].append(f"ncu: {problem}")
-    return found
-
-
-def _sampled(tools: DayTools, name: str, warps: int | None) -> dict[str, float | None]:
-    folder = tools.out / "scratch"
+    What a sampler that ends, or a time that is up, leaves of the others is kept.
+    """
     folder.mkdir(exist_ok=True)
-    steps = folder / f"{name}.steps"
-    steps.unlink(missing_ok=True)
-    words = [
-        name,
-        "--seconds",
-        "600",
-        "--result",
-        str(folder / f"{name}.json"),
-        "--steps",
-        str(steps),
-    ]
+    names = tools.chosen((*STEADY, *LAUNCH_BOUND))
+    each_s = 2.0 if tools.rehearse else _EACH_S
+    scratch = tools.out / "scratch"
+    scratch.mkdir(exist_ok=True)
+    spans = scratch / "spans.json"
+    spans.write_text("[]", encoding="utf-8")
+    words = [*names, "--seconds", f"{each_s:g}", "--result", str(spans)]
     words += ["--rehearse"] if tools.rehearse else []
-    seconds = 1.0 if tools.rehearse else _SAMPLED_S
-    options = ["--interval", str(_INTERVAL_S), "--duration", f"{seconds:g}"]
-    with started(tools.python("workloads.py", *words), tools.environment) as process:
-        wait_for_steps(tools, process, steps, _START_S)
-        printed = tools.run(
-            sampling(tools, *options), seconds + 40.0, environment=tools.pm_environment()
-        )
-    whole = [row for row in JsonLines.of(printed).rows if row.get("kind") == "whole"]
-    if len(whole) != 1:
-        raise StepError(f"{len(whole)} lines of the whole time instead of one")
-    sums = {metric: whole[0].get(column) for metric, column in _COLUMNS.items()}
-    return {**shares(sums, warps), "samples": whole[0]["pm_samples"], "lost_s": whole[0]["lost_s"]}
+    pm = sampling(tools, "--raw", "--interval", str(_INTERVAL_S))
+    gpm = tools.python("gpm_sample.py", "--gpu", str(tools.gpu), "--interval", str(_GPM_S))
+    files = {"pm.jsonl": (pm, tools.pm_environment()), "gpm.jsonl": (gpm, tools.environment)}
+    with ExitStack() as stack:
+        samplers = {}
+        for name, (command, environment) in files.items():
+            output = stack.enter_context((scratch / name).open("w", encoding="utf-8"))
+            sampler = stack.enter_context(started(command, environment, output=output))
+            _wait_for_output(sampler, scratch / name)
+            samplers[name] = sampler
+        try:
+            left_s = max(1.0, tools.left_s)
+            tools.run(tools.python("workloads.py", *words), left_s)
+        except StepError as problem:
+            document.not_measured.append(str(problem))
+        for name, sampler in samplers.items():
+            if sampler.poll() is not None and sampler.stderr is not None:
+                problem_lines = (sampler.stderr.read().strip() or "no message").splitlines()
+                document.not_measured.append(f"{name} ended early: {problem_lines[-1]}")
+    for name in _RAW:
+        (scratch / name).replace(folder / name)
 
 
-def wait_for_steps(
-    tools: DayTools, process: subprocess.Popen[str], steps: Path, limit_s: float
-) -> None:
-    """Return once a workload works. Errors: StepError where it ended, or does not begin in time."""
-    end = time.monotonic() + min(limit_s, tools.left_s)
-    while time.monotonic() < end:
-        if steps.exists() and steps.stat().st_size:
-            return
-        if process.poll() is not None:
-            _, problem = process.communicate()
-            raise StepError(
-                f"the workload ended: {(problem.strip() or 'no message').splitlines()[-1]}"
-            )
+def _wait_for_output(sampler: subprocess.Popen[str], file: Path) -> None:
+    """Return once a sampler has written something, has ended, or takes too long."""
+    end = time.monotonic() + _START_S
+    while not file.stat().st_size and sampler.poll() is None and time.monotonic() < end:
         time.sleep(0.1)
-    raise StepError(f"the workload did not begin within {limit_s:.0f} s")
 
 
-def _profiled(tools: DayTools, name: str, warps: int | None) -> dict[str, float | None]:
+@dataclass(frozen=True, slots=True)
+class RawSamples:
+    """PM samples: (begin, end) by the clock of the machine in s, {metric: count} of each."""
+
+    metrics: tuple[str, ...]
+    rows: tuple[tuple[float, float, tuple[float, ...]], ...]
+
+    @classmethod
+    def read(cls, text: str) -> RawSamples:
+        """Those of a file of `pm_sample.py --raw`.
+
+        The least distance between the GPU's clock and this machine's is the truest: others contain
+        the wait until samples were read.
+        """
+        metrics: tuple[str, ...] = ()
+        lines = []
+        for line in JsonLines.of(text).rows:
+            if line["kind"] == "head":
+                metrics = tuple(line["metrics"])
+            elif line["rows"]:
+                lines.append(line)
+        if not lines:
+            return cls(metrics, ())
+        offset_s = min(line["read"] - line["rows"][-1][1] / 1e9 for line in lines)
+        rows = (
+            (begin / 1e9 + offset_s, end / 1e9 + offset_s, tuple(values))
+            for line in lines
+            for begin, end, *values in line["rows"]
+            if 0 < begin < end
+        )
+        return cls(metrics, tuple(rows))
+
+    def sums(self, begin: float, end: float) -> dict[str, float]:
+        """Return the sums of the samples within a time, with their number and length.
+
+        >>> two = RawSamples(("a",), ((0.0, 1.0, (3.0,)), (1.0, 2.0, (4.0,)), (2.0, 3.0, (5.0,))))
+        >>> two.sums(0.0, 2.5)
+        {'a': 7.0, 'samples': 2.0, 'seconds': 2.0}
+        """
+        inside = [row for row in self.rows if begin <= row[0] and row[1] <= end]
+        columns = zip(*(values for _, _, values in inside), strict=True)
+        found = dict(zip(self.metrics, map(sum, columns), strict=False))
+        seconds = sum(last - first for first, last, _ in inside)
+        return {**found, "samples": float(len(inside)), "seconds": seconds}
+
+
+def share(counts: Mapping[str, float | None], part: str, whole: str) -> float | None:
+    """Return the share of cycles, None where one of them is unknown or none passed.
+
+    >>> share({"a": 1.0, "b": 4.0}, "a", "b"), share({"a": 1.0}, "a", "b")
+    (0.25, None)
+    """
+    numerator, denominator = counts.get(part), counts.get(whole)
+    return None if numerator is None or not denominator else numerator / denominator
+
+
+def analyze(out: Path, document: StepDocument) -> None:
+    """Make the tables of a step from its raw values."""
+    folder = out / "pm"
+    if not all((folder / name).exists() for name in _RAW):
+        return
+    samples = RawSamples.read((folder / "pm.jsonl").read_text(encoding="utf-8"))
+    readings = JsonLines.of((folder / "gpm.jsonl").read_text(encoding="utf-8")).rows
+    spans = json.loads((folder / "spans.json").read_text(encoding="utf-8"))
+    activity = ResultTable(
+        "SM activity: PM sampling over two divisors, GPM, ncu",
+        [
+            "workload",
+            "samples",
+            "over SM cycles",
+            "over GPC cycles",
+            "GPM",
+            "ncu",
+            "to GPM, %",
+            "to ncu, %",
+            "within 1 %",
+        ],
+    )
+    memory = ResultTable(
+        "DRAM activity: that of ncu at the clock of the samples",
+        [
+            "workload",
+            "sampled",
+            "GPM",
+            "ncu",
+            "SM clock sampled, MHz",
+            "SM clock of ncu, MHz",
+            "ncu at that clock",
+        ],
+    )
+    columns = ["workload", "pipe", "sampled", "GPM"]
+    pipes = ResultTable("Pipes, share of their peak: PM sampling and GPM", columns)
+    for span in spans if isinstance(spans, list) else [spans]:
+        name = span["name"]
+        begin, end = span["begin"] + _EDGE_S, span["end"] - _EDGE_S
+        sampled: dict[str, float | None] = dict(samples.sums(begin, end))
+        gpm = _means(readings, begin + _GPM_S, end)  # a reading is of the time before it
+        kernel = _profiled(out / "profiles" / f"{name}.csv") if name in STEADY else {}
+        activity.rows.append(_activity(name, sampled, gpm, kernel))
+        memory.rows.append(_memory(name, sampled, gpm, kernel))
+        pipes.rows += _pipes(name, sampled, gpm)
+    document.tables = [activity, memory, pipes]
+
+
+def _activity(
+    name: str,
+    sampled: Mapping[str, float | None],
+    gpm: Mapping[str, float],
+    kernel: Mapping[str, float | None],
+) -> list[Cell]:
+    ours = share(sampled, SM, ELAPSED)
+    theirs = {"gpm": gpm.get("sm_active"), "ncu": share(kernel, SM, ELAPSED)}
+    apart = [None if ours is None or not other else ours / other - 1 for other in theirs.values()]
+    known = [abs(one) for one in apart if one is not None]
+    within = max(known) <= GOAL if known else None
+    percent: list[Cell] = [None if one is None else 100 * one for one in apart]
+    return [
+        name,
+        sampled["samples"],
+        ours,
+        share(sampled, SM, GPC),
+        *theirs.values(),
+        *percent,
+        within,
+    ]
+
+
+def _memory(
+    name: str,
+    sampled: Mapping[str, float | None],
+    gpm: Mapping[str, float],
+    kernel: Mapping[str, float | None],
+) -> list[Cell]:
+    """A product moves the same bytes at any clock, in a time that follows it; a copy does not."""
+    clock = share(sampled, ELAPSED, "seconds")
+    of_ncu = share(kernel, ELAPSED, "seconds")
+    theirs = share(kernel, DRAM, DRAM_ELAPSED)
+    scaled = None
+    if clock is not None and of_ncu and theirs is not None:
+        scaled = theirs * clock / of_ncu
+    clocks: list[Cell] = [None if one is None else one / 1e6 for one in (clock, of_ncu)]
+    ours = share(sampled, DRAM, DRAM_ELAPSED)
+    return [name, ours, gpm.get("dram_active"), theirs, *clocks, scaled]
+
+
+def _pipes(
+    name: str, sampled: Mapping[str, float | None], gpm: Mapping[str, float]
+) -> list[list[Cell]]:
+    """Means of percent: samples are of one length."""
+    rows: list[list[Cell]] = []
+    for pipe, word in (("tensor", "pipe_tensor"), ("fp64", "pipe_fp64"), ("fp32", "pipe_fma")):
+        percent = [
+            value / sampled["samples"]
+            for metric, value in sampled.items()
+            if word in metric
+            and "pct_of_peak" in metric
+            and value is not None
+            and sampled["samples"]
+        ]
+        rows.append([name, pipe, percent[0] / 100 if percent else None, gpm.get(f"{pipe}_active")])
+    return rows
+
+
+def _means(readings: Sequence[Mapping[str, float]], begin: float, end: float) -> dict[str, float]:
+    inside = [row for row in readings if begin <= row["t"] <= end]
+    names = set.intersection(*map(set, inside)) if inside else set()
+    return {name: mean(row[name] for row in inside) for name in names}
+
+
+def _profiled(report: Path) -> dict[str, float | None]:
+    """Cycles of all kernels of a step, and their seconds; empty without a report."""
     from tachograph.annexes.share.nsight.reports import read_report
     from tachograph.catalog.errors import TachographError
 
+    if not report.exists():
+        return {}
     try:
-        launches = read_report(profile(tools, name, _PROFILE_S)).launches
-    except TachographError as problem:
-        raise StepError(str(problem)) from None
-    return {**shares(added_up(launches), warps), "launches": len(launches)}
+        counts = added_up(read_report(report).launches)
+    except TachographError:
+        return {}
+    duration_ns = counts.pop("gpu__time_duration.sum", None)
+    return {**counts, "seconds": None if duration_ns is None else duration_ns / 1e9}
 
 
 def added_up(launches: Sequence[Launch]) -> dict[str, float | None]:
-    """Return the cycles of all launches, added up; None where one of them lacks the metric."""
+    """Return what was counted in all launches, added up; None where one of them lacks it."""
     found: dict[str, float | None] = {}
-    for metric in _COLUMNS:
+    for metric in PROFILED:
         each = [launch.metrics.get(metric) for launch in launches]
         known = [value for value in each if value is not None]
         found[metric] = sum(known) if known and len(known) == len(each) else None
     return found
-
-
-def shares(sums: Mapping[str, float | None], warps: int | None) -> dict[str, float | None]:
-    """Return the share of cycles of each of SHARES, 0..1; None where cycles, or the warps of an SM,
-    are unknown.
-
-    >>> shares({SM: 50.0, ELAPSED: 100.0, WARPS: 1600.0, DRAM: None, DRAM_ELAPSED: 10.0}, 64)
-    {'sm_active': 0.5, 'sm_occupancy': 0.25, 'dram_active': None}
-    """
-    found: dict[str, float | None] = {}
-    for name, (part, of) in SHARES.items():
-        value, whole = sums.get(part), sums.get(of)
-        share = None if value is None or not whole else value / whole
-        if name == "sm_occupancy" and share is not None:
-            share = share / warps if warps else None
-        found[name] = share
-    return found
-
-
-def _show(document: StepDocument) -> None:
-    columns = [
-        "workload",
-        *(f"{name}, {way}" for name in SHARES for way in ("sampled", "ncu", "difference")),
-    ]
-    table = ResultTable("Shares of cycles, 0..1: PM sampling beside Nsight Compute", columns)
-    differences: dict[str, list[float]] = {name: [] for name in SHARES}
-    document.not_measured = []
-    for workload, one in document.result["workloads"].items():
-        row: list[Any] = [workload]
-        for name in SHARES:
-            ours, theirs = ((one[way] or {}).get(name) for way in ("sampled", "profiled"))
-            apart = None if ours is None or theirs is None else ours - theirs
-            row += [ours, theirs, apart]
-            differences[name] += [] if apart is None else [abs(apart)]
-        table.rows.append(row)
-        document.not_measured += [f"{workload}: {problem}" for problem in one["problems"]]
-    total = ResultTable("Absolute differences", ["share", "workloads", "mean", "largest"])
-    for name, each in differences.items():
-        total.rows.append(
-            [name, len(each), sum(each) / len(each) if each else None, max(each, default=None)]
-        )
-    document.tables = [table, total]

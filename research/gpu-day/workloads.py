@@ -1,10 +1,10 @@
-"""One workload: `python workloads.py NAME --seconds 60 --result FILE`. Needs PyTorch; --rehearse
-needs none.
+"""Workloads, one after the other: `python workloads.py NAME... --seconds 60 --result FILE`. Needs
+PyTorch; --rehearse needs none.
 
 Writes {"begin", "end", "units", "rate"}: when the work itself began and ended (seconds since 1970)
-and how much was done; start of Python, of CUDA and warming up lie before it. --steps FILE gets a
-line for each step when it has ended: seconds since 1970, units so far. Names are those of
-`proof_labels.py` and of KERNELS.
+and how much was done; start of Python, of CUDA and warming up lie before it. Of several names it
+writes a list, with `name`. --steps FILE gets a line for each step when it has ended: seconds since
+1970, units so far. Names are those of `proof_labels.py` and of KERNELS.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def _product(torch: Any, kind: Any, size: int = 8192) -> Step:
     return _repeated(torch, lambda: torch.matmul(left, right, out=out))
 
 
-def _fp64_vector(torch: Any) -> Step:
+def _fp64_vector(torch: Any) -> Callable[[], object]:
     loop = "for (int i = 0; i < 4096; ++i) x = x * T(1.0000001) + T(1e-9);"
     chain = f"template <typename T> T chain(T x) {{ {loop} return x; }}"
     spin = torch.cuda.jiterator._create_jit_fn(chain)
     x = torch.rand(1 << 22, device="cuda", dtype=torch.float64)
-    return _repeated(torch, lambda: spin(x))
+    return lambda: spin(x)
 
 
 def _room(torch: Any, buffers: int) -> int:
@@ -133,25 +133,6 @@ def _training(torch: Any) -> Step:
     return step
 
 
-def _tf32(torch: Any) -> Callable[[], object]:
-    left, right = (torch.randn(8192, 8192, device="cuda") for _ in range(2))
-
-    def product() -> object:
-        torch.backends.cuda.matmul.allow_tf32 = True
-        return torch.matmul(left, right)
-
-    return product
-
-
-def _fp8(torch: Any) -> Callable[[], object]:
-    """The second operand lies by columns, as the tensor cores take it; rates of scaling are 1."""
-    left, right = (torch.randn(8192, 8192, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
-    one = torch.ones((), device="cuda")
-    return lambda: torch._scaled_mm(
-        left, right.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16
-    )
-
-
 def _matmul(torch: Any, kind: Any, size: int = 8192) -> Callable[[], object]:
     left, right = (torch.randn(size, size, device="cuda").to(kind) for _ in range(2))
 
@@ -169,20 +150,6 @@ def _copy(torch: Any) -> Callable[[], object]:
     return lambda: torch.mul(source, 1.5, out=target)
 
 
-def _stencil(torch: Any) -> Callable[[], object]:
-    """Five points of each of 64 planes."""
-    planes = torch.rand(1, 64, 2048, 2048, device="cuda")
-    points = torch.tensor(
-        [[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]], device="cuda"
-    ).repeat(64, 1, 1, 1)
-
-    def once() -> object:
-        with torch.backends.cudnn.flags(enabled=False):
-            return torch.nn.functional.conv2d(planes, points, groups=64)
-
-    return once
-
-
 def _spmv(torch: Any) -> Callable[[], object]:
     """32 non-zeros at random in each of 4 million rows."""
     rows, each = 1 << 22, 32
@@ -195,31 +162,12 @@ def _spmv(torch: Any) -> Callable[[], object]:
     return lambda: matrix @ vector
 
 
-def _fft(torch: Any) -> Callable[[], object]:
-    signal = torch.randn(4096, 8192, device="cuda", dtype=torch.complex64)
-    return lambda: torch.fft.fft(signal)
-
-
-def _reduction(torch: Any) -> Callable[[], object]:
-    values = torch.rand(1 << 29, device="cuda")
-    once: Callable[[], object] = values.sum
-    return once
-
-
-def _attention(torch: Any, *, backward: bool = False) -> Callable[[], object]:
+def _attention(torch: Any) -> Callable[[], object]:
     """softmax(Q K^T) V of 16 sequences of 4096, 16 heads of 128, causal."""
     shape = (16, 16, 4096, 128)
-    q, k, v = (
-        torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=backward)
-        for _ in range(3)
-    )
-    gradient = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-
-    def once() -> object:
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return torch.autograd.grad(out, (q, k, v), gradient) if backward else out
-
-    return once
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return lambda: attend(q, k, v, is_causal=True)
 
 
 def kernels(torch: Any) -> dict[str, Callable[[], Callable[[], object]]]:
@@ -227,32 +175,32 @@ def kernels(torch: Any) -> dict[str, Callable[[], Callable[[], object]]]:
     GPU.
     """
     return {
+        "fp64-vector": lambda: _fp64_vector(torch),
         "gemm-fp64": lambda: _matmul(torch, torch.float64, 4096),
         "gemm-fp32": lambda: _matmul(torch, torch.float32),
-        "gemm-tf32": lambda: _tf32(torch),
         "gemm-bf16": lambda: _matmul(torch, torch.bfloat16),
-        "gemm-fp8": lambda: _fp8(torch),
+        "gemm-bf16-1024": lambda: _matmul(torch, torch.bfloat16, 1024),
         "copy": lambda: _copy(torch),
-        "stencil": lambda: _stencil(torch),
         "spmv": lambda: _spmv(torch),
-        "fft": lambda: _fft(torch),
-        "reduction": lambda: _reduction(torch),
         "attention-forward": lambda: _attention(torch),
-        "attention-backward": lambda: _attention(torch, backward=True),
         "tiny-kernels": lambda: _tiny(torch),
     }
 
 
-# of KERNELS and of labels that have kernels to compare: name, and the label whose typical reading a
-# rehearsal shows
+# {workload with kernels to compare: the label whose typical reading a rehearsal shows}
 KERNELS: Mapping[str, str] = MappingProxyType(
     {
-        "gemm-fp64": "fp64", "gemm-fp32": "fp32", "gemm-tf32": "fp16", "gemm-bf16": "bf16", "gemm-fp8": "fp16",
-        "copy": "memory-bound", "stencil": "memory-bound", "spmv": "memory-bound", "fft": "memory-bound",
-        "reduction": "memory-bound", "attention-forward": "bf16", "attention-backward": "bf16",
-        "tiny-kernels": "tiny-kernels", "training-stalls": "training-stalls",
+        "fp64-vector": "fp64-vector",
+        "gemm-fp64": "fp64",
+        "gemm-fp32": "fp32",
+        "gemm-bf16": "bf16",
+        "gemm-bf16-1024": "bf16",
+        "copy": "memory-bound",
+        "spmv": "memory-bound",
+        "attention-forward": "bf16",
+        "tiny-kernels": "tiny-kernels",
     }
-)  # fmt: skip
+)
 
 
 def _rest() -> int:
@@ -267,7 +215,6 @@ def _prepared(name: str) -> tuple[Step, Callable[[], object]]:
     torch = load_torch()
     made: dict[str, Callable[[], Step]] = {
         "fp64": lambda: _product(torch, torch.float64),
-        "fp64-vector": lambda: _fp64_vector(torch),
         "fp32": lambda: _product(torch, torch.float32),
         "fp16": lambda: _product(torch, torch.float16),
         "bf16": lambda: _product(torch, torch.bfloat16),
@@ -283,9 +230,9 @@ def _prepared(name: str) -> tuple[Step, Callable[[], object]]:
 
 
 def main() -> int:
-    """Do it for a while, and write down how much."""
+    """Do each for a while, and write down how much."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=sorted({*BY_NAME, *KERNELS}))
+    parser.add_argument("names", nargs="+", choices=sorted({*BY_NAME, *KERNELS}), metavar="NAME")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--result", required=True)
     parser.add_argument("--steps", help="a file that gets the time of each step")
@@ -293,14 +240,19 @@ def main() -> int:
         "--rehearse", action="store_true", help="pretend, through the library of the tests"
     )
     arguments = parser.parse_args()
-    step, wait = (_pretended if arguments.rehearse else _prepared)(arguments.name)
-    if arguments.steps:
-        step = noted(step, Path(arguments.steps))
-    reported = work(arguments.name, step, wait, seconds=arguments.seconds, warm_s=WARM_S)
     file = Path(arguments.result)
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps(reported), encoding="utf-8")
-    new.replace(file)
+    reported: list[dict[str, object]] = []
+    for name in arguments.names:
+        step, wait = (_pretended if arguments.rehearse else _prepared)(name)
+        if arguments.steps:
+            step = noted(step, Path(arguments.steps))
+        done = work(name, step, wait, seconds=arguments.seconds, warm_s=WARM_S)
+        reported.append({"name": name, **done})
+        new = file.with_suffix(".new")
+        content = done if len(arguments.names) == 1 else reported
+        new.write_text(json.dumps(content), encoding="utf-8")
+        new.replace(file)
+        del step, wait  # the arrays of the next one need the room
     return 0
 
 

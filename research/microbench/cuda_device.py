@@ -42,12 +42,21 @@ def source() -> str:
     return Path(__file__).with_name("kernels.cu").read_text(encoding="utf-8")
 
 
+def cubin_name(arch: str) -> str:
+    """Return the name of the file of kernels that were compiled before."""
+    return f"kernels-{arch}.cubin"
+
+
 def compile_kernels(arch: str) -> CompiledProgram:
     """Return the kernels as machine code of `sm_NN`, or as PTX of `compute_NN`.
 
     A chip unknown to the compiler gets PTX of the newest architecture before it, which its driver
-    compiles. Errors: UsageError where NVRTC is not installed, and for an invalid architecture.
+    compiles. What was packed with the sources is not compiled again. Errors: UsageError where NVRTC
+    is not installed, and for an invalid architecture.
     """
+    packed = Path(__file__).with_name(cubin_name(arch))
+    if packed.exists():
+        return CompiledProgram(arch, "cubin", packed.read_bytes())
     nvrtc = _nvrtc()
     if not re.fullmatch(r"(sm|compute)_\d{2,3}[af]?", arch):
         raise UsageError(f"no architecture {arch!r}", do="write it like sm_90 or compute_90")

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import numpy as np
+
 from microbench.device import Lanes
 from microbench.measure import AloneRun
 from microbench.workloads import WARP, BenchWorkload, resident_blocks
 from tachograph.annexes.share.capacity import computed_fit
-from tachograph.annexes.share.contention import residency
 from tachograph.annexes.share.demand import (
     PIPES,
     BandwidthBasis,
@@ -21,6 +22,7 @@ from tachograph.annexes.share.demand import (
     Footprint,
     GpuCapacity,
 )
+from tachograph.annexes.share.kernel_arrays import residency
 
 FAR = 4.0  # times L2: an array as large has no hits there
 _NEARLY = 0.99  # of it: sizes are rounded down
@@ -136,6 +138,7 @@ def demand_of(
         irregular=_IRREGULAR[workload.about.waits],
         sm_share=min(1.0, workload.blocks / (gpu.sms or 1)),
         seconds=alone.seconds,
+        launch_s=alone.seconds,
         hbm_bytes=float(workload.bytes_needed),
         footprint=footprint(workload, gpu),
     )  # fmt: skip
@@ -243,7 +246,7 @@ def _l2_hit(
     return (
         0.0
         if filled > _NEARLY * FAR
-        else residency(filled, calibration.l2_knee, calibration.l2_cliff)
+        else float(residency(np.array(filled), calibration.l2_knee, calibration.l2_cliff))
     )
 
 

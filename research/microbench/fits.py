@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median
 
+import numpy as np
+
 from microbench.bench_file import BenchFile, BenchRow, Compared, LaunchTimes, PairTimes
 from microbench.demand import FAR, References, cycles, references, seconds_per_byte
 from microbench.device import Lanes
 from microbench.experiments import Experiment
 from microbench.measure import AloneRun, PairedRun
 from microbench.workloads import BenchWorkload
+from pair_numbers import ends_of_launches
 from tachograph.annexes.share.calibration import CalibrationValue
-from tachograph.annexes.share.contention import residency
 from tachograph.annexes.share.demand import Calibration, CorunMode, Estimate, GpuCapacity
+from tachograph.annexes.share.kernel_arrays import residency
+from tachograph.catalog.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,26 +149,15 @@ def expected(
     """
     one, other = estimate.members
     binding = other.binding if compared == "second" else one.binding or other.binding
-    if estimate.gain is None or one.slowdown is None or other.slowdown is None:
+    if one.slowdown is None or other.slowdown is None:
         return ExpectedOutcome(None, None, estimate.unknown)
-    ends = ended(seconds, (one.slowdown, other.slowdown), estimate.gain)
+    if one.binding == "blocks":
+        ends = (seconds[0], sum(seconds))  # the first launch has the GPU until it is done
+    else:
+        ends = ends_of_launches(seconds, (one.slowdown, other.slowdown))
     return ExpectedOutcome(
         _ratio(seconds, sum(seconds), PairedRun(*ends), compared), binding, estimate.unknown
     )
-
-
-def ended(
-    seconds: tuple[float, float], slowdowns: tuple[float, float], gain: float
-) -> tuple[float, float]:
-    """Return when two launches end that begin at once: the sooner one by its slowdown, the later
-    one by the gain.
-
-    >>> ended((1.0, 1.0), (1.0, 2.0), 1.0), ended((1.0, 3.0), (2.0, 2.0), 1.0)
-    ((1.0, 2.0), (2.0, 4.0))
-    """
-    first, second = seconds[0] * slowdowns[0], seconds[1] * slowdowns[1]
-    last = sum(seconds) / gain
-    return (first, max(first, last)) if first <= second else (max(second, last), second)
 
 
 _MOST = 8.0  # curvature that is tried: no GPU is near it
@@ -401,7 +394,7 @@ class ResidencyLaw:
     """t = hit (1 + (1 - residency) (cost - 1)): time of a byte of arrays around the size of a
     cache.
 
-    `knee`, `cliff`: over that size, see contention.residency. `residual`: of the times, worst,
+    `knee`, `cliff`: over that size, see kernel_arrays.residency. `residual`: of the times, worst,
     relative. `between`: sizes of which a part stays.
     """
 
@@ -419,8 +412,9 @@ def fit_residency(points: tuple[tuple[float, float], ...]) -> ResidencyLaw | Non
 
     The first size hits always, the last never.
 
-    >>> times = [(x, 2 * (1 + (1 - residency(x, 0.9, 1.6)) * 3)) for x in (0.2, 0.8, 1.0, 1.2, 1.4, 1.8, 4.0)]
-    >>> law = fit_residency(tuple(times))
+    >>> sizes = np.array([0.2, 0.8, 1.0, 1.2, 1.4, 1.8, 4.0])
+    >>> times = 2 * (1 + (1 - residency(sizes, 0.9, 1.6)) * 3)
+    >>> law = fit_residency(tuple(zip(sizes, times)))
     >>> round(law.cost, 2), round(law.knee, 2), round(law.cliff, 2), law.between
     (4.0, 0.9, 1.6, 3)
     """
@@ -430,14 +424,15 @@ def fit_residency(points: tuple[tuple[float, float], ...]) -> ResidencyLaw | Non
     if cost < _LEAST_COST:
         return None
 
-    def errors(knee: float, cliff: float) -> list[float]:
-        return [
-            hit * (1 + (1 - residency(x, knee, cliff)) * (cost - 1)) / time - 1
-            for x, time in ordered
-        ]
+    sizes, times = np.array(ordered).T
+
+    def errors(knee: float, cliff: float) -> Floats:
+        expected_s = hit * (1 + (1 - residency(sizes, knee, cliff)) * (cost - 1))
+        found: Floats = expected_s / times - 1
+        return found
 
     def squares(place: tuple[float, float]) -> float:
-        return sum(error * error for error in errors(*place))
+        return float(np.square(errors(*place)).sum())
 
     ranges = _KNEES, _CLIFFS
     best = (1.0, 1.0)
@@ -451,7 +446,7 @@ def fit_residency(points: tuple[tuple[float, float], ...]) -> ResidencyLaw | Non
         )
         ranges = _around(best[0], ranges[0], _KNEES), _around(best[1], ranges[1], _CLIFFS)
     between = sum(best[0] < x < best[1] for x, _ in ordered)
-    return ResidencyLaw(cost, *best, max(map(abs, errors(*best))), between)
+    return ResidencyLaw(cost, *best, float(np.abs(errors(*best)).max()), between)
 
 
 def _around(

@@ -119,7 +119,7 @@ class BenchPlan:
         >>> from tachograph.annexes.share.demand import H100_NVL
         >>> from microbench.experiments import experiments
         >>> BenchPlan(runs=50).within(480.0, experiments(H100_NVL)).runs
-        13
+        12
         """
         for runs in range(self.runs, FEWEST_RUNS, -1):
             fewer = replace(self, runs=runs)

@@ -112,3 +112,19 @@ def test_nodes_by_their_hosts_and_the_utilisation_of_their_gpus() -> None:
     few = [frame.with_columns(pl.lit(None, pl.Float32).alias("cpu_user")) for frame in nodes]
     assert verdicts(of_gpus=rows, nodes=pl.concat(few))["idle_nodes_host"].verdict == "yes"
     assert "idle_gpus_host" not in verdicts(of_gpus=rows, nodes=pl.concat(nodes))
+
+
+def test_values_of_checks_are_null_where_nothing_was_measured_or_done() -> None:
+    many = idle(means(0.9), *[means(0.0, 0.0)] * 6)
+    assert "(GPU 1, GPU 2, GPU 3, GPU 4 and 2 more)" in many.sentence
+    half = {check.name: check for check in idle(means(0.8), means(0.4, 0.5)).checks}
+    share = half["gpu_util_least_over_busiest"]
+    assert share.value == pytest.approx(0.5)
+    assert share.holds
+    none = {"sm_active_mean": None}
+    resting = {check.name: check for check in idle(*[means(0.0, 0.0) | none] * 2).checks}
+    values = {name: (check.value, check.holds) for name, check in resting.items()}
+    assert values["gpu_util_busiest"] == (0.0, False)
+    assert values["gpu_util_least_over_busiest"] == (None, True)
+    assert values["sm_active_busiest"] == (None, None)
+    assert values["sm_active_least_over_busiest"] == (None, None)

@@ -1,9 +1,8 @@
-"""Made-up jobs that could share a GPU, and an estimator small enough to follow by hand."""
+"""Made-up jobs that could share a GPU, and a law of sharing small enough to follow by hand."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,96 +10,49 @@ import numpy as np
 import polars as pl
 
 from jobframes import START, frame, summary
-from tachograph.annexes.share.demand import (
-    Calibration,
-    CorunOutcome,
-    Demand,
-    Estimate,
-    Matrix,
-    Sharing,
-)
-from tachograph.annexes.share.proposals import PairJudge
-from tachograph.catalog.arrays import Floats
+from tachograph.annexes.share.demand import NOTHING, Calibration, Demand, GpuCapacity
+from tachograph.annexes.share.mixes import CorunBounds, SmShares
+from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.tables import JOB_SUMMARIES
 
-SHARING = Sharing("mps", lasting=True)
-RESOURCES = ("issue", "fma", "fp16", "fp64", "tensor", "dram", "l2_bandwidth", "l2")
+RESOURCES = ("issue", "fma", "fp16", "fp64", "tensor", "dram")
 
 
-def requested(demand: Demand, name: str, achievable: float) -> float | None:
-    """What a demand asks of a resource, as a share of what there is."""
-    if name == "dram":
-        return (
-            None
-            if demand.dram is None
-            else demand.dram / (achievable if demand.dram_of == "peak" else 1.0)
-        )
-    return demand.cycles.get(name)
+def needs(demand: Demand, achievable: float) -> dict[str, float]:
+    """What a demand takes of each resource, as a share of what there is."""
+    return {**demand.cycles, "dram": (demand.dram or 0.0) / achievable}
 
 
-def sums(demands: Sequence[Demand], achievable: float) -> dict[str, float]:
-    """What is asked of each resource that anybody measured."""
-    found = {}
-    for name in RESOURCES:
-        known = [
-            share
-            for demand in demands
-            if (share := requested(demand, name, achievable)) is not None
-        ]
-        if known:
-            found[name] = math.fsum(known)
-    return found
+def by_hand(one: Demand, other: Demand, achievable: float) -> tuple[float, str | None]:
+    """Slowdown of both by the highest sum above 1, and its resource."""
+    both = [needs(demand, achievable) for demand in (one, other)]
+    sums = {name: sum(need.get(name, 0.0) for need in both) for name in RESOURCES}
+    short = max(sums, key=lambda name: sums[name])
+    return (sums[short], short) if sums[short] > 1 else (1.0, None)
 
 
-def on_shares(
-    demands: Sequence[Demand], sums: Mapping[str, float] | None = None, safe: bool = False
-) -> Estimate:
-    """Nothing is slowed by others; at the worst by half."""
-    alone = tuple(CorunOutcome(demand.name, 1.0, 2.0, None) for demand in demands)
-    return Estimate(alone, sums or {}, None, None, safe, ())
-
-
-def by_hand(demands: Sequence[Demand], calibration: Calibration) -> Estimate:
-    """All are slowed alike, by the highest sum above 1."""
-    found = sums(demands, calibration.achievable_share)
-    short = max(found, key=lambda name: found[name], default=None)
-    slowdown = max(1.0, found[short]) if short else 1.0
-    unmeasured = any("issue" not in demand.cycles for demand in demands)
-    outcome = [
-        CorunOutcome(demand.name, slowdown, float(len(demands)), short if slowdown > 1 else None)
-        for demand in demands
+def law_by_hand(
+    rows: Sequence[Demand],
+    columns: Sequence[Demand],
+    *,
+    gpu: GpuCapacity,
+    calibration: Calibration,
+    settings: InterferenceOptions,
+    shares: SmShares | None = None,
+) -> CorunBounds:
+    """Slowdown by hand, at least half and at most twice of it lost; on half of the SMs 1.06x."""
+    cells = [
+        [by_hand(row, column, calibration.achievable_share) for column in columns] for row in rows
     ]
-    return Estimate(tuple(outcome), found, None, None, slowdown == 1 and not unmeasured, ())
-
-
-class JudgeByHand(PairJudge):
-    """Judges by `by_hand`; under shares nothing is slowed by others."""
-
-    def pairs(
-        self, rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing = SHARING
-    ) -> Matrix:
-        shape = (len(rows), len(columns))
-        first = [
-            [by_hand([row, column], self.calibration).members[0] for column in columns]
-            for row in rows
-        ]
-        slowdown = np.array([[one.slowdown for one in line] for line in first], float)
-        slowdown = slowdown.reshape(shape)
-        places = [
-            [255 if one.binding is None else RESOURCES.index(one.binding) for one in line]
-            for line in first
-        ]
-        binding = np.array(places, np.uint8).reshape(shape)
-        names = tuple(row.name for row in rows), tuple(column.name for column in columns)
-        gain, safe = np.full(shape, np.nan), np.zeros(shape, np.uint8)
-        return Matrix(*names, RESOURCES, slowdown, slowdown, gain, binding, safe)
-
-    def estimate(self, demands: Sequence[Demand], sharing: Sharing = SHARING) -> Estimate:
-        found = by_hand(demands, self.calibration)
-        return found if sharing.shares is None else on_shares(demands, found.sums, found.safe)
-
-    def alone(self, demands: Sequence[Demand]) -> Floats:
-        return np.ones((len(demands), 1 + (self.gpu.sms or 0)))
+    lost = np.array([[slowdown - 1 for slowdown, _ in line] for line in cells])
+    if shares is not None:
+        lost = np.full(lost.shape, 0.06)
+    places = [
+        [NOTHING if name is None else RESOURCES.index(name) for _, name in line] for line in cells
+    ]
+    binding = np.array(places, np.uint8)
+    in_turn = np.zeros(lost.shape)
+    return CorunBounds(1 + lost, 1 + lost / 2, 1 + 2 * lost, binding, RESOURCES, in_turn)
 
 
 def job(number: int, **given: Any) -> dict[str, Any]:

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 from colocate_jobs import job
 
-from tachograph.annexes.share.demand import Demand, Matrix
+from tachograph.annexes.share.capacity import gpu_of_device
+from tachograph.annexes.share.demand import NOTHING, Calibration, Demand
 from tachograph.annexes.share.mixes import (
-    Mix,
-    MixOutcome,
+    CorunBounds,
+    bounds_of_mixes,
     busy_of,
-    corun_of_mixes,
-    issued_at_least,
-    issuing,
+    corun_bounds,
     mix,
     of_means,
+    worst_kernels,
 )
+from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.devices import DEVICES_BY_NAME
 
 
@@ -31,46 +32,76 @@ def demand(name: str = "k", **given: float | None) -> Demand:
 
 def test_a_mix_is_weighted_by_time_and_keeps_the_worst_phase() -> None:
     found = mix(
-        [demand("a", fma=0.9, dram=0.1, seconds=1.0), demand("b", fma=0.1, dram=0.5, seconds=3.0)]
+        [demand("a", fma=0.9, dram=0.1), demand("b", fma=0.1, dram=0.5)],
+        [1.0, 3.0],
+        name="both",
     )
     assert [share for share, _ in found.members] == [0.25, 0.75]
     assert found.mean.cycles["fma"] == pytest.approx(0.25 * 0.9 + 0.75 * 0.1)
     assert found.mean.dram == pytest.approx(0.25 * 0.1 + 0.75 * 0.5)
     assert (found.highest.cycles["fma"], found.highest.dram) == (0.9, 0.5)
-    assert (found.mean.seconds, found.mean.name) == (4.0, "a + b")
+    assert (found.mean.name, found.highest.name) == ("both", "both")
 
 
 def test_what_one_member_does_not_report_is_not_known_of_the_mean() -> None:
-    found = mix([demand(fma=0.5, dram=0.4, hbm_bytes=1e9), demand(issue=0.3)], [1, 1])
+    found = mix([demand(fma=0.5, dram=0.4, hbm_bytes=1e9), demand(issue=0.3)], [1, 1], name="m")
     assert dict(found.mean.cycles) == {}
-    assert (found.mean.dram, found.mean.hbm_bytes, found.highest.hbm_bytes) == (None, None, None)
+    assert (found.mean.dram, found.mean.hbm_bytes, found.highest.hbm_bytes) == (None, 1e9, 1e9)
     assert dict(found.highest.cycles) == {"issue": 0.3, "fma": 0.5}
     assert found.highest.dram == 0.4
 
 
-def _outcome(table: dict[tuple[str, str], float], one: Mix, other: Mix) -> MixOutcome:
-    def pairs(rows: list[Demand], columns: list[Demand]) -> Matrix:
-        slowdown = np.array([[table[row.name, column.name] for column in columns] for row in rows])
-        names = tuple(row.name for row in rows), tuple(column.name for column in columns)
-        nothing = np.zeros(slowdown.shape, np.uint8)
-        return Matrix(*names, ("dram",), slowdown, slowdown, slowdown, nothing, nothing)
-
-    here, there = pairs(one.demands, other.demands), pairs(other.demands, one.demands)
-    return corun_of_mixes(one, other, here=here, there=there)
-
-
 def test_two_mixes_are_expected_to_meet_by_their_shares() -> None:
     table = {("a", "c"): 1.0, ("a", "d"): 2.0, ("b", "c"): 1.5, ("b", "d"): 3.0}
-    table |= {("c", "a"): 1.1, ("d", "a"): 1.2, ("c", "b"): 1.3, ("d", "b"): 1.4}
-    one: Mix = mix([demand("a", seconds=1.0), demand("b", seconds=3.0)])
-    other: Mix = mix([demand("c", seconds=1.0), demand("d", seconds=1.0)])
-    found = _outcome(table, one, other)
-    assert found.slowdowns[0] == pytest.approx(0.25 * 0.5 * (1.0 + 2.0) + 0.75 * 0.5 * (1.5 + 3.0))
-    assert found.slowdowns[1] == pytest.approx(0.5 * (0.25 * (1.1 + 1.2) + 0.75 * (1.3 + 1.4)))
-    assert found.worst == (3.0, "b", "d")
-    table["a", "c"] = math.nan
-    unmeasured = _outcome(table, one, other)
-    assert (unmeasured.slowdowns[0], unmeasured.worst) == (None, (3.0, "b", "d"))
+
+    def law(rows: list[Demand], columns: list[Demand]) -> CorunBounds:
+        slowdown = np.array([[table[row.name, column.name] for column in columns] for row in rows])
+        binding = np.array([[NOTHING, 0], [1, 0]], np.uint8)
+        low, in_turn = np.ones((2, 2)), np.zeros((2, 2))
+        return CorunBounds(slowdown, low, 2 * slowdown, binding, ("dram", "l2"), in_turn)
+
+    one = mix([demand("a"), demand("b")], [1.0, 3.0], name="one")
+    other = mix([demand("c"), demand("d")], [1.0, 1.0], name="other")
+    found = bounds_of_mixes([one], [other], law)
+    expected = 0.25 * 0.5 * (1.0 + 2.0) + 0.75 * 0.5 * (1.5 + 3.0)
+    assert found.slowdown.tolist() == [[pytest.approx(expected)]]
+    assert found.high.tolist() == [[pytest.approx(2 * expected)]]
+    assert found.low.tolist() == [[pytest.approx(1.0)]]
+    assert found.resources[found.binding[0, 0]] == "dram"  # loses 0.875 of 1.0625
+    assert worst_kernels(one, other, law) == ("b", "d", 6.0)
+
+
+@pytest.mark.parametrize(("in_turn", "expected"), [(0.0, 1.9), (1.0, 1.1), (0.5, 1.5)])
+def test_in_turns_one_meets_launches_and_beside_each_other_time(
+    in_turn: float, expected: float
+) -> None:
+    """Nine of ten launches are short and slow nothing, but nine tenths of the time one is long."""
+
+    def law(rows: list[Demand], columns: list[Demand]) -> CorunBounds:
+        slowdown = np.array([[2.0 if one.name == "long" else 1.0 for one in columns]])
+        binding = np.zeros((1, 2), np.uint8)
+        return CorunBounds(slowdown, slowdown, slowdown, binding, ("x",), np.full((1, 2), in_turn))
+
+    one = mix([demand("a")], [1.0], name="one")
+    other = mix(
+        [demand("long", launch_s=0.081), demand("short", launch_s=0.001)], [0.9, 0.1], name="other"
+    )
+    found = bounds_of_mixes([one], [other], law)
+    assert found.slowdown[0, 0] == pytest.approx(expected)
+    unknown = mix([demand("long"), demand("short", launch_s=0.001)], [0.9, 0.1], name="other")
+    assert bounds_of_mixes([one], [unknown], law).slowdown[0, 0] == pytest.approx(1.9)
+
+
+def test_the_estimator_is_called_in_one_place_and_its_interval_holds_turns_where_unsure() -> None:
+    gpu, settings = gpu_of_device(DEVICES_BY_NAME["A100 SXM 80GB"]), InterferenceOptions()
+    unknown, known = Demand(name="u"), demand("k", issue=0.2, fma=0.2)
+    found = corun_bounds(
+        [unknown, known], [known], gpu=gpu, calibration=Calibration(), settings=settings
+    )
+    assert (found.low <= found.slowdown).all()
+    assert (found.slowdown <= found.high).all()
+    assert (found.low[0, 0], found.slowdown[0, 0]) == (1.0, pytest.approx(2**0.5))
+    assert found.high.min() >= 2.0
 
 
 def test_means_become_what_is_requested_while_busy() -> None:
@@ -81,12 +112,11 @@ def test_means_become_what_is_requested_while_busy() -> None:
         dram_active_mean=0.1,
         fp64_active_mean=0.05,
     )
-    found = of_means(row, device=DEVICES_BY_NAME["A100 SXM 80GB"])
+    found = of_means(row)
     assert found.dram == pytest.approx(0.1 / 0.5)
     assert found.sm_share == pytest.approx(0.25 / 0.5)
     assert found.cycles["fp64"] == pytest.approx(0.05 / 0.25)
     assert found.cycles["fma"] == pytest.approx(0.08 / 0.25)
-    assert found.warps == pytest.approx(0.1 / 0.25 * 64 / 4)
     assert found.hbm_bytes == 10240 * 2**20
     assert "issue" not in found.cycles
     assert (found.irregular, found.l2_hit, found.footprint) == (None, None, None)
@@ -117,13 +147,3 @@ def test_rounding_never_needs_for_more_than_there_is() -> None:
         )
     )
     assert (found.dram, found.sm_share, found.cycles["tensor"]) == (1.0, 1.0, 1.0)
-
-
-def test_issue_slots_have_a_lower_bound() -> None:
-    assert issued_at_least(demand(fma=0.4)) == pytest.approx(0.2)
-    assert issued_at_least(demand(issue=0.7, fma=0.4)) == 0.7
-    assert issuing(demand(issue=0.7)).cycles["issue"] == 0.7
-    assert issuing(demand(fma=0.4)).cycles == {"fma": 0.4, "issue": 0.2}
-    assert issuing(demand(), 1.0).cycles["issue"] == 1.0
-    # measured: 96.59 % of the FP64 pipe of an H100 at 2.01 of 4 instructions per cycle
-    assert issued_at_least(Demand(name="a", cycles={"fp64": 0.9659})) <= 2.01 / 4

@@ -54,7 +54,7 @@ def test_a_bound_makes_nothing_slower_and_shows_what_was_open() -> None:
     """
     one = Demand(
         name="one", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.02, l2_hit=0.8, l1_hit=0.0, warps=4.0, irregular=0.5,
-        seconds=1.0, footprint=Footprint(132, 128, 32, 1024.0), l2_most=20e6,
+        launch_s=1.0, footprint=Footprint(132, 128, 32, 1024.0), l2_most=20e6,
     )  # fmt: skip
     for most, held in ((13.7e6, True), (13.8e6, False), (None, False)):
         pair = [one, replace(one, name="other", l2_most=most)]
@@ -66,29 +66,30 @@ def test_a_bound_makes_nothing_slower_and_shows_what_was_open() -> None:
         assert [member.slowdown for member in found.members] == [
             member.slowdown for member in unmeasured.members
         ]
-        assert all("L2" in sentence for sentence in found.unknown)
-        assert any("L2" in sentence for sentence in unmeasured.unknown)
+        assert found.may_thrash is not held
+        assert any("thrash" in sentence for sentence in found.unknown) is not held
+        assert any("thrash" in sentence for sentence in unmeasured.unknown)
 
 
 def test_two_that_l2_keeps_busy_are_not_safe_where_what_it_delivers_was_not_measured() -> None:
     """A profiler counts shares of a peak that no L2 reaches."""
     kernel = Demand(
         name="k", cycles={"issue": 0.1, "fma": 0.0, "lsu": 0.1, "l1_bandwidth": 0.1}, dram=0.0, l2_bandwidth=0.44,
-        l2_hit=1.0, l2_bytes=1e6, l1_hit=0.0, l1_bytes=0.0, warps=8.0, irregular=1.0, seconds=1.0,
+        l2_hit=1.0, l2_bytes=1e6, l1_hit=0.0, l1_bytes=0.0, warps=8.0, irregular=1.0, launch_s=1.0,
         footprint=Footprint(66, 128, 32, 1024.0),
     )  # fmt: skip
     unmeasured = replace(H100_NVL, l2_bytes_per_s=None)
     found = estimate([kernel, kernel], gpu=unmeasured)
     assert not found.safe
-    assert found.members[0].worst == 2.0  # in turn
+    assert found.members[0].high == pytest.approx(2.0 * 1.06)  # in turn
     assert any("what its L2 can deliver was not measured" in sentence for sentence in found.unknown)
     known = estimate(
         [kernel, kernel], gpu=unmeasured, calibration=Calibration(l2_bytes_per_s=5.5e12)
     )
-    assert known.safe
+    assert (known.members[0].high or 9) < 1.2
     half = replace(kernel, l2_bytes_per_s=2.75e12)  # of what was measured, whatever the peak is
     slow = estimate([half, half], gpu=unmeasured, calibration=Calibration(l2_bytes_per_s=4e12))
-    assert slow.members[0].slowdown == pytest.approx(2.75 / 2)
+    assert slow.members[0].slowdown == pytest.approx(2.75 / 2, rel=1e-3)
 
 
 @pytest.mark.parametrize("bandwidth", [0.2, None])
@@ -100,7 +101,7 @@ def test_two_that_live_on_l2_are_not_safe_though_next_to_nothing_goes_to_dram(
     """
     sweep = Demand(
         name="sweep", cycles=dict.fromkeys(CYCLES, 0.02), dram=0.00005, l2_hit=0.99, l2_bandwidth=bandwidth, l1_hit=0.0,
-        l1_bytes=0.0, warps=8.0, irregular=1.0, seconds=1.0, footprint=Footprint(85, 128, 32, 1024.0),
+        l1_bytes=0.0, warps=8.0, irregular=1.0, launch_s=1.0, footprint=Footprint(85, 128, 32, 1024.0),
     )  # fmt: skip
     for demand in (sweep, replace(sweep, l2_bytes=80e6)):
         found = estimate([demand, demand], gpu=RTX_5090)
@@ -114,7 +115,7 @@ def test_two_that_live_on_l2_are_never_safe() -> None:
     call it safe.
     """
     copy = Demand(
-        name="copy", cycles=dict.fromkeys(CYCLES, 0.05), dram=0.0, l2_hit=1.0, warps=8.0, irregular=1.0, seconds=1.0,
+        name="copy", cycles=dict.fromkeys(CYCLES, 0.05), dram=0.0, l2_hit=1.0, warps=8.0, irregular=1.0, launch_s=1.0,
         l1_hit=0.0, footprint=Footprint(66, 1024, 32, 1024.0),
     )  # fmt: skip
     for one in (

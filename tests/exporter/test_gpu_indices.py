@@ -6,18 +6,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import islice, permutations
 from typing import Any
 
 import msgspec
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from series_as_pages import Series, as_page, reasons
 
 from tachograph.catalog.chunks import ChunkPart
 from tachograph.sources.exporter_mapping import LabelNames
-from tachograph.sources.series import SeriesAnswer, SeriesMemory, SeriesRun, SeriesVocabulary
+from tachograph.sources.gpu_indices import (
+    AMBIGUOUS,
+    CONTRADICTS,
+    NO_GPU,
+    GpuIndices,
+    LabelledGpu,
+    PlacedGpu,
+    TimeSpan,
+)
+from tachograph.sources.metrics import NO_INDEX
+from tachograph.sources.series import (
+    SeriesAnswer,
+    SeriesMemory,
+    SeriesRun,
+    SeriesVocabulary,
+)
 from tachograph.sources.series_rows import SeriesRows, series_parts
 
 T = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -91,18 +107,6 @@ def test_pages_of_one_round(pages: tuple[list[Series], ...]) -> None:
     assert_not_swapped(of_pages(*pages))
 
 
-def test_an_answer_in_every_order() -> None:
-    for order in islice(permutations([*DCGM, *SWAPPED]), 0, None, 17):
-        assert_not_swapped(of_answer(order))
-
-
-def test_alone_minor_numbers_are_the_index() -> None:
-    parts = of_pages(SWAPPED)
-    assert holders(parts) == {("7", 0), ("8", 1)}
-    assert devices(parts) == {0: "GPU-b", 1: "GPU-a"}
-    assert reasons(parts) == {}
-
-
 def test_another_exporter_ends_no_allocation() -> None:
     """Scraped at other times, without a job: the job named by the first holds its GPU until that
     names it no more.
@@ -123,36 +127,6 @@ def phases() -> SeriesAnswer:
     answer = as_answer(DCGM, range(10_000, 100_000, 30_000))
     answer.add(as_answer(SWAPPED, range(20_000, 100_000, 30_000)))
     return answer
-
-
-def test_a_pci_address_decides_where_there_is_no_uuid() -> None:
-    """Spelled with four or eight digits of the domain, in any case."""
-    dcgm = [
-        (UTIL, {"gpu": str(gpu), "pci_bus_id": f"00000000:{bus}:00.0"}, 5.0)
-        for gpu, bus in enumerate(("3A", "5A"))
-    ]
-    jobs = [
-        (JOB, {"minor_number": str(1 - gpu), "pci_bus_id": f"0000:{bus}:00.0"}, 7.0 + gpu)
-        for gpu, bus in enumerate(("3a", "5a"))
-    ]
-    only = [(JOB, {"pci_bus_id": "0000:5a:00.0"}, 9.0)]
-    for pages in permutations((dcgm, jobs, only)):
-        assert holders(of_pages(*pages)) == {("7", 0), ("8", 1), ("9", 1)}
-
-
-def test_a_uuid_comes_before_a_pci_address() -> None:
-    jobs = [
-        (
-            JOB,
-            {"minor_number": "0", "uuid": "GPU-b", "pci_bus_id": "0000:3a:00.0", "Hostname": "n"},
-            7.0,
-        )
-    ]
-    dcgm = [
-        (metric, {**labels, "pci_bus_id": f"00000000:{bus}:00.0"}, value)
-        for (metric, labels, value), bus in zip(DCGM, ("3A", "5A"), strict=True)
-    ]
-    assert holders(of_pages(jobs, dcgm)) == {("7", 1)}
 
 
 def test_series_with_a_uuid_alone() -> None:
@@ -231,3 +205,125 @@ def test_the_labels_of_a_site_decide() -> None:
     parts = of_pages(DCGM, own, memory=SeriesMemory(vocabulary))
     assert holders(parts) == {("7", 4)}
     assert devices(parts) == {4: "GPU-a", 1: "GPU-b"}
+
+
+def decided(claims: Sequence[tuple[int, TimeSpan, Any]]) -> tuple[int, Any]:
+    """The best rank, and what its latest labels agree on; None where they do not."""
+    best = min(rank for rank, _, _ in claims)
+    latest = max(span for rank, span, _ in claims if rank == best)
+    values = {value for rank, span, value in claims if (rank, span) == (best, latest)}
+    return best, values.pop() if len(values) == 1 else None
+
+
+class PlainIndices:
+    """The rules of `GpuIndices`, one label after the other; all labels are of one node."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[int, Any]] = {}  # of UUIDs and PCI addresses
+        self.owned: dict[int, int] = {}
+
+    def places(self, labelled: Mapping[LabelledGpu, TimeSpan]) -> dict[LabelledGpu, PlacedGpu]:
+        claims: dict[str, list[tuple[int, TimeSpan, Any]]] = {}
+        for label, span in labelled.items():
+            for name in {label.uuid, address_of(label)} - {None}:
+                if label.gpu is not None:
+                    claims.setdefault(str(name), []).append((label.rank, span, label.gpu))
+        for name, of_name in claims.items():
+            rank, gpu = decided(of_name)
+            if name not in self.known or rank <= self.known[name][0]:
+                self.known[name] = rank, gpu
+        owners: dict[Any, list[tuple[int, TimeSpan, Any]]] = {}
+        for label, span in labelled.items():
+            if label.uuid is None or label.gpu is None:
+                continue
+            if self.known[label.uuid][1] in (label.gpu, None):
+                unit = label.gpu, label.mig
+                owners.setdefault(unit, []).append((label.rank, span, label.uuid))
+        disputed: dict[Any, int] = {}
+        for (gpu, mig), of_unit in owners.items():
+            rank, uuid = decided(of_unit)
+            self.owned[gpu] = min(rank, self.owned.get(gpu, NO_INDEX))
+            if uuid is None:
+                disputed[gpu, mig] = rank
+        return {label: self._place(label, disputed) for label in labelled}
+
+    def _place(self, label: LabelledGpu, disputed: Mapping[Any, int]) -> PlacedGpu:
+        rank, gpu = self.known.get(label.uuid or "", (NO_INDEX, None))
+        if rank < label.rank:
+            if gpu is None:
+                return PlacedGpu(None, AMBIGUOUS)
+            return PlacedGpu(gpu, CONTRADICTS if label.gpu not in (None, gpu) else None, rank)
+        rank, gpu = self.known.get(address_of(label) or "", (NO_INDEX, None))
+        if rank < label.rank and gpu is not None:
+            return PlacedGpu(gpu, None, rank)
+        if label.gpu is None:
+            return PlacedGpu(None, NO_GPU)
+        if label.uuid and self.owned.get(label.gpu, NO_INDEX) < label.rank:
+            return PlacedGpu(None, AMBIGUOUS)
+        is_disputed = disputed.get((label.gpu, label.mig), NO_INDEX) <= label.rank
+        return PlacedGpu(label.gpu, AMBIGUOUS if is_disputed else None, label.rank)
+
+
+def address_of(label: LabelledGpu) -> str | None:
+    return label.pci and label.pci.lower().removeprefix("0000").removeprefix("0000").lstrip(":")
+
+
+@st.composite
+def labels(draw: st.DrawFn) -> LabelledGpu:
+    gpu = draw(st.none() | st.integers(0, 2))
+    rank = NO_INDEX if gpu is None else draw(st.integers(0, 2))
+    pci = draw(st.sampled_from([None, None, "0000:5A:00.0", "5a:00.0", "00000000:5b:00.0"]))
+    mig = draw(st.sampled_from([None, None, 1]))
+    return LabelledGpu("n", gpu, rank, mig, draw(st.sampled_from([None, "A", "B"])), pci)
+
+
+@settings(max_examples=2 * settings().max_examples)
+@given(
+    st.lists(
+        st.dictionaries(labels(), st.sampled_from([(1, 5), (10, 20)]), min_size=1, max_size=5),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_indices_are_those_of_the_rules_one_by_one(
+    answers: list[dict[LabelledGpu, TimeSpan]],
+) -> None:
+    indices, plain = GpuIndices(), PlainIndices()
+    for answer in [*answers, answers[0]]:
+        version, before = indices.version, (dict(plain.known), dict(plain.owned))
+        expected = plain.places(answer)
+        assert indices.places(answer) == expected
+        assert (indices.version == version) == ((plain.known, plain.owned) == before)
+        assert indices.places(dict(reversed(answer.items()))) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "of_node", "of_gpu"),
+    [(7, {("5", None)}, {("7", 0)}), (0, set(), set()), (-1, set(), set())],
+)
+def test_only_a_value_above_0_names_a_job(
+    value: int, of_node: set[tuple[Any, ...]], of_gpu: set[tuple[Any, ...]]
+) -> None:
+    """Of the node by a label, of the GPU by the value; in a page as in an answer."""
+    node = [("rmsjob_info", {"jobid": "5", "instance": "n:8000", "Hostname": "n"}, value)]
+    gpu = [(JOB, {"minor_number": "0", "uuid": "GPU-a", "Hostname": "n"}, value)]
+    for series, expected in ((node, of_node), (gpu, of_gpu)):
+        for parts in (of_pages([*DCGM, *series]), of_answer([*DCGM, *series])):
+            assert (holders(parts) if "allocations" in parts else set()) == expected
+            assert reasons(parts) == {}
+
+
+def test_a_node_is_called_as_its_node_exporter_says() -> None:
+    address = {"instance": "10.0.0.1:9100"}
+    answer = as_answer(
+        [
+            ("node_uname_info", {**address, "nodename": "n7.example.org"}, 1),
+            ("node_load1", address, 3),
+            (UTIL, {**address, "gpu": "0"}, 50),
+        ]
+    )
+    parts = {
+        part.table: part.frame for part in series_parts(answer, SeriesMemory(), overlaps=False)
+    }
+    assert set(parts["node_samples"]["node"]) == {"n7"}
+    assert set(parts["gpu_samples"]["node"]) != {"n7"}  # of which the exporter may be elsewhere

@@ -59,19 +59,21 @@ def node_minutes(
             for name in (*RATES, "cpu_user", "cpu_nice")
         }
         beside = [other for other in stays if _beside(stay, other)]
+        same = [other for other in stays if (other.job, other.node) == (stay.job, stay.node)]
         told_loads = [
             (row["t"], row["load_average"])
             for row in mine
-            if stay.start <= row["t"] < stay.end and _told(row, "load_average")
+            if _told(row, "load_average") and any(one.start <= row["t"] < one.end for one in same)
         ]
         minute = (stay.start - stay.zero) // MINUTE
         while stay.zero + minute * MINUTE < stay.end:
             begin = stay.zero + minute * MINUTE
             low, high = max(begin, stay.start), min(begin + MINUTE, stay.end)
+            end = begin + MINUTE
             key = (stay.job, stay.node, minute)
             if not any(other.start < high and other.end > low for other in beside):
                 values = {name: _shared(pairs[name], begin) for name in pairs}
-                loads = [load for t, load in told_loads if low <= t < high]
+                loads = [load for t, load in told_loads if begin <= t < end]
                 values["load_average"] = statistics.fmean(loads) if loads else None
                 if any(value is not None for value in values.values()):
                     found[key] = values
@@ -136,7 +138,7 @@ def _own(pairs: Sequence[Pair], stay: Stay, stays: Sequence[Stay]) -> list[Pair]
         if any(other.start <= pair[0] and pair[1] < other.end for other in same)
     ]
     return [
-        pair for pair in whole if not any(o.start < pair[1] and o.end > pair[0] for o in others)
+        pair for pair in whole if not any(o.start <= pair[1] and o.end > pair[0] for o in others)
     ]
 
 

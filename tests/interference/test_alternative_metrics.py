@@ -4,19 +4,23 @@ other GPUs.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from published_launches import COPY, H100, busy, launch
+from hypothesis import given
+from hypothesis import strategies as st
+from published_launches import BIG, COPY, H100, busy, launch
 
 from tachograph.annexes.share import utilization
 from tachograph.annexes.share.capacity import gpu_of
-from tachograph.annexes.share.demand import Calibration
+from tachograph.annexes.share.demand import Calibration, Footprint
 from tachograph.annexes.share.kernel_limits import NEAR, limits
 from tachograph.annexes.share.kernels import Kernel, kernels_of
 from tachograph.annexes.share.nsight.launches import Chip, Launch
+from tachograph.annexes.share.nsight.reports import read_report
 from tachograph.catalog.devices import DEVICES_BY_NAME
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "kernels.md"
@@ -52,12 +56,106 @@ def test_a_pipeline_reported_of_the_whole_time_counts_while_a_warp_is_there(
     metric: str, pipe: str
 ) -> None:
     kernel = only(launch({metric: 30.0, **HALF_THE_TIME}))
-    assert dict(kernel.demand.cycles) == {pipe: pytest.approx(0.6)}
+    assert kernel.demand.cycles[pipe] == pytest.approx(0.6)
     assert dict(only(launch({metric: 30.0})).demand.cycles) == {}
     found = metric.replace("_elapsed", "_active")
-    assert dict(only(launch({metric: 30.0, found: 55.0, **HALF_THE_TIME})).demand.cycles) == {
-        pipe: pytest.approx(0.55)
+    both = only(launch({metric: 30.0, found: 55.0, **HALF_THE_TIME}))
+    assert both.demand.cycles[pipe] == pytest.approx(0.55)
+
+
+RECORDED = Path(os.environ.get("TACHOGRAPH_RECORDED", "")) / "h100_day" / "profiles"
+# percent of the pipelines in the raw pages: FP64, tensor, the one that both share
+H100_DAY = {
+    "attention-forward": (0.0, 69.64, 69.64),
+    "copy": (0.0, 0.0, 0.0),
+    "gemm-bf16": (0.0, 96.98, 96.98),
+    "gemm-fp32": (0.0, 0.0, 0.0),
+    "gemm-fp64": (0.05, 97.60, 97.65),
+    "reduction": (0.0, 0.05, 0.05),
+}
+
+
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="no recorded inputs")
+@pytest.mark.parametrize("name", H100_DAY)
+def test_the_pipeline_that_fp64_and_tensor_share_is_read_from_recorded_profiles(name: str) -> None:
+    kernel = only(*read_report(RECORDED / f"{name}.csv").launches)
+    fp64, tensor, shared = (percent / 100 for percent in H100_DAY[name])
+    cycles = kernel.demand.cycles
+    assert [cycles[pipe] for pipe in ("fp64", "tensor", "shared")] == pytest.approx(
+        [fp64, tensor, shared]
+    )
+    assert cycles["shared"] == pytest.approx(fp64 + tensor)
+    assert cycles["fp16"] == 0.0  # of an H100 it is part of FMA
+    assert kernel.missing == ()
+    # A part that is all of it stands for it, so that a kernel has no limit twice.
+    assert "shared" not in {limit.resource for limit in limits(kernel).resources}
+
+
+def test_fp64_and_tensor_together_are_limited_by_the_pipeline_that_they_share() -> None:
+    load = {
+        "sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active": 40.0,
+        "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": 45.0,
+        "sm__pipe_shared_cycles_active.avg.pct_of_peak_sustained_active": 85.0,
     }
+    kernel = only(launch(load))
+    assert kernel.demand.cycles["shared"] == pytest.approx(0.85)
+    assert limits(kernel).limited_by == "shared"
+    elapsed = {
+        name.replace("sustained_active", "sustained_elapsed"): value / 2
+        for name, value in load.items()
+    }
+    halved = only(launch({**elapsed, **HALF_THE_TIME}))
+    assert halved.demand.cycles["shared"] == pytest.approx(0.85)
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.booleans())
+def test_the_second_count_of_tensor_instructions_replaces_the_first(
+    old: float, new: float, cycles: bool
+) -> None:
+    """Newer versions call the first count deprecated; other counts still compete."""
+    name = "sm__pipe_tensor{}_cycles_active{}" if cycles else "sm__inst_executed_pipe_tensor{}{}"
+    end = "avg.pct_of_peak_sustained_active"
+    first, second = (f"{name.format('', version)}.{end}" for version in ("", "_v2"))
+    part = f"{name.format('_op_imma', '')}.{end}"
+
+    def tensor(**loads: float) -> float:
+        return only(launch(loads)).demand.cycles["tensor"]
+
+    assert tensor(**{first: old}) == pytest.approx(old / 100)
+    assert tensor(**{second: new}) == pytest.approx(new / 100)
+    assert tensor(**{first: old, second: new}) == pytest.approx(new / 100)
+    assert tensor(**{first: old, second: new, part: 50.0}) == pytest.approx(max(new, 50.0) / 100)
+
+
+@pytest.mark.parametrize(
+    ("capability", "own"),
+    [(None, True), ("7.0", True), ("7.5", True), ("8.0", True), ("8.6", False), ("9.0", False)],
+)
+def test_fp16_has_a_pipeline_of_its_own_up_to_ga100(capability: str | None, own: bool) -> None:
+    metrics = busy(1.0, 50.0, fma=30.0, fp16=80.0)
+    kernel = only(launch(metrics, chip=Chip("x", capability)))
+    assert kernel.demand.cycles["fp16"] == (0.8 if own else 0.0)
+    assert limits(kernel).limited_by == ("fp16" if own else "latency")
+    unmeasured = only(launch(busy(1.0, 50.0, lsu=30.0), chip=Chip("x", capability)))
+    assert "fp16" not in unmeasured.demand.cycles  # as FMA, which would have it
+
+
+def test_the_shape_of_a_launch_has_all_that_sharing_depends_on() -> None:
+    limit = {
+        f"launch__occupancy_limit_{what}": 4.0
+        for what in ("blocks", "registers", "shared_mem", "warps")
+    }
+    clock = {"gpc__cycles_elapsed.avg.per_second": 1.5e9}
+    longest = launch({**BIG, **limit, **clock}, seconds=3e-3, grid=(396, 2, 1))
+    other = launch({**BIG, **limit, **clock}, seconds=1e-3, grid=(396, 2, 1), number=1)
+    kernel = only(longest, other, replace(other, number=2))
+    assert kernel.launches == 3
+    shape = kernel.shape
+    assert (shape.grid, shape.block, shape.sms) == ((396, 2, 1), (128, 1, 1), 132)
+    assert shape.footprint == Footprint(792, 128, 16, 1024.0, 4)
+    assert shape.seconds == pytest.approx(5e-3 / 3)
+    assert shape.sm_hz == pytest.approx(1.5e9)
+    assert kernel.shape.placement()["waves"] == pytest.approx(792 / (4 * 132))
 
 
 # (bus in bit, clock of memory in kHz) as drivers report them
@@ -87,14 +185,12 @@ def test_bus_and_clock_give_the_published_bandwidth(model: str) -> None:
 def test_what_can_be_achieved_is_known_of_the_gpu_that_was_measured() -> None:
     copy = {fear.resource: fear for fear in utilization.sensitivities(only(COPY))}["dram"]
     assert copy.value == pytest.approx(0.42 / 0.9)
-    assert copy.why.endswith("(of what can be achieved)")
     a100 = only(
         launch(busy(0.61, 50.0, dram=42.0), chip=replace(H100, name="NVIDIA A100-SXM4-40GB"))
     )
     there = {fear.resource: fear for fear in utilization.sensitivities(a100)}["dram"]
     assert there.value == pytest.approx(0.42 / 0.9)  # as estimates count it, on any GPU
     assert there.level == "high"
-    assert "not measured on this one" in there.why
     assert limits(a100).bound == "latency"
     own = Calibration(achievable_share=0.5, measured_on="NVIDIA A100-SXM4-40GB")
     assert limits(a100, calibration=own).resources[0].demand == pytest.approx(0.84)

@@ -19,7 +19,7 @@ from tachograph.annexes.share.kernel_limits import limits
 from tachograph.annexes.share.kernels import Kernel, kernels_of
 from tachograph.annexes.share.kernels_sentences import limits_sentence
 from tachograph.annexes.share.nsight.launches import Chip, Launch
-from tachograph.annexes.share.utilization import Sensitivity, launched, pitfalls, sensitivities
+from tachograph.annexes.share.utilization import Sensitivity, pitfalls, sensitivities
 
 
 def only(profiled: Launch) -> Kernel:
@@ -55,11 +55,12 @@ def test_how_sleep_kernels_lie_on_sms(
     blocks: int, needed: int, taken: float, waves: float, tail: float
 ) -> None:
     kernel = only(sleep(blocks))
-    lies = launched(kernel.demand.footprint, kernel.gpu)
-    assert (lies.needed, lies.reached) == (needed, min(blocks, 132))
-    assert lies.slots_taken == pytest.approx(taken)
-    assert lies.waves == pytest.approx(waves)
-    assert lies.tail == pytest.approx(tail)
+    assert kernel.shape.placement() == {
+        "sms_needed": needed,
+        "slots_taken": pytest.approx(taken),
+        "waves": pytest.approx(waves),
+        "tail": pytest.approx(tail),
+    }
 
 
 @settings(deadline=None)
@@ -175,8 +176,7 @@ def test_hits_of_a_cache_with_nothing_to_do_do_not_count() -> None:
         level(only(launch({kernel_metrics.L2_HIT: 99.0, kernel_metrics.L2_BUSY: 0.5})), "l2")
         == "low"
     )
-    unknown = of(only(launch({kernel_metrics.L2_HIT: 99.0})), "l2")
-    assert (unknown.level, unknown.missing) == ("high", "--set full")
+    assert level(only(launch({kernel_metrics.L2_HIT: 99.0})), "l2") == "high"
 
 
 def test_what_was_not_collected_is_unknown_and_names_its_options() -> None:
@@ -198,13 +198,10 @@ def test_kernels_with_many_resident_warps_or_little_to_do_have_no_pitfall() -> N
     assert names(FMUL[1.08]) == []
 
 
-def test_nvidia_smi_is_wrong_of_a_kernel_on_few_sms() -> None:
+def test_a_kernel_on_few_sms_is_limited_by_its_grid_whatever_nvidia_smi_shows() -> None:
     half = {"sm__cycles_active.avg": 50.0, "sm__cycles_elapsed.max": 500.0}
-    (pitfall,) = pitfalls(only(launch({**busy(1.0, 5.0), **half}, grid=(13, 1, 1))))
-    assert pitfall.name == "nvidia_smi"
-    assert dict(pitfall.numbers) == {
-        "nvidia_smi": 1.0,
-        "sms_reached_share": pytest.approx(13 / 132),
-        "sm_share": pytest.approx(0.1),
-    }
-    assert names(launch({}, chip=Chip())) == []
+    kernel = only(launch({**busy(1.0, 5.0), **half}, grid=(13, 1, 1)))
+    assert facts(kernel)["gpu_util"] == 1.0
+    assert facts(kernel)["sm_share"] == pytest.approx(0.1)
+    assert limits(kernel).limited_by == "small_grid"
+    assert "90 % of the SMs have none" in limits_sentence(limits(kernel))

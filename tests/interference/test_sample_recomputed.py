@@ -110,7 +110,11 @@ def test_what_it_uses(name: str, found: dict[str, dict[str, Any]]) -> None:
         "occupancy_possible": fit * ceil(row["launch__block_size"] / 32) / 64,
         "ipc": row["sm__inst_issued.avg.per_cycle_active"],
         **{f"pipe_{pipe}": row[f"sm__inst_executed_pipe_{pipe}.{ACTIVE}"] / 100 for pipe in PIPES},
+        "pipe_fp16": None,  # of an H100 it is part of FMA
         "pipe_tex": None,
+        "pipe_shared": None,
+        "l2_bandwidth": None,
+        "l1_bandwidth": None,
         "threads": row["smsp__thread_inst_executed_per_inst_executed.ratio"] / 32,
         "dram": row["gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"] / 100,
         "dram_bytes_per_s": row["dram__bytes.sum.per_second"],
@@ -128,6 +132,7 @@ def test_what_it_needs_and_leaves(name: str, found: dict[str, dict[str, Any]]) -
     loads = {pipe: row[f"sm__inst_executed_pipe_{pipe}.{ACTIVE}"] / 100 for pipe in PIPES}
     loads["issue"] = row["sm__inst_issued.avg.per_cycle_active"] / 4
     assert demand["cycles"] == {load: close(value) for load, value in loads.items()}
+    del loads["fp16"]  # of an H100 it is part of FMA: known to be 0, and no limit
     dram = row["gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"] / 100
     assert (demand["dram"], demand["dram_of"]) == (close(dram), "peak")
     assert demand["warps"] == close(row["sm__warps_active.avg.per_cycle_active"] / 4)
@@ -194,7 +199,6 @@ def test_pitfalls_are_those_of_the_numbers(found: dict[str, dict[str, Any]]) -> 
         expected = {
             "roofline_class": max(ipc / 4, *computing) >= dram and ipc + 0.61 > 4,
             "occupancy": 2 * occupancy < 1 and 2 * max(ipc / 4, *pipes) > 1,
-            "nvidia_smi": row["sm__cycles_active.avg"] / row["sm__cycles_elapsed.max"] < 0.5,
         }
         assert {pitfall["name"] for pitfall in kernel["pitfalls"]} == {
             one for one, is_so in expected.items() if is_so

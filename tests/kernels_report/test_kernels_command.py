@@ -82,12 +82,12 @@ def test_together_shows_what_the_paper_warns_of(
     assert values["safe"] is False
     code, out, _ = run(capsys, "good.csv", "--together", "copy", "fmul<4, 256>")
     assert (code, "Together, as streams of one process" in out) == (0, True)
-    assert "Not safe: a slowdown of 2.00x is possible; near the limit: issue, FMA." in " ".join(
-        out.split()
-    )
-    assert values["reached"] == ["issue", "fma"]
+    printed = " ".join(out.split())
+    most = max(member["high"] for member in values["members"])
+    assert f"Not safe: a slowdown of {most:.1f}x is possible." in printed
+    assert f"{copy['slowdown']:.1f}x {copy['low']:.2f}x to {copy['high']:.1f}x issue" in printed
     shares = json_of(capsys, "good.csv", "--together", "copy", "copy", "--mps-share", "50,50")
-    assert shares["sharing"] == {"mode": "mps", "shares": [0.5, 0.5], "lasting": False}
+    assert shares["sharing"] == {"mode": "mps", "shares": [0.5, 0.5]}
     # Published.
     assert shares["together"]["members"][0]["slowdown"] == pytest.approx(1.36, rel=0.05)
     slower = json_of(capsys, "good.csv", "--together", "copy", "mm_1024", "--mps-share", "50,50")
@@ -117,7 +117,7 @@ def test_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(gpu["pairs"]) == 16
     rows = list(csv.DictReader(io.StringIO(run(capsys, *few, "--csv")[1])))
     assert [float(row["slowdown"]) for row in rows] == [pair["slowdown"] for pair in gpu["pairs"]]
-    matrix = out[out.index("Slowdown of a row") : out.index("pair")].splitlines()
+    matrix = out[out.index("Slowdown of a row") : out.index("Safe (no resource")].splitlines()
     for kernel in gpu["kernels"]:
         (line,) = [
             line for line in matrix if line.split()[:2] == [str(kernel["number"]), kernel["label"]]
@@ -127,8 +127,7 @@ def test_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     many = raw_csv([Made(f"k{n:02}(int)", 132, 128, 1.0 + n / 100) for n in range(20)])
     Path("many.csv").write_text(many)
     assert (
-        "20 x 20 pairs: all of them with --json, --csv or --html"
-        in run(capsys, "many.csv", "--matrix")[1]
+        "20 x 20 pairs: all of them with --json or --csv" in run(capsys, "many.csv", "--matrix")[1]
     )
 
 
@@ -178,7 +177,7 @@ def test_what_was_not_collected_is_reported_with_the_command(
     )
     code, out, _ = run(capsys, "few.csv")
     assert code == 0
-    assert "lts__t_sector_hit_rate.pct: whether others in L2 slow it down (the kernel)" in out
+    assert "lts__t_sector_hit_rate.pct: whether others in L2 slow it down (kernel 1)" in out
     assert "collect it with: ncu --set full -o REPORT PROGRAM" in out
     kernel = json_of(capsys, "few.csv")["gpus"][0]["kernels"][0]
     assert (kernel["uses"]["l2_hit"], kernel["uses"]["ipc"]) == (None, None)

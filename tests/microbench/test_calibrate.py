@@ -104,6 +104,13 @@ def test_every_gpu_of_the_catalogue_has_a_plan(name: str) -> None:
             assert workload.threads % 32 == 0
             assert workload.threads <= 1024
     assert 2 * half_of_an_sm(gpu) <= threads
+    sms = gpu.sms or 0
+    for one in every:
+        if one.name.endswith("-full") and one.first.kind == "chains":
+            assert one.first.blocks + one.first.blocks <= max(2, sms)  # an SM has one of the two
+            assert one.shares == (0.5, 0.5)
+        if one.name.startswith("small-"):
+            assert one.first.blocks <= max(1, sms / 8)
 
 
 class _Nvml:

@@ -237,7 +237,13 @@ COPY = Made(
             Decimal("1.98"),
             Decimal(10) ** 9,
         ),
-        Value("Launch Statistics", "Threads", "launch__thread_count", "thread", Decimal(67584)),
+        Value(
+            "Launch Statistics",
+            "Registers Per Thread",
+            "launch__registers_per_thread",
+            "register/thread",
+            Decimal(40),
+        ),
         Value(
             "Launch Statistics",
             "Dynamic Shared Memory Per Block",
@@ -273,8 +279,8 @@ MULTIPLY = Made(
         Value(SPEED, "Duration", DURATION, "usecond", Decimal("117.344"), Decimal(1000)),
         Value(
             SPEED,
-            "Compute (SM) Throughput",
-            "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+            "L2 Cache Throughput",
+            "lts__throughput.avg.pct_of_peak_sustained_elapsed",
             "%",
             Decimal("93.10"),
         ),

@@ -25,7 +25,6 @@ FOREIGN = {
     "page for people": (
         "  k (8, 1, 1)x(256, 1, 1), Context 1\n    Section: Occupancy\n    Block Limit SM   block\n"
     ),
-    "source page": '"ID","Kernel Name","Address","Source","a__b.sum"\n"1","k","0x0","IMAD","3"\n',
     "no kernel": '"Metric Name","Metric Unit","Metric Value"\n"a__b.sum","%","1.5"\n',
     "spreadsheet": raw(LAUNCHES).replace('","', '";"'),
     "database": "SQLite format 3\0 and more",
@@ -57,9 +56,9 @@ def test_only_errors(tmp_path: Path) -> None:
 
 
 def test_a_table_without_launches(tmp_path: Path) -> None:
-    for page in (details, raw):
-        header = page(LAUNCHES).splitlines()[0]
-        (problem,) = read(tmp_path, header + "\n").problems
+    source = '"ID","Kernel Name","Address","Source","a__b.sum"\n"1","k","0x0","IMAD","3"'
+    for text in (details(LAUNCHES).splitlines()[0], raw(LAUNCHES).splitlines()[0], source):
+        (problem,) = read(tmp_path, text + "\n").problems
         assert problem.startswith("its table holds no launch of a kernel; export it")
 
 

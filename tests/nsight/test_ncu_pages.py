@@ -104,7 +104,7 @@ def test_of_another_locale_no_number_is_used(tmp_path: Path, decimal: str, group
         assert report.launches == ()
         assert "LC_ALL=C ncu --csv" in report.problems[0]
         assert {reject.reason for reject in report.rejects} == {
-            "not a number as the C locale writes it"
+            "not a number as the C locale writes it, or too large"
         }
 
 

@@ -79,7 +79,7 @@ def test_the_object_names_its_version_and_has_no_names_of_a_person() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"version": VERSION + 1}, "version 2 of the format, not 1"),
+        ({"version": VERSION + 1}, "its launches cannot be read: Invalid value 2"),
         ({"metrics": 3}, "its launches cannot be read"),
         ({"chips": []}, "its launches cannot be read"),
     ],

@@ -7,15 +7,13 @@ from __future__ import annotations
 import math
 import os
 import random
-import sys
 from pathlib import Path
 
 import pytest
 
 from made_report import Instanced, MadeLaunch, Single, Value, compressed, report, write
 from tachograph.annexes.share.nsight.launches import Chip, Launch, NcuReport
-from tachograph.annexes.share.nsight.ncu_rep import read_ncu_rep
-from tachograph.catalog.errors import InputError
+from tachograph.annexes.share.nsight.reports import read_report
 
 H200: dict[str, Value] = {
     "device__attribute_display_name": "NVIDIA H200",
@@ -39,7 +37,7 @@ CHIP = Chip(
 
 
 def read(folder: Path, *launches: MadeLaunch) -> NcuReport:
-    return read_ncu_rep(write(folder / "made.ncu-rep", launches))
+    return read_report(write(folder / "made.ncu-rep", launches))
 
 
 def test_a_launch_with_all_that_belongs_to_it(tmp_path: Path) -> None:
@@ -137,7 +135,7 @@ def test_what_is_written_is_read(tmp_path: Path, seed: int) -> None:
         for number in range(150)
         for at_hand in [draw.sample(range(60), draw.randrange(1, 40))]
     ]
-    found = read_ncu_rep(write(tmp_path / "made.ncu-rep", made, per_block=draw.randrange(1, 60)))
+    found = read_report(write(tmp_path / "made.ncu-rep", made, per_block=draw.randrange(1, 60)))
     assert [each.number for each in found.launches] == list(range(150))
     assert [(each.kernel, dict(each.metrics), each.ranges) for each in found.launches] == [
         (each.name, each.metrics, each.ranges) for each in made
@@ -148,7 +146,7 @@ def test_a_compressed_report_under_any_name(tmp_path: Path) -> None:
     content = compressed(report([MadeLaunch(metrics={"x": float(at)}) for at in range(900)]))
     for name in ("made.ncu-repz", "made.ncu-rep"):
         (tmp_path / name).write_bytes(content)
-        found = read_ncu_rep(tmp_path / name)
+        found = read_report(tmp_path / name)
         assert found.problems == ()
         assert [launch.metrics["x"] for launch in found.launches] == [
             float(at) for at in range(900)
@@ -157,7 +155,7 @@ def test_a_compressed_report_under_any_name(tmp_path: Path) -> None:
 
 def test_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9 'x'.ncu-rep")
-    assert len(read_ncu_rep(write(path, [MadeLaunch(metrics={"x": 1.0})])).launches) == 1
+    assert len(read_report(write(path, [MadeLaunch(metrics={"x": 1.0})])).launches) == 1
 
 
 def test_launches_without_any_metric_are_counted(tmp_path: Path) -> None:
@@ -179,16 +177,4 @@ def test_a_report_of_nothing(tmp_path: Path) -> None:
         "it contains no results; if it should: export it with the Nsight Compute that "
         "wrote it: "
         "ncu -i made.ncu-rep --page raw --csv > made.csv"
-    )
-
-
-def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "my run.ncu-rep", [MadeLaunch(metrics={"x": 1.0})])
-    monkeypatch.setitem(sys.modules, "ncu_report", None)
-    with pytest.raises(InputError) as caught:
-        read_ncu_rep(path)
-    assert str(caught.value) == (
-        f"{path}: a .ncu-rep file needs the library of Nsight Compute; pip install "
-        "'tachograph[share]', "
-        "or export it: ncu -i 'my run.ncu-rep' --page raw --csv > 'my run.csv'"
     )

@@ -104,7 +104,7 @@ def test_a_recording_keeps_minutes(tmp_path: Path) -> None:
     scores, samples = lake.latest(GPU_SCORES), lake.latest(GPU_SAMPLES)
     assert scores.get_column("pm_samples").sum() > 20
     assert samples.filter(sm_active=0).height < samples.height
-    whole = scores.select("sm_cycles_active", "gpc_cycles_elapsed").sum().row(0)
+    whole = scores.select("sm_cycles_active", "sm_cycles_elapsed").sum().row(0)
     assert 0 < whole[0] / whole[1] < 0.2  # 100 ms of each second, at half of the cycles
     job = json.loads(run(node, "jobs", "--lake", "kept", "--json").stdout)[0]["job_id"]
     ways = json.loads(run(node, "lab", "scores", job, "--lake", "kept", "--json").stdout)["ways"]

@@ -1,21 +1,90 @@
-"""Which metrics are sampled on a chip: as many as one pass counts, by priority; what is cut is
-named.
+"""Which metrics are sampled on a chip, and in which pass: as the library of the package answered,
+and on chips with any room.
 """
 
 from __future__ import annotations
 
-from itertools import chain
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pm_node import PmNode, gpu
 
 from tachograph.annexes.watch.pm_sampling.faults import PmSamplingError
-from tachograph.annexes.watch.pm_sampling.metrics import PRIORITY, PmMetricSet, choose_metrics
+from tachograph.annexes.watch.pm_sampling.metrics import (
+    PRIORITY,
+    SHARE,
+    PmMetricSet,
+    choose_metrics,
+)
 from tachograph.annexes.watch.pm_sampling.sampler import DeviceSampler, PmInterval
+from tachograph.catalog.score_formulas import SM_ELAPSED
 
-EVERY = [metric for metrics in PRIORITY.values() for metric in metrics]
+# {metric in short: metric}
+METRICS: Mapping[str, str] = {
+    "sm": "sm__cycles_active.avg",
+    "elapsed": "sm__cycles_elapsed.avg",
+    "warps": "sm__warps_active.avg",
+    "dram": "dram__cycles_active.avg",
+    "dram-elapsed": "dram__cycles_elapsed.avg",
+    "tensor": f"sm__pipe_tensor_cycles_active{SHARE}",
+    "fp64": f"sm__pipe_fp64_cycles_active{SHARE}",
+    "fp64-realtime": f"sm__pipe_fp64_cycles_active_realtime{SHARE}",
+    "fp64-issued": f"sm__inst_executed_pipe_fp64{SHARE}",
+    "fp32": f"sm__pipe_fma_cycles_active{SHARE}",
+    "fp32-realtime": f"sm__pipe_fma_cycles_active_realtime{SHARE}",
+    "fp32-triage": f"TPC.TriageCompute.sm__pipe_fma_cycles_active_realtime{SHARE}",
+    "fp32-issued": f"TPC.TriageCompute.sm__inst_executed_pipe_fma_realtime{SHARE}",
+}
+SCORED = "sm elapsed warps dram dram-elapsed"
+# {chips: their passes, the first of which is counted most of the time}
+CHIPS: Mapping[str, tuple[str, ...]] = {
+    "TU102 TU104 TU106": (
+        "sm elapsed warps dram fp64",
+        "sm elapsed warps dram fp32",
+        "elapsed dram-elapsed sm warps fp64",
+    ),
+    "TU116 TU117": (
+        "sm elapsed warps dram tensor",
+        "sm elapsed warps dram fp64",
+        "sm elapsed warps dram fp32",
+        "elapsed dram-elapsed sm warps tensor",
+    ),
+    "GA100": (f"{SCORED} tensor", f"{SCORED} fp64", f"{SCORED} fp32"),
+    "GA102 GA103 GA104 GA106 GA107 AD102 AD103 AD104 AD106 AD107": (
+        f"{SCORED} tensor",
+        f"{SCORED} fp64-issued",
+        "elapsed fp32 dram dram-elapsed",
+    ),
+    "GH100": (f"{SCORED} tensor fp64-realtime fp32-issued",),
+    "GB100 GB102": (f"{SCORED} tensor fp64-realtime fp32-triage",),
+    "GB110 GB112": (f"{SCORED} tensor fp32-triage", f"{SCORED} fp64-issued fp32-triage"),
+    "GB202 GB203 GB205 GB206 GB207": (
+        f"{SCORED} tensor",
+        f"{SCORED} fp64-issued",
+        f"{SCORED} fp32-realtime",
+    ),
+    # without memory of their own
+    "GA10B GB10B GB10C": (
+        "sm elapsed warps tensor",
+        "sm elapsed warps fp64-issued",
+        "elapsed fp32",
+    ),
+    "GB20B GB20C": (
+        "sm elapsed warps tensor",
+        "sm elapsed warps fp64-issued",
+        "sm elapsed warps fp32-realtime",
+    ),
+    "GR100": (
+        f"{SCORED} fp64",
+        "elapsed tensor dram dram-elapsed",
+        "elapsed fp32-realtime dram dram-elapsed fp64",
+    ),
+}
 
 
 def chosen(folder: Path, **chip: Any) -> PmMetricSet:
@@ -24,45 +93,60 @@ def chosen(folder: Path, **chip: Any) -> PmMetricSet:
         return choose_metrics(library, "GH100")
 
 
-def test_a_chip_that_counts_all_in_one_pass_is_asked_for_all(tmp_path: Path) -> None:
-    assert chosen(tmp_path) == PmMetricSet(tuple(EVERY))
-
-
-@pytest.mark.parametrize(
-    ("chip", "cut"),
-    [
-        # what needs a second pass is cut from the end of the priority
-        ({"per_pass": 5}, ("tensor_active", "fp64_active", "fp32_active")),
-        # a cheap metric is kept behind one that does not fit
-        (
-            {"per_pass": 7, "costs": {"sm__pipe_tensor_cycles_active.avg": 3}},
-            ("tensor_active",),
-        ),
-        # the chip does not have it
-        ({"unknown": ["dram__cycles_elapsed.avg"]}, ("score_gpumem_normalized",)),
-        # a group is of no use in part: nobody asks for the rest of it alone
-        ({"unknown": ["sm__warps_active.avg"]}, ("score_gpu",)),
-    ],
-)
-def test_what_is_cut_is_named_and_not_sampled(
-    tmp_path: Path, chip: dict[str, Any], cut: tuple[str, ...]
+@pytest.mark.parametrize("names", CHIPS)
+def test_passes_of_each_chip_follow_from_what_the_library_answered(
+    tmp_path: Path, names: str
 ) -> None:
-    found = chosen(tmp_path, **chip)
-    kept = [metrics for purpose, metrics in PRIORITY.items() if purpose not in cut]
-    assert (found.cut, found.metrics) == (cut, tuple(chain.from_iterable(kept)))
-    assert found.has_scores
+    with PmNode(tmp_path).library() as library:
+        for chip in names.split():
+            found = choose_metrics(library, chip)
+            passes = [list(each.values()) for each in found.passes]
+            assert passes == [[METRICS[word] for word in one.split()] for one in CHIPS[names]]
+            assert found.has_scores
 
 
-def test_a_single_pass_set_of_the_library_is_taken_where_it_keeps_more(tmp_path: Path) -> None:
-    sets = {"small": EVERY[:4], "large": EVERY[:6]}
-    found = chosen(tmp_path, per_pass=4, sets=sets)
-    assert (found.single_pass_set, found.cut) == ("large", ("fp64_active", "fp32_active"))
+def test_what_is_cut_is_not_in_the_first_pass(tmp_path: Path) -> None:
+    # what has no room is cut from the end of the priority, and a cheap metric kept behind it
+    dear = {"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed": 3}
+    found = chosen(tmp_path, per_pass=7, costs=dear)
+    assert found.cut == ("tensor_active",)
+    assert [len(one) for one in found.passes] == [7, 5]
+    # the chip does not have it: no other pass is tried
+    found = chosen(tmp_path, unknown=["dram__cycles_elapsed.avg"])
+    assert (found.cut, len(found.passes)) == (("score_gpumem_normalized",), 1)
+    # a group is of no use in part
+    found = chosen(tmp_path, unknown=["sm__warps_active.avg"])
+    assert found.cut == ("score_gpu",)
+    assert "sm__cycles_active.avg" not in found.passes[0]
 
 
-def test_a_single_pass_set_that_the_library_cannot_open_is_not_taken(tmp_path: Path) -> None:
-    sets = {"broken": EVERY, "large": EVERY[:6]}
-    found = chosen(tmp_path, per_pass=4, sets=sets, broken_sets=["broken"])
-    assert found.single_pass_set == "large"
+@given(
+    st.integers(2, 9),
+    st.dictionaries(st.sampled_from(list(METRICS.values())), st.integers(1, 5)),
+    st.sets(st.sampled_from([word for word in METRICS if "-" in word or word == "tensor"])),
+)
+def test_each_pass_fits_and_nothing_that_fits_is_left_out(
+    per_pass: int, costs: dict[str, int], absent: set[str]
+) -> None:
+    unknown = [METRICS[word] for word in absent]
+    with tempfile.TemporaryDirectory() as folder:
+        found = chosen(Path(folder), per_pass=per_pass, costs=costs, unknown=unknown)
+
+    def cost(metrics: Mapping[str, str]) -> int:
+        return sum(costs.get(metric, 1) for metric in metrics.values())
+
+    def has_room(metrics: Mapping[str, str]) -> bool:
+        return cost(metrics) <= per_pass and not set(metrics.values()) & set(unknown)
+
+    counted = set().union(*found.passes)
+    assert all(has_room(one) for one in found.passes)
+    assert all(SM_ELAPSED in one for one in found.passes[1:])
+    others = SM_ELAPSED in found.passes[0]
+    for purpose, alternatives in PRIORITY.items():
+        names = set(alternatives[0])
+        assert (purpose in found.cut) == (not names <= found.passes[0].keys())
+        alone = any(has_room({SM_ELAPSED: SM_ELAPSED} | one) for one in alternatives)
+        assert (names <= counted) == (purpose not in found.cut or (others and alone))
 
 
 def test_a_chip_on_which_no_score_fits_is_refused(tmp_path: Path) -> None:

@@ -1,15 +1,22 @@
-"""The stand-in has the signatures of the real package, where that is installed."""
+"""The stand-in has the signatures of the real package, and answers as its host library does: where
+that is installed, or in the folder that TACHOGRAPH_PM_PACKAGES names.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
+import os
 from importlib import metadata, util
 from pathlib import Path
 
 import pytest
-from pm_node import STAND_IN
+from pm_node import STAND_IN, PmNode
+from record_passes import RECORD, answers, by_answers
 
+from servers.process import program
 from tachograph.annexes.watch.pm_sampling.library import LEAST_VERSION, PACKAGE, release
+from tachograph.annexes.watch.pm_sampling.metrics import choose_metrics
 
 # {module: what of it is used}
 USED: dict[str, dict[str, tuple[str, ...]]] = {
@@ -19,13 +26,14 @@ USED: dict[str, dict[str, tuple[str, ...]]] = {
     "profiler_host": {
         "ProfilerHost": ("__init__", "initialize", "deinitialize", "create_config_image"),
         "get_num_of_passes": (),
-        "get_single_pass_sets": (),
     },
 }
 
 
 def installed() -> Path:
     """The folder of the real package."""
+    if folder := os.environ.get("TACHOGRAPH_PM_PACKAGES"):
+        return Path(folder) / "cupti"
     try:
         version = metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -69,3 +77,18 @@ def test_signatures_are_those_of_the_package(module: str) -> None:
     for name, methods in USED[module].items():
         for used in [f"{name}.{method}" for method in methods] or [name]:
             assert ours[used] == real[used], used
+
+
+@pytest.mark.slow
+def test_the_host_library_answers_as_recorded(tmp_path: Path) -> None:
+    """Of every chip: what fits into one pass, and which passes are chosen from that."""
+    packages = installed().parent
+    program("gcc", package="gcc libc6-dev")
+    found = answers(packages)
+    recorded = json.loads(RECORD.read_text(encoding="utf-8"))
+    if found["version"] == recorded["version"]:
+        assert by_answers(found["chips"]) == recorded["chips"]
+    with PmNode(tmp_path).library() as library:
+        for chip, answer in found["chips"].items():
+            chosen = choose_metrics(library, chip)
+            assert answer["passes"] == [list(each.values()) for each in chosen.passes], chip

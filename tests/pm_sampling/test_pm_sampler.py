@@ -52,11 +52,89 @@ def test_sums_are_those_of_the_samples(tmp_path: Path) -> None:
         found = taken(sampler)
     assert (found.samples, found.lost_s, found.overflows) == (20, 0.0, 0)
     assert found.measured_s == pytest.approx(1.0)
-    assert found.sums["gpc__cycles_elapsed.max"] == pytest.approx(1.98e9)
+    assert found.sums["sm__cycles_elapsed.avg"] == pytest.approx(1.98e9)
     assert found.scores(64)["score_gpu"] == pytest.approx(87.5)
     assert found.counters(64)["sm_clock_mhz"] == pytest.approx(1980)
     # Our clock.
     assert [found.begin, found.end] == pytest.approx([clock.start_s, clock.start_s + 1])
+
+
+KERNEL = {
+    "sm_active": 0.9, "warps": 16, "dram_active": 0.25, "tensor": 0.98, "fp64": 0.4, "fp32": 0.7,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("chip", "uncounted"),
+    [
+        ("GH100", set()),
+        ("GA100", set()),
+        ("AD102", set()),
+        ("GB202", set()),
+        ("GR100", set()),
+        ("TU102", {"tensor_active"}),
+    ],
+)
+def test_passes_take_turns_and_together_have_all_activities(
+    tmp_path: Path, chip: str, uncounted: set[str]
+) -> None:
+    """Two minutes of a steady kernel: every activity is that of the kernel, and what a pass does not
+    count for the scores counts as lost.
+    """
+    clock = GpuClock()
+    interval = {"interval_s": 0.05}
+    with sampled(PmNode(tmp_path, [gpu(kernel=KERNEL, chip=chip)]), clock, **interval) as sampler:
+        minutes: list[PmSums] = []
+        for step in range(1200):
+            clock.pass_s(0.1)
+            sampler.drain()
+            minutes += sampler.take() if step % 5 == 0 else []
+        passes = sampler.chosen.passes
+        scored = sampler.chosen.scored.keys()
+    minutes += sampler.take()
+    found = total(minutes)
+    assert found is not None
+    counters = found.counters(64)
+    expected = {
+        "sm_active": 0.9, "sm_occupancy": 0.9 * 16 / 64, "dram_active": 0.25, "tensor_active": 0.98,
+        "fp64_active": 0.4, "fp32_active": 0.7, "sm_clock_mhz": 1980, "mem_clock_mhz": 3201,
+    }  # fmt: skip
+    for name in uncounted:
+        del expected[name]
+    assert counters == pytest.approx(expected)
+    assert found.measured_s + found.lost_s == pytest.approx(120, abs=1.6)
+    gaps = [one for one in passes if not scored <= one.keys()]
+    share = 0.05 * len(gaps) / (0.95 + 0.05 * (len(passes) - 1))
+    assert found.lost_s == pytest.approx(120 * share, abs=1.0)
+
+
+def test_what_another_pass_counted_is_of_its_last_turn(tmp_path: Path) -> None:
+    """The FP64 pipe works in the last third of the time, which its turns show with their delay."""
+    clock = GpuClock()
+    node = PmNode(tmp_path, [gpu(kernel=KERNEL | {"fp64": 0.0}, chip="GA100")])
+    with sampled(node, clock) as sampler:
+        for step in range(3000):
+            if step == 2000:
+                node.gpus[0]["kernel"] = KERNEL | {"fp64": 0.6}
+                node.write()
+            clock.pass_s(0.1)
+            sampler.drain()
+        found = taken(sampler)
+    share = found.counters(64)["fp64_active"]
+    assert share == pytest.approx(0.2, abs=0.6 * 10.5 / 300)  # a round of turns takes 10.5 s
+    assert found.counters(64)["fp32_active"] == pytest.approx(0.7)
+
+
+def test_a_gpu_without_cycles_has_no_shares(tmp_path: Path) -> None:
+    """A clock that rests makes a share of no number; memory is still counted."""
+    clock = GpuClock()
+    with sampled(PmNode(tmp_path, [gpu(kernel={"sm_hz": 0.0})]), clock) as sampler:
+        clock.pass_s(1.0)
+        sampler.drain()
+        found = taken(sampler)
+    assert found.samples == 20
+    assert {"sm_active", "tensor_active"}.isdisjoint(found.counters(64))
+    assert found.counters(64)["dram_active"] == pytest.approx(0.25)
 
 
 def test_a_slow_reader_loses_nothing(tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.annexes.share import nsight_scores
+from tachograph.catalog.score_formulas import ELAPSED, SM_ELAPSED, TENSOR
 from tachograph.judge.score_ways import profiled_way, sampled_way
 from tachograph.judge.scores import with_scores
 from tachograph.sources.score_sums import PmSums, sums_of, sums_of_row, total
 
 SM_HZ, DRAM_HZ, W_HW = 1.98e9, 3.201e9, 64
 METRICS = (
-    *("sm__cycles_active.avg", "gpc__cycles_elapsed.max", "sm__warps_active.avg"),
+    *("sm__cycles_active.avg", "sm__cycles_elapsed.avg", "sm__warps_active.avg"),
     *("dram__cycles_active.avg", "dram__cycles_elapsed.avg"),
 )
 
@@ -58,7 +59,8 @@ def test_the_three_ways_agree_on_the_same_cycles(samples: list[tuple[float, floa
     whole = total(parts)
     assert whole is not None
     of_pm = whole.scores(W_HW)
-    of_nsight = (nsight_scores.practice_gpu(whole.sums), nsight_scores.practice_gpumem(whole.sums))
+    report = {**whole.sums, ELAPSED: whole.sums[SM_ELAPSED]}
+    of_nsight = (nsight_scores.practice_gpu(report), nsight_scores.practice_gpumem(report))
     counters = whole.counters(W_HW)
     of_dcgm = dcgm(counters["sm_active"], counters["sm_occupancy"], counters["dram_active"])
     # in plain Python
@@ -140,6 +142,7 @@ def test_rest_between_kernels_counts_in_pm_sampling_and_not_in_nsight() -> None:
     time 50 %.
     """
     kernel = dict(sample(0, 1.0, 64, 0.5).sums)
+    kernel[ELAPSED] = kernel[SM_ELAPSED]
     of_report = profiled_way([kernel, kernel], max_warps=W_HW)
     gpu = {"node": "n1", "gpu": 0, "mig": None, "gpu_model": "NVIDIA H200"}
     rows = [
@@ -156,6 +159,7 @@ def test_rest_between_kernels_counts_in_pm_sampling_and_not_in_nsight() -> None:
 
 def test_reports_with_warps_per_active_cycle_give_the_same() -> None:
     whole = dict(sample(0, 0.7, 24, 0.3).sums)
+    whole[ELAPSED] = whole[SM_ELAPSED]
     ratio = dict(whole)
     ratio["sm__warps_active.avg.per_cycle_active"] = (
         ratio.pop("sm__warps_active.avg") / whole["sm__cycles_active.avg"]
@@ -198,3 +202,28 @@ def test_order_and_grouping_of_samples_do_not_matter(order: list[int], split: in
     )
     for name, value in straight.scores(64).items():
         assert other.scores(64)[name] == pytest.approx(value)
+
+
+@pytest.mark.parametrize("form", ["row", "document"])
+def test_sums_of_an_older_version_keep_their_elapsed_cycles(form: str) -> None:
+    """A lake or a recording from before has cycles of GPCs alone; later ones have those of SMs."""
+    new = sample(60, 0.5, 16, 0.25)
+    old = PmSums(0, 60, 60, 10, sums=dict(new.sums))
+    old.sums[ELAPSED] = old.sums.pop(SM_ELAPSED)
+    row = old.row(node="n1", gpu=0, mig=None, max_warps=64, cut=None)
+    assert (row["sm_cycles_elapsed"], row["gpc_cycles_elapsed"]) == (None, old.sums[ELAPSED])
+    again = sums_of_row(row) if form == "row" else sums_of(old.as_json())
+    assert again.scores(64) == new.scores(64)
+    both = total([again, new])
+    assert both is not None
+    assert both.counters(64)["sm_active"] == pytest.approx(0.5)
+
+
+def test_cycles_of_gpcs_do_not_lower_the_activity_of_sms() -> None:
+    """As on an H100: the SMs were active in all of their cycles, of which GPCs counted 4.5 % more."""
+    sums = dict(sample(0, 1.0, 64, 0.5).sums)
+    sums |= {ELAPSED: 1.045 * sums[SM_ELAPSED], TENSOR: 0.9 * sums[SM_ELAPSED]}
+    counters = PmSums(0, 1, 0.05, 1, sums=sums).counters(64)
+    shares = [counters[name] for name in ("sm_active", "sm_occupancy", "tensor_active")]
+    assert shares == pytest.approx([1.0, 1.0, 0.9])
+    assert counters["sm_clock_mhz"] == pytest.approx(1980)

@@ -4,7 +4,6 @@ whichever way is taken.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
@@ -17,13 +16,13 @@ from pathlib import Path
 
 import pytest
 from made_series import T0, Made, assert_rows, cluster, held, moment
+from test_prometheus_windows import options
 
 from servers.faulty import faulty, forward
 from servers.prometheus import backfill, prometheus
 from servers.victoria import put, victoria
 from tachograph.catalog.chunks import Chunk, PendingChunk
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import ConfigError, UsageError
 from tachograph.catalog.tables import DEVICES
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import IngestReport, ingest
@@ -63,13 +62,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with prometheus(folder / "prometheus") as one, victoria(folder / "victoria") as other:
         put(other, made.series)
         yield Servers(one, other, made)
-
-
-def options(*given: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    source.add_options(parser)
-    parser.add_argument("--config")
-    return parser.parse_args(list(given))
 
 
 def fetched(chunk: Chunk | PendingChunk) -> Chunk:
@@ -178,90 +170,6 @@ def test_a_selector_leaves_out_the_others(servers: Servers, tmp_path: Path) -> N
     )
     assert_rows(lake, wanted)
     assert "node_samples" not in report.rows
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "told"),
-    [
-        ([], UsageError, "no server is given"),
-        (["--url", "http://x"], UsageError, "--from is missing"),
-        (
-            ["--url", "http://x", "--from", "2026-01-02", "--to", "2026-01-01"],
-            UsageError,
-            "--from is not before --to",
-        ),
-        (
-            ["--url", "http://x", "--from", "2030-01-01"],
-            UsageError,
-            "--from is not before --to, or both are yet to come",
-        ),
-        (
-            ["--url", "http://x", "--from", "1h", "--how", "range"],
-            ConfigError,
-            "how = range needs step_s",
-        ),
-        (
-            ["--url", "http://x", "--from", "1h", "--selector", "up"],
-            ConfigError,
-            "invalid selector 'up'",
-        ),
-        (
-            ["--name", "other", "--from", "1h"],
-            UsageError,
-            "no [[sources]] entry of prometheus is called 'other'",
-        ),
-    ],
-)
-def test_options_that_do_not_fit(given: list[str], error: type[Exception], told: str) -> None:
-    with pytest.raises(error) as caught:
-        list(source.read(options(*given), configuration=Configuration(), now=NOW))
-    assert told in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("entry", "given", "error"),
-    [
-        (
-            {"metrics": {"foo": ["gpu_utl", "percent"]}},
-            ["saved.json"],
-            (
-                "own.toml: [[sources]] prometheus: metrics.foo: unknown counter 'gpu_utl'; see "
-                "docs/counters.md"
-            ),
-        ),
-        (
-            {"name": "big", "window_s": 0},
-            ["--from", "1h"],
-            "own.toml: [[sources]] big: window_s is 0, less than 1; give window_s more",
-        ),
-        (
-            {"window_s": "x"},
-            ["--from", "1h"],
-            "own.toml: [[sources]] prometheus: window_s must be a number, not text",
-        ),
-        (
-            {"headers": 5},
-            ["--from", "1h"],
-            "own.toml: [[sources]] prometheus: headers must be a table of names and values, not a whole number",
-        ),
-        (
-            {},
-            ["--from", "1h", "--selector", "up"],
-            "--url: invalid selector 'up'",
-        ),
-    ],
-)
-def test_errors_of_an_entry_name_the_file_and_the_key(
-    entry: dict[str, object], given: list[str], error: str
-) -> None:
-    configuration = Configuration(sources=({"source": "prometheus", "url": "http://x", **entry},))
-    with pytest.raises(ConfigError) as caught:
-        list(
-            source.read(
-                options(*given, "--config", "own.toml"), configuration=configuration, now=NOW
-            )
-        )
-    assert str(caught.value).startswith(error)
 
 
 @pytest.mark.parametrize(("server", "way"), [("prometheus", "raw"), ("victoria", "export")])

@@ -90,38 +90,38 @@ def test_where_windows_cut_is_irrelevant(cuts: set[int]) -> None:
     assert set(latest.rows()) == set(whole["allocations"].select(latest.columns).rows())
 
 
+@settings(max_examples=2 * settings().max_examples)
 @given(
-    st.lists(st.tuples(st.booleans(), st.sets(st.sampled_from("ab"))), max_size=30),
-    st.sets(st.integers(0, 30)),
+    st.lists(st.none() | st.frozensets(st.sampled_from("ab")), max_size=14),
+    st.lists(st.integers(1, 4), min_size=14, max_size=14),
 )
 def test_holders_against_a_walk_scrape_by_scrape(
-    scrapes: list[tuple[bool, set[str]]], cuts: set[int]
+    scrapes: list[frozenset[str] | None], sizes: list[int]
 ) -> None:
-    """A scrape (or none: the exporter was silent) and who was named at it; windows cut anywhere."""
-    wanted: dict[tuple[str, int], int | None] = {}
-    open_now: dict[str, int] = {}
-    for t, (seen, named) in enumerate(scrapes):
-        if seen:
-            for job in [job for job in open_now if job not in named]:
-                wanted[job, open_now.pop(job)] = t
-            for job in named - open_now.keys():
-                open_now[job] = t
-                wanted[job, t] = None
-    found: dict[tuple[str, int], int | None] = {}
+    """Who was named at a scrape, None: the exporter did not answer; windows of one and of more."""
+    expected: dict[tuple[str, int], int | None] = {}
+    begun: dict[str, int] = {}
+    for t, jobs in enumerate(scrapes):
+        for job in "ab" if jobs is not None else "":
+            if jobs and job in jobs:
+                expected.setdefault((job, begun.setdefault(job, t)), None)
+            elif job in begun:
+                expected[job, begun.pop(job)] = t
     holders = AllocationTracker()
-    borders = sorted({0, len(scrapes), *(cut for cut in cuts if cut < len(scrapes))})
-    for start, end in pairwise(borders):
-        window = [
-            (t, named) for t, (seen, named) in enumerate(scrapes) if seen and start <= t < end
-        ]
-        times = {
-            job: np.array([t for t, named in window if job in named], dtype=np.int64)
-            for job in "ab"
-        }
-        told = {job: t for job, t in times.items() if t.size}
-        for hold in holders.changes(UNIT, np.array([t for t, _ in window], dtype=np.int64), told):
-            found[hold.job, hold.start] = hold.end
-    assert found == wanted
+    found: dict[tuple[str, int], int | None] = {}
+    first = 0
+    for size in sizes:
+        window = [(t, jobs) for t, jobs in enumerate(scrapes) if first <= t < first + size]
+        first += size
+        seen = np.array([t for t, jobs in window if jobs is not None], dtype=np.int64)
+        times = {job: np.array([t for t, jobs in window if job in (jobs or ())]) for job in "ab"}
+        named = {job: of_job for job, of_job in times.items() if of_job.size}
+        for span in holders.changes(UNIT, seen, named):
+            assert (span.unit, found.get((span.job, span.start))) == (UNIT, None)
+            found[span.job, span.start] = span.end
+        now = {job: start for (job, start), end in found.items() if end is None}
+        assert holders.now.get(UNIT, {}) == now
+    assert found == expected
 
 
 def test_a_job_label_that_is_no_job_id_is_counted_and_the_sample_stays() -> None:

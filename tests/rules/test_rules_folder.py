@@ -13,7 +13,7 @@ import pytest
 from ruled_jobs import Job, found
 
 from tachograph.catalog.config import Configuration, RuleOptions
-from tachograph.catalog.errors import ConfigError, NotFoundError
+from tachograph.catalog.errors import ConfigError, NotFoundError, UsageError
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.judge import RESERVED, rules_in_use
 from tachograph.judge.rules.ruleset import (
@@ -216,3 +216,62 @@ def test_the_shipped_rules_do_not_depend_on_the_folder(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
     with pytest.raises(ConfigError):
         rules_in_use(Configuration(rules=of(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        (None, (1, 1), "not a file"),
+        ("a = 1\nb = ?", (2, 5), "not valid TOML: Invalid value"),
+        ("[busy_site]\nlimit = {", (1, 1), "not valid TOML: "),
+        ("[busy_site]\nlimit = 3", (1, 1), "busy_site: Expected object, got int"),
+    ],
+)
+def test_mistakes_in_parameters_have_their_place(
+    tmp_path: Path, text: str | None, place: tuple[int, int], message: str
+) -> None:
+    write(tmp_path, "own.json", rule())
+    (tmp_path / PARAMETERS).unlink()
+    if text is None:
+        (tmp_path / PARAMETERS).mkdir()
+    else:
+        (tmp_path / PARAMETERS).write_text(text)
+    problem = read_rules(of(tmp_path)).errors[0]
+    assert (problem.line, problem.column) == place
+    assert problem.message.startswith(message)
+
+
+def test_no_value_below_zero_unless_the_default_is(tmp_path: Path) -> None:
+    write(tmp_path, "own.json", rule(), limit="0")
+    ruleset = read_rules(of(tmp_path, parameters={"busy_site": {"limit": 0.0}}))
+    assert with_settings(ruleset, ["limit=0"]).called("busy_site")[0].values == {"limit": 0.0}
+    with pytest.raises(UsageError, match="negative value"):
+        with_settings(ruleset, ["busy_site.limit=-0.1"])
+    with pytest.raises(ConfigError, match="no threshold"):
+        read_rules(of(tmp_path, parameters={"busy_site": {"limit": -0.1}}))
+    for option in ("limit", "=1", " =1", "limit=", "limit=nan", "limit=inf"):
+        with pytest.raises(UsageError, match="invalid number"):
+            with_settings(ruleset, [option])
+
+
+def test_advice_and_check_of_a_rule_are_its_own_or_those_that_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    texts = {"name": "P", "description": "", "criterion": "", "false_positives": []}
+    own = [rule("own", advice="Do less.", check="idle_job"), rule("fact", severity="fact")]
+    document = texts | {"cures": ["Do", "more."], "rules": [*own, rule("plain")]}
+    path.write_text(json.dumps(document))
+    plain = tmp_path / "plain.json"
+    plain.write_text(json.dumps([rule("bare")]))
+    tags = ("own", "fact", "plain", "bare")
+    values = "".join(f"[{tag}]\nlimit = {{ default = 0.5 }}\n" for tag in tags)
+    (tmp_path / PARAMETERS).write_text(values)
+    found = {
+        entry.code: (entry.advice, entry.check.advice, entry.check.code, entry.check.deciders)
+        for entry in read_files([path, plain]).entries
+    }
+    assert found == {
+        "own": ("Do less.", "Do less.", "idle_job", ("own",)),
+        "fact": ("Do more.", None, "fact", ()),
+        "plain": ("Do more.", "Do more.", "plain", ()),
+        "bare": (None, None, "bare", ()),
+    }

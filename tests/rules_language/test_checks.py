@@ -323,3 +323,64 @@ def test_patterns_hold_what_is_said_about_them() -> None:
     assert (pattern.false_positives, pattern.cures) == ((), ("a", "b"))
     (found,) = pattern.rules
     assert (found.severity, found.advice, found.check) == ("hint", "Do less.", "")
+
+
+@pytest.mark.parametrize(
+    ("expression", "warned"),
+    [
+        ("1 / idle", ["idle"]),
+        # what a condition looks at is guarded inside of it, and nothing else is
+        ("if(idle > 0; 1 / idle; 0)", []),
+        ("if(1 > 0; 1 / idle; 0)", ["idle"]),
+        ("if(idle > 0; 1; 0) + 1 / idle", ["idle"]),
+        ("1 / jobWallTime * idle", []),
+        ("1 / (jobWallTime + 0)", ["this"]),
+        ("1 / (-jobWallTime)", ["this"]),
+        ("1 / if(1 > 0; idle; 1)", ["this"]),
+        ("1 / abs(jobWallTime)", []),
+        ("1 / (jobWallTime - idle)", ["this"]),
+        ("1 / max(0, jobWallTime)", []),
+    ],
+)
+def test_a_divisor_is_named_where_it_may_be_zero(expression: str, warned: list[str]) -> None:
+    expected = [f"{name} may be zero; where it is, the result is unknown" for name in warned]
+    assert warnings(written({"a": f"{expression} > 1"})) == expected
+
+
+def test_parameters_are_named_beside_terms_and_without_values() -> None:
+    term = written({"threshold": "1", "a": "threshold > 1"}, parameter=["threshold"])
+    assert warnings(term) == ["threshold is a parameter and a term; the term counts"]
+    divided = written({"a": "1 / threshold > 1"}, parameter=["threshold"])
+    assert [problem.message for problem in problems(divided, {})] == [
+        "parameter threshold has no value",
+        "threshold may be zero; where it is, the result is unknown",
+    ]
+    assert problems(divided, {"threshold": 1e300}) == []
+    # a metric is no use of a parameter of the same name
+    metric = written({"a": f"sum({ALL}) > 1"}, parameter=["work"])
+    assert warnings(metric) == ["parameter work is used nowhere"]
+
+
+@pytest.mark.parametrize("key", ["template", "output_metric"])
+@pytest.mark.parametrize(
+    ("text", "at", "mistake"),
+    [
+        ("{nothing}", 1, "unknown name nothing"),
+        ("if(a;if(1 + 1;x))", 10, "the condition 1 + 1 is not true or false"),
+        ("{a.first}", 3, "first needs a tuple"),
+    ],
+)
+def test_a_mistake_in_a_text_has_its_place(key: str, text: str, at: int, mistake: str) -> None:
+    rule = written({"a": "true"}, **{key: text})
+    column = rule.index(text) + 1 + at
+    assert errors(rule)[0] == f"tried.json:1:{column}: error: {mistake}"
+
+
+def test_limits_of_names_numbers_and_keys_are_the_last_that_are_allowed() -> None:
+    name = "x" * 64
+    assert "unknown name" in errors(written({"a": f"{name} > 1"}))[0]
+    assert errors(written({"a": "1" * 100 + " > 1"})) == []
+    assert "too large" in errors(written({"a": "1" * 101 + " > 1"}))[0]
+    assert "unknown name SelectMetric" in errors(written({"a": "for_each(Node, SelectMetric)"}))[0]
+    assert errors(written({"a": "true"}, template="x" * 2000)) == []
+    assert errors(written({"a": "true"}, template="if(a;if(a;if(a;if(a;x))))")) == []

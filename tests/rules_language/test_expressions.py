@@ -30,6 +30,8 @@ EXPECTED: dict[str, object] = {
     "- - 2": 2.0,
     "+2": 2.0,
     "1.5e3 + .5": 1500.5,
+    "1.7976931348623157e308 * 1": 1.7976931348623157e308,
+    "1.7976931348623157e308 * 2": None,
     "'a text'": "a text",
     "1 < 2": True,
     "2 <= 2 and 3 >= 4": False,
@@ -203,3 +205,17 @@ def test_placeholders() -> None:
         outcome(text, Job()).text
         == "0.5 0.5. 50% 2 GPU-h 7200 hens $x {x} {no such} if(x) less (of 7200)!"
     )
+
+
+def test_ranks_are_those_of_the_rule_and_their_lack_is_the_reason() -> None:
+    ranks = "for_each(Process, RANK)"
+    assert value(ranks, JOB, level="node") == ["n1", "n2"]
+    assert value(ranks, JOB, level="gpu") == [f"n1/{place}" for place in range(len(WORK))]
+    found = outcome(written({"a": "cardinality(for_each(GPU, 1)) > 1"}), Job())
+    assert (found.verdict, found.reasons) == ("unknown", ("no gpu is known in a",))
+
+
+@pytest.mark.parametrize(("shown", "text"), [("{x}", "T."), ("{x} s", "T. 2 s"), ("", "T.")])
+def test_a_metric_alone_is_no_part_of_the_text(shown: str, text: str) -> None:
+    rule = written({"x": "2", "a": "true"}, template="T.", output_metric=shown)
+    assert outcome(rule, Job()).text == text

@@ -293,6 +293,7 @@ def test_sacct_is_run_and_its_answer_is_that_of_the_file(fake_sacct: Path) -> No
     recorded = (version / "version").read_text(encoding="utf-8")
     whole = frame_of(reading_of(MADE / recorded / "sacct.parsable2.txt").jobs, JOBS).sort("job_id")
     assert_frame_equal(landing.jobs.sort("job_id").drop("saved"), whole.drop("saved"))
+    assert not landing.jobs["saved"].any()
     calls = (version / "calls").read_text(encoding="utf-8").splitlines()
     midnight = int(datetime(2026, 11, 21, 5, tzinfo=UTC).timestamp())
     assert calls[0] == "%s --helpformat"
@@ -333,6 +334,10 @@ def test_sacct_is_run_once_on_request(fake_sacct: Path) -> None:
     )
     assert f"--starttime=uts{first} --endtime=uts{first + DAY}" in calls
     assert f"--starttime=uts{first + DAY} --endtime=uts{last}" in calls
+    list(sacct.read(options("--run"), configuration=configuration, now=now))  # of the last day
+    (again,) = (fake_sacct.parent / "calls").read_text(encoding="utf-8").splitlines()[-1:]
+    end = int(now.timestamp())
+    assert f"--starttime=uts{end - DAY} --endtime=uts{end} --format=Cluster," in again
 
 
 @pytest.mark.parametrize(
@@ -342,6 +347,7 @@ def test_sacct_is_run_once_on_request(fake_sacct: Path) -> None:
         (("a.txt", "--run"), "name files, or run sacct with --run"),
         (("--run", "--from", "tomorrow"), "--from invalid time: 'tomorrow'"),
         (("--run", "--from", "2026-11-22", "--to", "2026-11-21"), "--from is not before --to"),
+        (("--run", "--from", "2026-11-22", "--to", "2026-11-22"), "--from is not before --to"),
     ],
 )
 def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
@@ -363,7 +369,8 @@ def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
         ({"how": "rest"}, "url is missing"),
         ({"how": "rest", "url": "http://slurm", "api": "latest"}, "api 'latest' is not a version"),
         ({"how": "mail"}, "how cannot be 'mail'; use one of: "),
-        ({"step_s": 1}, "step_s is too small"),
+        ({"step_s": 59}, "step_s is too small"),
+        ({"recheck_s": -1}, "recheck_s is too small"),
         ({"overlap_s": -1}, "overlap_s is too small"),
         ({"nonsense": 1}, "unknown field 'nonsense'"),
         ({"from": "soon"}, "from: invalid time: 'soon'"),
@@ -389,3 +396,32 @@ def test_gpus_are_none_where_the_accounting_names_those_of_others() -> None:
     for hour in (1, 6):
         poll(feed, accounting, landing, hour * HOUR)
     assert dict(landing.jobs.select("job_id", pl.col("gpus")).iter_rows()) == {"1": 1, "2": 0}
+
+
+def test_the_smallest_settings_that_fit() -> None:
+    given = {"source": "sacct", "step_s": 60, "overlap_s": 0, "recheck_s": 0}
+    settings = convert_settings(given, SacctSettings, where="test")
+    connect(settings, configuration=Configuration()).close()
+
+
+def test_a_slurm_without_texts_is_requested_once() -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def bare(*arguments: str) -> bytes:
+        asked.append(arguments)
+        if arguments == ("--helpformat",):
+            return b"JobID JobIDRaw\n"
+        return value(arguments, "--format").replace(",", "\x1f").encode() + b"\n"
+
+    answer = SacctCommand(bare).fetch(AccountingSpan(moment(0), moment(60)))
+    assert (answer.content, answer.texts) == (b"JobID\x1fJobIDRaw\n", b"")
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(("hours", "back_h"), [(5.99, 1), (6, 24), (7, 24)])
+def test_every_six_hours_the_feed_looks_further_back(hours: float, back_h: int) -> None:
+    accounting, landing = MadeAccounting([]), Landing()
+    feed = feed_of(accounting)
+    for second in (DAY, DAY + int(hours * HOUR)):
+        spans = poll(feed, accounting, landing, second)
+    assert spans == [(DAY - back_h * HOUR, DAY + int(hours * HOUR))]

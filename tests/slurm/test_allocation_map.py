@@ -230,6 +230,8 @@ def test_a_table(write: Write) -> None:
         "share": None,
     }
     assert [row["mig"] for row in reading.allocations if row["job_id"] == "8"] == [7]
+    several = read_map(write(CSV.replace("3,7", "3,6-7")), cluster=SlurmCluster()).rejected
+    assert [(place, reason) for place, reason, _ in several] == [(5, "bad_mig")]
     assert {row["cluster"] for row in reading.allocations} == {"alpha", "home"}
 
 
@@ -242,6 +244,7 @@ def test_a_table(write: Write) -> None:
         ("5,gpu[01,02],0", "field_count"),  # a list of nodes needs quotes
         ('5,"gpu[01",0', "bad_node_list"),
         ("5,,0", "bad_node_list"),
+        ("5\r,gpu01,0", "field_count"),
         ("5,gpu01,GPU-bc5610b9", "bad_gpu_index"),
         ("5,gpu01,", "bad_gpu_index"),
         ("5,gpu01,3-1", "bad_gpu_index"),
@@ -271,15 +274,6 @@ def test_times_of_a_table_that_cannot_be(write: Write, start: str, end: str, rea
     assert rejected[1] == reason
 
 
-def test_of_an_hour_that_occurs_twice_the_outer_bounds_are_taken(write: Write) -> None:
-    path = write("job_id,node,gpu,start,end\n5,n1,0,2026-10-25T02:10:00,2026-10-25T02:20:00\n")
-    (row,) = read_map(path, cluster=SlurmCluster(time_zone="Europe/Berlin")).allocations
-    assert (row["start"], row["end"]) == (
-        datetime(2026, 10, 25, 0, 10, tzinfo=UTC),
-        datetime(2026, 10, 25, 1, 20, tzinfo=UTC),
-    )
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -291,3 +285,45 @@ def test_of_an_hour_that_occurs_twice_the_outer_bounds_are_taken(write: Write) -
 def test_accounting_is_an_error_that_names_the_source(write: Write, content: str) -> None:
     with pytest.raises(InputError, match="tachograph ingest sacct"):
         read_map(write(content), cluster=SlurmCluster())
+
+
+@pytest.mark.parametrize(
+    ("written", "shared", "share"),
+    [
+        ("", None, None),
+        ("0", None, None),
+        ("0/4", None, None),
+        ("1/4", True, 0.25),
+        ("4/4", True, 1.0),
+        ("5/4", True, None),  # more than there are
+        ("2", True, None),
+    ],
+)
+def test_the_part_of_a_gpu_that_a_log_or_a_table_names(
+    write: Write, written: str, shared: bool | None, share: float | None
+) -> None:
+    for name in ("shards", "mps"):
+        log = f"100000100 prolog job=1 node=n1 gpus=0,2 {name}={written}\n"
+        table = f"job_id,node,gpu,{name}\n1,n1,0;2,{written}\n"
+        for content in (log, table):
+            rows = read_map(write(content), cluster=SlurmCluster()).allocations
+            assert [(row["gpu"], row["shared"], row["share"]) for row in rows] == [
+                (gpu, shared, share) for gpu in (0, 2)
+            ]
+
+
+def test_of_an_hour_that_occurs_twice_the_outer_bounds_are_taken(write: Write) -> None:
+    table = "job_id,node,gpu,start,end\n1,n1,0,2026-10-25T02:10:00,2026-10-25T02:20:00\n"
+    log = (
+        "2026-10-25T02:10:00 prolog job=1 node=n1 gpus=0\n"
+        "2026-10-25T02:20:00 epilog job=1 node=n1 gpus=0\n"
+        "Unknown prolog job=2 node=n1 gpus=0\n"
+    )
+    for content in (table, log):
+        reading = read_map(write(content), cluster=SlurmCluster(time_zone="Europe/Berlin"))
+        (row,) = reading.allocations
+        assert (row["start"], row["end"]) == (
+            datetime(2026, 10, 25, 0, 10, tzinfo=UTC),
+            datetime(2026, 10, 25, 1, 20, tzinfo=UTC),
+        )
+    assert [(place, reason) for place, reason, _ in reading.rejected] == [(3, "bad_time")]

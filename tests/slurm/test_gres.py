@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 
 import pytest
@@ -20,57 +21,70 @@ from tachograph.sources.allocation_map import AllocationMapReading, read_map_con
 from tachograph.sources.slurm.allocations import held_gpus
 from tachograph.sources.slurm.exports import read_content
 from tachograph.sources.slurm.fields import BadRowError, job_state
-from tachograph.sources.slurm.gres import gpus, gres_counts, read_gres, shares, tres
+from tachograph.sources.slurm.gres import gpus, gres_counts, indices, read_gres, shares, tres
 from tachograph.sources.slurm.records import SlurmCluster
 
 read_map = partial(allocation_map.read_map, trusted=True)  # of jobs that tests named
 
 
+PLACES = [(node, gpu) for node in ("n1", "n2") for gpu in range(4)]
+START = datetime(2026, 7, 1, 12, tzinfo=UTC)
+SIZES = {"shard": 4, "mps": 100}  # parts of a GPU
+
+
 @dataclass(frozen=True, slots=True)
 class MadeJob:
-    """A job and its GPUs, {(node, index): whether it has a share only}; the rest is how Slurm
-    writes them.
+    """A job and its GPUs, {(node, index): quarters that it shares, 0: it has all of it}; the rest is
+    how Slurm writes them.
     """
 
     id: str
-    held: dict[tuple[str, int], bool]
+    held: dict[tuple[str, int], int]
     share: str  # shard or mps
     model: str
-    per_device: bool  # shares as (0/4,3/4) in place of (IDX:1)
+    form: str  # devices: (0/4,3/4); parts: (IDX:1(3/4)); indices: (IDX:1); counts: no index
     zero: bool  # gpu:0 where the node gives shares alone
+    state: str
+    others: tuple[str, ...]  # nodes on which it has no GPUs
 
     @property
     def nodes(self) -> list[str]:
         """Where it runs: on one node also without GPUs."""
-        return sorted({node for node, _ in self.held}) or ["n1"]
+        return sorted({*self.others, *(node for node, _ in self.held)}) or ["n1"]
 
     def gres(self, node: str) -> str:
         """What Slurm prints of one of its nodes."""
-        whole = [
-            str(gpu)
-            for (place, gpu), shared in sorted(self.held.items())
-            if place == node and not shared
-        ]
-        shared = [
-            str(gpu)
-            for (place, gpu), shared in sorted(self.held.items())
-            if place == node and shared
-        ]
+        of_node = {gpu: part for (place, gpu), part in sorted(self.held.items()) if place == node}
+        whole = [str(gpu) for gpu, quarters in of_node.items() if not quarters]
+        size = SIZES[self.share]
+        shares = {gpu: quarters * size // 4 for gpu, quarters in of_node.items() if quarters}
+        forms = {
+            "devices": ",".join(f"{shares.get(gpu, 0)}/{size}" for gpu in range(4)),
+            "parts": "IDX:" + ",".join(f"{gpu}({part}/{size})" for gpu, part in shares.items()),
+            "indices": f"IDX:{','.join(map(str, shares))}",
+            "counts": f"CNT:{sum(shares.values())}",
+        }
         parts = []
-        if whole or (shared and self.zero):
-            parts.append(f"gpu{self.model}:{len(whole)}(IDX:{','.join(whole) or 'N/A'})")
-        if shared and self.per_device:
-            devices = ",".join(f"{int(str(gpu) in shared)}/4" for gpu in range(4))
-            parts.append(f"{self.share}{self.model}:{len(shared)}({devices})")
-        elif shared:
-            parts.append(f"{self.share}{self.model}:{len(shared)}(IDX:{','.join(shared)})")
+        if whole or (shares and self.zero):
+            indices = f"IDX:{','.join(whole) or 'N/A'}"
+            if self.form == "counts":
+                indices = f"CNT:{len(whole)}"
+            parts.append(f"gpu{self.model}:{len(whole)}({indices})")
+        if shares:
+            parts.append(f"{self.share}{self.model}:{sum(shares.values())}({forms[self.form]})")
         return ",".join(parts)
 
     @property
+    def counts(self) -> dict[str, int]:
+        """What it has of all nodes together."""
+        quarters = list(self.held.values())
+        return {"gpu": quarters.count(0), self.share: sum(quarters) * SIZES[self.share] // 4}
+
+    @property
     def tres(self) -> str:
-        """What it has of all nodes together: typed and untyped counts are of the same GPUs."""
-        whole, parts = list(self.held.values()).count(False), [f"cpu=4,node={len(self.nodes)}"]
-        for name, count in (("gpu", whole), (self.share, len(self.held) - whole)):
+        """Its TRES: typed and untyped counts are of the same GPUs."""
+        parts = [f"cpu=4,node={len(self.nodes)}"]
+        for name, count in self.counts.items():
             if count or (name == "gpu" and self.zero):
                 parts += [
                     f"gres/{name}={count}",
@@ -78,77 +92,135 @@ class MadeJob:
                 ]
         return ",".join(parts)
 
+    @property
+    def rows(self) -> set[tuple[object, ...]]:
+        """Its rows of `allocations`: node, GPU, whether it is shared, the part where it is written."""
+        if self.state == "PENDING":  # what it was promised
+            return set()
+        if self.form == "counts":
+            return {
+                (self.id, node, None, all(self.held.values()) or None, None, START, "node_list")
+                for node, _ in self.held
+            }
+        return {
+            (
+                self.id,
+                *place,
+                quarters > 0 or None,
+                quarters / 4 if quarters and self.form != "indices" else None,
+                START,
+                "live_index",
+            )
+            for place, quarters in self.held.items()
+        }
+
     def scontrol(self) -> str:
         lines = [
             f"     Nodes={node} CPU_IDs=0-3 Mem=0 GRES={self.gres(node)}\n" for node in self.nodes
         ]
         return (
-            f"JobId={self.id} JobName=a\n   JobState=RUNNING\n   StartTime=2026-07-01T12:00:00\n"
+            f"JobId={self.id} JobName=a\n   JobState={self.state}\n   StartTime={START:%FT%T}\n"
             f"   NodeList={','.join(self.nodes)}\n   TRES={self.tres}\n{''.join(lines)}\n"
         )
 
     def document(self) -> dict[str, object]:
-        details = [self.gres(node) for node in self.nodes]
-        running = {"job_state": ["RUNNING"], "start_time": 1782907200, "tres_alloc_str": self.tres}
         return {
             "job_id": int(self.id),
+            "job_state": [self.state],
+            "start_time": int(START.timestamp()),
             "nodes": ",".join(self.nodes),
-            "gres_detail": details,
-            **running,
+            "gres_detail": [self.gres(node) for node in self.nodes],
+            "tres_alloc_str": self.tres,
         }
 
     def accounted(self) -> str:
         nodes = ",".join(self.nodes)
-        return f"{self.id}|2026-07-01T12:00:00|2026-07-01T13:00:00|COMPLETED|{len(self.nodes)}|{nodes}|{self.tres}\n"
+        return f"{self.id}|{START:%FT%T}|2026-07-01T13:00:00|COMPLETED|{len(self.nodes)}|{nodes}|{self.tres}\n"
 
 
 @st.composite
-def made_jobs(draw: st.DrawFn) -> list[MadeJob]:
-    """Three jobs on two nodes with four GPUs each; a GPU is of none or of one, whole or in part."""
-    holders = st.tuples(st.sampled_from(["", "1", "2", "3"]), st.booleans())
-    places = {(node, gpu): draw(holders) for node in ("n1", "n2") for gpu in range(4)}
+def made_jobs(draw: st.DrawFn, *, known: bool) -> list[MadeJob]:
+    """Three jobs on two nodes with four GPUs each; a GPU is of none or of one, whole or in part.
+
+    known: all of them run, and have GPUs that Slurm names on each of their nodes.
+    """
+    holders = st.tuples(st.sampled_from(["", "1", "2", "3"]), st.sampled_from([0, 0, 1, 2, 3, 4]))
+    places = {place: draw(holders) for place in PLACES}
+    forms = ["devices", "parts", "indices", *([] if known else ["counts"])]
+    states = ["RUNNING", *([] if known else ["SUSPENDED", "COMPLETING", "PENDING"])]
+    others = [(), *([] if known else [("n3",)])]
     return [
         MadeJob(
             job,
-            {place: shared for place, (holder, shared) in places.items() if holder == job},
+            {place: quarters for place, (holder, quarters) in places.items() if holder == job},
             draw(st.sampled_from(["shard", "mps"])),
             draw(st.sampled_from(["", ":a100"])),
+            draw(st.sampled_from(forms)),
             draw(st.booleans()),
-            draw(st.booleans()),
+            draw(st.sampled_from(states)),
+            draw(st.sampled_from(others)),
         )
         for job in ("1", "2", "3")
     ]
 
 
-@settings(max_examples=settings().max_examples // 2)
-@given(made_jobs())
-def test_every_form_of_a_record_gives_each_gpu_to_its_owner(jobs: list[MadeJob]) -> None:
-    """By scontrol, squeue and, with the accounting, by the attribution of samples."""
-    cluster = SlurmCluster()
-    texts = (
-        "".join(job.scontrol() for job in jobs),
-        json.dumps({"jobs": [job.document() for job in jobs]}),
-    )
+def read_twice(jobs: list[MadeJob], broken_at: int) -> list[AllocationMapReading]:
+    """Read jobs from text and JSON; a record at one place of each and the last cannot be read."""
+    text = [job.scontrol() for job in jobs]
+    text.insert(broken_at, "JobId=9 JobName=b\n   JobState=RUNNING\n   JobState=PENDING\n")
+    text.append("JobId=x JobName=b\n")
+    documents: list[object] = [job.document() for job in jobs]
+    documents.insert(broken_at, "JobId=9")
+    documents.append({"job_id": 0})
+    contents = ("".join(text), json.dumps({"jobs": documents}))
     readings = [
-        read_map_content(text.encode(), where="x", cluster=cluster, trusted=True) for text in texts
+        read_map_content(content.encode(), where="x", cluster=SlurmCluster(), trusted=True)
+        for content in contents
     ]
-    expected = {
-        (job.id, *place, shared or None) for job in jobs for place, shared in job.held.items()
-    }
-    for reading in readings:
-        assert (rows(reading), reading.rejects(), reading.rows_read) == (expected, (), 3)
-        assert reading.passed.total() == sum(not job.held for job in jobs)
+    line = 1 + "".join(text[:broken_at]).count("\n")
+    places = [(line, "two_readings"), (broken_at + 1, "not_an_object")]
+    assert [reading.rejected[0][:2] for reading in readings] == places
+    assert [reading.rejected[1][1] for reading in readings] == ["bad_job_id"] * 2
+    return readings
+
+
+@given(made_jobs(known=False), st.integers(0, 3))
+def test_records_of_jobs_that_wait_or_whose_gpus_have_no_index(
+    jobs: list[MadeJob], broken_at: int
+) -> None:
+    expected = set().union(*(job.rows for job in jobs))
+    unplaced = [job for job in jobs if job.rows and job.form == "counts"]
+    without = sum(not job.rows for job in jobs)
+    for reading in read_twice(jobs, broken_at):
+        assert rows(reading) == expected
+        assert len(reading.allocations) == len(expected)
+        assert [reason for _, reason, _ in reading.unplaced] == ["index_not_told"] * len(unplaced)
+        assert (reading.rows_read, reading.rows_used) == (5, 3 - without)
+        assert dict(reading.passed) == ({"no_gpus": without} if without else {})
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(made_jobs(known=True), st.integers(0, 3))
+def test_every_form_of_a_record_gives_each_gpu_to_its_owner(
+    jobs: list[MadeJob], broken_at: int
+) -> None:
+    """By scontrol, squeue and, with the accounting, by the attribution of samples."""
+    expected = set().union(*(job.rows for job in jobs))
+    readings = read_twice(jobs, broken_at)
+    assert [rows(reading) for reading in readings] == [expected, expected]
     written = "JobID|Start|End|State|NNodes|NodeList|AllocTRES\n" + "".join(
         job.accounted() for job in jobs
     )
-    (accounting,) = read_content(written.encode(), where="x", cluster=cluster)
+    (accounting,) = read_content(written.encode(), where="x", cluster=SlurmCluster())
     for job, row in zip(jobs, accounting.jobs, strict=True):
-        whole = list(job.held.values()).count(False)
-        shared = len(job.held) - whole
-        assert (row["shards" if job.share == "shard" else "mps"] or 0) == shared
+        counts = {"gpu": row["gpus"] or 0, job.share: row["shards"] or row["mps"] or 0}
+        assert counts == job.counts
+        assert (row["mps"] is None) or job.share == "mps"
         assert row["gpu_type"] == (job.model.strip(":") or None if job.held else None)
-        assert (row["gpus"] or 0) == whole
-    units = [(node, gpu, None) for node in ("n1", "n2") for gpu in range(4)]
+        nodes = {held["node"] for held in accounting.allocations if held["job_id"] == job.id}
+        # Where no job of the accounting has GPUs, it does not say that this one has none.
+        assert nodes == (set(job.nodes) if job.held or "gres/" not in written else set())
+    units = [(node, gpu, None) for node, gpu in PLACES]
     found = owners(accounting.jobs, [*accounting.allocations, *readings[0].allocations], units)
     owned = found.intervals.join(found.runs.select("run", "job_id"), on="run").select(
         "job_id", "node", "gpu"
@@ -165,10 +237,12 @@ def test_every_form_of_a_record_gives_each_gpu_to_its_owner(jobs: list[MadeJob])
         ("gres:gpu:2", {"gres/gpu": 2}),
         ("gres/gpu:a100=4", {"gres/gpu:a100": 4}),
         # Numbers of the names, as databases had them.
-        ("7696487:4,7565421:50", {"gres/gpu": 4, "gres/mps": 50}),
+        ("7696487:4,7565421:50,1918986455:2", {"gres/gpu": 4, "gres/mps": 50, "gres/shard": 2}),
         ("gpu:(null):8(IDX:0-7)", {"gres/gpu": 8}),
         ("gpu:a100:2(S:0-1),gpu:v100:1(S:0)", {"gres/gpu:a100": 2, "gres/gpu:v100": 1}),
         ("shard:4K", {"gres/shard": 4096}),
+        ("shard:1.5k", {"gres/shard": 1536}),
+        ("mps:2147483647", {"gres/mps": (1 << 31) - 1}),
         ("bandwidth:lustre:no_consume:4G,gpu:1g.5gb:2", {"gres/gpu:1g.5gb": 2}),
         ("gpumem:80G,gpuutil:5", {}),
         ("(null)", {}),
@@ -179,7 +253,8 @@ def test_counts(written: str, counts: dict[str, int]) -> None:
 
 
 def test_types_of_gpus_and_shares_are_named_together() -> None:
-    assert gpus(tres("gres/gpu:h200=2,gres/gpu:h100=4,gres/gpumem=80G")) == (6, "h100+h200")
+    typed = "gres/gpu:h200=2,gres/gpu:h100=4,gres/gpumem=80G"
+    assert gpus(tres(typed)) == gpus(tres(f"{typed},gres/gpu=6")) == (6, "h100+h200")
     assert shares(tres("gres/shard:v100=2,gres/shard:a100=1")) == (3, None, "a100+v100")
 
 
@@ -190,7 +265,6 @@ def test_types_of_gpus_and_shares_are_named_together() -> None:
         ("gpu(IDX:0)", {0: False}),
         ("gpu:a100:4(IDX:0-3),nvme:1(IDX:0)", dict.fromkeys(range(4), False)),
         ("gpu:1(IDX:1),shard:2(IDX:1)", {1: False}),  # one that has all of a GPU has no share of it
-        ("gpu:a100:0(IDX:N/A)", {}),
         ("gpu:2(CNT:2)", "index_not_told"),
         ("gpu:h100:2(IDX:N/A)", "index_not_told"),
         ("gpu:4(IDX:0-1)", "index_count_mismatch"),
@@ -199,7 +273,13 @@ def test_types_of_gpus_and_shares_are_named_together() -> None:
         ("gpu:a100_3g.20gb:1(IDX:3)", "mig_index"),
         *(
             (written, "bad_gres")
-            for written in ("gpu:a100:2(IDX:0-1", "gpu:9999999999", "shard:1.5", "gpu((1))")
+            for written in (
+                "gpu:a100:2(IDX:0-1",
+                "gpu:2147483648",
+                "mps:2G",
+                "shard:1.5",
+                "gpu((1))",
+            )
         ),
     ],
 )
@@ -218,8 +298,31 @@ def test_any_text_is_read_or_refused(written: str) -> None:
             read(written)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.none() | st.integers(0, 7)), min_size=1, max_size=6),
+    st.sampled_from([",", ";", " ", ", "]),
+    st.integers(3, 7),
+)
+def test_a_list_of_indices_names_each_once_or_is_refused(
+    ends: list[tuple[int, int | None]], between: str, most: int
+) -> None:
+    written = between.join(str(low) if high is None else f"{low}-{high}" for low, high in ends)
+    ranges = [range(low, (low if high is None else high) + 1) for low, high in ends]
+    listed = [index for indices_of_range in ranges for index in indices_of_range]
+    if all(ranges) and max(listed) <= most and len(listed) <= most + 1:
+        assert indices(f"[{written}]", most=most) == tuple(dict.fromkeys(listed))
+    else:
+        with pytest.raises(BadRowError, match="bad_gpu_index"):
+            indices(written, most=most)
+
+
 def rows(reading: AllocationMapReading) -> set[tuple[object, ...]]:
-    return {(row["job_id"], row["node"], row["gpu"], row["shared"]) for row in reading.allocations}
+    names = ("job_id", "node", "gpu", "shared", "share", "start", "provenance")
+    return {tuple(row[name] for name in names) for row in reading.allocations}
+
+
+def held_by(reading: AllocationMapReading) -> set[tuple[object, ...]]:
+    return {row[:4] for row in rows(reading)}
 
 
 def test_records_that_do_not_say_which_gpus_are_on_their_nodes_or_counted(write: Write) -> None:
@@ -228,25 +331,19 @@ def test_records_that_do_not_say_which_gpus_are_on_their_nodes_or_counted(write:
     records = (
         f"JobId=1 {running} Nodes=n[1-2] GRES=gres:gpu:1g.10gb:1(IDX:0)\n     Nodes=n3 "
         "CPU_IDs=0-3 Mem=0 GRES=\n"
-        f"JobId=2 {running} Nodes=n4 GRES=shard:4(CNT:4)\n"
         f"JobId=3 {running} ReqNodeList=n9 NodeList=n[5-6] TRES=cpu=1,gres/gpu=2\n"
         f"JobId=4 {running} NodeList=(null) TRES=cpu=1,gres/gpu=2\n"
-        "JobId=5 JobState=PENDING SchedNodeList=n9 Nodes=n1 GRES=gpu:1(IDX:0)\n"
         "JobId=6 JobState=SLEEPING Nodes=n1 GRES=gpu:1(IDX:0)\n"
         f"JobId=7 {running} Nodes=n6 CPU_IDs=0 GRES_IDX=gpu(IDX:0) Nodes=n7 Mem=0 "
         "GRES=gpu:1(IDX:4)\n"
     )
     reading = read_map(write(records), cluster=SlurmCluster())
-    unknown = {("1", "n1", None, None), ("1", "n2", None, None), ("2", "n4", None, True)}
+    unknown = {("1", "n1", None, None), ("1", "n2", None, None)}
     unknown |= {("3", "n5", None, None), ("3", "n6", None, None)}
-    assert rows(reading) == unknown | {("7", "n6", 0, None), ("7", "n7", 4, None)}
-    assert [reason for _, reason, _ in reading.unplaced] == [
-        "mig_index",
-        "index_not_told",
-        "index_not_told",
-    ]
+    assert held_by(reading) == unknown | {("7", "n6", 0, None), ("7", "n7", 4, None)}
+    assert [reason for _, reason, _ in reading.unplaced] == ["mig_index", "index_not_told"]
     assert [reason for _, reason, _ in reading.rejected] == ["index_not_told", "bad_state"]
-    assert (reading.rows_read, reading.rows_used) == (7, 4)
+    assert (reading.rows_read, reading.rows_used) == (5, 3)
     jobs = [
         {
             "job_id": 1,
@@ -273,7 +370,7 @@ def test_records_that_do_not_say_which_gpus_are_on_their_nodes_or_counted(write:
         ),
     ]
     reading = read_map(write(json.dumps({"jobs": jobs})), cluster=SlurmCluster())
-    assert rows(reading) == {
+    assert held_by(reading) == {
         ("1", "n1", None, None),
         ("2", "n1", None, None),
         ("2", "n2", None, None),
@@ -298,19 +395,6 @@ def test_states_of_documents(value: object, base: str | None, flags: set[str]) -
     assert (state.base, set(state.flags)) == (base, flags)
 
 
-def test_shares_of_logs_and_tables(write: Write) -> None:
-    log = (
-        "1780000100 prolog job=1 node=n1 gpus=0 shards=2\n1780000200 prolog job=2 node=n1 "
-        "gpus=1 shards=0\n"
-    )
-    table = "job_id,node,gpu,mps\n1,n1,0,50\n2,n1,1,\n"
-    for text in (log, table):
-        assert rows(read_map(write(text), cluster=SlurmCluster())) == {
-            ("1", "n1", 0, True),
-            ("2", "n1", 1, None),
-        }
-
-
 _HEADER = "JobID|Start|End|State|NNodes|NodeList|AllocTRES|ReqTRES|AllocGRES|ReqGRES\n"
 _RUN = "2026-01-01T00:01:00|2026-01-01T00:02:00|COMPLETED"
 
@@ -318,7 +402,6 @@ _RUN = "2026-01-01T00:01:00|2026-01-01T00:02:00|COMPLETED"
 @pytest.mark.parametrize(
     ("nodes", "resources", "expected"),
     [
-        (2, "cpu=2,gres/gpu=2|||", (2, None, None, None, 2)),
         (2, "||gpu:4|", (4, None, None, None, 2)),  # of all nodes together
         (1, "||gpu:tesla:2|", (2, "tesla", None, None, 1)),
         (1, "|||gpu:2", (2, None, None, None, 1)),
@@ -331,9 +414,6 @@ _RUN = "2026-01-01T00:01:00|2026-01-01T00:02:00|COMPLETED"
         (1, "cpu=1,gres/gpu=2||(null)|", (2, None, None, None, 1)),
         (1, "|cpu=1,gres/gpu=3|N/A|gpu:0", (3, None, None, None, 1)),
         (1, "cpu=1||gpu:0|gpu:0", (0, None, None, None, 0)),
-        (1, "cpu=1,gres/shard=4|||", (0, None, 4, None, 1)),
-        (2, "cpu=1,gres/shard:a100=2,gres/shard=2|||", (0, "a100", 2, None, 2)),
-        (1, "cpu=1,gres/mps=50|||", (0, None, None, 50, 1)),
     ],
 )
 def test_resources_of_the_accounting(

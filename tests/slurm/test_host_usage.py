@@ -20,7 +20,7 @@ from tachograph.sources.sacct import read_file
 from tachograph.sources.slurm.exports import read_content
 from tachograph.sources.slurm.fields import BadRowError
 from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
-from tachograph.sources.slurm.usage import requested_mib, tres_value
+from tachograph.sources.slurm.usage import HostUsage, gpu_use_of_run, requested_mib, tres_value
 
 KILLED = ("CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
 UNITS = {"": 1 / 2**20, "K": 1 / 1024, "M": 1, "G": 1024}
@@ -188,6 +188,11 @@ def test_answers_of_slurmrestd_without_a_gatherer(recorded: Path) -> None:
         ("62.50g", 64000.0),
         ("16GiB", 16384.0),
         ("0n", 0.0),
+        ("2147483648M", 0.0),  # of each CPU, by its flag alone
+        ("2147483647M", 2147483647.0),
+        ("2147483649", 32.0),
+        ("2147483648.50M", 2147483648.5),
+        ("2097152G", 2147483648.0),
         ("", None),
         ("Unknown", None),
     ],
@@ -235,6 +240,14 @@ def test_steps_of_a_requeued_job_belong_to_the_run_they_started_in() -> None:
         line("7.batch", "COMPLETED", (3, 4), "02:00:00", "1.5G"),
     )
     assert [used(row) for row in rows] == [(3600.0, 16384.0, 100.0), (7200.0, 16384.0, 1536.0)]
+    unknown = line("7.0", "COMPLETED", (3, 4), "09:00:00", "9G").split("|")
+    unknown[HEADER.split("|").index("Start")] = "Unknown"
+    runs = jobs_of(
+        line("7", "COMPLETED", (1, 2), "00:10:00"),
+        line("7", "COMPLETED", (3, 4), "00:20:00"),
+        "|".join(unknown),
+    )
+    assert [used(row) for row in runs] == [(600.0, 8192.0, None), (1200.0, 8192.0, None)]
 
 
 def test_a_job_is_read_with_its_steps_wherever_a_chunk_ends() -> None:
@@ -330,3 +343,22 @@ def test_energy_of_nodes_where_it_was_measured(
     content = f"{header}\n7|7|{start}|{start}|{end}|COMPLETED|{written}\n".encode()
     (reading,) = read_content(content, where="test", cluster=SlurmCluster())
     assert [row["consumed_energy_j"] for row in reading.jobs] == [joules]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "busy", "expected"),
+    [
+        (4, 4.0, 4.0),
+        (4, 4.01, None),
+        (0, 1.0, 1.0),  # of a share of a GPU
+        (0, 1.01, None),
+        (None, 9.0, 9.0),
+    ],
+)
+def test_a_task_uses_no_more_gpus_than_its_run_has(
+    gpus: int | None, busy: float, expected: float | None
+) -> None:
+    usages = [HostUsage(), HostUsage(gpu_util_max=busy, gpu_mem_mib_max=5.0), HostUsage()]
+    found, mem_mib, unread = gpu_use_of_run(usages, gpus)
+    assert (found, mem_mib) == (expected, 5.0)
+    assert [value.text for value in unread] == ([] if expected else [f"{100 * busy:g}"])

@@ -158,6 +158,8 @@ def test_an_answer_that_is_an_error_is_told(read_text: ReadText) -> None:
         ({"Start Time": "2026-13-01 00:00"}, "bad_time"),
         ({"End Time": "2026-04-14 14:00"}, "end_before_start"),
         ({"Elapsed secs": "long"}, "bad_duration"),
+        ({"Elapsed secs": -1}, "bad_duration"),
+        ({"Elapsed secs": 1e10}, "bad_duration"),
         ({"No. of nodes Allocated": 1.5}, "bad_count"),
         ({"State": "3:0"}, "bad_state"),
     ],
@@ -192,3 +194,30 @@ def test_the_run_time_tells_which_of_two_hours_iris_means(read_text: ReadText) -
     (job,) = read_text(json.dumps([row]), cluster=SlurmCluster(time_zone=PACIFIC)).jobs
     assert job["start"] == datetime(2026, 11, 1, 7, 50, tzinfo=UTC)
     assert job["end"] == datetime(2026, 11, 1, 9, 11, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("written", [0, "", 9_999_999_999])
+def test_the_shortest_and_the_longest_run_of_iris(read_text: ReadText, written: object) -> None:
+    row = {"Job ID": 5, "Start Time": "2026-04-14 14:52", "Elapsed secs": written}
+    (job,) = read_text(json.dumps([row])).jobs
+    assert job["elapsed_s"] == (None if written == "" else written)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"tres_per_node": "gres/gpu:a100:4"}, (None, None, None)),  # of an unknown number of nodes
+        ({"tres_per_node": "gres/gpu", "nodes": "3"}, (3, None, 3)),
+        ({"tres_per_node": "gres:gpu:2", "nodes": "3"}, (6, None, 3)),
+        ({"tres_per_node": "gres/gpu:a100:2,nvme:4", "nodes": "3"}, (6, "a100", 3)),
+        ({"tres_per_node": "N/A", "nodes": "3"}, (None, None, 3)),
+        ({"nodes": "3"}, (None, None, 3)),
+    ],
+)
+def test_gpus_of_squeue_are_those_of_each_node(
+    read_text: ReadText, fields: dict[str, str], expected: tuple[object, ...]
+) -> None:
+    record = {"jobid": "5", "st": "R", "start_time": "2026-04-22T16:15:18", "nodelist": "n[1-3]"}
+    (job,) = read_text(json.dumps([{"output": [{**record, **fields}]}])).jobs
+    assert tuple(job[name] for name in ("gpus", "gpu_type", "nodes")) == expected
+    assert (job["job_id"], job["state"], job["array_job_id"]) == ("5", "RUNNING", None)

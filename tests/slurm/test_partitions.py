@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm.partitions import (
     SlurmNode,
     SlurmPartition,
+    gives_whole_nodes,
     parse_partitions,
     read_partitions,
 )
@@ -28,6 +30,7 @@ def test_recorded_text() -> None:
     assert whole.nodes == (SlurmNode(4, 64, 512_000.0),) * 3
     assert (whole.accounts, whole.qos, whole.groups, whole.memory_mib) == (None,) * 3 + (512_000.0,)
     assert (shared.whole_nodes, shared.most_cpus, shared.memory_mib) == (False, 64, 512_000.0)
+    assert {partition.least_nodes for partition in found.values()} == {0}
     assert shared.accounts == frozenset({"ml", "physics"})
     assert (shared.qos, shared.groups) == (frozenset({"normal"}), frozenset({"users"}))
     assert (own.of_one_user, own.most_time_s) == (True, None)
@@ -135,3 +138,29 @@ def test_file_without_partitions_is_an_error(written: str, tmp_path: Path) -> No
         read_partitions(str(file))
     with pytest.raises(InputError, match="cannot be read"):
         read_partitions(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("partition", "qos", "whole"),
+    [
+        ("gpu_s1", None, False),  # configured before it is recorded, shared before exclusive
+        ("gpu", None, True),
+        ("gpu", "part", False),
+        ("cpu,gpu", None, True),
+        ("recorded", None, True),
+        ("recorded", "part", False),
+        ("recorded", "all", True),
+        ("unrecorded", None, None),
+        ("unrecorded", "all", True),
+        ("half", None, None),
+        (None, None, None),
+    ],
+)
+def test_who_gives_whole_nodes(partition: str | None, qos: str | None, whole: bool | None) -> None:
+    slurm = SlurmOptions(shared=("gpu_s*", "part"), exclusive=("gpu*", "all"))
+    recorded = {
+        "gpu_s1": SlurmPartition("gpu_s1", whole_nodes=True),
+        "recorded": SlurmPartition("recorded", whole_nodes=True),
+        "half": SlurmPartition("half"),
+    }
+    assert gives_whole_nodes(slurm, recorded, partition=partition, qos=qos) is whole

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from slurm_reading import MADE, ReadText
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm.database import from_database
-from tachograph.sources.slurm.exports import AccountingReading
+from tachograph.sources.slurm.exports import AccountingReading, read_content
 from tachograph.sources.slurm.fields import BadRowError, json_number, json_text
 from tachograph.sources.slurm.records import SlurmCluster, job_row
 
@@ -54,6 +55,7 @@ def tres(*rows: tuple[str, int]) -> list[Job]:
     return [{"type": "gres", "name": name, "id": 1, "count": count} for name, count in rows]
 
 
+_CPUS = {"type": "cpu", "name": "", "count": 4}
 _UNSET = {"set": False, "infinite": False, "number": 5}
 _SET = {"set": True, "infinite": False}
 _SIGNALLED = {
@@ -116,6 +118,12 @@ _KILLED = {
             tres(("gpumem", 80), ("gpu", 1), ("energy", -2)),
             {"gpus": 1, "gpu_type": None},
         ),
+        *(
+            (("tres", "allocated"), tres(("gpu", count)), {"gpus": gpus})
+            for count, gpus in ((1, 1), (0, 0), (-1, 2))  # as requested
+        ),
+        (("tres",), {"allocated": [*tres(("nvme", 1)), _CPUS]}, {"gpus": None, "cpus": 4}),
+        (("array",), {"job_id": 3}, {"array_job_id": "3", "display_id": None}),
     ],
 )
 def test_values_of_every_version(
@@ -291,3 +299,20 @@ def test_a_task_not_yet_split_off(read_job: ReadJob) -> None:
         None,
         None,
     )
+
+
+@given(st.sets(st.integers(0, 40), min_size=1), st.sampled_from([None, 0, 3]))
+def test_waiting_tasks_written_as_bits(tasks: set[int], at_once: int | None) -> None:
+    bits = sum(1 << task for task in tasks)
+    array = {"job_id": 3, "task": hex(bits), "limits": {"max": {"running": {"tasks": at_once}}}}
+    document = {"jobs": [{"job_id": 5, "time": {}, "state": "PENDING", "array": array}]}
+    (reading,) = read_content(json.dumps(document).encode(), where="x", cluster=SlurmCluster())
+    (job,) = reading.jobs
+    shown = re.fullmatch(r"3_\[([\d,-]+)\]|3_\[([\d,-]+)%3\]", str(job["display_id"]))
+    assert shown
+    assert (shown[2] is None) == (not at_once)
+    ranges = [part.partition("-") for part in (shown[1] or shown[2]).split(",")]
+    listed = [task for low, _, high in ranges for task in range(int(low), int(high or low) + 1)]
+    assert listed == sorted(tasks)
+    assert len(ranges) == sum(task - 1 not in tasks for task in tasks)
+    assert job["array_job_id"] == "3"

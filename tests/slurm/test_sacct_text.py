@@ -6,6 +6,7 @@ import argparse
 from collections import Counter
 from datetime import UTC, datetime
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from tachograph.catalog.tables import JOBS, TABLES
 from tachograph.lake.conform import conform
 from tachograph.sources import allocation_map, sacct
 from tachograph.sources.slurm.records import SlurmCluster
+from tachograph.sources.slurm.sacct_text import column_names
 from tachograph.sources.slurm.sacct_text import read_text as read_content
 
 HEADER = "JobID|JobIDRaw|JobName|State|Submit|Start|End|Elapsed|NodeList|AllocTRES|SubmitLine"
@@ -289,7 +291,8 @@ def test_jobs_of_which_only_numbered_steps_are_listed_are_made_of_them(read_text
         (b'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 30\n', "tachograph ingest dcgm-exporter"),
         (b"node_load1 0.5\n", "tachograph ingest dcgm-exporter"),
         (b"#Entity   GPUTL\nID\nGPU 0     97\n", "tachograph ingest gpu-tools"),
-        (b"timestamp,hostname,gpu_id,nersc_ldms_dcgm_fb_free\n", "tachograph ingest ldms"),
+        (b"timestamp,hostname,gpu_id\n", "tachograph ingest ldms"),
+        (b"timestamp,hostname,nersc_ldms_dcgm_fb_free\n", "tachograph ingest ldms"),
         (b"JobId=1 JobName=a\n", "tachograph ingest allocation-map"),
         (b"job_id,node,gpu\n1,n1,0\n", "tachograph ingest allocation-map"),
         (b"1795247442 prolog job=1 node=n1 gpus=0\n", "tachograph ingest allocation-map"),
@@ -362,3 +365,77 @@ def test_whatever_people_write_every_record_is_accounted_for(
     assert all((entry.fields is None) != (entry.reason is None) for entry in entries)
     assert [entry.place for entry in entries] == sorted({entry.place for entry in entries})
     assert sum(entry.text.count("\n") + 1 for entry in entries) <= content.count(b"\n") + 1
+
+
+_SPAN = "2026-01-01T00:01:00|2026-01-01T00:02:00"
+_UUID = "0b8f3c52-6a0e-4a3f-9f2d-8f6c2b1d7e90"
+_FRAMED = (
+    f"7|{_SPAN}|a\nb\n9|{_SPAN}|c|d\n".replace("|d", "\x00")
+    .replace("|", _UUID)
+    .replace("\x00", "|d")
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "expected"),
+    [
+        # Ids of array tasks begin a record also where it is cut off; raw ids stand in for them.
+        (
+            f"JobID|JobIDRaw|Start|End|JobName\n3_4|7|{_SPAN}|a\nb\n3_5|8|cut\n",
+            {},
+            [(2, "3_4", "a\nb"), (4, None, None)],
+        ),
+        (f"JobIDRaw|Start|End|JobName\n3_4|{_SPAN}|a\n3_5|cut\n", {}, [(2, "3_4", "a"), (3, None, None)]),
+        # A column that is not known holds what people write.
+        (f"JobID|Start|End|WCKey\n7|{_SPAN}|a|b\n", {}, [(2, "7", "a|b")]),
+        # Without any text a line is a record, and a delimiter too many is no text.
+        (f"JobID|Start|End|State\n\n7|{_SPAN}|FAILED|x\n8|{_SPAN}|FAILED\n", {},
+         [(3, None, None), (4, "8", "FAILED")]),
+        # Framed by a delimiter that nobody could know, with a header and without.
+        ("\n" + "JobIDRaw|Start|End|JobName\n".replace("|", _UUID) + _FRAMED, {},
+         [(3, "7", "a\nb"), (5, "9", "c|d")]),
+        (_FRAMED, {"fields": "JobIDRaw,Start,End,JobName%30", "delimiter": _UUID},
+         [(1, "7", "a\nb"), (3, "9", "c|d")]),
+        # CSV with quotes.
+        (f'JobID,Start,End,JobName\n7,{_SPAN},"a,\nb"\n8,{_SPAN},c,d\n9,{_SPAN}\n'.replace("0|2", "0,2"), {},
+         [(2, "7", "a,\nb"), (4, "8", "c,d"), (5, None, None)]),
+        (f'JobID,Start,End,JobName\n7,{_SPAN},"a"\n8,{_SPAN},"{"b" * 140_000}"\n'.replace("0|2", "0,2"), {},
+         [(2, "7", "a"), (3, None, None)]),
+    ],
+)  # fmt: skip
+def test_where_records_begin_and_what_their_last_column_holds(
+    content: str, options: dict[str, str], expected: list[tuple[object, ...]]
+) -> None:
+    where: dict[str, Any] = {"fields": None, "delimiter": None, "where": "x", **options}
+    entries = list(read_content(content.encode(), replaced=Counter(), trusted=True, **where))
+    found: list[tuple[object, ...]] = []
+    for entry in entries:
+        values = [*(entry.fields or {"": None}).values()]
+        found.append((entry.place, values[0], values[-1]))
+        assert entry.reason == (None if entry.fields else "field_count")
+    assert found == expected
+
+
+@pytest.mark.parametrize("fields", ["JobIDRaw,Start%20, End", "JobID,Start,End"])
+def test_lists_of_fields(fields: str) -> None:
+    assert column_names(fields)[1:] == ("start", "end")
+    with pytest.raises(InputError, match="names no JobID"):
+        column_names("User,Start,End")
+
+
+def test_node_lists_of_jobs_and_steps_without_gpus_are_checked_too(read_text: ReadText) -> None:
+    none = {"alloctres": "cpu=8", "jobid": "8", "jobidraw": "8"}
+    bad = row(**none, nodelist="n[1-")
+    step = {"jobid": "7.0", "jobidraw": "7.0"}
+    steps = [row(**step, nodelist=nodes) for nodes in ("n[1-", "None assigned", "n1")]
+    without = row(**{**step, "alloctres": "cpu=8"}, nodelist="n2")
+    reading = read_text(text(GOOD, bad, *steps, without))
+    assert [(place, reason) for place, reason, _ in reading.rejected] == [
+        (3, "bad_node_list"),
+        (4, "bad_node_list"),
+    ]
+    assert [(row["node_list"], row["gpus"]) for row in reading.steps] == [
+        (None, 4),
+        ("n1", 4),
+        ("n2", 0),
+    ]

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tachograph.catalog.config import Configuration, NodeOptions
+from tachograph.catalog.errors import ConfigError
 from tachograph.sources.slurm.fields import (
     BadRowError,
     JobId,
@@ -14,10 +16,14 @@ from tachograph.sources.slurm.fields import (
     exit_status,
     expand_nodes,
     job_id,
+    json_limit_s,
+    json_number,
+    json_text,
+    node_aliases,
     seconds,
     whole,
 )
-from tachograph.sources.slurm.gres import gpus, tres
+from tachograph.sources.slurm.gres import tres
 
 
 @pytest.mark.parametrize(
@@ -62,6 +68,7 @@ def test_what_is_no_job_id_is_refused(written: str) -> None:
         ("NODE_FAIL", "NODE_FAIL"),
         ("CD", "COMPLETED"),
         ("OOM", "OUT_OF_MEMORY"),
+        ("TI+", "TIMEOUT"),
         ("EXPEDITING", "EXPEDITING"),
         ("COMPLETED+", "COMPLETED"),
         ("CANCELLED by 1000", "CANCELLED"),
@@ -102,36 +109,16 @@ def test_broken_tres_is_refused(written: str) -> None:
         tres(written)
 
 
-@given(
-    st.dictionaries(
-        st.sampled_from(["a100", "h100", "l40s", "1g.5gb"]), st.integers(1, 64), max_size=4
-    ),
-    st.booleans(),
-    st.integers(0, 512),
-)
-def test_typed_gpus_are_never_added_to_untyped_ones(
-    typed: dict[str, int], untyped: bool, cpus: int
-) -> None:
-    total = sum(typed.values())
-    parts = [f"cpu={cpus},gres/gpumem=80G,gres/shard=8"]
-    parts += [f"gres/gpu:{kind}={count}" for kind, count in typed.items()]
-    if untyped:
-        parts.append(f"gres/gpu={total}")
-    count, kind = gpus(tres(",".join(parts)))
-    assert count == (total if typed or untyped else None)
-    assert kind == ("+".join(sorted(typed)) or None)
-
-
 def test_numbers_of_other_fields() -> None:
     codes = ("3:0", "0:15", "255:0")
     assert [exit_status(written) for written in codes] == [(3, None), (0, 15), (127, None)]
-    assert [whole(written, "nodes") for written in ("4.0", "Unknown")] == [4, None]
+    assert [whole(written) for written in ("4.0", "Unknown")] == [4, None]
     with pytest.raises(BadRowError, match="bad_exit_code"):
         exit_status("three")
     with pytest.raises(BadRowError, match="bad_count"):
-        whole("4.5", "nodes")
+        whole("4.5")
     with pytest.raises(BadRowError, match="bad_duration"):
-        seconds("", "soon", "elapsed_s")
+        seconds("", "soon")
 
 
 @given(st.integers(0, 400), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
@@ -144,13 +131,13 @@ def test_a_duration_survives_slurms_notation(
         if days
         else f"{hours:02}:{minutes:02}:{rest:02}"
     )
-    assert seconds("", written, "elapsed_s") == expected
-    assert seconds(str(expected), "", "elapsed_s") == expected
+    assert seconds("", written) == expected
+    assert seconds(str(expected), "") == expected
 
 
 @pytest.mark.parametrize("written", ["UNLIMITED", "Partition_Limit", "", "NOT_SET", "INVALID"])
 def test_a_limit_that_is_none(written: str) -> None:
-    assert seconds("", written, "timelimit_s") is None
+    assert seconds("", written) is None
 
 
 @pytest.mark.parametrize(
@@ -209,9 +196,77 @@ def test_a_huge_node_list_is_not_expanded(expression: str) -> None:
         expand_nodes(expression)
 
 
-@given(st.sets(st.integers(0, 3000), min_size=1, max_size=60), st.integers(1, 6))
+@given(st.sets(st.integers(0, 120), min_size=1, max_size=60), st.integers(1, 6))
 def test_a_folded_node_list_unfolds_to_the_same_nodes(numbers: set[int], width: int) -> None:
     names = [f"n{number:0{width}}" for number in sorted(numbers)]
-    folded = "n[" + ",".join(name[1:] for name in names) + "]"
-    assert sorted(expand_nodes(folded)) == sorted(names)
-    assert count_nodes(folded) == len(names)
+    ends: list[list[int]] = []
+    for number in sorted(numbers):
+        if ends and number == ends[-1][-1] + 1:
+            ends[-1][1:] = [number]
+        else:
+            ends.append([number])
+    ranges = ["-".join(f"{number:0{width}}" for number in end) for end in ends]
+    for parts in ([name[1:] for name in names], ranges):
+        folded = f"n[{','.join(parts)}]"
+        assert sorted(expand_nodes(folded)) == sorted(names)
+        assert count_nodes(folded) == len(names)
+
+
+LARGE = 1 << 62
+
+
+@pytest.mark.parametrize(
+    ("value", "number", "text"),
+    [
+        (5, 5, "5"),
+        ("7", 7, "7"),
+        ("1" * 18, int("1" * 18), "1" * 18),
+        ("1" * 19, None, "1" * 19),
+        ("٣", None, "٣"),
+        ("", None, None),
+        (True, None, None),
+        (7.0, 7, "7"),
+        (7.5, None, "7.5"),
+        (float("nan"), None, None),
+        (LARGE - 1, LARGE - 1, str(LARGE - 1)),
+        (-LARGE, None, str(-LARGE)),
+        ([], None, None),
+        (["a", "b"], None, "a"),
+        ({"set": True, "infinite": False, "number": 7}, 7, None),
+        ({"set": False, "number": 7}, None, None),
+        ({"set": True, "infinite": True, "number": 7}, None, None),
+    ],
+)
+def test_numbers_and_texts_of_documents(
+    value: object, number: int | None, text: str | None
+) -> None:
+    assert (json_number(value), json_text(value)) == (number, text)
+    nested = {"a": {"b": value}}
+    assert (json_number(nested, "a", "b"), json_text(nested, "a", "b")) == (number, text)
+    assert (json_number(nested, "b"), json_number(value, "a", "b")) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "limit_s"),
+    [(0, 0.0), (90, 5400.0), (-1, None), (0xFFFFFFFD, 60.0 * 0xFFFFFFFD), (0xFFFFFFFE, None)],
+)
+def test_limits_of_documents(minutes: int, limit_s: float | None) -> None:
+    assert json_limit_s({"limit": minutes}, "limit") == limit_s
+
+
+@pytest.mark.parametrize(
+    ("written", "nodes", "aliases"),
+    [
+        ("a[1-2]", "b[3-4]", {"a1": "b3", "a2": "b4"}),
+        ("gpu01.example.org", "n1", {"gpu01": "n1"}),
+        ("a[1-3]", "b[1-2]", None),
+        ("a[", "b1", None),
+    ],
+)
+def test_other_names_of_nodes(written: str, nodes: str, aliases: dict[str, str] | None) -> None:
+    configuration = Configuration(nodes=NodeOptions(aliases={written: nodes}))
+    if aliases is not None:
+        assert node_aliases(configuration) == aliases
+        return
+    with pytest.raises(ConfigError, match="not lists of as many nodes"):
+        node_aliases(configuration)

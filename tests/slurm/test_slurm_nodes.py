@@ -15,7 +15,7 @@ from slurm_reading import MADE, VERSIONS
 
 from tachograph.catalog.config import Configuration, SiteOptions
 from tachograph.catalog.errors import ConfigError, InputError
-from tachograph.catalog.tables import NODE_STATES, WAITING_JOBS
+from tachograph.catalog.tables import NODE_STATES, STATE_HOLDS_S, WAITING_JOBS
 from tachograph.sources import slurm_nodes
 from tachograph.sources.recognition import source_of
 from tachograph.sources.slurm.nodes import NodeReading, _documents, read_events, read_nodes
@@ -323,3 +323,55 @@ def test_a_saved_file_is_one_chunk_which_its_content_names(tmp_path: Path) -> No
     )
     assert [chunk.id for chunk in first] == [chunk.id for chunk in again]
     assert first[0].parts[0].frame["start"].unique().to_list() == [AT]
+
+
+EVENTS = b"""Cluster|NodeName|TimeStart|TimeEnd|State
+c||1795989000|1795989600|
+c|n1|1795989000|1795989600|DOWN
+c|n1|Unknown|1795989600|DOWN
+c|n1
+c|n2|1795989000|1795989600|IDLE
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "counts"),
+    [
+        # records, rows, rejected, passed
+        (b"NodeName=n1 Gres=gpu:2 State=IDLE\n", (1, 1, [], {})),
+        (b"NodeName=n1 Gres=gpu:2\n", (1, 0, ["bad_state"], {})),
+        (b"ReservationName=r Nodes=n1 StartTime=2026-11-29T20:00:00\n", (1, 0, ["bad_time"], {})),
+        (b'{"nodes": [{"name": "a", "state": ["IDLE"], "gres": "gpu:1"}, {"state": "IDLE"}], "jobs": []}',
+         (2, 1, [], {"no_gpus": 1})),
+        (b'{"reservations": [{"node_list": "n[1-2]", "start_time": 1795980000, "end_time": 1795990000}]}',
+         (1, 2, [], {})),
+        (EVENTS, (5, 1, ["bad_time", "field_count"], {"facts": 1})),
+    ],
+)  # fmt: skip
+def test_every_record_of_nodes_is_counted(content: bytes, counts: tuple[Any, ...]) -> None:
+    reading = reading_of(content)
+    reasons = [reason for _, reason, _ in reading.rejected]
+    assert (reading.rows_read, len(reading.states), reasons, reading.passed) == counts
+
+
+def test_what_scontrol_and_settings_do_wrong_is_an_error(tmp_path: Path) -> None:
+    broken = "echo slurm_load_node: Unable to contact >&2; exit 1"
+    feed = feed_of(commands(tmp_path, scontrol=broken))
+    with pytest.raises(InputError, match="Unable to contact"):  # sinfo is there, too
+        Landing().poll(feed, AT)
+    with pytest.raises(ConfigError, match="command is empty"):
+        feed_of(())
+
+
+@pytest.mark.parametrize(("wait_s", "rows"), [(STATE_HOLDS_S, 1), (STATE_HOLDS_S + 1, 2)])
+def test_two_polls_are_one_row_as_long_as_a_state_is_known(
+    tmp_path: Path, wait_s: int, rows: int
+) -> None:
+    feed, landing = feed_of(commands(tmp_path)), Landing()
+    for seconds in (0, wait_s):
+        landing.poll(feed, AT + timedelta(seconds=seconds))
+    assert landing.table(NODE_STATES).filter(provenance="poll", node="gpu01").height == rows
+    # A reservation has its own times; what people write into it adds no node.
+    held = landing.table(NODE_STATES).filter(provenance="reservation")
+    recorded = reading_of((MADE_22 / "scontrol_show_reservation.txt").read_bytes(), trusted=True)
+    assert set(held["node"]) == {row["node"] for row in recorded.states}

@@ -173,11 +173,13 @@ def test_an_answer_that_is_none_moves_nothing(body: bytes, said: str, token: Pat
         assert landing.marks == {}
 
 
-def test_nothing_found_is_an_answer(token: Path) -> None:
+@pytest.mark.parametrize(("api", "path"), [("v0.0.39", "jobs?"), ("v0.0.40", "jobs/?")])
+def test_nothing_found_is_an_answer(token: Path, api: str, path: str) -> None:
     with faulty(answering(EMPTY)) as server:
         landing = Landing()
-        landing.poll(feed_of(server, token, api="v0.0.38"), NOW)
+        landing.poll(feed_of(server, token, api=api), NOW)
         assert landing.marks == {"sacct:sacct": NOW}
+        assert server.requests[0].path.startswith(f"/slurmdb/{api}/{path}")
 
 
 def test_running_jobs_through_rest(server: Faulty, token: Path) -> None:
@@ -196,3 +198,12 @@ def test_running_jobs_through_rest(server: Faulty, token: Path) -> None:
     feed.close()
     assert landing.allocations.height == 15
     assert set(landing.jobs["state"]) == {"RUNNING"}
+
+
+def test_every_version_is_tried_before_a_server_is_refused(token: Path) -> None:
+    with faulty(lambda request: Reply(b"no such page", 404)) as server:
+        with pytest.raises(InputError, match="not a known slurmrestd"):
+            Landing().poll(feed_of(server, token), NOW)
+        paths = [request.path.split("/") for request in server.requests]
+    tried = [parts[2] for parts in paths if "ping" in parts]
+    assert tried == [f"v0.0.{number}" for number in range(47, 36, -1)]

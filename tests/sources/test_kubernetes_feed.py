@@ -19,7 +19,7 @@ from in_process import run_here
 from servers.kubernetes_api import ApiState, Document, api_server, controller, pod
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import InputError
+from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.sources.kubernetes import KnownPods, KubernetesSettings, PodsFeed, connect
 from tachograph.sources.slurm.records import SlurmCluster
 
@@ -88,11 +88,12 @@ def test_a_job_from_its_pods_owner_and_queue(served: tuple[PodsFeed, ApiState]) 
     chunk = poll(feed)
     train, solo = (rows(chunk, "jobs")[name] for name in ("train.ml", "solo.ml"))
     held = {name: train[name] for name in ("job_id", "name", "account", "partition", "qos", "state",
-                                           "gpus", "nodes", "node_list", "cpus", "end")}  # fmt: skip
+                                           "gpus", "nodes", "node_list", "cpus",
+                                           "mem_requested_mib", "end")}  # fmt: skip
     assert held == {
         "job_id": UID.format(901), "name": "train", "account": "ml", "partition": "gpus",
         "qos": "batch-low", "state": "RUNNING", "gpus": 5, "nodes": 2, "node_list": "gpu01,gpu02",
-        "cpus": 16, "end": None,
+        "cpus": 16, "mem_requested_mib": 131_072.0, "end": None,
     }  # fmt: skip
     assert train["submit"] == datetime(2026, 3, 1, 9, 50, tzinfo=UTC)
     assert train["start"] == datetime(2026, 3, 1, 10, 0, 5, tzinfo=UTC)
@@ -629,3 +630,62 @@ def test_labels_of_samples_name_the_pods_that_held_the_gpus(tmp_path: Path) -> N
     assert "gpu-operator" not in run("job", "train.ml", "--json")
     steps = json.loads(run("job", "train.ml", "--json"))["steps"]["steps"]
     assert [step["step"] for step in steps] == ["train-a.ml"]
+
+
+@pytest.mark.parametrize(
+    ("pods", "state"),
+    [
+        ("+", "COMPLETED"),
+        ("-", "FAILED"),
+        ("x", "CANCELLED"),
+        ("+-", "FAILED"),
+        ("-+", "FAILED"),
+        ("+x", "COMPLETED"),
+        ("x+", "COMPLETED"),
+        ("x-", "FAILED"),
+        ("-x", "FAILED"),
+        ("- +", "COMPLETED"),  # tried again
+        ("x +", "COMPLETED"),
+        ("+ -", "FAILED"),
+        ("- -", "FAILED"),
+        ("- x", "CANCELLED"),
+    ],
+)
+def test_the_state_of_a_workload_is_that_of_its_last_pods(pods: str, state: str) -> None:
+    """`+` completed, `-` failed, `x` deleted; a blank: the next begins when the others have ended."""
+    known = KnownPods()
+    begin = NOW
+    for number, letter in enumerate(pods):
+        if letter == " ":
+            begin += timedelta(minutes=10)
+            continue
+        uid, end = UID.format(number), begin + timedelta(minutes=10)
+        times = {"start": f"{begin:%FT%TZ}", "end": f"{end:%FT%TZ}"}
+        ending = {"phase": "Succeeded"} if letter == "+" else {"phase": "Failed", "code": 1}
+        ended = {"start": times["start"]} if letter == "x" else times | ending
+        known.add(pod(f"train-{number}", uid, owner=JOB, **ended), seen=begin)
+        if letter == "x":
+            known.remove(uid, end, deleted=True)
+    (row,) = known.reading(SlurmCluster()).jobs
+    assert (row["state"], row["start"], row["end"]) == (state, NOW, begin + timedelta(minutes=10))
+
+
+def test_changes_of_pods_without_gpus_and_of_no_pods_are_counted(
+    served: tuple[PodsFeed, ApiState],
+) -> None:
+    feed, state = served
+    poll(feed)
+    state.change("ADDED", pod("cpu", UID.format(1), resources={}))
+    state.change("ADDED", pod("", UID.format(2)))
+    state.change("ADDED", pod("train", UID.format(3)))
+    chunk = poll(feed, 1)
+    assert (chunk.rows_read, dict(chunk.passed)) == (3, {"no_gpus": 1})
+    (part,) = [part for part in chunk.parts if part.table == "jobs"]
+    assert ([reject.reason for reject in part.rejects], part.rows_used) == (["no_name"], 1)
+
+
+@pytest.mark.parametrize("key", ["watch_s", "page"])
+def test_settings_below_1_are_refused(key: str) -> None:
+    settings = KubernetesSettings(source="kubernetes", url="http://k8s", **{key: 0})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=key):
+        connect(settings, configuration=Configuration())

@@ -6,16 +6,23 @@ from __future__ import annotations
 
 import json
 import os
+from argparse import Namespace
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from in_process import run_here
-from tachograph.catalog.errors import RefusedError
+from servers.kubernetes_api import pod
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import InputError, RefusedError
+from tachograph.sources import allocation_map, kubernetes, sacct
 from tachograph.sources.job_ids import job_and_step
 from tachograph.sources.recognition import source_of
+from tachograph.sources.schedulers import flux, lsf, pbs
 from tachograph.sources.schedulers.flux import flux_id, read_flux
 from tachograph.sources.schedulers.lsf import read_lsf
 from tachograph.sources.schedulers.pbs import read_pbs
@@ -81,6 +88,7 @@ Exit_status=0
 03/12/2024 11:16:40;E;20.srv;user=tom jobname=t queue=gpu {_RAN} exec_host=gpu02/0+gpu03/0 \
 Resource_List.nodes=2:ppn=8:gpus=4 Exit_status=3
 03/12/2024 11:16:40;E;21.srv;user=cpu jobname=c queue=cpu {_RAN} exec_host=c1/0 Resource_List.ncpus=1 Exit_status=0
+03/12/2024 11:16:40;E;22.srv;user=cpu jobname=d queue=cpu ctime=1710234000 Exit_status=271
 """
 
 R = {
@@ -169,7 +177,8 @@ def test_qstat_in_the_time_zone_of_the_site() -> None:
 def test_the_log_of_pbs_and_names_that_imitate_fields() -> None:
     reading = read_pbs(LOG.encode(), "20240312", INDIA)
     rows = {str(row["job_id"]): row for row in reading.jobs}
-    assert rows.keys() == {"17.srv", "20.srv", "21.srv"}
+    assert rows.keys() == {"17.srv", "20.srv", "21.srv", "22.srv"}
+    assert (rows["22.srv"]["start"], rows["22.srv"]["state"]) == (None, "CANCELLED")
     assert [(place, reason) for place, reason, _ in reading.rejected] == [
         (3, "two_readings"),
         (4, "two_readings"),
@@ -286,3 +295,120 @@ def test_commands_of_slurm_get_ids_of_slurm_only() -> None:
     for job in ("17.srv", "123[4]", "f2Ab9", "web-0.ml", "123.0"):
         with pytest.raises(RefusedError, match="nothing was run"):
             fill_in(["suspend", "{job}"], {"job": job})
+
+
+@pytest.mark.parametrize(
+    ("status", "run_s", "ending"),
+    [
+        (0, 60, ("COMPLETED", 0, None)),
+        (128, 60, ("FAILED", 128, None)),
+        (129, 60, ("FAILED", 0, 1)),
+        (192, 60, ("FAILED", 0, 64)),
+        (193, 60, ("FAILED", 193, None)),
+        (256, 60, ("FAILED", 256, None)),
+        (271, 60, ("CANCELLED", 0, 15)),
+        (271, 7200, ("TIMEOUT", 0, 15)),
+        (1, 7200, ("FAILED", 1, None)),
+        (-29, 60, ("TIMEOUT", None, None)),
+        (-1, 60, ("FAILED", None, None)),
+        ("", 60, (None, None, None)),
+    ],
+)
+@pytest.mark.parametrize("project", ["_pbs_project_default", "alpha"])
+def test_how_a_job_of_pbs_ended(
+    status: int | str, run_s: int, ending: tuple[object, ...], project: str
+) -> None:
+    line = (
+        f"03/12/2024 11:16:40;E;17.srv;user=ana group=chem project={project} {_RAN} "
+        f"exec_host=gpu01/0 Resource_List.ngpus=2 Resource_List.walltime=02:00:00 "
+        f"resources_used.walltime={run_s // 3600:02}:{run_s // 60 % 60:02}:{run_s % 60:02} "
+        f"Exit_status={status}\n"
+    )
+    (row,) = read_pbs(line.encode(), "20240312", INDIA).jobs
+    assert (row["state"], row["exit_code"], row["exit_signal"]) == ending
+    assert row["account"] == ("alpha" if project == "alpha" else "chem")
+    assert (row["gpus"], row["elapsed_s"], row["timelimit_s"]) == (2, run_s, 7200.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "ending"),
+    [
+        ({"EXIT_REASON": "TERM_MEMLIMIT: memory"}, ("OUT_OF_MEMORY", 0, 12)),
+        ({"EXIT_REASON": "TERM_UNKNOWN: LSF cannot determine"}, ("FAILED", 0, 12)),
+        ({"EXIT_REASON": None, "EXIT_CODE": "3"}, ("FAILED", 3, None)),
+        ({"EXIT_CODE": "-"}, ("TIMEOUT", None, None)),
+        ({"STAT": "DONE", "EXIT_CODE": "-"}, ("COMPLETED", 0, None)),
+        ({"STAT": "RUN"}, ("RUNNING", None, None)),
+    ],
+)
+def test_how_a_job_of_lsf_ended(change: dict[str, object], ending: tuple[object, ...]) -> None:
+    document = {**BJOBS, "RECORDS": [{**BJOBS["RECORDS"][0], **change}]}
+    (row,) = read_lsf(json.dumps(document).encode(), "b.json", INDIA).jobs
+    assert (row["state"], row["exit_code"], row["exit_signal"]) == ending
+    assert (row["end"] is None) == (ending[0] == "RUNNING")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, ("FAILED", 0, 9, 3)),
+        ({"waitstatus": 3 << 8}, ("FAILED", 3, None, 3)),
+        ({"waitstatus": 9}, ("FAILED", 0, 9, 3)),
+        ({"waitstatus": None, "result": "CANCELED"}, ("CANCELLED", None, None, 3)),
+        ({"R": json.dumps(R)}, ("FAILED", 0, 9, 3)),
+        ({"R": None}, ("FAILED", 0, 9, None)),
+        ({"R": {"execution": {"R_lite": [], "nodelist": ["tioga11"]}}}, "index_count_mismatch"),
+        ({"state": "LOST"}, "bad_state"),
+    ],
+)  # fmt: skip
+def test_how_a_job_of_flux_ended_and_what_it_held(
+    change: dict[str, object], expected: tuple[object, ...] | str
+) -> None:
+    document = {"jobs": [{**FLUX["jobs"][0], **change}]}
+    reading = read_flux(json.dumps(document).encode(), "f.json", INDIA)
+    if isinstance(expected, str):
+        assert ([reason for _, reason, _ in reading.rejected], reading.allocations) == (
+            [expected],
+            [],
+        )
+        return
+    (row,) = reading.jobs
+    assert (row["state"], row["exit_code"], row["exit_signal"], row["gpus"]) == expected
+    times = [seconds(row, name) for name in ("submit", "eligible", "start", "end")]
+    assert times == [1710234000.25, 1710234000.3, 1710235000.5, 1710238600.5]
+    # Without R the nodes are known, and not which of their GPUs.
+    assert {gpu["gpu"] is None for gpu in reading.allocations} == {expected[3] is None}
+
+
+@pytest.mark.parametrize(
+    ("source", "content"),
+    [
+        (allocation_map, "job_id,node,gpu\n1,n1,0\nx,n1,0\n2,,0\n"),
+        (allocation_map, "1780000100 prolog job=1 node=n1 mig=5\n"),
+        (sacct, "JobID|Start|End|State\n7|soon||FAILED\n8|||FAILED\n"),
+        (pbs, json.dumps(QSTAT)),
+        (flux, json.dumps({"jobs": [{**FLUX["jobs"][0], "state": "LOST"}]})),
+        (lsf, json.dumps(BJOBS)),
+        (kubernetes, json.dumps({"kind": "List", "items": [pod("", "")]})),
+    ],
+)
+def test_the_rejected_records_of_a_file_are_those_that_are_counted(
+    source: ModuleType, content: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "saved.json"
+    path.write_text(content)
+    options = Namespace(files=[str(path)], trusted=False, fields=None, delimiter=None, run=False)
+    site = Configuration()
+    (chunk,) = source.read(options, configuration=site, now=datetime(2026, 3, 1, tzinfo=UTC))
+    counted = Counter({r.reason: r.count for part in chunk.parts for r in part.rejects})
+    rejected = list(source.rejected(options, configuration=site))
+    assert Counter(reason for _, _, reason, _ in rejected) == counted
+    assert counted.total() > 0
+    assert {file for file, *_ in rejected} == {str(path)}
+
+
+def test_documents_without_jobs_and_of_others() -> None:
+    assert read_flux(b'{"jobs": []}', "f.json", INDIA).jobs == []
+    for content in (b'{"COMMAND": "bjobs"}', b'{"COMMAND": "other", "RECORDS": []}'):
+        with pytest.raises(InputError, match="not output of bjobs"):
+            read_lsf(content, "b.json", INDIA)

@@ -6,10 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tachograph.catalog.chunks import Reject
 from tachograph.sources.sample_allocations import named_jobs, sample_allocations
@@ -87,15 +91,46 @@ def test_an_id_as_it_is_written(
 def test_a_fraction_is_a_step_only_beside_others() -> None:
     assert named_jobs(pl.Series(["7.0", "8.0", ""])).step.to_list() == [None] * 3
     assert named_jobs(pl.Series(["7.0", "8.1", "8.batch"])).step.to_list() == ["0", "1", "batch"]
+    assert named_jobs(pl.Series(["7.0", "8"])).step.to_list() == ["0", None]
 
 
-def test_another_job_ends_a_stretch_and_a_sample_of_none_does_not() -> None:
-    rows = samples(["5", None, "5", "0", "5", "6", "6", "5", "5"])
-    assert stretches(rows) == [
-        ("5", None, 0, 0, 50),
-        ("6", None, 0, 50, 70),
-        ("5", None, 0, 70, 90),
-    ]
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([None, "0", "5", "6"]), st.sampled_from(["", "1", "2"])),
+        min_size=1,
+        max_size=9,
+    )
+)
+def test_stretches_are_those_of_a_walk_sample_by_sample(
+    named: list[tuple[str | None, str]],
+) -> None:
+    """Another job or step ends a stretch; a sample of none does not. Ends are a period later."""
+    walked: list[tuple[str, str | None, list[int]]] = []
+    for place, (job, step) in enumerate(named):
+        if job in (None, "0"):
+            continue
+        if not walked or walked[-1][:2] != (job, step or None):
+            walked.append((str(job), step or None, []))
+        walked[-1][2].append(10 * place)
+    periods = {
+        index: (times[-1] - times[0]) / (len(times) - 1)
+        for index, (_, _, times) in enumerate(walked)
+        if len(times) > 1
+    }
+    gaps = [later[2][0] - earlier[2][-1] for earlier, later in pairwise(walked)]
+    usual = median(periods.values() or gaps or [0])
+    expected = []
+    for index, (named_job, named_step, times) in enumerate(walked):
+        end_us = 10**6 * times[-1] + max(1, int(10**6 * min(usual, periods.get(index, usual))))
+        if index + 1 < len(walked):
+            end_us = min(end_us, 10**6 * walked[index + 1][2][0])
+        ends = T + timedelta(seconds=times[0]), T + timedelta(microseconds=end_us)
+        expected.append((named_job, named_step, *ends))
+    rows = samples([job for job, _ in named], step=[step for _, step in named])
+    rows = rows.with_columns(pl.col("job").cast(pl.String))
+    parts = sample_allocations(rows)
+    found = parts[0].frame.sort("start").select("job_id", "step", "start", "end") if parts else None
+    assert (found.rows() if found is not None else []) == expected
 
 
 def test_the_order_of_rows_does_not_matter() -> None:

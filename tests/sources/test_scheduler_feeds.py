@@ -19,7 +19,7 @@ from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import ALLOCATIONS, JOBS
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
-from tachograph.sources.registry import SourceFeed, load_feed, settings_of
+from tachograph.sources.registry import PollOutcome, SourceFeed, load_feed, settings_of
 from tachograph.sources.schedulers.flux import read_flux
 from tachograph.sources.schedulers.lsf import FIELDS, read_lsf
 from tachograph.sources.schedulers.pbs import read_pbs
@@ -60,12 +60,14 @@ def test_an_answer_is_read_like_a_file_and_once(
     first = ingest(lake, poll(now=NOW), now=NOW)
     assert Path(f"{program}.words").read_text().splitlines() == [*words, FIELDS]
     expected = reader(json.dumps(document).encode(), "saved", SlurmCluster("hpc", "Asia/Kolkata"))
-    columns = ("job_id", "state", "gpus", "start", "end", "user")
+    expected.add_usage()
+    columns = ("job_id", "state", "gpus", "start", "end", "user", "cpu_time_s")
     polled = lake.latest(JOBS).sort("job_id").select(columns).rows()
     assert polled == sorted(tuple(row[name] for name in columns) for row in expected.jobs)
     held = lake.latest(ALLOCATIONS).select("job_id", "node", "gpu").rows()
     assert set(held) == {(row["job_id"], row["node"], row["gpu"]) for row in expected.allocations}
     assert first.rejected == len(expected.rejected)
+    assert feed.outcome == PollOutcome()
     later = NOW + timedelta(minutes=5)
     second = ingest(lake, poll(now=later), now=later)
     assert (sum(second.rows.values()), second.rejected) == (0, 0)

@@ -1,12 +1,16 @@
-"""Mappings: mistakes are named with file and key."""
+"""Mappings: mistakes are named with file and key; columns of jobs by their values."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tachograph.catalog.errors import ConfigError, UsageError
+from tachograph.sources.table.job_columns import job_columns
 from tachograph.sources.table.mapping import MappingKey, MappingTarget, load, parse
 
 GOOD = """
@@ -110,3 +114,78 @@ def test_the_node_of_a_file_that_names_none() -> None:
     with pytest.raises(UsageError, match=r"reads the node from column 'n'.*--set node\.constant"):
         parse(GOOD, node="n7")
     assert parse(GOOD, settings=["node.constant=n7"]).node == MappingKey(constant="n7")
+
+
+STARTS = [datetime(2026, 2, 13, 10, minute) for minute in range(10)]  # noqa: DTZ001
+ENDS = [start + timedelta(seconds=1000) for start in STARTS]
+
+
+def written(times: Sequence[datetime], form: str = "%Y-%m-%d %H:%M:%S") -> list[str]:
+    return [time.strftime(form) for time in times]
+
+
+def listed(**changed: Sequence[object]) -> pl.DataFrame:
+    """Ten jobs that ran for 1000 s each."""
+    columns = {"jobid": range(1, 11), "start": written(STARTS), "end": written(ENDS), **changed}
+    return pl.DataFrame({name: list(values) for name, values in columns.items()})
+
+
+@pytest.mark.parametrize(
+    ("changed", "target"),
+    [
+        *(
+            ({"start": written(STARTS, form), "end": written(ENDS, form)}, {"format": parsed})
+            for form, parsed in (
+                ("%d.%m.%Y %H:%M:%S.5", "%d.%m.%Y %H:%M:%S%.f"),
+                ("%d/%m/%Y %H:%M:%S", "%d/%m/%Y %H:%M:%S"),
+            )
+        ),
+        ({"start": [*written(STARTS[:9]), "soon"]}, {}),
+        ({"start": [*written(STARTS[:8]), "soon", "later"]}, "no times"),
+        ({"start": [*written(STARTS[:9]), "2005-12-31 23:59:59"]}, {}),
+        ({"start": [*written(STARTS[:8]), *["2005-12-31 23:59:59"] * 2]}, "no times"),
+        ({"end": [*written(ENDS[:9]), "2026-01-01 00:00:00"]}, {}),
+        ({"end": [*written(ENDS[:5]), *[" "] * 5]}, {}),  # half of them run
+        ({"end": [*written(ENDS[:8]), *["2026-01-01 00:00:00"] * 2]}, "end is before start"),
+        ({"submit": written(STARTS)}, {}),
+        ({"submit": [*written(STARTS[:8]), *written(ENDS[:2])]}, "start is before submit"),
+        *(
+            ({"elapsed": [1000 / scale] * 10}, {"scale": scale})
+            for scale in (1.0, 60.0, 3600.0, 0.001)
+        ),
+        ({"elapsed": ["00:16:40"] * 10}, {"scale": 1.0, "unit": "duration"}),
+        ({"elapsed": [1012.0] * 9 + [5.0]}, {"scale": 1.0}),  # 2 s and 1 %
+        ({"elapsed": [1012.0] * 8 + [5.0] * 2}, "is not end - start"),
+        ({"elapsed": [1012.1] * 10}, "is not end - start"),
+        ({"elapsed": [1000.0] * 10, "end": ["?"] * 10}, "is not end - start"),
+        ({"JobIDRaw": range(10)}, "also job_id"),
+        ({"partition": ["gpu", *map(str, range(9))]}, {}),
+        ({"partition": range(10)}, "numbers up to 9: no partition"),
+        ({"gpus": [0, 1_000_000, *range(8)]}, {}),
+        *(({"gpus": [value, *range(9)]}, "no count of gpus") for value in (-1, 1.5, 1_000_001)),
+        ({"nodes": range(10)}, {"to": "nodes"}),
+        ({"nodes": ["n1"] * 10}, {"to": "node_list"}),
+    ],
+)
+def test_columns_of_a_list_of_jobs_are_what_their_values_say(
+    changed: dict[str, Sequence[object]], target: dict[str, object] | str
+) -> None:
+    columns = job_columns(listed(**changed))
+    name = next(iter(changed))
+    if columns is None:  # without a start it is no list of jobs
+        assert (name, target) == ("start", "no times")
+        return
+    assert list(columns.targets)[:1] == ["jobid"]
+    if isinstance(target, str):
+        assert (columns.left[name], columns.targets.get(name)) == (target, None)
+        return
+    found = columns.targets[name]
+    assert {key: getattr(found, key) for key in target} == target
+    assert name not in columns.left
+
+
+def test_a_duration_without_an_end_has_no_unit() -> None:
+    columns = job_columns(listed(elapsed=[1000.0] * 10).drop("end"))
+    assert columns is not None
+    assert columns.left == {"elapsed": "unit unknown: no end to compare it with"}
+    assert job_columns(listed().drop("jobid")) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import polars as pl
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.catalog.errors import ConfigError, InputError
-from tachograph.sources.times import read_times
+from tachograph.sources.times import days_of, read_times
 
 MOMENT = datetime(2026, 4, 14, 22, 8, 52, tzinfo=UTC)
 SECONDS = 1776204532
@@ -40,6 +41,10 @@ FOLDS = [
         "2026/04/14 22:08:52.000",
         "2026-04-15T00:08:52+02:00",
         "2026-04-14T15:08:52.000-0700",
+        "2026-04-15T00:08:52+02",
+        float(SECONDS * 10**3),
+        f"{SECONDS * 10**3}.0",
+        f"{SECONDS}e3",
         datetime(2026, 4, 14, 22, 8, 52),  # noqa: DTZ001
         MOMENT.astimezone(ZoneInfo("Asia/Tokyo")),
     ],
@@ -58,6 +63,40 @@ def test_what_is_no_time_is_counted_and_blanks_are_null() -> None:
     assert [(r.reason, r.count, r.example) for r in times.rejects] == [
         ("unreadable_time", 1, "yesterday")
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ([SECONDS, SECONDS, SECONDS * 1000], [True, True, False]),  # all in the unit of most
+        ([SECONDS, -SECONDS * 1000, SECONDS], [True, False, True]),
+        ([str(SECONDS), str(SECONDS), "yesterday"], [True, True, False]),
+        ([str(SECONDS), "yesterday"], [False, False]),  # not mostly numbers
+        ([SECONDS * 10**6, SECONDS * 10**6, 2**62], [True, True, False]),
+        ([None, None], [None, None]),
+        ([], []),
+    ],
+)
+def test_columns_of_which_a_part_is_no_time(written: list[Any], read: list[bool | None]) -> None:
+    dtype = None if any(written) else pl.Int64
+    times = read_times(pl.Series("t", written, dtype=dtype))
+    assert times.values.to_list() == [MOMENT if known else None for known in read]
+    assert times.bad.to_list() == [known is False for known in read]
+    assert sum(reject.count for reject in times.rejects) == read.count(False)
+
+
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6, 10**9])
+def test_days_since_1970(unit: int) -> None:
+    """Of the first and the last second of a day."""
+    seconds = pl.Series([20_557 * 86_400, 20_558 * 86_400 - 1])
+    days = days_of(seconds * unit)
+    assert days is not None
+    assert days.to_list() == [20_557, 20_557]
+    zoned = days_of(read_times(seconds).values)
+    assert zoned is not None
+    assert zoned.to_list() == [20_557, 20_557]
+    assert days_of(pl.Series([SECONDS, SECONDS * 1000])) is None  # of which unit?
+    assert days_of(pl.Series(["2026-04-14"])) is None
 
 
 def test_numbers_beyond_the_calendar_are_counted() -> None:

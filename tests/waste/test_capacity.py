@@ -6,7 +6,6 @@ import csv
 import io
 import itertools
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,8 +15,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from madelake import fill, summarized
@@ -214,28 +211,6 @@ def test_hours_of_a_job_are_split_as_in_the_ledger_and_never_more_than_installed
     }  # fmt: skip
 
 
-def test_gpus_that_a_poll_saw_held_by_no_known_job_are_not_free() -> None:
-    polls = [_poll(minutes, gpus_held=3) for minutes in range(0, 61, 10)]
-    parts = _seconds(_report(polls, jobs=[_job("a", 0, 60)], held=[("a", 2.0, _at(60))]))
-    assert parts == {
-        "installed": ALL, "in_use": ALL // 2, "unmeasured": ALL // 4, "free": ALL // 4
-    }  # fmt: skip
-
-
-def test_gpus_are_not_free_where_a_poll_does_not_say_how_many_were_held() -> None:
-    polls = [_poll(minutes, gpus_held=None) for minutes in range(0, 61, 10)]
-    jobs = [_job("a", 0, 60)]
-    away = [_away(30, 60, "drained", "event")]
-    waiting = [_waiting(0, 60)]
-    held: list[tuple[str, float, datetime | None]] = [("a", 1.0, _at(60))]
-    report = _report([*polls, *away], jobs=jobs, held=held, accounted=waiting)
-    quarter = ALL // 4
-    assert _seconds(report) == {
-        "installed": ALL, "in_use": quarter, "drained": 3 * quarter // 2,
-        "unknown": 3 * quarter // 2,
-    }  # fmt: skip
-
-
 def test_mig_slices_are_not_counted_as_gpus() -> None:
     node = {"name": NODE, "state": ["IDLE"], "tres_used": "", "partitions": ["gpu"]}
     states = []
@@ -313,66 +288,6 @@ def test_why_free_gpus_were_free_while_a_job_waited(
 ) -> None:
     report = _report(states, accounted=[accounted], waiting=reasons)
     assert _seconds(report) == {"installed": ALL, part: ALL}
-
-
-def test_the_best_case_of_the_waiting_jobs_counts_second_by_second() -> None:
-    wide = _waiting(0, 40, gpus=5, job_id="1")
-    small = _waiting(20, 30, job_id="2")
-    parts = _seconds(_report(ROOM, accounted=[wide, small]))
-    minute = 4 * 60
-    assert parts == {
-        "installed": ALL, "waited": 10 * minute, "fragmented": 30 * minute, "free": 20 * minute
-    }  # fmt: skip
-
-
-DAY = 24 * 60
-NEEDS = st.tuples(
-    st.integers(0, 3 * DAY), st.integers(1, DAY), st.sampled_from([1, 2, 5]), st.integers(1, 2),
-    st.sampled_from([4, 16]), st.sampled_from([1024.0, 4096.0]), st.booleans(),
-)  # fmt: skip
-
-
-@given(
-    needs=st.lists(NEEDS, max_size=12), begin=st.integers(0, 3 * DAY), minutes=st.integers(1, DAY)
-)
-@example(
-    needs=[(DAY + first, 5, 1, 1, 4, 1024.0, False) for first in (-8, 2)],
-    begin=DAY - 10,
-    minutes=20,
-)  # over midnight
-def test_the_best_case_of_many_jobs_is_that_of_each_minute(
-    needs: list[tuple[int, int, int, int, int, float, bool]], begin: int, minutes: int
-) -> None:
-    """With 4 GPUs, 8 CPUs and 2 GiB free: recounted in plain Python."""
-    accounted, waiting = [], []
-    counted: Counter[str] = Counter()
-    for number, (first, length, gpus, nodes, cpus, memory, limited) in enumerate(needs):
-        wanted = {"job_id": str(number), "nodes": nodes, "gpus": gpus * nodes, "cpus": cpus * nodes}
-        wanted |= {"mem_requested_mib": memory * nodes}
-        accounted.append(_waiting(first, first + length, **wanted))
-        if limited:
-            waiting.append(_reason(first, first + length, "QOSMaxGRESPerUser", **wanted))
-    for minute in range(begin, begin + minutes):
-        cases = [
-            "fragmented" if gpus > 4
-            else "no_host" if cpus > 8 or memory > 2048
-            else "limited" if limited
-            else "several_nodes" if nodes > 1 else "waited"
-            for first, length, gpus, nodes, cpus, memory, limited in needs
-            if first <= minute < first + length
-        ]  # fmt: skip
-        order = ("waited", "several_nodes", "limited", "no_host", "fragmented")
-        counted[next((name for name in order if name in cases), "free")] += 4 * 60
-    free: dict[str, Any] = {"cpus_free": 8, "memory_free_mib": 2048.0, "gpus_held": 0}
-    states = [_poll(begin, **free) | {"end": _at(begin + minutes)}]
-    report = _report(
-        states,
-        accounted=accounted,
-        waiting=waiting,
-        until=_at(begin + minutes),
-        zone_name="Asia/Kolkata",  # whose days are cut elsewhere than those of UTC
-    )
-    assert _seconds(report) == {"installed": minutes * 4 * 60, **counted}
 
 
 # --------------------------------------------------------------------------------------- the simulated cluster

@@ -151,7 +151,7 @@ def test_the_study_is_made_once_and_its_pictures_have_addresses(every: View) -> 
 
 def test_sharing_of_a_user_is_of_own_groups(every: View, own: View) -> None:
     found = _content(own, sharing, runs=1)
-    assert not [user for user in _others(every, own) if f"{user}/" in _texts(found["rows"])]
+    assert not [user for user in _others(every, own) if f"{user}/" in _texts(found["tables"])]
     refused = _content(own, sharing, runs=1, one="user/absent", other="user/absent")
     assert refused["problem"]
     assert (

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import update_wrapper
-from inspect import unwrap
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar, cast
@@ -54,14 +53,6 @@ class Compiled:
         return self.dispatcher._numba_type_
 
 
-class Either(Compiled):
-    """A function that runs in Python when called from Python, compiled when called compiled."""
-
-    def __call__(self, *arguments: object) -> object:
-        """Return what the function returns."""
-        return self._function(*arguments)
-
-
 def _jitted(function: Callable[..., object], options: Mapping[str, Any]) -> Any:
     named = compiled_folder(os.environ)
     folder = None if named is None else private_folder(named)
@@ -98,27 +89,8 @@ def compiled(function: Function) -> Function:
     return cast("Function", Compiled(function))
 
 
-def plain(function: Function) -> Function:
-    """Return the uncompiled function: for few numbers it is faster than loading the compiler."""
-    return cast("Function", unwrap(function))
-
-
-def is_made(function: Callable[..., object]) -> bool:
-    """Return whether a `compiled` function is ready, so that a call does not wait."""
-    return isinstance(function, Compiled) and function.made
-
-
 def reordered(function: Function) -> Function:
     """Return the function, compiled so that sums may be reordered and vectorised; NaN still
     counts.
     """
     return cast("Function", Compiled(function, fastmath={"reassoc", "contract", "nsz", "arcp"}))
-
-
-def either(function: Function) -> Function:
-    """Return the function, compiled only where a compiled function calls it.
-
-    It becomes part of that function: a call of its own hands over every array by its fields, and
-    counts references.
-    """
-    return cast("Function", Either(function, forceinline=True))

@@ -179,7 +179,6 @@ class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     safe_dram: Fixed[float] = 0.7  # of the bandwidth that can be achieved
     safe_hbm: Fixed[float] = 0.9  # of the memory, all together
     max_slowdown: Fixed[float] = 1.1  # of any of them, where sharing is still proposed
-    assumed_issue: Fixed[float] = 0.5  # demand of a job on issue slots, where it was not measured
     # {job group: report of Nsight Compute}; relative to the configuration's file.
     profiles: dict[str, str] = {}
 

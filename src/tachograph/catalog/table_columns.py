@@ -353,7 +353,8 @@ def scores() -> tuple[TableColumn, ...]:
 
 def pm_sampling() -> tuple[TableColumn, ...]:
     """Return PM sampling over a span: sums over its samples, and the scores of the sums."""
-    cut = "the chip cannot count it in the same pass as the others"
+    cut = "the chip cannot count it"
+    share = "share of its peak x sm_cycles_elapsed, added up."
     return (
         real("duration_s", "s", "From the start of the first sample to the end of the last."),
         real("measured_s", "s", "Total length of the samples."),
@@ -361,7 +362,18 @@ def pm_sampling() -> tuple[TableColumn, ...]:
         count("overflows", "How often the buffer was full, and samples were lost."),
         real("lost_s", "s", "Time between samples that no sample covers."),
         real("sm_cycles_active", "cycles", "Sum of sm__cycles_active.avg.", cut),
-        real("gpc_cycles_elapsed", "cycles", "Sum of gpc__cycles_elapsed.max.", cut),
+        real(
+            "sm_cycles_elapsed",
+            "cycles",
+            "Sum of sm__cycles_elapsed.avg.",
+            "a row of an older version, where gpc_cycles_elapsed stands for it",
+        ),
+        real(
+            "gpc_cycles_elapsed",
+            "cycles",
+            "Sum of gpc__cycles_elapsed.max.",
+            "sm_cycles_elapsed is counted instead",
+        ),
         real(
             "warps_active",
             "warp cycles",
@@ -370,11 +382,9 @@ def pm_sampling() -> tuple[TableColumn, ...]:
         ),
         real("dram_cycles_active", "cycles", "Sum of dram__cycles_active.avg.", cut),
         real("dram_cycles_elapsed", "cycles", "Sum of dram__cycles_elapsed.avg.", cut),
-        real(
-            "pipe_tensor_cycles_active", "cycles", "Sum of sm__pipe_tensor_cycles_active.avg.", cut
-        ),
-        real("pipe_fp64_cycles_active", "cycles", "Sum of sm__pipe_fp64_cycles_active.avg.", cut),
-        real("pipe_fp32_cycles_active", "cycles", "Sum of sm__pipe_fma_cycles_active.avg.", cut),
+        real("pipe_tensor_cycles_active", "cycles", f"Tensor pipe: {share}", cut),
+        real("pipe_fp64_cycles_active", "cycles", f"FP64 pipe: {share}", cut),
+        real("pipe_fp32_cycles_active", "cycles", f"FP32 (FMA) pipe: {share}", cut),
         count(
             "max_warps",
             "W_max: maximum number of resident warps per SM.",
@@ -382,7 +392,8 @@ def pm_sampling() -> tuple[TableColumn, ...]:
         ),
         text(
             "cut",
-            "Metrics that the chip cannot count in the same pass, separated by commas.",
+            "Metrics that the chip cannot count in the same pass, separated by commas; those that "
+            "have a sum were counted in alternating passes.",
             "nothing",
         ),
         real(

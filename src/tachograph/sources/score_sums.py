@@ -17,6 +17,7 @@ from tachograph.catalog.score_formulas import (
     FP32,
     FP64,
     SM_ACTIVE,
+    SM_ELAPSED,
     TENSOR,
     WARPS,
     practice_gpu,
@@ -29,6 +30,7 @@ MINUTE_S = 60.0
 SUM_COLUMNS: Mapping[str, str] = MappingProxyType(
     {
         "sm_cycles_active": SM_ACTIVE,
+        "sm_cycles_elapsed": SM_ELAPSED,
         "gpc_cycles_elapsed": ELAPSED,
         "warps_active": WARPS,
         "dram_cycles_active": DRAM_ACTIVE,
@@ -41,16 +43,16 @@ SUM_COLUMNS: Mapping[str, str] = MappingProxyType(
 # {counter: (metric, metric of the cycles that it is a share of)}
 _SHARES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "sm_active": (SM_ACTIVE, ELAPSED),
+        "sm_active": (SM_ACTIVE, SM_ELAPSED),
         "dram_active": (DRAM_ACTIVE, DRAM_ELAPSED),
-        "tensor_active": (TENSOR, ELAPSED),
-        "fp64_active": (FP64, ELAPSED),
-        "fp32_active": (FP32, ELAPSED),
+        "tensor_active": (TENSOR, SM_ELAPSED),
+        "fp64_active": (FP64, SM_ELAPSED),
+        "fp32_active": (FP32, SM_ELAPSED),
     }
 )
 # {counter: metric with one cycle per Hz and second}
 _CLOCKS: Mapping[str, str] = MappingProxyType(
-    {"sm_clock_mhz": ELAPSED, "mem_clock_mhz": DRAM_ELAPSED}
+    {"sm_clock_mhz": SM_ELAPSED, "mem_clock_mhz": DRAM_ELAPSED}
 )
 
 
@@ -92,16 +94,20 @@ class PmSums:
 
         None where a metric was cut, the GPU was idle, or W_max is unknown.
 
-        >>> half = PmSums(0.0, 1.0, 1.0, 1, sums={SM_ACTIVE: 500.0, ELAPSED: 1000.0, WARPS: 16000.0})
-        >>> half.scores(64)
+        >>> sums = {SM_ACTIVE: 500.0, SM_ELAPSED: 1000.0, WARPS: 16000.0}
+        >>> PmSums(0.0, 1.0, 1.0, 1, sums=sums).scores(64)
         {'score_gpu': 75.0, 'score_gpumem': None, 'score_gpumem_normalized': None}
         """
+        cycles = dict(self.sums)
+        if SM_ELAPSED in cycles:  # of the formulas' two elapsed cycles, the one in the SMs' clock
+            cycles[ELAPSED] = cycles[SM_ELAPSED]
+        score_gpu = None
+        if max_warps is not None:
+            score_gpu = practice_gpu(cycles, max_warps=max_warps).value
         return {
-            "score_gpu": None
-            if max_warps is None
-            else practice_gpu(self.sums, max_warps=max_warps).value,
-            "score_gpumem": practice_gpumem(self.sums).value,
-            "score_gpumem_normalized": practice_gpumem_normalized(self.sums).value,
+            "score_gpu": score_gpu,
+            "score_gpumem": practice_gpumem(cycles).value,
+            "score_gpumem_normalized": practice_gpumem_normalized(cycles).value,
         }
 
     def counters(self, warps_per_sm: int | None) -> dict[str, float]:
@@ -109,13 +115,14 @@ class PmSums:
 
         warps_per_sm: maximum of an SM of the device, the base of occupancy. Absent: not measured.
 
-        >>> PmSums(0.0, 2.0, 2.0, 1, sums={SM_ACTIVE: 1e9, ELAPSED: 2e9, WARPS: 32e9}).counters(64)
+        >>> sums = {SM_ACTIVE: 1e9, SM_ELAPSED: 2e9, WARPS: 32e9}
+        >>> PmSums(0.0, 2.0, 2.0, 1, sums=sums).counters(64)
         {'sm_active': 0.5, 'sm_occupancy': 0.25, 'sm_clock_mhz': 1000.0}
         """
         counters: dict[str, float | None] = {"sm_active": None, "sm_occupancy": None}  # come first
         for name, metrics in _SHARES.items():
             counters[name] = self._share(*metrics)
-        resident = self._share(WARPS, ELAPSED)
+        resident = self._share(WARPS, SM_ELAPSED)
         if resident is not None and warps_per_sm:
             counters["sm_occupancy"] = resident / warps_per_sm
         if self.measured_s > 0:
@@ -164,8 +171,15 @@ def sums_of(document: Mapping[str, Any]) -> PmSums:
     """Return the sums from `as_json`; ignores unknown keys."""
     return PmSums(
         document["begin"], document["end"], document["measured_s"], document["samples"],
-        document["overflows"], document["lost_s"], dict(document["sums"]),
+        document["overflows"], document["lost_s"], _in_one_clock(document["sums"]),
     )  # fmt: skip
+
+
+def _in_one_clock(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return the sums with elapsed cycles of the SMs, for which older ones have those of GPCs."""
+    if SM_ELAPSED in sums or ELAPSED not in sums:
+        return dict(sums)
+    return {**sums, SM_ELAPSED: sums[ELAPSED]}
 
 
 def sums_of_row(row: Mapping[str, Any]) -> PmSums:
@@ -181,7 +195,7 @@ def sums_of_row(row: Mapping[str, Any]) -> PmSums:
         row["pm_samples"],
         row["overflows"],
         row["lost_s"],
-        sums,
+        _in_one_clock(sums),
     )
 
 

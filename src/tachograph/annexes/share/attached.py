@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -16,8 +16,8 @@ from tachograph.annexes.share.kernel_limits import limits
 from tachograph.annexes.share.kernel_metrics import duration_s
 from tachograph.annexes.share.kernel_names import labels
 from tachograph.annexes.share.kernel_report import reject_sentences
-from tachograph.annexes.share.kernels import Kernel, kernels_of
-from tachograph.annexes.share.nsight.launches import NcuReport
+from tachograph.annexes.share.kernels import kernels_of
+from tachograph.annexes.share.nsight.launches import Launch, NcuReport
 from tachograph.annexes.share.nsight.reports import read_reports
 from tachograph.annexes.share.profiles import AttachedProfile, read_attached
 from tachograph.catalog.config import Configuration
@@ -35,14 +35,11 @@ def to_attach(report: NcuReport, at: datetime, *, most: int = MOST_LAUNCHES) -> 
     its problems.
     """
     launches = report.launches
-    by_time = sorted(
-        range(len(launches)), key=lambda place: (-(duration_s(launches[place]) or 0.0), place)
-    )
-    kept = tuple(launches[place] for place in sorted(by_time[:most]))
+    by_time = sorted(enumerate(launches), key=lambda item: -(duration_s(item[1]) or 0.0))
+    kept = tuple(launch for _, launch in sorted(by_time[:most], key=lambda item: item[0]))
     problems = (*report.problems, *reject_sentences(report))
-    return AttachedProfile(
-        replace(report, launches=kept, rejects=(), problems=problems), len(launches), at
-    )
+    report = replace(report, launches=kept, rejects=(), problems=problems)
+    return AttachedProfile(report, len(launches), at)
 
 
 def attached_job_kernels(
@@ -68,46 +65,42 @@ def profiled_launches(
         read = [profile.report for profile in read_attached(lake, job_key)]
     if not read:
         return None
-    metrics: list[Mapping[str, Any]] = []
-    for report in read:
-        metrics += [launch.metrics for launch in report.launches]
-    return metrics
+    return [launch.metrics for report in read for launch in report.launches]
 
 
 def job_kernels(
     attached: Sequence[AttachedProfile], calibration: Calibration, *, most: int = SHOWN_KERNELS
 ) -> JobKernels:
     """Return short views of reports attached to a job; `most`: listed kernels per report."""
-    reports = [_in_short(profile, calibration, most) for profile in attached]
-    found = kernels_of(chain.from_iterable(profile.report.launches for profile in attached))
-    return JobKernels(
-        tuple(reports), len(found), next(iter(_shortened(found, calibration, 1)), None)
-    )
-
-
-def _in_short(profile: AttachedProfile, calibration: Calibration, most: int) -> AttachedReport:
-    report = profile.report
-    found = kernels_of(report.launches)
-    seconds = [kernel.seconds for kernel in found if kernel.seconds is not None]
-    return AttachedReport(
-        report=report.file,
-        digest=report.digest,
-        attached=profile.at,
-        launches=profile.launches,
-        launches_kept=len(report.launches),
-        kernels=len(found),
-        seconds=fsum(seconds) if seconds else None,
-        longest=_shortened(found, calibration, most),
-        problems=report.problems,
-    )
+    reports = []
+    for profile in attached:
+        report = profile.report
+        count, seconds, longest = _shortened(report.launches, calibration, most)
+        reports.append(
+            AttachedReport(
+                report=report.file,
+                digest=report.digest,
+                attached=profile.at,
+                launches=profile.launches,
+                launches_kept=len(report.launches),
+                kernels=count,
+                seconds=seconds,
+                longest=longest,
+                problems=report.problems,
+            )
+        )
+    launches = chain.from_iterable(profile.report.launches for profile in attached)
+    count, _, longest = _shortened(launches, calibration, 1)
+    return JobKernels(tuple(reports), count, next(iter(longest), None))
 
 
 def _shortened(
-    found: Sequence[Kernel], calibration: Calibration, most: int
-) -> tuple[ShortKernel, ...]:
-    """The first of some kernels, which are in the order of their time."""
-    whole = fsum(kernel.seconds or 0.0 for kernel in found)
-    return tuple(
+    launches: Iterable[Launch], calibration: Calibration, most: int
+) -> tuple[int, float | None, tuple[ShortKernel, ...]]:
+    """How many kernels were launched, their time together, and the longest of them."""
+    kernels = kernels_of(launches)
+    whole = fsum(kernel.seconds or 0.0 for kernel in kernels)
+    longest = tuple(
         ShortKernel(
             name=label,
             launches=kernel.launches,
@@ -115,5 +108,6 @@ def _shortened(
             share=kernel.seconds / whole if kernel.seconds else None,
             limited_by=limits(kernel, calibration=calibration).limited_by,
         )
-        for kernel, label in list(zip(found, labels(found), strict=True))[:most]
+        for kernel, label in list(zip(kernels, labels(kernels), strict=True))[:most]
     )
+    return len(kernels), whole or None, longest

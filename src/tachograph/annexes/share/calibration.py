@@ -10,8 +10,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from tachograph.annexes.share.demand import Calibration
+from tachograph.annexes.share.demand import Calibration, GpuCapacity
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.devices import match_device
 from tachograph.catalog.errors import ConfigError, InputError
 
 CALIBRATION_FORMAT = 2  # of 1 all is a part
@@ -68,6 +69,14 @@ class CalibrationFile(msgspec.Struct, frozen=True, omit_defaults=True):
         }
         measured_on = self.gpu if measured else Calibration().measured_on
         return replace(Calibration(), **values, measured_on=measured_on, source=text)
+
+
+def measured_on(calibration: Calibration, gpu: GpuCapacity) -> bool:
+    """Return whether the calibration is of this model of GPU, however it is spelled."""
+    if calibration.measured_on is None or calibration.measured_on == gpu.name:
+        return calibration.measured_on == gpu.name
+    model = match_device(calibration.measured_on)
+    return model is not None and model == match_device(gpu.name)
 
 
 FileT = TypeVar("FileT", bound=CalibrationFile)

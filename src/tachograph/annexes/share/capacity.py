@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite, nan, prod
 from types import MappingProxyType
 from typing import Any
 
 from tachograph.annexes.share.demand import Footprint, GpuCapacity
-from tachograph.annexes.share.kernel_metrics import SECTOR
+from tachograph.annexes.share.kernel_metrics import SECTOR, WARP
 from tachograph.annexes.share.nsight.launches import Chip, Launch, capability_of
 from tachograph.catalog import devices
 from tachograph.catalog.errors import NotFoundError
@@ -17,7 +18,6 @@ from tachograph.catalog.units import MI, plural
 REPORT, CATALOGUE = "the report", "the catalogue of devices"  # sources of a value
 _KIB = 1024.0
 _BITS = 8.0
-_WARP = 32
 # Of the memory clock: all memory of GPUs moves data on both, deviceQuery calculates the same way.
 _EDGES = 2.0
 _NAMELESS = "a GPU that the report does not name"
@@ -61,11 +61,8 @@ _CAPABILITIES: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "8.0": _limits(2048, 32, 164, 192),
         "8.6": _limits(1536, 16, 100, 128),
         "8.7": _limits(1536, 16, 164, 192),
-        "8.9": _limits(1536, 24, 100, 128),
-        "9.0": _limits(2048, 32, 228, 256),
-        "10.0": _limits(2048, 32, 228, 256),
-        "12.0": _limits(1536, 24, 100, 128),
-        "12.1": _limits(1536, 24, 100, 128),
+        **dict.fromkeys(("8.9", "12.0", "12.1"), _limits(1536, 24, 100, 128)),
+        **dict.fromkeys(("9.0", "10.0"), _limits(2048, 32, 228, 256)),
     }
 )
 # architecture -> compute capability of its models, but for those of data centres that have one of
@@ -88,7 +85,7 @@ _OF_MODELS: Mapping[str, str] = MappingProxyType(
 def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacity:
     """Return the resources of the GPU of a report, and for each value its source; None: unknown.
 
-    The report comes first: attributes of its device, and the peak of DRAM among its metrics. Then
+    The report comes first: attributes of its device, of a details page the number of SMs. Then
     the published limits of the compute capability, then the catalogue of devices, unless the report
     contradicts it: a slice of a GPU has fewer SMs than a GPU of that name, and less of all other
     resources.
@@ -104,30 +101,42 @@ def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacit
     capability = chip.compute_capability or capability_of(chip.attributes)
     for values, source in (
         (_reported(chip.attributes, metrics or {}), REPORT),
-        (_of_capability(capability), f"compute capability {capability} as published"),
+        (_CAPABILITIES.get(capability or "", {}), f"compute capability {capability} as published"),
         (_catalogued(device_of(chip)), CATALOGUE),
     ):
         for name, value in values.items():
             if name not in known:
                 known[name], sources[name] = value, source
-    return _gpu(chip.name or _NAMELESS, known, sources)
+    return _gpu(chip.name or _NAMELESS, capability, known, sources)
 
 
-def _gpu(name: str, known: Mapping[str, float], sources: Mapping[str, str]) -> GpuCapacity:
+def _gpu(
+    name: str,
+    capability: str | None,
+    known: Mapping[str, float],
+    sources: Mapping[str, str],
+) -> GpuCapacity:
     values: dict[str, Any] = {
         field: int(value) if field in _COUNTS else value for field, value in known.items()
     }
-    return GpuCapacity(name=name, sources=MappingProxyType(dict(sources)), **values)
+    return GpuCapacity(
+        name=name,
+        compute_capability=capability,
+        sources=MappingProxyType(dict(sources)),
+        **values,
+    )
 
 
 def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
     """Reported values of the device: a value of 0, or a count below 1, is unknown."""
-    values = {field: _positive(attributes, (name,)) for field, name in _ATTRIBUTES.items()}
-    values["sms"] = values["sms"] or _sms_of_launch(metrics)
-    values["threads_per_sm"] = values["threads_per_sm"] or _threads_by_warps(
-        metrics, values["schedulers"]
-    )
-    values["dram_bytes_per_s"] = _measured_peak(metrics) or _peak_by_clock(attributes)
+    values = {field: _positive(attributes, name) for field, name in _ATTRIBUTES.items()}
+    # The details page has no attributes. A launch may run on part of the GPU.
+    parts = ("launch__uses_green_context", "launch__uses_mps", "launch__uses_vgpu")
+    if not (values["sms"] or any(metrics.get(part) for part in parts)):
+        values["sms"] = _positive(metrics, "launch__sm_count")
+    width, clock_khz = _positive(attributes, *_WIDTHS), _positive(attributes, *_CLOCKS)
+    if width is not None and clock_khz is not None:
+        values["dram_bytes_per_s"] = _EDGES * clock_khz * 1e3 * width / _BITS
     return {
         field: value
         for field, value in values.items()
@@ -135,44 +144,11 @@ def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> 
     }
 
 
-def _sms_of_launch(metrics: Mapping[str, float]) -> float | None:
-    """SMs reported for a launch, unless it ran on part of the GPU.
-
-    The details page has no attributes.
-    """
-    parts = ("launch__uses_green_context", "launch__uses_mps", "launch__uses_vgpu")
-    if any(metrics.get(part) for part in parts):
-        return None
-    return _positive(metrics, ("launch__sm_count",))
-
-
-def _threads_by_warps(metrics: Mapping[str, float], schedulers: float | None) -> float | None:
-    warps = _positive(metrics, ("smsp__warps_active.avg.peak_sustained",))
-    return (
-        None if warps is None else warps * (schedulers or GpuCapacity(name="").schedulers) * _WARP
-    )
-
-
-def _measured_peak(metrics: Mapping[str, float]) -> float | None:
-    per_cycle = _positive(metrics, ("dram__bytes.sum.peak_sustained",))
-    clock = _positive(metrics, ("dram__cycles_elapsed.avg.per_second",))
-    return None if per_cycle is None or clock is None else per_cycle * clock
-
-
-def _peak_by_clock(attributes: Mapping[str, float]) -> float | None:
-    width, clock_khz = _positive(attributes, _WIDTHS), _positive(attributes, _CLOCKS)
-    return None if width is None or clock_khz is None else _EDGES * clock_khz * 1e3 * width / _BITS
-
-
-def _of_capability(capability: str | None) -> Mapping[str, float]:
-    return _CAPABILITIES.get(capability or "", {})
-
-
 def device_of(chip: Chip) -> devices.Device | None:
     """Return the catalogue row of a report's GPU; None if unknown, or the report contradicts it."""
-    memory = _positive(chip.attributes, ("total_memory",))
+    memory = _positive(chip.attributes, "total_memory")
     device = devices.match_device(chip.name, None if memory is None else memory / MI)
-    sms = _positive(chip.attributes, ("multiprocessor_count",))
+    sms = _positive(chip.attributes, "multiprocessor_count")
     return None if device is None or (sms is not None and sms != device.sms) else device
 
 
@@ -184,9 +160,10 @@ def gpu_of_device(device: devices.Device) -> GpuCapacity:
     65536
     """
     capability = capability_of_device(device)
-    limits, values = _of_capability(capability), _catalogued(device)
+    limits, values = _CAPABILITIES.get(capability or "", {}), _catalogued(device)
     published = dict.fromkeys(limits, f"compute capability {capability} as published")
-    return _gpu(device.name, {**limits, **values}, published | dict.fromkeys(values, CATALOGUE))
+    sources = published | dict.fromkeys(values, CATALOGUE)
+    return _gpu(device.name, capability, {**limits, **values}, sources)
 
 
 def device_called(name: str) -> devices.Device:
@@ -234,15 +211,16 @@ def _catalogued(device: devices.Device | None) -> dict[str, float]:
         return {}
     values: dict[str, float | None] = {
         "sms": device.sms,
-        "threads_per_sm": device.max_warps_per_sm * _WARP,
+        "threads_per_sm": device.max_warps_per_sm * WARP,
         "l2_bytes": device.l2_bytes,
         "dram_bytes_per_s": device.hbm_bytes_per_s,
         "hbm_bytes": device.hbm_mib * MI,
+        "power_limit_w": device.board_power_w,
     }
     return {field: float(value) for field, value in values.items() if value is not None}
 
 
-def _positive(values: Mapping[str, float], names: tuple[str, ...]) -> float | None:
+def _positive(values: Mapping[str, float], *names: str) -> float | None:
     """The first known one above 0."""
     for name in names:
         value = values.get(name)
@@ -255,6 +233,7 @@ _REGISTER_UNIT = 256  # registers are allocated to a warp in these units, on all
 _LIMITS = tuple(
     f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps")
 )
+_SHARED = ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block")
 _SHARED_PARTS = tuple(
     f"launch__shared_mem_per_block_{part}" for part in ("static", "dynamic", "driver")
 )
@@ -274,17 +253,53 @@ def footprint_of(launch: Launch, gpu: GpuCapacity) -> Footprint | None:
     2
     """
     metrics = launch.metrics
-    blocks = _count(metrics, "launch__grid_size") or (prod(launch.grid) if launch.grid else None)
-    threads = _count(metrics, "launch__block_size") or (
-        prod(launch.block) if launch.block else None
-    )
+    blocks = _count(metrics, "launch__grid_size") or prod(launch.grid or (0,))
+    threads = _count(metrics, "launch__block_size") or prod(launch.block or (0,))
     if not blocks or not threads:
         return None
-    registers = _count(metrics, "launch__registers_per_thread")
-    shared = _shared(metrics)
-    footprint = Footprint(blocks, threads, registers, shared)
+    footprint = Footprint(
+        blocks, threads, _count(metrics, "launch__registers_per_thread"), _shared(metrics)
+    )
     fit = _reported_fit(metrics) or computed_fit(footprint, gpu)
-    return Footprint(blocks, threads, registers, shared, fit)
+    return replace(footprint, blocks_per_sm=fit)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShape:
+    """Launch of a kernel, what it takes of the GPU, and how it spreads; None: unknown.
+
+    Of the longest launch: grid, block, footprint, and how many times it fills the GPU as profiled.
+    seconds: mean of a launch. sm_hz: mean clock of the SMs. Nsight Compute reports no power.
+    """
+
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    footprint: Footprint | None
+    sms: int | None  # of the GPU
+    waves: float | None = None
+    seconds: float | None = None
+    sm_hz: float | None = None
+
+    def placement(self) -> dict[str, float | None]:
+        """Return how the blocks spread over the GPU; absent: unknown.
+
+        waves: how many times they fill the GPU. tail: fraction 0..1 of the places that stay empty
+        over all waves, the last one being short. slots_taken: fraction 0..1 of the places that they
+        take. sms_needed: when each SM gets as many blocks as fit.
+
+        >>> LaunchShape(None, None, Footprint(198, 1024, blocks_per_sm=1), 132).placement()
+        {'slots_taken': 1.0, 'sms_needed': 132, 'waves': 1.5, 'tail': 0.25}
+        """
+        placement: dict[str, float | None] = {}
+        waves, footprint = self.waves, self.footprint
+        if footprint is not None and footprint.blocks_per_sm is not None and self.sms is not None:
+            filled = footprint.blocks / footprint.blocks_per_sm  # SMs
+            placement["slots_taken"] = min(1.0, filled / self.sms)
+            placement["sms_needed"] = min(self.sms, ceil(filled))
+            waves = filled / self.sms if waves is None else waves
+        if waves is not None:
+            placement |= {"waves": waves, "tail": 1 - waves / max(1, ceil(waves))}
+        return placement
 
 
 def l2_most(launches: Sequence[Launch]) -> float | None:
@@ -299,14 +314,12 @@ def l2_most(launches: Sequence[Launch]) -> float | None:
     >>> l2_most([Launch("add", metrics, Chip(), "a.csv", 0, (132, 1, 1), (1024, 1, 1))])
     8000000.0
     """
-    most = max((_through_l2(launch.metrics) for launch in launches), default=inf)
-    return most if most < inf else None
-
-
-def _through_l2(metrics: Mapping[str, float]) -> float:
-    """Bytes; infinite if unknown or 0, which is impossible for a launch."""
-    known = (metrics.get("lts__t_bytes.sum", nan), metrics.get("lts__t_sectors.sum", nan) * SECTOR)
-    return min((moved for moved in known if 0 < moved < inf), default=inf)
+    most = 0.0
+    for launch in launches:
+        sizes = {"lts__t_bytes.sum": 1.0, "lts__t_sectors.sum": SECTOR}
+        moved = [launch.metrics.get(metric, nan) * size for metric, size in sizes.items()]
+        most = max(most, min((known for known in moved if 0 < known < inf), default=inf))
+    return most if 0 < most < inf else None
 
 
 def computed_fit(footprint: Footprint, gpu: GpuCapacity) -> int | None:
@@ -321,26 +334,15 @@ def computed_fit(footprint: Footprint, gpu: GpuCapacity) -> int | None:
         return None
     if slots is None or threads is None:
         return None
-    warps = ceil(footprint.threads / _WARP)
-    fits = [slots, threads // (warps * _WARP)]
+    warps = ceil(footprint.threads / WARP)
+    fits = [slots, threads // (warps * WARP)]
     if registers:
-        of_warp = ceil(registers * _WARP / _REGISTER_UNIT) * _REGISTER_UNIT
+        of_warp = ceil(registers * WARP / _REGISTER_UNIT) * _REGISTER_UNIT
         # each scheduler has its own part of the registers: a warp is not split across two
         fits.append(of_registers // gpu.schedulers // of_warp * gpu.schedulers // warps)
     if shared:
         fits.append(int(of_shared // shared))
     return min(fits) or None
-
-
-def resident_per_sm(footprint: Footprint, gpu: GpuCapacity) -> float | None:
-    """Return the mean number of resident blocks per SM while blocks are waiting to start.
-
-    >>> resident_per_sm(Footprint(66, 128, blocks_per_sm=16), GpuCapacity(name="H100", sms=132))
-    0.5
-    """
-    if footprint.blocks_per_sm is None or gpu.sms is None:
-        return None
-    return min(float(footprint.blocks_per_sm), footprint.blocks / gpu.sms)
 
 
 def _count(metrics: Mapping[str, float], metric: str) -> int | None:
@@ -350,7 +352,7 @@ def _count(metrics: Mapping[str, float], metric: str) -> int | None:
 
 def _shared(metrics: Mapping[str, float]) -> float | None:
     """Shared memory of a block, bytes; None if unknown or invalid."""
-    for whole in ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block"):
+    for whole in _SHARED:
         if 0 <= metrics.get(whole, nan) < inf:
             return metrics[whole]
     parts = [metrics.get(part, nan) for part in _SHARED_PARTS]
@@ -359,8 +361,6 @@ def _shared(metrics: Mapping[str, float]) -> float | None:
 
 def _reported_fit(metrics: Mapping[str, float]) -> int | None:
     """The lowest of the profiler's limits; all four are needed, a missing one may be the lowest."""
-    if any(limit not in metrics for limit in _LIMITS):
-        return None
-    extra = metrics.get("launch__occupancy_limit_barriers")
-    known = [metrics[limit] for limit in _LIMITS] + ([] if extra is None else [extra])
-    return int(min(known)) if 1 <= min(known) < inf else None
+    limits = [metrics.get(limit, nan) for limit in _LIMITS]
+    barriers = metrics.get("launch__occupancy_limit_barriers", inf)
+    return int(min(*limits, barriers)) if all(1 <= limit < inf for limit in limits) else None

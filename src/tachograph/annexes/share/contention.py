@@ -1,186 +1,186 @@
-"""Rates of kernels that contend for one resource: cycles of an SM, caches, DRAM."""
+"""Slowdown of kernels that run at the same time: what one resource takes, and the worst of all.
+
+Each law is continuous and grows with every demand; it is 1 where the other needs nothing. Numbers
+are arrays that broadcast against each other, and slowdowns are times as long as alone.
+"""
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import TypeAlias
 
 import numpy as np
 
-from tachograph.catalog.arrays import Floats
-from tachograph.catalog.compiled import either
+from tachograph.annexes.share.demand import CYCLES, Calibration
+from tachograph.annexes.share.kernel_arrays import KernelArrays, residency
+from tachograph.catalog.arrays import Floats, Longs
 
-# a demand so many times another's is served first, however both wait; errors of published numbers
-# do not depend on it
-DOMINANCE = 2.0
+# in the order of the slowdowns that `contention` compares; blocks and sms are not among them
+RESOURCES = (*CYCLES, "dram", "l2", "l2_bandwidth", "l1", "power", "blocks", "sms")
+# How sharply a pipe or a bandwidth is full: what both need counts a little before its sum is 1.
+_SHARPNESS = 20.0
+_FULL = 0.99  # of the issue slots: no kernel leaves less to another
+_MOST_BEHIND = 20.0  # times as long behind one that needs every slot: none is starved for good
+_LEAST = 1e-9
+_HALVINGS = 40
+# share of DRAM, share of the time that waits for it, latency alone
+DramUse: TypeAlias = tuple[Floats, Floats, Floats]
 
 
-@either
-def granted(own: float, dominant: float, peers: float) -> float:
-    """Return the rate, 0..1 of alone, of a kernel that uses all it is granted.
+def summed(own: Floats, other: Floats) -> Floats:
+    """Return the slowdown by a pipe or a bandwidth: both get the same share of what they need.
 
-    `dominant`, `peers`: sums of demands of kernels that are served before it, or share with it.
-
-    >>> granted(0.75, 0.0, 0.75), round(granted(0.15, 0.9, 0.0), 3)
-    (0.6666666666666666, 0.667)
+    >>> [round(float(summed(np.array(own), np.array(0.75))), 2) for own in (0.0, 0.1, 0.75)]
+    [1.0, 1.0, 1.5]
     """
-    left = 1.0 - dominant
-    if own + peers <= left:
-        return 1.0
-    return max(left, 0.0) / (own + peers)
+    longer: Floats = 1.0 + _filled(own + other) - _filled(np.maximum(own, other))
+    return longer
 
 
-def elsewhere(own: Floats, warps: Floats) -> Floats:
-    """Return a warp's waiting time between two visits of the server, in visit times.
+def _filled(demand: Floats) -> Floats:
+    """Time that a demand takes of a resource of capacity 1: 1 below, the demand above."""
+    time: Floats = (1.0 + demand**_SHARPNESS) ** (1.0 / _SHARPNESS)
+    return time
 
-    `own` is above 0.
 
-    All N warps together make `own` visits in the time of one: N / own is the time from visit to
-    visit. What the visit itself takes, standing in line included, is 1 / (1 - own (N - 1) / N).
+def issued(own: Floats, other: Floats, behind: Floats) -> Floats:
+    """Return the slowdown by issue slots.
 
-    >>> elsewhere(np.array([0.75, 1.0]), np.array([1.0, 8.0])).round(3).tolist()
-    [0.333, 0.0]
+    What both need beyond the slots is work of the one that needs less; it waits as long as its
+    share of that work says, and so does the other, in turn. `behind`: -1..1, how much more of the
+    waiting of `own` is for memory. A warp that waits for arithmetic alone is ready whenever a slot
+    is free, so that its kernel is served first: published for a copy beside multiplications that
+    need every slot, which gets next to none.
+
+    >>> float(issued(np.array(0.75), np.array(0.75), np.array(0.0)).round(2))
+    1.67
     """
-    return np.maximum(warps / own - 1.0 / (1.0 - own * (warps - 1.0) / warps), 0.0)
+    mine, theirs = np.minimum(own, _FULL), np.minimum(other, _FULL)
+    excess = np.maximum(mine + theirs - 1.0, 0.0)
+    in_turn = 1.0 + excess / np.maximum(np.minimum(mine, theirs), _LEAST)
+    last = np.minimum(np.maximum(mine / (1.0 - theirs), 1.0), _MOST_BEHIND)
+    longer: Floats = in_turn ** (1.0 - np.abs(behind)) * last ** np.maximum(behind, 0.0)
+    return longer
 
 
-@either
-def through(own: float, waits: float, warps: float, left: float) -> float:
-    """Return the rate (0..1) of a closed queue with `left` of the server's capacity.
+def hits_left(hit: Floats, filled: Floats, others: Floats, knee: float, cliff: float) -> Floats:
+    """Return the hit rate 0..1 beside others; `filled`, `others`: see `residency`.
 
-    `waits`: see `elsewhere`. Exact for one warp, and for many where the server is full.
+    Hits that remain even if nothing stays have another cause, and remain.
 
-    >>> round(through(0.75, 1 / 3, 1.0, 0.5), 3)
-    0.571
-    """
-    away = left * waits
-    return (
-        warps
-        / own
-        * 2.0
-        * left
-        / (away + warps + sqrt((warps - away) * (warps - away) + 4.0 * away))
-    )
-
-
-@either
-def cycles_rate(
-    own: float,
-    dominant: float,
-    peers: float,
-    others: float,
-    waits: float,
-    warps: float,
-    irregular: float,
-) -> float:
-    """Return a kernel's rate (0..1 of alone), given the others' demand and `irregular`.
-
-    >>> waits = float(elsewhere(np.array(0.1525), np.array(8.0)))
-    >>> [round(cycles_rate(0.1525, 0.8625, 0.0, 0.8625, waits, 8.0, irregular), 3) for irregular in (0.0, 1.0)]
-    [0.902, 0.705]
-    """
-    regular = granted(own, dominant, peers)
-    if irregular == 0.0:
-        return regular
-    queued = through(own, waits, warps, max(own * regular, 1.0 - others))
-    return min(regular, regular + irregular * (queued - regular))
-
-
-@either
-def residency(filled: float, knee: float, cliff: float) -> float:
-    """Return the share of a repeatedly swept set that stays cached: 1 up to `knee`, 0 from `cliff`.
-
-    `filled`: bytes swept, over the size of the cache; `knee` and `cliff` in the same unit. Between
-    them it falls evenly: nearer to replacement of the least recently used, which keeps nothing from
-    1 on, than to random replacement.
-
-    >>> [round(residency(times, 0.9, 1.6), 2) for times in (0.9, 1.25, 1.6)]
-    [1.0, 0.5, 0.0]
-    """
-    if filled <= knee:
-        return 1.0
-    if filled >= cliff:
-        return 0.0
-    return (cliff - filled) / (cliff - knee)
-
-
-@either
-def hits_left(hit: float, filled: float, others: float, knee: float, cliff: float) -> float:
-    """Return the hit rate 0..1 when sharing; `hit`: alone; `filled`, `others`: see `residency`.
-
-    Hits that would remain even without any resident swept bytes have another cause, and remain.
-
-    >>> round(hits_left(1.0, 0.7, 0.55, 0.9, 1.6), 2), hits_left(0.5, 2.0, 2.0, 0.9, 1.6)
-    (0.5, 0.5)
+    >>> float(hits_left(np.array(1.0), np.array(0.7), np.array(0.55), 0.9, 1.6).round(2))
+    0.5
     """
     alone = residency(filled, knee, cliff)
-    return hit if alone <= 0.0 else hit * residency(filled + others, knee, cliff) / alone
+    together = residency(filled + others, knee, cliff)
+    left: Floats = np.where(alone > 0.0, hit * together / np.where(alone > 0.0, alone, 1.0), hit)
+    return left
 
 
-@either
-def miss_latency(hit: float, left: float, cost: float, exposed: float) -> float:
-    """Return the relative time of a kernel when its hit rate drops from `hit` to `left`.
+def missed(hit: Floats, left: Floats, cost: float, exposed: Floats) -> Floats:
+    """Return the slowdown by fewer hits, where a miss takes the time of `cost` hits.
 
-    `cost`: time of a miss over that of a hit. `exposed`: share of its time that waits for memory at
-    most, 0..1.
+    `exposed`: share of the time, at most, that waits for memory.
 
-    >>> miss_latency(1.0, 0.0, 2.0, 1.0), miss_latency(1.0, 0.5, 2.0, 0.5)
-    (2.0, 1.25)
+    >>> float(missed(np.array(1.0), np.array(0.5), 2.0, np.array(0.5)))
+    1.25
     """
     longer = (1.0 + (1.0 - left) * (cost - 1.0)) / (1.0 + (1.0 - hit) * (cost - 1.0))
-    return 1.0 + exposed * max(longer - 1.0, 0.0)
+    time: Floats = 1.0 + exposed * np.maximum(longer - 1.0, 0.0)
+    return time
 
 
-# of a kernel: share of DRAM used, share of its time that waits for it, latency alone
-DramUse: TypeAlias = tuple[float, float, float]
-_STEPS = 60  # of Newton's method, at most: a handful is enough
-_NONE = 1e-9  # smaller curvatures or steps count as 0
+def dram_latency(one: DramUse, other: DramUse, curvature: float) -> Floats:
+    """Return the latency of DRAM under both, over that without load: 1 + c U^2, U at most 1.
 
+    Their demand falls with latency, the load that causes it rises with it: the crossing, by halving
+    (Little's law; c from kernels that ran alone).
 
-@either
-def dram_latency(one: DramUse, other: DramUse, curvature: float) -> float:
-    """Return DRAM latency under two kernels.
-
-    Newton's method from below: demand falls with latency and is convex, the load rises and is
-    concave.
-
-    >>> copy = (0.6918, 1.0, 1.0 + 0.571 * 0.6918**2)
-    >>> round(dram_latency(copy, copy, 0.571) / copy[2], 3)
-    1.384
+    >>> copy = (np.array(0.4667), np.array(1.0), 1.0 + 1.254 * np.array(0.4667) ** 2)
+    >>> float((dram_latency(copy, copy, 1.254) / copy[2]).round(2))
+    1.3
     """
-    requested, _ = _load_at(one, other, 1.0 + curvature)  # the least, unless DRAM is full
-    full = requested >= 1.0
-    if requested <= 0.0 or (curvature < _NONE and not full):
-        return 1.0
-    above = curvature if full else curvature * requested * requested
-    for _ in range(_STEPS):
-        requested, slope = _load_at(one, other, 1.0 + above)
-        used = 1.0 if full else sqrt(above / curvature)
-        step = (requested - used) / ((0.0 if full else 0.5 * used / above) - slope)
-        above += max(step, 0.0)
-        if step <= _NONE * _NONE + 1e-15 * above:
-            break
-    return 1.0 + above
+    uses = (one, other)
+    most = np.asarray(1.0 + curvature)
+    for used, waits, alone in uses:
+        most = most + used * alone / np.maximum(waits, _LEAST)
+    low, high = np.ones(np.shape(most)), np.asarray(most, dtype=np.float64)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        requested = sum(used / _longer_by_dram(waits, alone, middle) for used, waits, alone in uses)
+        causes = np.ones(np.shape(middle))
+        if curvature > _LEAST:
+            causes = np.minimum(np.sqrt((middle - 1.0) / curvature), 1.0)
+        above = requested > causes
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return low
 
 
-@either
-def _load_at(one: DramUse, other: DramUse, at: float) -> tuple[float, float]:
-    """Return the share of DRAM that both use at a latency, and how that grows with it."""
-    requested, slope = 0.0, 0.0
-    for used, waits, alone in (one, other):
-        going = dram_rate(waits, alone, at)
-        requested += used * going
-        slope -= used * going * going * waits / alone
-    return requested, slope
+def _longer_by_dram(waits: Floats, alone: Floats, latency: Floats) -> Floats:
+    """Slowdown of a kernel that waits for DRAM a share `waits` of its time alone."""
+    longer: Floats = np.maximum(1.0 + waits * (latency / alone - 1.0), 1.0)
+    return longer
 
 
-@either
-def dram_rate(waits: float, alone: float, together: float) -> float:
-    """Return the rate (0..1 of alone) of a kernel that waits for DRAM a share `waits` of the time.
+def _known(hit: Floats, filled: Floats) -> Floats:
+    """Hit rates; 0, which nothing can lower, where rate or footprint is unknown."""
+    return np.where(np.isfinite(filled), np.nan_to_num(hit), 0.0)
 
-    `alone`, `together`: latencies.
 
-    >>> dram_rate(1.0, 1.25, 2.5), dram_rate(0.5, 1.25, 2.5), dram_rate(0.0, 1.25, 2.5)
-    (0.5, 0.6666666666666666, 1.0)
+def _uses_of_dram(
+    own: KernelArrays, other: KernelArrays, calibration: Calibration
+) -> tuple[DramUse, Floats]:
+    """Use of DRAM with what L2 loses beside the other, and the slowdown by these misses."""
+    hit = _known(own.l2_hit, own.l2)
+    filled, others = np.nan_to_num(own.l2), np.nan_to_num(other.l2)
+    left = hits_left(hit, filled, others, calibration.l2_knee, calibration.l2_cliff)
+    slower = missed(hit, left, calibration.l2_miss_cost, own.exposed)
+    alone = np.nan_to_num(own.dram)
+    used = (alone + np.nan_to_num(own.l2_traffic) * (hit - left)) / slower
+    waits = np.minimum(used / np.maximum(own.busiest, used + _LEAST), 1.0)
+    return (used, waits, 1.0 + calibration.dram_curvature * alone * alone), slower
+
+
+def _by_l1(
+    own: KernelArrays, other: KernelArrays, calibration: Calibration, meet: Floats
+) -> Floats:
+    hit, filled = _known(own.l1_hit, own.l1), np.nan_to_num(own.l1)
+    others = np.nan_to_num(other.l1) * meet
+    left = hits_left(hit, filled, others, calibration.l1_knee, calibration.l1_cliff)
+    return missed(hit, left, calibration.l1_miss_cost, own.exposed)
+
+
+def contention(
+    own: KernelArrays, other: KernelArrays, calibration: Calibration, meet: Floats
+) -> tuple[tuple[Floats, Longs], tuple[Floats, Longs]]:
+    """Return the slowdown of both while both run, and what binds each, a place in RESOURCES.
+
+    `meet`: share 0..1 of the SMs of the smaller one on which the other is, too. What is not known
+    of a kernel slows nobody. Power over the limit slows the clock, whose cube it follows.
     """
-    return min(1.0, 1.0 / (1.0 + waits * (together / alone - 1.0)))
+    both = ((own, other), (other, own))
+    uses = [_uses_of_dram(one, beside, calibration) for one, beside in both]
+    latency = dram_latency(uses[0][0], uses[1][0], calibration.dram_curvature)
+    by_l2 = summed(np.nan_to_num(own.l2_bandwidth), np.nan_to_num(other.l2_bandwidth))
+    by_power = np.cbrt(np.maximum(np.nan_to_num(own.power + other.power), 1.0))
+    in_sm = []
+    for place in range(len(CYCLES)):
+        mine, theirs = (np.nan_to_num(one.cycles[..., place]) for one in (own, other))
+        in_sm.append(1.0 + meet * (summed(mine, theirs) - 1.0))
+    found = []
+    for (one, beside), ((used, waits, alone), lost) in zip(both, uses, strict=True):
+        issue = CYCLES.index("issue")
+        mine, theirs = (np.nan_to_num(each.cycles[..., issue]) for each in (one, beside))
+        by_issue = issued(mine, theirs, one.irregular - beside.irregular)
+        by_dram = np.where(used > 0.0, _longer_by_dram(waits, alone, latency), 1.0)
+        slower = [
+            *in_sm,
+            by_dram,
+            np.where(lost > 1.0, lost * by_dram, 1.0),
+            by_l2,
+            _by_l1(one, beside, calibration, meet),
+            by_power,
+        ]
+        slower[issue] = 1.0 + meet * (by_issue - 1.0)
+        all_of_them = np.stack(np.broadcast_arrays(*slower))
+        found.append((all_of_them.max(axis=0), all_of_them.argmax(axis=0)))
+    return found[0], found[1]

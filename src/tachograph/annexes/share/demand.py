@@ -7,18 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import isnan
 from types import MappingProxyType
 from typing import Literal
 
-from tachograph.catalog.arrays import Bytes, Floats
+from tachograph.catalog.arrays import Bytes, Flags, Floats
 
 # pipelines of an SM, named as in sm__inst_executed_pipe_<name>; `tensor` is the busiest of the
 # tensor pipes
 PIPES = ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "tex", "uniform", "xu")
 # what an SM provides per cycle: slots to issue warp instructions, each pipeline, and what its L1
 # delivers, of which shared memory is a part, bank conflicts included
-CYCLES = ("issue", *PIPES, "l1_bandwidth")
+CYCLES = ("issue", *PIPES, "shared", "l1_bandwidth")
+# Pipes that share a port of an SM, {compute capability: {port: pipes}}. `shared` is what
+# sm__pipe_shared_cycles_active counts, FP64 and the tensor cores of GA100, GH100 and GB100: in each
+# recorded profile of a GH100 it is their sum; of the others by Nsight Compute's description of that
+# metric. GH100, AD102 and GB20x have no FP16 pipe of their own: its instructions run in the FMA
+# pipe (Nsight Compute, "Pipelines").
+PORTS: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "8.0": {"shared": ("fp64", "tensor")},
+        "8.9": {"fma": ("fma", "fp16")},
+        "9.0": {"shared": ("fp64", "tensor"), "fma": ("fma", "fp16")},
+        "10.0": {"shared": ("fp64", "tensor")},
+        "12.0": {"fma": ("fma", "fp16")},
+    }
+)
 BandwidthBasis = Literal["achievable", "peak"]
 NOTHING = 255  # in Matrix.binding
 
@@ -51,7 +64,8 @@ class Demand:
     L2 can deliver and take, l2_bytes_per_s: what it does deliver and take. warps: resident on one
     scheduler, mean. irregular: fraction 0..1 of its waiting that differs in length from time to
     time: for memory, barriers; 0 where it only waits for arithmetic. sm_share: fraction 0..1 of the
-    SMs' time that a warp is on them. seconds: how long it takes alone.
+    SMs' time that a warp is on them. power_w: of the GPU while it runs alone. seconds: how long it
+    takes alone, all its launches together; launch_s: one of them.
     """
 
     name: str
@@ -68,7 +82,9 @@ class Demand:
     warps: float | None = None
     irregular: float | None = None
     sm_share: float | None = None
+    power_w: float | None = None
     seconds: float | None = None
+    launch_s: float | None = None
     hbm_bytes: float | None = None
     footprint: Footprint | None = None
 
@@ -106,6 +122,8 @@ class GpuCapacity:
     l2_bytes_per_s: float | None = None
     dram_bytes_per_s: float | None = None
     hbm_bytes: float | None = None
+    compute_capability: str | None = None
+    power_limit_w: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -148,6 +166,8 @@ H100_NVL = GpuCapacity(
     l2_bytes_per_s=5.5e12,
     dram_bytes_per_s=3.938e12,
     hbm_bytes=94 * 2.0**30,
+    compute_capability="9.0",
+    power_limit_w=400.0,
     sources=MappingProxyType({"*": "published with the measurements"}),
 )
 
@@ -157,30 +177,25 @@ CorunMode = Literal["streams", "mps"]
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Sharing mode: streams of a process, or processes under MPS with `shares` 0..1 of the SMs.
-
-    lasting: each launches repeatedly, as jobs do, and none ends; else each launches once, at the
-    same time.
-    """
+    """Sharing mode: streams of a process, or processes under MPS with `shares` 0..1 of the SMs."""
 
     mode: CorunMode = "streams"
     shares: tuple[float, ...] | None = None
-    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CorunOutcome:
-    """Result for a member when all run: slowdown (1: none), the upper bound, binding resource.
+    """Result for a member while both run: slowdown (1: none), its interval, binding resource.
 
-    binding: one of demand.CYCLES, dram, l2_bandwidth, l2, l1, blocks, sms; None: nothing. slowdown
-    None: undetermined, see Estimate.unknown. worst: if the other gets every contended resource
-    first; as in turn where something was not measured that they may contend for, or a cache may
-    lose what one finds in it.
+    low, high: the interval holds nine of ten measured slowdowns. binding: one of demand.CYCLES,
+    dram, l2, l2_bandwidth, l1, power, blocks (they take turns), sms (its share of them); None:
+    nothing. None of all: not known.
     """
 
     name: str
     slowdown: float | None
-    worst: float | None
+    low: float | None
+    high: float | None
     binding: str | None
 
 
@@ -196,49 +211,44 @@ class MixCorunOutcome(CorunOutcome):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Outcome when two `members` run together.
+    """Outcome when two `members` run together, launched again and again.
 
-    sums: {resource: total demand}; 1 is the capacity. gain: time one after the other over time
-    together, None where durations are unknown; where they last, the sum of the work of each over
-    its work alone in the same time. worst_gain: the same at the worst slowdowns. safe: no resource
-    reaches its limit, and at the worst neither is slowed by more than what is allowed. unknown:
-    what was not measured, a sentence each. reached: the resources of which demand reaches the limit
-    under which a pair is safe.
+    sums: {resource: total demand}; 1 is the capacity. gain: work of both in a time, over that of
+    turns without loss. safe: the upper ends of both are within the allowed slowdown. unknown: what
+    was not measured, a sentence each. may_thrash: both use an L2 of which it was not measured what
+    stays.
     """
 
     members: tuple[CorunOutcome, ...]
     sums: Mapping[str, float]
     gain: float | None
-    worst_gain: float | None
     safe: bool
     unknown: tuple[str, ...]
-    reached: tuple[str, ...] = ()
+    may_thrash: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """All pairs, as arrays of shape (rows, columns).
 
-    slowdown[i, j]: of row i while column j runs beside it, NaN unknown; worst[i, j]: the worst one,
-    see CorunOutcome. gain[i, j]: as in Estimate. binding[i, j]: place in `resources` of what binds
-    row i, NOTHING for none. safe[i, j]: 1 safe, 0 not.
+    slowdown[i, j]: of row i while column j runs beside it; low, high: its interval. gain: as in
+    Estimate. binding[i, j]: place in `resources` of what binds row i, NOTHING for none. in_turn:
+    share 0..1 of the longer launch in which the other cannot run. safe, may_thrash: as in Estimate.
     """
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     resources: tuple[str, ...]
     slowdown: Floats
-    worst: Floats
+    low: Floats
+    high: Floats
     gain: Floats
     binding: Bytes
+    in_turn: Floats
     safe: Bytes
+    may_thrash: Flags
 
     def bound_by(self, row: int, column: int) -> str | None:
         """Return the binding resource of a row beside a column, or None."""
         place = int(self.binding[row, column])
         return None if place == NOTHING else self.resources[place]
-
-
-def unless_nan(value: float) -> float | None:
-    """Return a number of an array; None for NaN, unknown."""
-    return None if isnan(value) else float(value)

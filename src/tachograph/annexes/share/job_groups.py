@@ -17,7 +17,7 @@ from tachograph.annexes.share.advice import resource
 from tachograph.annexes.share.capacity import device_of
 from tachograph.annexes.share.demand import Demand
 from tachograph.annexes.share.kernels import Kernel, kernels_of
-from tachograph.annexes.share.mixes import COUNTER_OF_PIPE, Mix, busy_of, mix, mix_of_one, of_means
+from tachograph.annexes.share.mixes import COUNTER_OF_PIPE, Mix, busy_of, mix, of_means
 from tachograph.annexes.share.nsight.launches import Launch
 from tachograph.catalog.columns import must_exist
 from tachograph.catalog.config import InterferenceOptions, Thresholds
@@ -60,6 +60,7 @@ _READ = (
     "gpus",
     "gpu_hours",
     "elapsed_s",
+    "hbm_mib",
     *_ACTIVITY,
     *_NEEDED,
     *_PIPES,
@@ -90,7 +91,8 @@ class JobGroup:
     Without a name a job is a group of its own. array: where runs of one name differ too much, tasks
     of one array are a group of their own. busy: share of the time of the busiest run in which its
     GPUs did anything. mix: its runs, as recorded. spread: largest difference between a run and the
-    mean of all, and its resource. jobs: ids, newest last.
+    mean of all, and its resource. jobs: ids, newest last. hbm_mib: memory of its GPUs as reported,
+    the least; else as catalogued.
     """
 
     user: str | None
@@ -104,23 +106,19 @@ class JobGroup:
     spread: float
     spread_of: str
     jobs: tuple[str, ...]
+    hbm_mib: float
     array: str | None = None
     profile: GroupProfile | None = None
 
     @property
-    def demand(self) -> Mix:
-        """Its demand while busy: of its profiled kernels, else of its most demanding run.
-
-        All runs count as equally long, as launches are unknown.
-        """
-        return (
-            self.profile.mix if self.profile else mix_of_one(replace(self.mix.highest, seconds=1.0))
-        )
+    def demand(self) -> Demand:
+        """Its demand while busy: of its profiled kernels, else of its most demanding run."""
+        return self.profile.mix.mean if self.profile else self.mix.highest
 
     @property
-    def issue(self) -> Literal["profile", "assumed"]:
-        """Source of its issue slots: profiled, or assumed."""
-        return "profile" if "issue" in self.demand.mean.cycles else "assumed"
+    def run_h(self) -> float:
+        """Hours that a run took, on average."""
+        return self.gpu_hours / (self.gpus * self.runs)
 
     @property
     def label(self) -> str:
@@ -278,53 +276,42 @@ def _grouped(rows: Iterable[_Row], key: Callable[[_Row], Any]) -> list[list[_Row
 def _kind(rows: Sequence[_Row], *, array: str | None = None) -> JobGroup:
     first, device = rows[0], match_device(rows[0]["gpu_model"])
     assert device is not None  # others are left out before
-    demands = [of_means(row, device=device) for row in rows]
+    jobs = tuple(str(row["display_id"] or row["job_id"]) for row in rows)
+    demands = [of_means(row) for row in rows]
     busy = [busy_of(row) or 0.0 for row in rows]
-    hours = math.fsum(row["gpu_hours"] for row in rows)
-    label = _label(first["user"], first["name"], array) or str(
-        first["display_id"] or first["job_id"]
-    )
-    mixed = mix(demands, [row["gpu_hours"] for row in rows] if hours > 0 else None, name=label)
-    spread, of = max(_spreads(mixed, demands, busy))
+    hours = [row["gpu_hours"] for row in rows]
+    label = _label(first["user"], first["name"], array) or jobs[0]
+    mixed = mix(demands, hours if any(hours) else [1.0] * len(rows), name=label)
+    mean_busy = math.fsum(share * run for (share, _), run in zip(mixed.members, busy, strict=True))
+    spreads = {"busy": _farthest(busy, mean_busy)}
+    for name in ("dram", "sm_share"):
+        values = [getattr(demand, name) for demand in demands]
+        spreads[name] = _farthest(values, getattr(mixed.mean, name))
+    for pipe, mean in mixed.mean.cycles.items():
+        spreads[pipe] = _farthest([demand.cycles.get(pipe) for demand in demands], mean)
+    spread_of = max(spreads, key=lambda name: (spreads[name], name))
     return JobGroup(
         user=first["user"],
         name=first["name"] or None,
         device=device,
         gpus=first["gpus"],
         runs=len(rows),
-        gpu_hours=hours,
+        gpu_hours=math.fsum(hours),
         busy=max(busy),
         mix=mixed,
-        spread=spread,
-        spread_of=of,
-        jobs=tuple(str(row["display_id"] or row["job_id"]) for row in rows),
+        spread=spreads[spread_of],
+        spread_of=spread_of,
+        jobs=jobs,
+        hbm_mib=min((row["hbm_mib"] for row in rows if row["hbm_mib"]), default=device.hbm_mib),
         array=array,
     )
 
 
-def _spreads(
-    mixed: Mix, demands: Sequence[Demand], busy: Sequence[float]
-) -> Iterable[tuple[float, str]]:
-    """(largest difference between a run and the mean of its group, resource)."""
-    yield (
-        _farthest(
-            busy,
-            math.fsum(share * one for (share, _), one in zip(mixed.members, busy, strict=True)),
-        ),
-        "busy",
-    )
-    for name in ("dram", "sm_share"):
-        mean = getattr(mixed.mean, name)
-        yield _farthest([getattr(demand, name) for demand in demands], mean), name
-    for pipe, mean in mixed.mean.cycles.items():
-        yield _farthest([demand.cycles.get(pipe) for demand in demands], mean), pipe
-
-
 def _farthest(values: Sequence[float | None], mean: float | None) -> float:
-    return max(
-        (abs(value - mean) for value in values if value is not None and mean is not None),
-        default=0.0,
-    )
+    """Return the largest difference between a known value and the mean."""
+    if mean is None:
+        return 0.0
+    return max((abs(value - mean) for value in values if value is not None), default=0.0)
 
 
 def _why_not(
@@ -335,13 +322,13 @@ def _why_not(
     if kind.spread > MOST_SPREAD:
         return "spread"
     most = kind.mix.highest
-    full = (
-        most.hbm_bytes is not None and most.hbm_bytes > settings.safe_hbm * kind.device.hbm_mib * MI
-    )
-    busy = (most.dram or 0.0) / achievable >= settings.safe_dram or max(
-        most.cycles.values(), default=0.0
-    ) > settings.safe_cycles
-    return "near_limit" if full or busy else None
+    if (most.hbm_bytes or 0.0) > settings.safe_hbm * kind.hbm_mib * MI:
+        return "near_limit"
+    rarely = kind.busy <= settings.max_slowdown - 1  # the other can have the GPU nearly always
+    bandwidth = (most.dram or 0.0) / achievable
+    pipes = max(most.cycles.values(), default=0.0)
+    full = bandwidth >= settings.safe_dram or pipes > settings.safe_cycles
+    return "near_limit" if full and not rarely else None
 
 
 def is_called(kind: JobGroup, name: str) -> bool:
@@ -371,8 +358,7 @@ def named(found: GroupCandidates, name: str) -> list[JobGroup]:
     )
 
 
-# Kernels of a profile kept separate, by time; the others count as one.
-MOST_KERNELS = 16
+MOST_KERNELS = 16  # of a profile, those of most time: the others are left out
 MOST_APART = 0.15  # fraction of a resource, between a profile and the means of the lake. Ours
 
 # launches of a file or a folder. Errors: InputError where nothing can be read of it
@@ -534,20 +520,13 @@ def _gpus(found: Sequence[Kernel]) -> str:
 
 
 def _mixed(kind: JobGroup, timed: Sequence[Kernel]) -> Mix:
-    """Return kernels as the mix of a job, weighted by all launches, with the job's memory."""
-    first, others = timed[:MOST_KERNELS], timed[MOST_KERNELS:]
+    """Return the longest kernels as the mix of a job, weighted by the time of all launches."""
+    longest = timed[:MOST_KERNELS]
     demands = [
         replace(kernel.demand, seconds=(kernel.seconds or 0.0) / kernel.launches)
-        for kernel in first
+        for kernel in longest
     ]
-    seconds = [kernel.seconds or 0.0 for kernel in first]
-    if others:
-        demands.append(
-            mix([kernel.demand for kernel in others], name=plural(len(others), "other kernel")).mean
-        )
-        seconds.append(math.fsum(kernel.seconds or 0.0 for kernel in others))
-    memory = kind.mix.highest.hbm_bytes
-    return mix([replace(demand, hbm_bytes=memory) for demand in demands], seconds, name=kind.label)
+    return mix(demands, [kernel.seconds or 0.0 for kernel in longest], name=kind.label)
 
 
 def _left_out(kind: JobGroup, elsewhere: int, timeless: int) -> Iterator[str]:
@@ -562,37 +541,19 @@ def _left_out(kind: JobGroup, elsewhere: int, timeless: int) -> Iterator[str]:
 
 def _apart(kind: JobGroup, timed: Sequence[Kernel]) -> Iterator[str]:
     """A sentence for each resource in which the kernels and the means of the lake differ much."""
-    lake, demands = kind.mix.mean, [(kernel.seconds or 0.0, kernel.demand) for kernel in timed]
-    dram = _mean([(seconds, demand.dram) for seconds, demand in demands])
-    sm_share = _mean([(seconds, demand.sm_share) for seconds, demand in demands])
-    reported = {"dram": (dram, lake.dram), "sm_share": (sm_share, lake.sm_share)}
+    lake = kind.mix.mean
+    seconds = [kernel.seconds or 0.0 for kernel in timed]
+    whole = mix([kernel.demand for kernel in timed], seconds, name=kind.label).mean
+    pairs = {
+        "the peak memory bandwidth": (whole.dram, lake.dram),
+        "the SMs": (whole.sm_share, lake.sm_share),
+    }
     for pipe in COUNTER_OF_PIPE:
-        # of the time in which warps are on an SM, as recorded in the lake
-        active = [
-            (seconds * (demand.sm_share or 0.0), demand.cycles.get(pipe))
-            for seconds, demand in demands
-        ]
-        reported[pipe] = (_mean(active), lake.cycles.get(pipe))
-    for name, (of_kernels, of_lake) in reported.items():
-        if (
-            of_kernels is not None
-            and of_lake is not None
-            and abs(of_kernels - of_lake) > MOST_APART
-        ):
-            yield (
-                f"{kind.label}: its kernels take {text(of_kernels, 'fraction')} of "
-                f"{_called(name)}, its jobs "
-                f"{text(of_lake, 'fraction')}: the profile may not be of this job"
-            )
-
-
-def _mean(values: Sequence[tuple[float, float | None]]) -> float | None:
-    weight = math.fsum(weight for weight, _ in values)
-    known = [weight * value for weight, value in values if value is not None]
-    return math.fsum(known) / weight if weight > 0 and len(known) == len(values) else None
-
-
-def _called(name: str) -> str:
-    return {"dram": "the peak memory bandwidth", "sm_share": "the SMs"}.get(
-        name, f"the {resource(name)}"
-    )
+        pairs[f"the {resource(pipe)}"] = (whole.cycles.get(pipe), lake.cycles.get(pipe))
+    for name, (of_kernels, of_lake) in pairs.items():
+        if of_kernels is None or of_lake is None or abs(of_kernels - of_lake) <= MOST_APART:
+            continue
+        yield (
+            f"{kind.label}: its kernels take {text(of_kernels, 'fraction')} of {name}, its jobs "
+            f"{text(of_lake, 'fraction')}: the profile may not be of this job"
+        )

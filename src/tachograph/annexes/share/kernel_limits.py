@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tachograph.annexes.share import kernel_metrics
-from tachograph.annexes.share.demand import CYCLES, Calibration
+from tachograph.annexes.share.demand import Calibration
 from tachograph.annexes.share.kernels import Kernel
 
 NEAR = 0.6  # of a resource: below it on all of them, Nsight Compute itself reports latency
@@ -19,15 +17,13 @@ LimitKind = Literal["throughput", "latency", "small_grid"]
 class Limit:
     """A kernel's use of a resource when alone, 0..1; head_room: the unused part.
 
-    resource: one of demand.CYCLES, dram (see `achievable`), l2_bandwidth. measured_on: for DRAM the
-    GPU whose measured achievable bandwidth is the base of `demand`; None: other GPUs.
+    resource: one of demand.CYCLES, dram (see `achievable`), l2_bandwidth.
     """
 
     resource: str
     demand: float
     head_room: float
     measured_by: str
-    measured_on: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,46 +59,36 @@ class KernelLimits:
 
 def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelLimits:
     """Return a kernel's use of each resource and its limit; ties by order of resources."""
-    calibration = calibration or Calibration()
     unordered = []
-    for name, reading in kernel.readings.items():
-        if name == "dram":
-            here = kernel.gpu.name if calibration.measured_on == kernel.gpu.name else None
-            share = achievable(reading.value, calibration)
-            unordered.append(Limit(name, share, 1 - share, reading.metric, here))
-        elif name in CYCLES or name == "l2_bandwidth":
-            unordered.append(Limit(name, reading.value, 1 - reading.value, reading.metric))
+    for name in ("issue", *kernel.pipes, "dram", "l2_bandwidth", "l1_bandwidth"):
+        reading = kernel.readings.get(name)
+        if reading is not None:
+            used = achievable(reading.value, calibration) if name == "dram" else reading.value
+            unordered.append(Limit(name, used, 1 - used, reading.metric))
     resources = tuple(sorted(unordered, key=lambda limit: -limit.demand))
-    stall, small_grid = _worst_stall(kernel.metrics), _small_grid(kernel)
-    if resources and resources[0].demand >= NEAR:
-        return KernelLimits("throughput", resources, resources[0], stall, small_grid)
+    fullest = resources[0] if resources and resources[0].demand >= NEAR else None
+    small_grid = None
+    footprint, sms = kernel.shape.footprint, kernel.gpu.sms
+    if footprint is not None and sms is not None and footprint.blocks < sms:
+        small_grid = (footprint.blocks, sms)
     bound: LimitKind | None = None
-    if small_grid:
+    if fullest is not None:
+        bound = "throughput"
+    elif small_grid is not None:
         bound = "small_grid"
     elif {"issue", "dram"} <= kernel.readings.keys():
         bound = "latency"
-    return KernelLimits(bound, resources, None, stall, small_grid)
+    stall = None
+    if kernel.stalls:
+        reason, part = min(kernel.stalls.items(), key=lambda item: (-item[1], item[0]))
+        stall = Stall(reason, part)
+    return KernelLimits(bound, resources, fullest, stall, small_grid)
 
 
-def _small_grid(kernel: Kernel) -> tuple[int, int] | None:
-    footprint, sms = kernel.demand.footprint, kernel.gpu.sms
-    if footprint is None or sms is None or footprint.blocks >= sms:
-        return None
-    return (footprint.blocks, sms)
-
-
-def achievable(share: float, calibration: Calibration) -> float:
+def achievable(share: float, calibration: Calibration | None = None) -> float:
     """Return a share of DRAM's peak as a share of the achievable bandwidth.
 
-    >>> achievable(0.45, Calibration())
+    >>> achievable(0.45)
     0.5
     """
-    return min(1.0, share / calibration.achievable_share)
-
-
-def _worst_stall(metrics: Mapping[str, float]) -> Stall | None:
-    shares = kernel_metrics.stalls(metrics)
-    if not shares:
-        return None
-    reason = min(shares, key=lambda name: (-shares[name], name))
-    return Stall(reason, shares[reason])
+    return min(1.0, share / (calibration or Calibration()).achievable_share)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import add
 
 from tachograph.annexes.share.demand import Demand
 from tachograph.annexes.share.kernels import Kernel
@@ -13,7 +14,6 @@ from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.units import printable
 
 _NAMES_MAX = 4  # matches named in an error
-_WIDTH = 26  # characters of a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ def matching_kernels(
         raise NotFoundError(
             f"nothing ran on a GPU with {device!r} in its name", do=f"the reports have: {names}"
         )
-    if not patterns:
-        return of_device
     fitting = [
-        kernel for kernel in of_device if any(_fits(pattern, kernel) for pattern in patterns)
+        kernel
+        for kernel in of_device
+        if not patterns or any(_fits(pattern, kernel) for pattern in patterns)
     ]
     if not fitting:
         raise _no_kernel(" or ".join(patterns), [kernel.short for kernel in of_device])
@@ -69,40 +69,40 @@ def matching_kernel(views: Sequence[NumberedKernel], name: str) -> NumberedKerne
 
     Errors: NotFoundError without a match, UsageError for several.
     """
-    tests: tuple[Callable[[NumberedKernel], bool], ...] = (
-        lambda view: name == view.label,
-        lambda view: name in (view.kernel.short, view.kernel.name),
-        lambda view: _fits(name, view.kernel),
-    )
     # Never a part of a name: its meaning would change with the number of kernels.
     if name.isdecimal():
-        tests = (lambda view: name == str(view.number),)
-    for test in tests:
-        fitting = [view for view in views if test(view)]
-        if len(fitting) == 1:
-            return fitting[0]
-        if fitting:
-            names = _listed([f"{view.number} ({view.label})" for view in fitting])
-            raise UsageError(f"{name!r} fits several kernels: {names}", do="name one by its number")
-    raise _no_kernel(name, [f"{view.number} ({view.label})" for view in views])
+        passes = [[view for view in views if name == str(view.number)]]
+    else:
+        passes = [
+            [view for view in views if name == view.label],
+            [view for view in views if name in (view.kernel.short, view.kernel.name)],
+            [view for view in views if _fits(name, view.kernel)],
+        ]
+    fitting = next(filter(None, passes), [])
+    if len(fitting) == 1:
+        return fitting[0]
+    numbered = [f"{view.number} ({view.label})" for view in fitting or views]
+    if fitting:
+        raise UsageError(
+            f"{name!r} fits several kernels: {_listed(numbered)}", do="name one by its number"
+        )
+    raise _no_kernel(name, numbered)
 
 
 def labels(kernels: Sequence[Kernel]) -> list[str]:
     """Return kernel labels: short name, with template arguments, block or grid if ambiguous."""
     names = [printable(kernel.short) for kernel in kernels]
     names = _distinct(names, [printable(_with_arguments(kernel)) for kernel in kernels])
-    shapes = [_shape(kernel) for kernel in kernels]
-    with_block = [f"{name} x{threads}" for name, (_, threads) in zip(names, shapes, strict=True)]
-    with_grid = [
-        f"{name} {blocks}x{threads}" for name, (blocks, threads) in zip(names, shapes, strict=True)
-    ]
-    names = _distinct(_distinct(names, with_block), with_grid)
-    places: dict[str, dict[str, int]] = {}  # names may differ in a space only
+    footprints = [kernel.shape.footprint for kernel in kernels]
+    for of in (" x{0.threads}", " {0.blocks}x{0.threads}"):
+        sizes = [of.format(footprint) if footprint else " ?" for footprint in footprints]
+        names = _distinct(names, list(map(add, names, sizes)))
+    full_names: dict[str, dict[str, int]] = {}  # of a label: names may differ in a space only
     for index, (name, kernel) in enumerate(zip(names, kernels, strict=True)):
-        same_label = places.setdefault(name, {})
-        place = same_label.setdefault(kernel.name, len(same_label) + 1)
-        if place > 1:
-            names[index] = f"{name} ({place})"
+        same_label = full_names.setdefault(name, {})
+        nth = same_label.setdefault(kernel.name, len(same_label) + 1)
+        if nth > 1:
+            names[index] = f"{name} ({nth})"
     return names
 
 
@@ -114,10 +114,7 @@ def _distinct(names: Sequence[str], longer: Sequence[str]) -> list[str]:
 
 def _with_arguments(kernel: Kernel) -> str:
     """Return the name from the short one on, up to the parameters."""
-    start = kernel.name.find(kernel.short)
-    if start < 0:
-        return kernel.name
-    tail, depth = kernel.name[start + len(kernel.short) :], 0
+    tail, depth = kernel.name.partition(kernel.short)[2], 0
     for end, letter in enumerate(tail):
         depth += {"<": 1, ">": -1}.get(letter, 0)
         if letter == "(" and depth == 0:
@@ -125,21 +122,13 @@ def _with_arguments(kernel: Kernel) -> str:
     return kernel.short + tail
 
 
-def _shape(kernel: Kernel) -> tuple[str, str]:
-    """Blocks, and threads of a block."""
-    footprint = kernel.demand.footprint
-    return ("?", "?") if footprint is None else (str(footprint.blocks), str(footprint.threads))
-
-
 def _fits(pattern: str, kernel: Kernel) -> bool:
     return matches(pattern, kernel.name) or matches(pattern, kernel.short)
 
 
 def _no_kernel(name: str, names: Iterable[str]) -> NotFoundError:
-    return NotFoundError(
-        f"no kernel {printable(name)!r}",
-        do=f"the reports have: {_listed(list(dict.fromkeys(names)))}",
-    )
+    do = f"the reports have: {_listed(list(dict.fromkeys(names)))}"
+    return NotFoundError(f"no kernel {printable(name)!r}", do=do)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -147,7 +136,7 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMES_MAX])}{more}"
 
 
-def shortened(name: str, width: int = _WIDTH) -> str:
+def shortened(name: str, width: int) -> str:
     """Return a name at most `width` long without its middle: the ends distinguish kernels.
 
     >>> shortened("cutlass_sm90_gemm_128x128x64", 15)
@@ -157,35 +146,3 @@ def shortened(name: str, width: int = _WIDTH) -> str:
         return name
     kept = (width - 1) // 2
     return f"{name[:kept]}…{name[-(width - 1 - kept) :]}"
-
-
-def shortened_apart(names: Sequence[str], width: int = _WIDTH) -> list[str]:
-    """Return names at most `width` long; where the ends are equal, keep the distinct part.
-
-    >>> shortened_apart(["gemm_bf16_tile128x64_execute", "gemm_bf16_tile128x256_execute", "copy"], 16)
-    ['gemm…tile128x64…', 'gemm…ile128x256…', 'copy']
-    """
-    short = [shortened(name, width) for name in names]
-    alike: dict[str, set[str]] = {}
-    for name, form in zip(names, short, strict=True):
-        alike.setdefault(form, set()).add(name)
-    return [
-        form if len(alike[form]) == 1 else _middle(name, alike[form], width)
-        for name, form in zip(names, short, strict=True)
-    ]
-
-
-def _middle(name: str, group: Collection[str], width: int) -> str:
-    """Return a name's start, and the part that distinguishes it within its group."""
-    begin = _shared_start(group)
-    stop = len(name) - _shared_start([other[::-1] for other in group])
-    kept = (width - 2) // 3
-    room = width - 2 - kept
-    begin = begin if stop - begin > room else max(kept, stop - room)
-    return f"{name[:kept]}…{name[begin : begin + room]}…"
-
-
-def _shared_start(names: Collection[str]) -> int:
-    """Return how many characters all names begin with."""
-    least, most = min(names), max(names)
-    return next((place for place, letter in enumerate(least) if most[place] != letter), len(least))

@@ -7,10 +7,11 @@ kernels that are shown are evaluated; of the others only the demands are known.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from tachograph.annexes.share.calibration import calibration_of
 from tachograph.annexes.share.capacity import capability_of_device
@@ -18,6 +19,7 @@ from tachograph.annexes.share.demand import Calibration, Sharing
 from tachograph.annexes.share.estimate import estimate, matrix
 from tachograph.annexes.share.kernel_facts import (
     GpuPart,
+    KernelPair,
     KernelsReport,
     KernelsRequest,
     KernelView,
@@ -34,8 +36,8 @@ from tachograph.annexes.share.kernel_names import (
     matching_kernel,
     matching_kernels,
 )
-from tachograph.annexes.share.kernels import Kernel, kernels_of, options
-from tachograph.annexes.share.nsight.launches import Chip, Launch, NcuReport
+from tachograph.annexes.share.kernels import Kernel, Missing, collect_command, kernels_of
+from tachograph.annexes.share.nsight.launches import Launch, NcuReport
 from tachograph.annexes.share.utilization import pitfalls, sensitivities
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.devices import Device
@@ -51,24 +53,39 @@ def build_kernels_report(
     Raises InputError where the reports hold no kernel, NotFoundError and UsageError for kernels
     that are not there.
     """
-    kernels = _kernels(reports)
+    kernels = kernels_of(chain.from_iterable(report.launches for report in reports))
+    if not kernels:
+        problems = chain.from_iterable(report.problems for report in reports)
+        raise InputError(
+            next(problems, "no kernel was profiled"),
+            where=", ".join(Path(report.file).name for report in reports[:3]),
+            do="profile with `ncu -o FILE PROGRAM`",
+        )
     numbered = _numbered(kernels)
     calibration = calibration_of(configuration)
     selected = {id(kernel) for kernel in matching_kernels(kernels, request.kernels, request.device)}
-    shown = [view for view in numbered if id(view.kernel) in selected]
+    shown = [kernel for kernel in numbered if id(kernel.kernel) in selected]
+    gpus: dict[Hashable, list[NumberedKernel]] = {}
+    for kernel in shown:
+        gpus.setdefault(_gpu_key(kernel.kernel), []).append(kernel)
     sharing = Sharing() if request.shares is None else Sharing("mps", request.shares)
+    how = {
+        "calibration": calibration,
+        "sharing": sharing,
+        "settings": configuration.interference,
+    }
     explained = together = None
     if request.explain is not None:
         explained = _view(matching_kernel(numbered, request.explain), calibration)
     if request.together is not None:
-        together = _together(numbered, request.together, sharing, configuration)
+        together = _together([matching_kernel(numbered, name) for name in request.together], how)
     return KernelsReport(
         files=tuple(map(_file, reports)),
-        parts=tuple(_part(views, request, sharing, configuration) for views in _by_gpu(shown)),
+        parts=tuple(_part(of_gpu, request, how) for of_gpu in gpus.values()),
         sharing=sharing,
         together=together,
         explained=explained,
-        problems=_problems(reports, [view.kernel for view in shown]),
+        problems=_problems(reports, [kernel.kernel for kernel in shown]),
     )
 
 
@@ -80,26 +97,44 @@ def on_one_gpu(reports: Sequence[NcuReport], device: Device) -> tuple[NcuReport,
         chip = launch.chip
         if chip.name is not None:
             return launch
-        return replace(
-            launch, chip=Chip(name, chip.compute_capability or capability, chip.attributes)
-        )
+        chip = replace(chip, name=name, compute_capability=chip.compute_capability or capability)
+        return replace(launch, chip=chip)
 
     return tuple(
         replace(report, launches=tuple(map(placed, report.launches))) for report in reports
     )
 
 
-def _kernels(reports: Sequence[NcuReport]) -> tuple[Kernel, ...]:
-    launches = list(chain.from_iterable(report.launches for report in reports))
-    if not launches:
-        problems = chain.from_iterable(report.problems for report in reports)
-        files = ", ".join(Path(report.file).name for report in reports[:3])
-        raise InputError(
-            next(problems, "no kernel was profiled"),
-            where=files,
-            do="profile with `ncu -o FILE PROGRAM`",
+def _together(members: Sequence[NumberedKernel], how: Mapping[str, Any]) -> PairEstimate:
+    if len({_gpu_key(member.kernel) for member in members}) > 1:
+        ran = "; ".join(f"{member.label} on {member.kernel.gpu.name}" for member in members)
+        raise UsageError(
+            f"kernels of different GPUs cannot be combined: {ran}", do="profile both on one GPU"
         )
-    return kernels_of(launches)
+    demands = [member.demand for member in members]
+    return PairEstimate(tuple(members), estimate(demands, gpu=members[0].kernel.gpu, **how))
+
+
+def _pairs(kernels: Sequence[NumberedKernel], how: Mapping[str, Any]) -> tuple[KernelPair, ...]:
+    """Every pair of kernels of one GPU."""
+    demands = [kernel.demand for kernel in kernels]
+    pairs = matrix(demands, gpu=kernels[0].kernel.gpu, **how)
+    return tuple(
+        KernelPair(
+            row.number,
+            row.label,
+            column.number,
+            column.label,
+            float(pairs.slowdown[i, j]),
+            float(pairs.low[i, j]),
+            float(pairs.high[i, j]),
+            float(pairs.gain[i, j]),
+            pairs.bound_by(i, j),
+            bool(pairs.safe[i, j]),
+        )
+        for i, row in enumerate(kernels)
+        for j, column in enumerate(kernels)
+    )
 
 
 def _view(numbered: NumberedKernel, calibration: Calibration) -> KernelView:
@@ -120,94 +155,42 @@ def _view(numbered: NumberedKernel, calibration: Calibration) -> KernelView:
 
 def _numbered(kernels: Sequence[Kernel]) -> list[NumberedKernel]:
     """All kernels, numbered in order; shares are of the time on the same GPU."""
-    seconds: dict[tuple[object, ...], float] = defaultdict(float)
+    seconds: dict[Hashable, float] = defaultdict(float)
     for kernel in kernels:
         seconds[_gpu_key(kernel)] += kernel.seconds or 0.0
-    return [
-        NumberedKernel(
-            number,
-            label,
-            kernel,
-            kernel.seconds / seconds[_gpu_key(kernel)] if kernel.seconds else None,
-        )
-        for number, (kernel, label) in enumerate(zip(kernels, labels(kernels), strict=True), 1)
-    ]
+    numbered = []
+    for number, (kernel, label) in enumerate(zip(kernels, labels(kernels), strict=True), 1):
+        share = kernel.seconds / seconds[_gpu_key(kernel)] if kernel.seconds else None
+        numbered.append(NumberedKernel(number, label, kernel, share))
+    return numbered
 
 
-def _gpu_key(kernel: Kernel) -> tuple[object, ...]:
+def _gpu_key(kernel: Kernel) -> Hashable:
     """Return the GPU key; a slice has the GPU's name and fewer SMs."""
     gpu = kernel.gpu
     named = kernel.chip.name is not None
     return gpu.name, gpu.sms, kernel.chip.compute_capability, () if named else kernel.reports
 
 
-def _by_gpu(views: Sequence[NumberedKernel]) -> Iterable[list[NumberedKernel]]:
-    groups: dict[tuple[object, ...], list[NumberedKernel]] = {}
-    for view in views:
-        groups.setdefault(_gpu_key(view.kernel), []).append(view)
-    return groups.values()
-
-
 def _part(
-    numbered: Sequence[NumberedKernel],
-    request: KernelsRequest,
-    sharing: Sharing,
-    configuration: Configuration,
+    numbered: Sequence[NumberedKernel], request: KernelsRequest, how: Mapping[str, Any]
 ) -> GpuPart:
-    gpu, calibration = numbered[0].kernel.gpu, calibration_of(configuration)
-    views = tuple(_view(kernel, calibration) for kernel in numbered[: request.top])
-    pairs = None
-    if request.matrix:
-        pairs = matrix(
-            [view.demand for view in views],
-            gpu=gpu,
-            calibration=calibration,
-            sharing=sharing,
-            settings=configuration.interference,
-        )
-    lacking = _lacking(views)
+    shown, calibration = numbered[: request.top], how["calibration"]
+    numbers: dict[Missing, list[int]] = {}
+    for kernel in shown:
+        for missing in kernel.kernel.missing:
+            numbers.setdefault(missing, []).append(kernel.number)
     return GpuPart(
-        gpu, calibration, views, len(numbered) - len(views), pairs, lacking, _command(lacking)
+        gpu=shown[0].kernel.gpu,
+        calibration=calibration,
+        kernels=tuple(_view(kernel, calibration) for kernel in shown),
+        left_out=len(numbered) - len(shown),
+        pairs=_pairs(shown, how) if request.matrix else None,
+        not_collected=tuple(
+            MissingMetric(lack.metric, lack.meaning, tuple(of)) for lack, of in numbers.items()
+        ),
+        collect_with=collect_command(numbers),
     )
-
-
-def _together(
-    numbered: Sequence[NumberedKernel],
-    names: tuple[str, str],
-    sharing: Sharing,
-    configuration: Configuration,
-) -> PairEstimate:
-    members = tuple(matching_kernel(numbered, name) for name in names)
-    if len({_gpu_key(view.kernel) for view in members}) > 1:
-        ran = "; ".join(f"{view.label} on {view.kernel.gpu.name}" for view in members)
-        raise UsageError(
-            f"kernels of different GPUs cannot be combined: {ran}", do="profile both on one GPU"
-        )
-    outcome = estimate(
-        [view.demand for view in members],
-        gpu=members[0].kernel.gpu,
-        calibration=calibration_of(configuration),
-        sharing=sharing,
-        settings=configuration.interference,
-    )
-    return PairEstimate(members, outcome)
-
-
-def _lacking(views: Sequence[KernelView]) -> tuple[MissingMetric, ...]:
-    """Metrics that kernels lack, in their order, each once."""
-    of: dict[tuple[str, str], list[int]] = {}
-    for view in views:
-        for missing in view.kernel.missing:
-            of.setdefault((missing.metric, missing.meaning), []).append(view.number)
-    return tuple(
-        MissingMetric(metric, meaning, tuple(numbers)) for (metric, meaning), numbers in of.items()
-    )
-
-
-def _command(lacking: Sequence[MissingMetric]) -> str | None:
-    """Return the command that collects what is missing, or None."""
-    parts = dict.fromkeys(sorted((options(lack.metric) for lack in lacking), reverse=True))
-    return f"ncu {' '.join(parts)} -o REPORT PROGRAM" if parts else None
 
 
 def _file(report: NcuReport) -> ReportFileRead:

@@ -11,112 +11,80 @@ from types import MappingProxyType
 from typing import Any
 
 from tachograph.annexes.share import kernel_metrics
-from tachograph.annexes.share.capacity import footprint_of, gpu_of, l2_most
-from tachograph.annexes.share.demand import CYCLES, Demand, Footprint, GpuCapacity
-from tachograph.annexes.share.kernel_metrics import MetricValue, is_measured, merge_launches
+from tachograph.annexes.share.capacity import LaunchShape, footprint_of, gpu_of, l2_most
+from tachograph.annexes.share.demand import CYCLES, Demand, GpuCapacity
+from tachograph.annexes.share.kernel_metrics import (
+    PIPES,
+    SHARED,
+    WITH_FP16,
+    MetricValue,
+    is_measured,
+    merge_launches,
+)
 from tachograph.annexes.share.nsight.launches import DEVICE_ATTRIBUTE, Chip, Launch
 from tachograph.annexes.share.nsight_scores import full_set_metric
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A metric absent from all launches. `meaning`: its meaning; `options`: of ncu to collect
-    it.
-    """
+    """A metric absent from all launches. `options`: of ncu to collect it."""
 
     metric: str
     meaning: str
     options: str
 
 
-_NEEDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (  # metric, meaning, alternative metrics
-    (kernel_metrics.DURATION, "its duration, the weight of its launches", ()),
-    (
-        "launch__registers_per_thread",
-        "what its blocks occupy, and whether others fit beside them",
-        (),
+_BLOCK = "what its blocks occupy, and whether others fit beside them"
+_BUSY = "how much of the time the SMs had work"
+_SPREAD = "how evenly the work is spread over the SMs"
+_FIT = "launch__occupancy_limit_registers"
+_SHARED_BYTES = "launch__shared_mem_per_block"
+# metric, meaning, metrics and readings of which one is enough instead
+_NEEDS: tuple[tuple[str, ...], ...] = (
+    (kernel_metrics.DURATION, "its duration, the weight of its launches"),
+    ("launch__registers_per_thread", _BLOCK),
+    (_SHARED_BYTES, _BLOCK, f"{_SHARED_BYTES}_allocated", f"{_SHARED_BYTES}_dynamic"),
+    (kernel_metrics.SM_ACTIVE, _BUSY),
+    (kernel_metrics.ELAPSED[1], _BUSY, *kernel_metrics.ELAPSED),
+    (kernel_metrics.SM_ACTIVE_MAX, _SPREAD),
+    (kernel_metrics.SM_ACTIVE_MIN, _SPREAD),
+    (kernel_metrics.DRAM_BYTES, "its traffic with memory", "dram_bytes_per_s"),
+    (kernel_metrics.THREADS, "how many threads of a warp take part"),
+    (kernel_metrics.ISSUED, "the load of the schedulers, on which most depends", "issue"),
+    (kernel_metrics.DRAM, "the load of DRAM", "dram"),
+    (kernel_metrics.L2_HIT, "whether others in L2 slow it down", "l2_hit"),
+    (kernel_metrics.L1_HIT, "whether others in L1 slow it down", "l1_hit"),
+    (kernel_metrics.OCCUPANCY, "how many warps are resident", "occupancy"),
+    (full_set_metric("long_scoreboard"), "what its warps wait for", "stalls"),
+    # Pipelines that every chip since Volta has.
+    *(
+        (kernel_metrics.pipe_metric(pipe), f"the load of the {pipe} pipeline", pipe)
+        for pipe in ("alu", "fma", "fp64", "lsu", "tensor")
     ),
-    (
-        "launch__shared_mem_per_block",
-        "what its blocks occupy, and whether others fit beside them",
-        ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block_dynamic"),
-    ),
-    (kernel_metrics.SM_ACTIVE, "how much of the time the SMs had work", ()),
-    ("gpc__cycles_elapsed.max", "how much of the time the SMs had work", kernel_metrics.ELAPSED),
-    (kernel_metrics.SM_ACTIVE_MAX, "how evenly the work is spread over the SMs", ()),
-    (kernel_metrics.SM_ACTIVE_MIN, "how evenly the work is spread over the SMs", ()),
-    (
-        kernel_metrics.DRAM_BYTES,
-        "its traffic with memory",
-        ("dram__bytes.sum", "dram__bytes_read.sum.per_second"),
-    ),
-    (kernel_metrics.THREADS, "how many threads of a warp take part", ()),
+    ("launch__grid_size", "how many blocks it has, how many SMs it needs", "footprint"),
+    (_FIT, "how many of its blocks fit into an SM", "fit"),
+    (f"{DEVICE_ATTRIBUTE}multiprocessor_count", "what the GPU has", "sms"),
 )
-# Attributes are part of every report; of text, the raw page alone has them.
-_RAW_PAGE = "--page raw"
-# pipelines that every chip since Volta has
-_EVERYWHERE = ("alu", "fma", "fp64", "lsu", "tensor")
-
-
-# quantity of kernel_metrics.readings, its metric, meaning
-_QUANTITIES: tuple[tuple[str, str, str], ...] = (
-    (
-        "issue",
-        kernel_metrics.ISSUED,
-        "the load of the schedulers, on which most interference depends",
-    ),
-    ("dram", kernel_metrics.DRAM, "the load of DRAM"),
-    ("l2_hit", kernel_metrics.L2_HIT, "whether others in L2 slow it down"),
-    ("l1_hit", kernel_metrics.L1_HIT, "whether others in L1 slow it down"),
-    ("occupancy", kernel_metrics.OCCUPANCY, "how many warps are resident"),
-)
-
-
-def missing_of(
-    metrics: Mapping[str, float],
-    readings: Mapping[str, MetricValue],
-    *,
-    sms: int | None,
-    footprint: Footprint | None,
-) -> tuple[Missing, ...]:
-    """Return a kernel's missing metrics and how to collect them; `readings`: from `metrics`.
-
-    >>> [lack.metric for lack in missing_of({}, {}, sms=None, footprint=None)][:2]
-    ['gpu__time_duration.sum', 'launch__registers_per_thread']
-    """
-    lacks = [
-        (metric, meaning)
-        for metric, meaning, others in _NEEDS
-        if not metrics.keys() & {metric, *others}
-    ]
-    lacks += [(metric, meaning) for name, metric, meaning in _QUANTITIES if name not in readings]
-    if kernel_metrics.stalls(metrics) is None:
-        lacks.append((full_set_metric("long_scoreboard"), "what its warps wait for"))
-    lacks += [
-        (kernel_metrics.pipe_metric(pipe), f"the load of the {pipe} pipeline")
-        for pipe in _EVERYWHERE
-        if pipe not in readings
-    ]
-    if footprint is None:
-        lacks.append(("launch__grid_size", "how many blocks it has, how many SMs it needs"))
-    elif footprint.blocks_per_sm is None:
-        lacks.append(("launch__occupancy_limit_registers", "how many of its blocks fit into an SM"))
-    if sms is None:
-        lacks.append((f"{DEVICE_ATTRIBUTE}multiprocessor_count", "what the GPU has"))
-    return tuple(Missing(metric, reports, options(metric)) for metric, reports in lacks)
 
 
 def options(metric: str) -> str:
     """Return the options of `ncu` that collect a metric, or that write it.
 
+    Attributes of the GPU are part of every report; of text, the raw page alone has them.
+
     >>> options("lts__t_sector_hit_rate.pct"), options("device__attribute_clock_rate")
     ('--set full', '--page raw')
     """
-    return _RAW_PAGE if metric.startswith(DEVICE_ATTRIBUTE) else "--set full"
+    return "--page raw" if metric.startswith(DEVICE_ATTRIBUTE) else "--set full"
+
+
+def collect_command(missing: Iterable[Missing]) -> str | None:
+    """Return the command that collects what is missing, or None."""
+    needed = sorted({lack.options for lack in missing}, reverse=True)
+    return f"ncu {' '.join(needed)} -o REPORT PROGRAM" if needed else None
 
 
 _OF_BLOCK = ("launch__registers_per_thread", "launch__shared_mem_per_block")
-_WAVES = "launch__waves_per_multiprocessor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +93,10 @@ class Kernel:
 
     short: the name without result type, template arguments and parameters. seconds: of all launches
     together, None where no launch has one. variants: how many different shapes of grids and blocks
-    were launched. metrics: as in Launch: rates and percentages weighted by time, counts (`.sum`,
-    `.avg`, `.min`, `.max`) added up, `launch__*` of the longest launch. readings: see
-    kernel_metrics. missing: metrics that no
-    launch has. problems: lines about launches that could not be used.
+    were launched; `shape` is that of the longest. metrics: as in Launch: rates and percentages
+    weighted by time, counts (`.sum`, `.avg`, `.min`, `.max`) added up, `launch__*` of the longest
+    launch. readings: see kernel_metrics. stalls: share of the waiting time by reason. missing:
+    metrics that no launch has. problems: lines about launches that could not be used.
     """
 
     name: str
@@ -138,15 +106,24 @@ class Kernel:
     chip: Chip
     gpu: GpuCapacity
     demand: Demand
-    block: tuple[int, int, int] | None = None
-    grid: tuple[int, int, int] | None = None  # of the longest launch
+    shape: LaunchShape
     variants: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)
     readings: Mapping[str, MetricValue] = field(default_factory=dict)
+    stalls: Mapping[str, float] | None = None
     missing: tuple[Missing, ...] = ()
     problems: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     ranges: tuple[str, ...] = ()  # NVTX, of the longest launch
+
+    @property
+    def pipes(self) -> dict[str, MetricValue]:
+        """Loads of pipelines, of the shared one only where two add up to it."""
+        pipes = {pipe: self.readings[pipe] for pipe in PIPES if pipe in self.readings}
+        parts = [pipes[pipe].value for pipe in ("fp64", "tensor") if pipe in pipes]
+        if SHARED in pipes and max(parts, default=0.0) >= _ALONE * pipes[SHARED].value:
+            del pipes[SHARED]
+        return pipes
 
 
 def kernels_of(launches: Iterable[Launch]) -> tuple[Kernel, ...]:
@@ -158,11 +135,14 @@ def kernels_of(launches: Iterable[Launch]) -> tuple[Kernel, ...]:
     """
     groups: dict[Hashable, list[Launch]] = defaultdict(list)
     for launch in launches:
-        groups[launch.kernel, _chip_key(launch), *_occupies(launch)].append(launch)
-    found = [_kernel(group) for group in groups.values()]
-    return tuple(
-        sorted(found, key=lambda kernel: (-(kernel.seconds or 0.0), kernel.name, *_rest(kernel)))
-    )
+        groups[launch.kernel, _chip_key(launch), _occupies(launch)].append(launch)
+    kernels = map(_kernel, groups.values())
+    return tuple(sorted(kernels, key=lambda kernel: (-(kernel.seconds or 0.0), _identity(kernel))))
+
+
+def _identity(kernel: Kernel) -> tuple[str, ...]:
+    shape = str((kernel.shape.grid, kernel.shape.block))
+    return kernel.name, shape, kernel.chip.name or "", str(kernel.gpu.sms), *kernel.reports
 
 
 def short_name(name: str) -> str:
@@ -186,71 +166,84 @@ def short_name(name: str) -> str:
     return words[-1] if words and depth >= 0 and "operator" not in text else name
 
 
+# Of the load of the shared pipeline: a part above it is all of it.
+_ALONE = 0.99
 _OF_DEMAND = ("dram", "l2_hit", "l1_hit", "l2_bandwidth", "l2_bytes_per_s", "warps", "sm_share")
 
 
-def demand_of(readings: Mapping[str, MetricValue], *, name: str, **known: Any) -> Demand:
-    """Return a kernel's demand by resource from its readings; None: not collected.
-
-    `known`: what else is known of it. Footprints in caches are not measured by a profiler, nor is
-    the memory of the GPU that a process holds: None.
-
-    >>> metrics = {kernel_metrics.ISSUED: 3.0, kernel_metrics.pipe_metric("fma"): 60.0}
-    >>> demand = demand_of(kernel_metrics.readings(metrics, GpuCapacity(name="H100")), name="mm")
-    >>> dict(demand.cycles), demand.dram
-    ({'issue': 0.75, 'fma': 0.6}, None)
-    """
-    cycles = {what: reading.value for what, reading in readings.items() if what in CYCLES}
-    known |= {what: reading.value for what, reading in readings.items() if what in _OF_DEMAND}
-    return Demand(name=name, cycles=MappingProxyType(cycles), **known)
-
-
 def _kernel(launches: Sequence[Launch]) -> Kernel:
-    whole = merge_launches(launches)
-    longest = whole.longest
-    gpu = gpu_of(longest.chip, whole.metrics)
-    short = short_name(longest.kernel)
+    merged = merge_launches(launches)
+    longest, metrics = merged.longest, merged.metrics
+    gpu = gpu_of(longest.chip, metrics)
+    readings = kernel_metrics.readings(metrics, gpu)
+    values = {name: reading.value for name, reading in readings.items()}
+    if longest.chip.compute_capability not in (None, *WITH_FP16):
+        readings.pop("fp16", None)  # counted by FMA
+        values |= {"fp16": 0.0} if "fma" in values else {}
+    stalls = kernel_metrics.stalls(metrics)
     footprint = footprint_of(longest, gpu)
-    readings = kernel_metrics.readings(whole.metrics, gpu)
+    launch_s = merged.seconds and merged.seconds / merged.timed
+    short = short_name(longest.kernel)
+    # Footprints in caches are not measured by a profiler, nor the memory that a process holds.
+    loads: dict[str, Any] = {name: values.get(name) for name in _OF_DEMAND}
+    demand = Demand(
+        name=short,
+        cycles=MappingProxyType({name: values[name] for name in CYCLES if name in values}),
+        irregular=kernel_metrics.irregular(stalls, readings),
+        seconds=merged.seconds,
+        launch_s=launch_s,
+        footprint=footprint,
+        l2_most=l2_most(launches),
+        **loads,
+    )
+    known = {"stalls": stalls, "sms": gpu.sms, "footprint": footprint, **metrics, **readings}
+    known["fit"] = True if footprint is None else footprint.blocks_per_sm
+    missing = tuple(
+        Missing(metric, meaning, options(metric))
+        for metric, meaning, *others in _NEEDS
+        if all(known.get(name) is None for name in (metric, *others))
+    )
     return Kernel(
         name=longest.kernel,
         short=short,
         launches=len(launches),
-        seconds=whole.seconds,
+        seconds=merged.seconds,
         chip=longest.chip,
         gpu=gpu,
-        demand=demand_of(
-            readings,
-            name=short,
-            irregular=kernel_metrics.irregular(whole.metrics, gpu),
-            seconds=whole.seconds,
-            footprint=footprint,
-            l2_most=l2_most(launches),
+        demand=demand,
+        shape=LaunchShape(
+            longest.grid,
+            longest.block,
+            footprint,
+            gpu.sms,
+            metrics.get("launch__waves_per_multiprocessor"),
+            launch_s,
+            metrics.get(kernel_metrics.SM_HZ),
         ),
-        block=longest.block,
-        grid=longest.grid,
-        variants=len({_shape(launch) for launch in launches}),
-        metrics=MappingProxyType(whole.metrics),
+        variants=len({(launch.grid, launch.block) for launch in launches}),
+        metrics=MappingProxyType(metrics),
         readings=MappingProxyType(readings),
-        missing=missing_of(whole.metrics, readings, sms=gpu.sms, footprint=footprint),
-        problems=whole.problems,
+        stalls=stalls,
+        missing=missing,
+        problems=merged.problems,
         reports=tuple(sorted({launch.report for launch in launches})),
         ranges=longest.ranges,
     )
 
 
-def _occupies(launch: Launch) -> tuple[Hashable, ...]:
-    """Footprint and number of blocks; launches that fill the GPU are equal."""
-    waves = _measured(launch, _WAVES)
-    full = waves is not None and waves >= 1.0
-    blocks = None if full else _size(launch.grid, _measured(launch, "launch__grid_size"))
-    threads = _size(launch.block, _measured(launch, "launch__block_size"))
-    return full, blocks, threads, *(_measured(launch, name) for name in _OF_BLOCK)
+def _occupies(launch: Launch) -> Hashable:
+    """Footprint and number of blocks, which do not matter where the launch fills the GPU."""
+    blocks = _size(launch, launch.grid, "launch__grid_size")
+    waves = _measured(launch, "launch__waves_per_multiprocessor")
+    if waves is not None and waves >= 1.0:
+        blocks = None
+    threads = _size(launch, launch.block, "launch__block_size")
+    return blocks, threads, *(_measured(launch, metric) for metric in _OF_BLOCK)
 
 
-def _size(shape: tuple[int, int, int] | None, known: float | None) -> float | None:
+def _size(launch: Launch, shape: tuple[int, int, int] | None, metric: str) -> float | None:
     """Number of threads or blocks: the product of the shape, or the number in a details page."""
-    return known if shape is None else prod(shape)
+    return _measured(launch, metric) if shape is None else prod(shape)
 
 
 def _measured(launch: Launch, metric: str) -> float | None:
@@ -258,25 +251,9 @@ def _measured(launch: Launch, metric: str) -> float | None:
     return value if value is not None and is_measured(value) else None
 
 
-def _shape(launch: Launch) -> Hashable:
-    return launch.grid, launch.block, _measured(launch, "launch__grid_size")
-
-
 def _chip_key(launch: Launch) -> Hashable:
     """Key of a chip for all its launches; a GPU slice has the GPU's name and fewer SMs."""
     chip = launch.chip
     if chip.name is not None:
         return chip.name, chip.compute_capability, chip.attributes.get("multiprocessor_count")
-    if chip.attributes:
-        return chip.compute_capability, frozenset(chip.attributes.items())
-    return chip.compute_capability, launch.report
-
-
-def _rest(kernel: Kernel) -> tuple[str, ...]:
-    return (
-        str(kernel.grid),
-        str(kernel.block),
-        kernel.chip.name or "",
-        str(kernel.gpu.sms),
-        *kernel.reports,
-    )
+    return chip.compute_capability, frozenset(chip.attributes.items()) or launch.report

@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from tachograph.annexes.share.advice import times
-from tachograph.annexes.share.demand import Estimate, Sharing
+from tachograph.annexes.share.demand import CorunOutcome, Sharing
 from tachograph.annexes.share.kernel_facts import (
     GpuPart,
     KernelFact,
+    KernelView,
+    PairEstimate,
     total_s,
 )
-from tachograph.annexes.share.kernel_limits import KernelLimits, Limit
+from tachograph.annexes.share.kernel_limits import KernelLimits
 from tachograph.annexes.share.kernel_metrics import PIPE_NAMES
 from tachograph.annexes.share.utilization import Pitfall, Sensitivity
-from tachograph.catalog.units import plural, text
+from tachograph.catalog.units import plural, printable, text
 
 RESOURCE_NAMES: Mapping[str, str] = {
-    "issue": "issue", "dram": "DRAM", "l2_bandwidth": "L2 bandwidth", "l1_bandwidth": "L1 bandwidth", "l2": "L2",
-    "l1": "L1", "blocks": "block slots", "sms": "SMs", "small_grid": "small grid", **PIPE_NAMES,
-}  # fmt: skip
-_NUMBER_LABELS = {
-    "ipc": "IPC", "ipc_left": "IPC left", "ipc_of_copy": "IPC of a copy", "nvidia_smi": "nvidia-smi",
-    "sm_share": "SMs busy", "sms_reached_share": "SMs with a block",
+    "dram": "DRAM", "l2_bandwidth": "L2 bandwidth", "l1_bandwidth": "L1 bandwidth", "l2": "L2",
+    "l1": "L1", "blocks": "block slots", "sms": "SMs", "small_grid": "small grid", "ipc": "IPC",
+    "ipc_left": "IPC left", "ipc_of_copy": "IPC of a copy", **PIPE_NAMES,
 }  # fmt: skip
 SLOWDOWN_LEGEND = (
-    "slowdown: run time beside the others over run time alone; worst: the others are served first, "
-    "and unmeasured resources are contended; bottleneck: the limiting resource."
+    "slowdown: run time beside the other over run time alone, both launched again and again; "
+    "interval: holds nine of ten; bottleneck: the limiting resource, `room for blocks` for turns."
 )
 _SUMS = 6  # resources named
-MOST_NUMBERS = 8  # kernels named by number in a line, of more only how many there are
+_LISTED = 8  # items named in a line, of more only how many there are
 
 
 def fact_text(fact: KernelFact) -> str:
     """Return the value of a fact as text, the same in every format.
 
-    >>> fact_text(KernelFact("ipc", "IPC", 3.45, "of 4", "")), fact_text(KernelFact("score", "", 61.78, "score", ""))
-    ('3.45 of 4', '62')
+    >>> fact_text(KernelFact("ipc", "IPC", 3.45, "ratio", "")), fact_text(KernelFact("score", "", 61.78, "score", ""))
+    ('3.45', '62')
     """
-    if fact.unit == "score":
-        return text(fact.value, "count")
-    if fact.unit.startswith("of "):
-        return f"{text(fact.value, 'ratio')} {fact.unit}" if fact.value is not None else text(None)
-    return text(fact.value, fact.unit)
+    return text(fact.value, "count" if fact.unit == "score" else fact.unit)
 
 
 def launches_text(count: int) -> str:
@@ -76,55 +70,34 @@ def resource_name(resource: str) -> str:
     return RESOURCE_NAMES.get(resource, resource)
 
 
-def limits_sentence(found: KernelLimits) -> str:
+def limits_sentence(limits: KernelLimits) -> str:
     """Return what limits a kernel, in a sentence."""
-    most = waits = few = ""
-    if found.resources:
-        fullest = found.resources[0]
+    grid = most = waits = lacks = ""
+    if limits.small_grid is not None:
+        blocks, sms = limits.small_grid
+        idle = text(1 - blocks / sms, "fraction")
+        grid = f"Small grid: {plural(blocks, 'block')} for {sms} SMs, {idle} of the SMs have none."
+    if limits.limiting is not None:
+        measured = {limit.resource for limit in limits.resources}
+        unmeasured = [resource_name(name) for name in ("issue", "dram") if name not in measured]
+        if unmeasured:
+            lacks = f" Not measured, and perhaps fuller: {', '.join(unmeasured)}."
+        limiting = limits.limiting
+        of = "what can be achieved" if limiting.resource == "dram" else "it"
+        used, left = text(limiting.demand, "fraction"), text(limiting.head_room, "fraction")
+        name = resource_name(limiting.resource)
+        return f"{name}: {used} of {of} is used, {left} is left to others.{lacks} {grid}".rstrip()
+    if limits.resources:
+        fullest = limits.resources[0]
         most = f" (most: {resource_name(fullest.resource)} {text(fullest.demand, 'fraction')})"
-    if found.stall is not None:
-        share = text(found.stall.share, "fraction")
-        waits = f", most of all for {found.stall.reason} ({share})"
-    if found.small_grid is not None:
-        few = f" {_small_grid(*found.small_grid)}"
-    if found.limiting is not None:
-        name, used = resource_name(found.limiting.resource), text(found.limiting.demand, "fraction")
-        measured = {limit.resource for limit in found.resources}
-        unmeasured = [
-            resource_name(resource) for resource in ("issue", "dram") if resource not in measured
-        ]
-        lacks = f" Not measured, and perhaps fuller: {', '.join(unmeasured)}." if unmeasured else ""
-        left = text(found.limiting.head_room, "fraction")
-        return (
-            f"{name}: {used} of {_capacity_text(found.limiting)} is used, {left} is left to "
-            f"others.{lacks}{few}"
-        )
-    if found.bound == "small_grid":
-        return f"{few.strip()} Nothing else is near its limit{most}."
-    if found.bound == "latency":
-        return f"Latency: nothing is near its limit{most}; its warps wait{waits}."
-    return f"Undetermined: issue slots or DRAM were not measured{most}."
-
-
-def _small_grid(blocks: int, sms: int) -> str:
-    """Return the idle part of a grid with fewer blocks than SMs.
-
-    >>> _small_grid(1, 128)
-    'Small grid: 1 block for 128 SMs, 99 % of the SMs have none.'
-    """
-    idle = text(1 - blocks / sms, "fraction")
-    return f"Small grid: {plural(blocks, 'block')} for {sms} SMs, {idle} of the SMs have none."
-
-
-def _capacity_text(limit: Limit) -> str:
-    """Return the capacity that a load is a share of.
-
-    >>> _capacity_text(Limit("dram", 0.69, 0.31, "", "NVIDIA H100 NVL")), _capacity_text(Limit("issue", 0.5, 0.5, ""))
-    ('what can be achieved (as measured on NVIDIA H100 NVL)', 'it')
-    """
-    if limit.measured_on is not None:
-        return f"what can be achieved (as measured on {limit.measured_on})"
-    return "what other GPUs can achieve" if limit.resource == "dram" else "it"
+    if limits.bound == "small_grid":
+        return f"{grid} Nothing else is near its limit{most}."
+    if limits.bound is None:
+        return f"Undetermined: issue slots or DRAM were not measured{most}."
+    if limits.stall is not None:
+        part = text(limits.stall.share, "fraction")
+        waits = f", most of all for {limits.stall.reason} ({part})"
+    return f"Latency: nothing is near its limit{most}; its warps wait{waits}."
 
 
 def sensitivity_sentence(sensitivity: Sensitivity) -> str:
@@ -134,49 +107,27 @@ def sensitivity_sentence(sensitivity: Sensitivity) -> str:
     return f"{number}{sensitivity.why}{lacks}"
 
 
-def pitfall_sentence(pitfall: Pitfall) -> str:
-    """Return a pitfall, with its numbers."""
-    return f"{pitfall.why} ({pitfall_numbers(pitfall)})"
-
-
 def pitfall_numbers(pitfall: Pitfall) -> str:
-    """Return the numbers of a pitfall; of two of a kind only their total demand."""
-    of_two = {
-        name.removesuffix("_of_two"): value
-        for name, value in pitfall.numbers.items()
-        if name.endswith("_of_two")
-    }
-    quoted = of_two or dict(list(pitfall.numbers.items())[:2])
-    message = (
-        (
-            f"{_NUMBER_LABELS.get(name, RESOURCE_NAMES.get(name, name.replace('_', ' ')))} "
-            f"{_number(name, value)}"
-        )
-        for name, value in quoted.items()
-    )
-    return f"{'two: ' if of_two else ''}{', '.join(message)}"
+    """Return the numbers of a pitfall.
 
-
-def _number(name: str, value: float) -> str:
-    return text(value, "ratio" if name.startswith("ipc") else "fraction")
+    >>> pitfall_numbers(Pitfall("occupancy", "", {"occupancy": 0.12, "occupancy_of_two": 0.24}))
+    'occupancy 12 %, occupancy of two 24 %'
+    """
+    numbers = []
+    for name, value in pitfall.numbers.items():
+        resource = name.removesuffix("_of_two")
+        label = name.replace(resource, resource_name(resource)).replace("_", " ")
+        numbers.append(f"{label} {text(value, 'ratio' if 'IPC' in label else 'fraction')}")
+    return ", ".join(numbers)
 
 
 def calibration_sentence(part: GpuPart) -> str:
     """Return the calibration of the estimates, in a sentence."""
     calibration = part.calibration
-    if calibration.measured_on is None:
-        return "Estimated with published values of the H100 NVL: nothing was measured on this GPU."
-    measured_on, published = calibration.measured_on, calibration.source == "published"
-    if published:
-        words = f"Estimated with published values of the {measured_on.removeprefix('NVIDIA ')}"
-    else:
-        words = f"Estimated with values measured on {measured_on} ({calibration.source})"
-    same = part.gpu.name == measured_on
-    return words + (
-        "."
-        if same
-        else ", which is another GPU: measure this one with `make calibrate` in a clone."
-    )
+    values = f"Estimated with {calibration.source} values of {calibration.measured_on or 'an H100'}"
+    if part.gpu.name == calibration.measured_on:
+        return f"{values}."
+    return f"{values}, another GPU: measure this one with `make calibrate` in a clone."
 
 
 def part_of_time(gain: float | None) -> str:
@@ -203,24 +154,32 @@ def headline(part: GpuPart) -> str:
     sms = f", {part.gpu.sms} SMs" if part.gpu.sms else ""
     less = "took less time" if total_s(part) is not None else "not shown"
     more = f"; {plural(part.left_out, 'more kernel')} {less}" if part.left_out else ""
-    counts = (
-        f"{plural(len(part.kernels), 'kernel')}, {launches_text(launches)}, "
-        f"{duration_text(total_s(part))}"
-    )
-    return f"{part.gpu.name}{sms}: {counts}{more}"
+    counts = f"{plural(len(part.kernels), 'kernel')}, {launches_text(launches)}"
+    return f"{part.gpu.name}{sms}: {counts}, {duration_text(total_s(part))}{more}"
 
 
-def numbers_text(numbers: Sequence[int], of: int) -> str:
-    """Return which kernels are meant, by their numbers.
+def first_of(items: Iterable[str]) -> str:
+    """Return the first of some items, and how many more there are.
 
-    >>> numbers_text([1, 2, 5], 9), numbers_text([1, 2], 2), numbers_text([1], 1)
-    ('kernels 1, 2, 5', 'all kernels', 'the kernel')
+    >>> first_of("123456789"), first_of(["a"])
+    ('1, 2, 3, 4, 5, 6, 7, 8 and 1 more', 'a')
     """
-    if len(numbers) == of:
-        return "all kernels" if of > 1 else "the kernel"
-    if len(numbers) > MOST_NUMBERS:
-        return f"{len(numbers)} kernels"
-    return f"kernel{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+    listed = list(items)
+    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+    return ", ".join(listed[:_LISTED]) + more
+
+
+def where_it_ran(view: KernelView) -> str:
+    """Return GPU, shape and time of a kernel, in a sentence."""
+    kernel, footprint = view.kernel, view.kernel.shape.footprint
+    shape = "unknown shape"
+    if footprint is not None:
+        shape = f"{plural(footprint.blocks, 'block')} of {plural(footprint.threads, 'thread')}"
+    if kernel.variants > 1:
+        shape += f" (the longest of {kernel.variants} shapes)"
+    share = "" if view.share is None else f", {text(view.share, 'fraction')} of the time"
+    spent = f"{launches_text(kernel.launches)}, {duration_text(kernel.seconds)}{share}"
+    return printable(f"{kernel.gpu.name}; {shape}; {spent}; {', '.join(kernel.reports)}")
 
 
 def together_heading(sharing: Sharing) -> str:
@@ -229,65 +188,46 @@ def together_heading(sharing: Sharing) -> str:
     >>> together_heading(Sharing()), together_heading(Sharing("mps", (0.5, 0.25)))
     ('Together, as streams of one process', 'Together, as processes under MPS, with 50 % + 25 % of the SMs')
     """
-    way = "streams of one process" if sharing.mode == "streams" else "processes under MPS"
-    shares = (
-        ""
-        if sharing.shares is None
-        else " + ".join(text(share, "fraction") for share in sharing.shares)
-    )
-    return f"Together, as {way}" + (f", with {shares} of the SMs" if shares else "")
+    if sharing.shares is None:
+        return "Together, as streams of one process"
+    shares = " + ".join(text(share, "fraction") for share in sharing.shares)
+    return f"Together, as processes under MPS, with {shares} of the SMs"
 
 
-def sums_sentence(sums: Mapping[str, float]) -> str:
-    """Return the total demand of all kernels, largest first.
+def interval(outcome: CorunOutcome) -> str:
+    """Return the interval of a slowdown.
 
-    >>> sums_sentence({"dram": 0.84, "issue": 1.9, "fp64": 0.0})
-    'Total demand: issue 190 %, DRAM 84 %.'
+    >>> interval(CorunOutcome("a", 1.5, 1.2, 2.0, None))
+    '1.20x to 2.00x'
     """
-    largest = sorted(sums.items(), key=lambda item: -item[1])[:_SUMS]
-    named = ", ".join(
+    return f"{text(outcome.low, 'times')} to {text(outcome.high, 'times')}"
+
+
+def bottleneck(outcome: CorunOutcome) -> str:
+    """Return what binds a kernel beside another one."""
+    if outcome.binding:
+        return resource_name(outcome.binding)
+    return "nothing" if outcome.slowdown else "–"
+
+
+def together_sentences(together: PairEstimate) -> list[str]:
+    """Return the total demand, the time together, whether it is safe, and what is not known."""
+    estimate = together.estimate
+    most = text(max(one.high or 0.0 for one in estimate.members), "times")
+    gain = "Time together: undetermined."
+    if estimate.gain is not None:
+        gain = (
+            f"Together they take {part_of_time(estimate.gain)} of the time that they take one "
+            "after the other."
+        )
+    safe = f"Not safe: a slowdown of {most} is possible."
+    if estimate.safe:
+        safe = f"Safe: no slowdown is above {most}."
+    if estimate.may_thrash:
+        safe = f"{safe} They may thrash the L2."
+    largest = sorted(estimate.sums.items(), key=lambda item: -item[1])[:_SUMS]
+    sums = [
         f"{resource_name(name)} {text(share, 'fraction')}" for name, share in largest if share > 0
-    )
-    return f"Total demand: {named}."
-
-
-def gain_sentence(gain: float | None, worst: float | None) -> str:
-    """Return how long all take together, in a sentence.
-
-    >>> gain_sentence(1.8, 1.0)
-    'Together they take 56 % of the time that they take one after the other, at the worst 100 %.'
-    """
-    if gain is None:
-        return "Time together: undetermined."
-    at_worst = "" if worst is None else f", at the worst {part_of_time(worst)}"
-    return (
-        f"Together they take {part_of_time(gain)} of the time that they take one after the "
-        f"other{at_worst}."
-    )
-
-
-def safe_sentence(found: Estimate) -> str:
-    """Return whether the set is safe, with the worst slowdown and resources at their limit.
-
-    >>> from tachograph.annexes.share.demand import CorunOutcome
-    >>> pair = (CorunOutcome("a", 1.0, 1.05, None), CorunOutcome("b", 1.7, 2.1, "l2_bandwidth"))
-    >>> safe_sentence(Estimate(pair[:1], {}, None, None, safe=True, unknown=()))
-    'Safe: no slowdown is above 1.05x.'
-    >>> safe_sentence(Estimate(pair, {}, None, None, safe=False, unknown=(), reached=("l2_bandwidth", "dram")))
-    'Not safe: a slowdown of 2.10x is possible; near the limit: L2 bandwidth, DRAM.'
-    """
-    worst = [outcome.worst for outcome in found.members]
-    most = times(
-        None
-        if None in worst
-        else max((value for value in worst if value is not None), default=None)
-    )
-    if found.safe:
-        return f"Safe: no slowdown is above {most}."
-    possible = (
-        "slowdowns are undetermined" if None in worst else f"a slowdown of {most} is possible"
-    )
-    near = (
-        f"; near the limit: {', '.join(map(resource_name, found.reached))}" if found.reached else ""
-    )
-    return f"Not safe: {possible}{near}."
+    ]
+    total = [f"Total demand: {', '.join(sums)}."] if sums else []
+    return [f"{gain} {safe}", *total, *(f"Not known: {unknown}" for unknown in estimate.unknown)]

@@ -43,7 +43,7 @@ class AttachedProfile:
 
 
 def attach_profiles(
-    lake: Lake, job_key: str, job_id: str, given: Sequence[AttachedProfile]
+    lake: Lake, job_key: str, job_id: str, profiles: Sequence[AttachedProfile]
 ) -> tuple[str, ...]:
     """Attach reports to a job in one commit; return the digests of new or changed ones.
 
@@ -51,15 +51,13 @@ def attach_profiles(
 
     Errors: LakeError where the lake cannot be written.
     """
-    rows = [_row(job_key, job_id, one) for one in given]
+    rows = [_row(job_key, job_id, profile) for profile in profiles]
 
-    def new(there: pl.DataFrame) -> pl.DataFrame:
-        known = {row["digest"]: _packed(row) for row in there.iter_rows(named=True)}
-        return pl.DataFrame(
-            [row for row in rows if known.get(row["digest"]) != _packed(row)], schema=_SCHEMA
-        )
+    def new(stored: pl.DataFrame) -> list[dict[str, Any]]:
+        known = {row["digest"]: _packed(row) for row in stored.iter_rows(named=True)}
+        return [row for row in rows if known.get(row["digest"]) != _packed(row)]
 
-    return tuple(_append(lake, job_key, new)["digest"])
+    return tuple(row["digest"] for row in _append(lake, job_key, new))
 
 
 def detach_profiles(
@@ -71,21 +69,19 @@ def detach_profiles(
     written.
     """
 
-    def detached(there: pl.DataFrame) -> pl.DataFrame:
-        known = there["report"].unique().sort()
-        missing = [name for name in names if name not in known]
-        if missing:
-            attached = ", ".join(known) or "none"
-            raise NotFoundError(
-                f"no report {missing[0]!r} is attached to this job", do=f"attached: {attached}"
-            )
-        chosen = there if not names else there.filter(pl.col("report").is_in(list(names)))
-        no_names: list[str] = []
-        empty = dict.fromkeys(("kernels", "ranges", "problems"), no_names)
-        rows = chosen.select("job_key", "job_id", "digest", "report").to_dicts()
-        return pl.DataFrame([{**row, **empty, "at": at} for row in rows], schema=_SCHEMA)
+    def detached(stored: pl.DataFrame) -> list[dict[str, Any]]:
+        known = stored["report"].unique().sort()
+        for name in names:
+            if name not in known:
+                raise NotFoundError(
+                    f"no report {name!r} is attached to this job",
+                    do=f"attached: {', '.join(known) or 'none'}",
+                )
+        empty = {"kernels": [], "ranges": [], "problems": [], "at": at}
+        rows = stored.select("job_key", "job_id", "digest", "report").iter_rows(named=True)
+        return [row | empty for row in rows if not names or row["report"] in names]
 
-    return tuple(_append(lake, job_key, detached)["report"])
+    return tuple(row["report"] for row in _append(lake, job_key, detached))
 
 
 def read_profiles(lake: Lake, job_keys: Collection[str] | None = None) -> pl.DataFrame:
@@ -103,9 +99,6 @@ def read_attached(lake: Lake, job_key: str) -> tuple[AttachedProfile, ...]:
     return tuple(
         _profile(row, alone=names[row["report"]] == 1) for row in rows.iter_rows(named=True)
     )
-
-
-_SCHEMA: Mapping[str, Any] = PROFILES.row_schema
 
 
 def _row(job_key: str, job_id: str, given: AttachedProfile) -> dict[str, Any]:
@@ -127,15 +120,16 @@ def _row(job_key: str, job_id: str, given: AttachedProfile) -> dict[str, Any]:
 
 
 def _append(
-    lake: Lake, job_key: str, rows_of: Callable[[pl.DataFrame], pl.DataFrame]
-) -> pl.DataFrame:
+    lake: Lake, job_key: str, rows_of: Callable[[pl.DataFrame], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
     """Append the rows derived from the existing ones, and return them."""
     for _ in range(COMMIT_ATTEMPTS):
         before = lake.mark(PROFILES, _APPENDS) or 0
         rows = rows_of(_read(lake, [job_key], tuple(PROFILES.schema)))
-        if rows.is_empty():
+        if not rows:
             return rows
-        done = lake.append(PROFILES, rows, app_id=_APPENDS, mark=before + 1, after=before)
+        table = pl.DataFrame(rows, schema=PROFILES.row_schema)
+        done = lake.append(PROFILES, table, app_id=_APPENDS, mark=before + 1, after=before)
         if not (done.known or done.overtaken):
             return rows
     raise LakeError(
@@ -150,20 +144,14 @@ def _read(lake: Lake, job_keys: Collection[str] | None, columns: Sequence[str]) 
         files = [file for file in files if any(file.may_name(key) for key in job_keys)]
     if not files:
         return PROFILES.empty().select(columns)
+    row = [*PROFILES.key, "seq"]
     with lake_errors(lake.uri(PROFILES)):
         rows = lake.read_files(PROFILES, files)
         if job_keys is not None:
             rows = rows.filter(pl.col("job_key").is_in(list(job_keys)))
-        seqs = rows.select(*PROFILES.key, "seq", "launches_kept").collect()  # the others are large
-        counting = (
-            resolve(seqs, PROFILES)[0].drop_nulls("launches_kept").select(*PROFILES.key, "seq")
-        )
-        found = rows.select(list(dict.fromkeys((*PROFILES.key, "seq", *columns))))
-        return (
-            found.join(counting.lazy(), on=[*PROFILES.key, "seq"], how="semi")
-            .select(columns)
-            .collect()
-        )
+        current = resolve(rows.select(*row, "launches_kept").collect(), PROFILES)[0]
+        attached = current.drop_nulls("launches_kept").lazy()  # the other columns are large
+        return rows.join(attached, on=row, how="semi").select(columns).collect()
 
 
 def _packed(row: Mapping[str, Any]) -> PackedLaunches:

@@ -2,59 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
-from tachograph.annexes.share.colocation import ColocateReport
-from tachograph.annexes.share.demand import Demand, MixCorunOutcome
+from tachograph.annexes.share.colocation import ColocateReport, GroupMatrix
+from tachograph.annexes.share.demand import NOTHING, Demand
 from tachograph.annexes.share.job_groups import LEFT_OUT, GroupProfile, JobGroup
-from tachograph.annexes.share.mixes import MixOutcome
-from tachograph.annexes.share.proposals import GroupMatrix, SharingProposal
+from tachograph.annexes.share.proposals import SharingOption, SharingProposal
+from tachograph.annexes.share.sharing_setup import cautions, probation, setup_steps
+from tachograph.annexes.share.sharing_text import why
 from tachograph.catalog.spreadsheets import table_csv
 from tachograph.report.json_values import json_values
 
-_COLUMNS = (
-    "one",
-    "other",
-    "gpu_model",
-    "gpus",
-    "mode",
-    "safe",
-    "taken",
-    "slowdown",
-    "other_slowdown",
-    "conservative",
-    "other_conservative",
-    "worst",
-    "other_worst",
-    "binding",
-    "overlap_h",
-    "saved_h",
-    "runs",
-    "other_runs",
-    "same_user",
-    "why",
-    "unknown",
-    "issue",
-    "other_issue",
-    "worst_kernels",
-    "profile",
-    "other_profile",
+_ENDS = {"slowdowns": "slowdown", "low": "low", "high": "high"}
+_PAIR_COLUMNS = (
+    *("one", "other", "gpu_model", "gpus", "verdict", "mode", "part", "slices"),
+    *("slowdown", "other_slowdown", "low", "other_low", "high", "other_high", "binding"),
+    *("memory", "safe", "taken", "same_user", "overlap_h", "saved_h", "saved_most_h"),
+    *("runs", "other_runs", "why", "profile", "other_profile"),
 )
-_OF_MATRIX = (
-    "one",
-    "other",
-    "gpu_model",
-    "gpus",
-    "slowdown",
-    "conservative",
-    "binding",
-    "memory_holds",
-    "issue",
-    "other_issue",
+_MATRIX_COLUMNS = (
+    *("one", "other", "gpu_model", "gpus", "slowdown", "low", "high", "binding"),
+    *("memory_holds", "profiled", "other_profiled"),
 )
 
 
@@ -63,30 +34,25 @@ def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str
 
     `top`: pairs per list; sums are over all.
     """
+    lists = {
+        name: [_proposal(report, proposal) for proposal in getattr(report, name)[:top]]
+        for name in ("proposals", "trials", "refused", "chosen")
+    }
+    matrices = None if report.matrices is None else list(map(_matrix, report.matrices))
     return json_values(
         {
-            "jobs": report.jobs,
-            "gpu_hours": report.gpu_hours,
-            "first": report.first,
-            "last": report.last,
-            "kinds": report.kinds,
-            "saved_h": report.saved_h,
-            "proposals": [_proposal(proposal) for proposal in report.proposals[:top]],
-            "refused": [_proposal(proposal) for proposal in report.refused[:top]],
-            "chosen": [_proposal(proposal) for proposal in report.chosen],
+            **_fields(report, "jobs", "gpu_hours", "first", "last", "kinds"),
+            **_fields(report, "saved_h", "saved_most_h"),
+            **lists,
             "left_out": [
                 {"reason": reason, "words": LEFT_OUT[reason], "jobs": jobs, "gpu_hours": hours}
                 for reason, jobs, hours in report.left_out
             ],
-            "short_of": dict(report.short),
             "missing_counters": report.missing,
             "not_compared": report.cut,
-            "achievable_share": dict(report.achievable),
             "profiled": [_group(kind) for kind in report.profiled],
             "profiles_refused": report.refused_profiles,
-            "matrices": None
-            if report.matrices is None
-            else [_matrix(matrix) for matrix in report.matrices],
+            "matrices": matrices,
             "calibration": _fields(report.calibration, "measured_on", "source"),
         }
     )
@@ -97,19 +63,35 @@ def _fields(value: object, *names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-def _proposal(proposal: SharingProposal) -> dict[str, Any]:
-    """A pair: both job groups, the sharing mode, slowdowns of both, in their order.
+def _option(option: SharingOption | None) -> dict[str, Any]:
+    """A sharing mode: slowdowns and their lower and upper ends, of both in the order of the pair."""
+    if option is None:
+        return dict.fromkeys(("mode", "slowdowns", "low", "high", "binding", "part", "slices"))
+    slices = option.slices and [part.name for part in option.slices]
+    return {
+        **_fields(option, "mode", "slowdowns", "low", "high", "binding", "part"),
+        "slices": slices,
+    }
 
-    slowdowns: by what was measured; conservative: with what was not measured; worst: always at the
-    same time.
-    """
+
+def _proposal(report: ColocateReport, proposal: SharingProposal) -> dict[str, Any]:
+    """A pair: both job groups, the best sharing mode, all others, what to type."""
+    settings = report.settings
     return {
         "one": _group(proposal.one),
         "other": _group(proposal.other),
-        **_fields(proposal, "same_user", "taken", "overlap_h", "saved_h"),
-        **json_values(proposal.advice),
-        "over_runs": None if proposal.runs is None else _over_runs(proposal.runs),
-        "over_kernels": None if proposal.kernels is None else _over_kernels(proposal.kernels),
+        **_fields(proposal, "verdict", "safe", "taken", "same_user", "memory"),
+        **_fields(proposal, "overlap_h", "saved_h", "saved_most_h"),
+        **_option(proposal.best),
+        "options": [_option(option) for option in proposal.options],
+        "worst_kernels": proposal.worst,
+        "why": list(why(report, proposal)),
+        "setup": [
+            {"title": step.title, "lines": step.lines.splitlines()}
+            for step in setup_steps(proposal, settings)
+        ],
+        "probation": probation(proposal, settings),
+        "cautions": cautions(proposal),
     }
 
 
@@ -121,7 +103,6 @@ def _group(kind: JobGroup) -> dict[str, Any]:
         **_fields(kind, "gpus", "runs", "jobs", "gpu_hours", "busy", "spread", "spread_of"),
         "mean": _demand(kind.mix.mean),
         "highest": _demand(kind.mix.highest),
-        "issue": kind.issue,
         "profile": None if kind.profile is None else _profile(kind.profile),
     }
 
@@ -131,8 +112,8 @@ def _profile(profile: GroupProfile) -> dict[str, Any]:
         **json_values(profile, without=("mix",)),
         "mean": _demand(profile.mix.mean),
         "members": [
-            {"share": share, "kernel": one.name, **_demand(one)}
-            for share, one in profile.mix.members
+            {"share": share, "kernel": kernel.name, **_demand(kernel)}
+            for share, kernel in profile.mix.members
         ],
     }
 
@@ -141,120 +122,63 @@ def _demand(demand: Demand) -> dict[str, Any]:
     return {
         "cycles": demand.cycles,
         "dram_of_peak": demand.dram,
-        **_fields(demand, "sm_share", "warps", "hbm_bytes"),
+        **_fields(demand, "sm_share", "hbm_bytes"),
     }
-
-
-def _over_kernels(found: MixOutcome) -> dict[str, Any]:
-    """Slowdowns while both are busy, and on each side the worst kernel and its partner."""
-    one, other = found.members
-    return {
-        **_slowdowns(found),
-        "worst_on_average": one.worst,
-        "other_worst_on_average": other.worst,
-        "worst": _worst_pair(one),
-        "other_worst": _worst_pair(other),
-    }
-
-
-def _slowdowns(found: MixOutcome) -> dict[str, float | None]:
-    return dict(zip(("slowdown", "other_slowdown"), found.slowdowns, strict=True))
-
-
-def _worst_pair(member: MixCorunOutcome) -> dict[str, Any] | None:
-    if member.worst_pair is None:
-        return None
-    return dict(zip(("slowdown", "kernel", "beside"), member.worst_pair, strict=True))
-
-
-def _over_runs(found: MixOutcome) -> dict[str, Any]:
-    return {**_slowdowns(found), "worst": found.worst and found.worst[0]}
 
 
 def _matrix(of_all: GroupMatrix) -> dict[str, Any]:
-    places = range(len(of_all.kinds))
+    bounds = of_all.bounds
+    names = dict(enumerate(bounds.resources)) | {NOTHING: None}
     return {
         "gpu_model": of_all.kinds[0].device.name,
         "gpus": of_all.kinds[0].gpus,
         "kinds": [kind.label for kind in of_all.kinds],
-        "issue": [kind.issue for kind in of_all.kinds],
-        "slowdown": of_all.slowdown.tolist(),
-        "conservative": of_all.conservative.tolist(),
-        "binding": [[_binding(of_all, i, j) for j in places] for i in places],
-        "memory_holds": (~of_all.full).tolist(),
+        "profiled": [kind.profile is not None for kind in of_all.kinds],
+        "slowdown": bounds.slowdown.tolist(),
+        "low": bounds.low.tolist(),
+        "high": bounds.high.tolist(),
+        "binding": [[names[index] for index in row] for row in bounds.binding.tolist()],
+        "memory_holds": of_all.fits.tolist(),
     }
 
 
 def colocate_csv(report: ColocateReport, *, top: int | None = None, raw: bool = False) -> str:
-    """Return pairs as CSV: proposed, explained, on request rejected; or the matrix.
+    """Return pairs as CSV: proposed, to try, explained, on request rejected; or the matrix.
 
     Texts are harmless to spreadsheets and terminals unless `raw`.
     """
-    columns: Sequence[str] = _COLUMNS
     if report.matrices is not None:
-        columns, rows = _OF_MATRIX, list(chain.from_iterable(map(_cells, report.matrices)))
-    else:
-        pairs = (*report.proposals[:top], *report.chosen, *report.refused[:top])
-        rows = list(map(_row, pairs))
-    table = pl.DataFrame(rows, schema=columns, orient="row", infer_schema_length=None)
-    return table_csv(table.fill_nan(None), raw=raw)
+        rows = [row for of_all in report.matrices for row in _cells(_matrix(of_all))]
+        table = pl.DataFrame(rows, schema=_MATRIX_COLUMNS, orient="row", infer_schema_length=None)
+        return table_csv(table, raw=raw)
+    lists = (report.proposals[:top], report.trials[:top], report.chosen, report.refused[:top])
+    rows = [_row(_proposal(report, proposal)) for pairs in lists for proposal in pairs]
+    table = pl.DataFrame(rows, schema=_PAIR_COLUMNS, orient="row", infer_schema_length=None)
+    return table_csv(table, raw=raw)
 
 
-def _row(proposal: SharingProposal) -> tuple[Any, ...]:
-    advice, one, other = proposal.advice, proposal.one, proposal.other
-    return (
-        one.label,
-        other.label,
-        one.device.name,
-        one.gpus,
-        advice.mode,
-        advice.safe,
-        proposal.taken,
-        *(advice.slowdowns or _NOT_ESTIMATED),
-        *(advice.conservative or _NOT_ESTIMATED),
-        *(advice.worst or _NOT_ESTIMATED),
-        advice.binding,
-        proposal.overlap_h,
-        proposal.saved_h,
-        one.runs,
-        other.runs,
-        proposal.same_user,
-        " ".join(advice.why),
-        " ".join(advice.unknown),
-        one.issue,
-        other.issue,
-        _worst_kernels(proposal.kernels),
-        _reports(one),
-        _reports(other),
-    )
+def _row(pair: Mapping[str, Any]) -> list[Any]:
+    """Return a pair as JSON has it in the order of the columns; lists as one text."""
+    values = {name: pair.get(name) for name in _PAIR_COLUMNS}
+    values |= {name: pair["one"][name] for name in ("gpu_model", "gpus")}
+    for prefix, group in (("", pair["one"]), ("other_", pair["other"])):
+        values[f"{prefix}runs"] = group["runs"]
+        values[f"{prefix}profile"] = group["profile"] and " ".join(group["profile"]["reports"])
+    values["one"], values["other"] = pair["one"]["label"], pair["other"]["label"]
+    for name, column in _ENDS.items():
+        values[column], values[f"other_{column}"] = pair[name] or (None, None)
+    for name in ("slices", "why"):
+        values[name] = pair[name] and " ".join(pair[name])
+    return list(values.values())
 
 
-_NOT_ESTIMATED = (None, None)  # slowdowns of a pair that memory does not hold
-
-
-def _worst_kernels(found: MixOutcome | None) -> str | None:
-    return (
-        None
-        if found is None or found.worst is None
-        else f"{found.worst[1]} beside {found.worst[2]}"
-    )
-
-
-def _reports(kind: JobGroup) -> str | None:
-    return None if kind.profile is None else " ".join(kind.profile.reports)
-
-
-def _cells(of_all: GroupMatrix) -> Iterator[tuple[Any, ...]]:
-    """A row for each cell of a matrix."""
-    for i, one in enumerate(of_all.kinds):
-        for j, other in enumerate(of_all.kinds):
-            yield (
-                *(one.label, other.label, one.device.name, one.gpus),
-                *(of_all.slowdown[i, j], of_all.conservative[i, j], _binding(of_all, i, j)),
-                *(not of_all.full[i, j], one.issue, other.issue),
-            )
-
-
-def _binding(of_all: GroupMatrix, i: int, j: int) -> str | None:
-    place = int(of_all.binding[i, j])
-    return of_all.resources[place] if place < len(of_all.resources) else None
+def _cells(of_all: Mapping[str, Any]) -> list[list[Any]]:
+    """Return a row for each cell of a matrix."""
+    rows = []
+    for i, one in enumerate(of_all["kinds"]):
+        for j, other in enumerate(of_all["kinds"]):
+            cell = [of_all[name][i][j] for name in ("slowdown", "low", "high", "binding")]
+            known = [of_all["profiled"][index] for index in (i, j)]
+            where = [of_all["gpu_model"], of_all["gpus"]]
+            rows.append([one, other, *where, *cell, of_all["memory_holds"][i][j], *known])
+    return rows

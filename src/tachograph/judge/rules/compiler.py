@@ -225,7 +225,6 @@ class RuleCompiler:
             raise self.error(period.at, "the second of SelectMetric is OverAll: the whole job")
         if selected.kind != "name":
             raise self.error(selected.at, "the first of SelectMetric is the name of a metric")
-        self.used.add(name)
         metric = self.metric(name)
         if metric is None:
             known = (*self.rule.metrics, *self.metrics)

@@ -312,9 +312,9 @@ def _placeholder(text: str, match: re.Match[str], end: int) -> TextPiece:
     if part:
         node = Node("part", at + len(name) + 1, part, parts=(node,))
     unit = ""
-    if match.end() < end and _PERCENT.match(text, match.end()):
+    if _PERCENT.match(text, match.end(), end):
         unit = "%"
-    elif match.end() < end and _HOURS.match(text, match.end()):
+    elif _HOURS.match(text, match.end(), end):
         unit = "h"
     elif bytes_unit := _BYTES.match(text, match.end(), end):
         unit = bytes_unit[1]

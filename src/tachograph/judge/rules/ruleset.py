@@ -292,7 +292,7 @@ class _Collected:
                 f"the name {rule.id!r} is taken by {self.taken[rule.id]}; give it another tag or id"
             )
             self.problems.append(RuleProblem(rule.file, *place_of(rule.written_tag), "", text))
-        entry, problems = _entry(rule, pattern, declared, {}, shipped=shipped)
+        entry, problems = _entry(rule, pattern, declared, shipped=shipped)
         self.problems += problems
         if entry is not None and rule.id not in self.taken:
             self.taken[rule.id] = rule.file
@@ -303,16 +303,11 @@ def _entry(
     rule: PatternRule,
     pattern: Pattern,
     declared: Mapping[str, RuleParameter],
-    values: Mapping[str, float],
     *,
     shipped: bool,
 ) -> tuple[RuleEntry | None, tuple[RuleProblem, ...]]:
-    """Return a rule with its program, and what is wrong with it; None where that is an error.
-
-    values: those of its parameters that differ from their defaults.
-    """
+    """Return a rule with its program, and what is wrong with it; None where that is an error."""
     chosen = {name: declared[name].default for name in rule.parameters if name in declared}
-    chosen |= {name: values[name] for name in rule.parameters if name in values}
     program, problems = compile_rule(rule, OFFERED, chosen)
     if program is None:
         return None, problems

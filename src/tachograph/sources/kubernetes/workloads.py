@@ -11,7 +11,7 @@ container, whatever its containers do in between.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
@@ -196,7 +196,7 @@ def read_pod(document: object, *, user_labels: Sequence[str] = ()) -> Pod | None
         return None
     phase = json_text(document, "status", "phase") or ""
     if phase not in _PHASES and phase != "Unknown":  # the node does not answer
-        raise BadRowError("bad_state", "state")
+        raise BadRowError("bad_state")
     state = _PHASES.get(phase, "RUNNING")
     statuses = json_objects(document, "status", "containerStatuses")
     start = _start(document, statuses)
@@ -468,14 +468,12 @@ def _is_good(pod: Pod) -> bool:
 
 
 def _at_once(pods: Sequence[Pod]) -> dict[str, int]:
-    """The most of each resource that pods held at one time; of none that started, all requests.
+    """The most of each resource that pods held at one time.
 
     A sweep over the sorted starts and ends: comparing each pod with each takes seconds from some
     thousand pods on. A pod that ended where another began does not add to it.
     """
     begun = [(pod.start, pod.end, pod.counts) for pod in pods if pod.start]
-    if not begun:
-        return _sums(pod.counts for pod in pods)
     begun.sort(key=itemgetter(0))
     # Pods that ended at once hold what they requested at that moment, beside those that run on.
     ends = sorted(
@@ -505,13 +503,6 @@ def _at_once(pods: Sequence[Pod]) -> dict[str, int]:
 def _add(total: dict[str, int], counts: Mapping[str, int], sign: int) -> None:
     for name, count in counts.items():
         total[name] = total.get(name, 0) + sign * count
-
-
-def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for some in counts:
-        _add(total, some, 1)
-    return total
 
 
 def _step(job: JobRecord, pod: Pod) -> JobRecord:

@@ -120,7 +120,7 @@ def _record(job: object, cluster: SlurmCluster) -> tuple[JobRecord, list[SlurmRo
     over = state == "INACTIVE"
     result = _RESULTS.get(json_text(job, "result") or "") if over else _STATES.get(state)
     if result is None and not over:
-        raise BadRowError("bad_state", "state")
+        raise BadRowError("bad_state")
     ended = json_text(job, "t_cleanup") or json_text(job, "t_inactive") or ""
     times = [json_text(job, time) or "" for time in ("t_submit", "t_depend", "t_run")]
     submit, eligible, start, end = settled_times(
@@ -193,7 +193,7 @@ def _of_resources(
         ranks = indices(json_text(entry, "rank") or "", most=MAX_NODES - 1)
         gpus_of_ranks += [(rank, held) for rank in ranks]
     if len(gpus_of_ranks) != len(nodes):
-        raise BadRowError("index_count_mismatch", "gpu")
+        raise BadRowError("index_count_mismatch")
     return [
         allocation_row(
             cluster.name,

@@ -113,7 +113,7 @@ def _record(job: object, cluster: SlurmCluster) -> tuple[JobRecord, list[SlurmRo
     index = get("JOBINDEX") if index else ""
     status = get("STAT")
     if status not in _STATES:
-        raise BadRowError("bad_state", "state")
+        raise BadRowError("bad_state")
     state = _STATES[status]
     if status == "EXIT":
         state = _REASONS.get(get("EXIT_REASON").partition(":")[0], state)

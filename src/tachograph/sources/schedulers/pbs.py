@@ -150,7 +150,7 @@ def _state(fields: Mapping[str, str]) -> str | None:
     if written in ("F", "X"):
         return None if fields.get("start") else "CANCELLED"
     if written not in _STATES:
-        raise BadRowError("bad_state", "state")
+        raise BadRowError("bad_state")
     return _STATES[written]
 
 

@@ -61,11 +61,11 @@ def held_gpus(gres: str) -> dict[int, bool]:
         if part.count == 0:
             continue
         if part.is_mig:
-            raise BadRowError("mig_index", "gpu")
+            raise BadRowError("mig_index")
         if not part.devices:
-            raise BadRowError("index_not_told", "gpu")
+            raise BadRowError("index_not_told")
         if part.name == "gpu" and part.count is not None and part.count != len(part.devices):
-            raise BadRowError("index_count_mismatch", "gpu")
+            raise BadRowError("index_count_mismatch")
         found |= dict.fromkeys(part.devices, part.name != "gpu")
     return found
 
@@ -167,11 +167,11 @@ class RunningJob:
         held = [held_gpus(gres) for gres in self.gres]
         if not any(held):
             if self.state in _WITH_GPUS and _names_gpus(self.allocated):
-                raise BadRowError("index_not_told", "gpu")
+                raise BadRowError("index_not_told")
             return []
         holding = self._nodes_with_gres()
         if len(holding) != len(held):
-            raise BadRowError("index_count_mismatch", "gpu")
+            raise BadRowError("index_count_mismatch")
         start = self._start()
         rows = []
         for nodes, gres, gpus in zip(holding, self.gres, held, strict=True):
@@ -352,7 +352,7 @@ def _table_rows(
         raise BadRowError("end_before_start")
     slices = indices(row["mig"]) if row.get("mig") else ()
     if len(slices) > 1:
-        raise BadRowError("bad_mig", "mig")
+        raise BadRowError("bad_mig")
     job = any_job_id(row["job_id"])
     held = indices(row["gpu"])
     return (
@@ -461,9 +461,9 @@ def _event(line: str, cluster: SlurmCluster) -> HoldEvent:
     job = any_job_id(values.get("job", ""))
     node = short_node(values.get("node", ""))
     if not node:
-        raise BadRowError("bad_node_list", "node")
+        raise BadRowError("bad_node_list")
     if values.get("mig") and not values.get("gpus"):
-        raise BadRowError("mig_index", "gpu")
+        raise BadRowError("mig_index")
     gpus = indices(values["gpus"]) if values.get("gpus") else ()
     counts = [values.get(key) for name in SHARES for key in (f"{name}s", name)]
     return HoldEvent(

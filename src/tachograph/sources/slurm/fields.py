@@ -141,10 +141,9 @@ def json_objects(value: object, *path: str) -> list[dict[str, object]]:
 class BadRowError(ValueError):
     """An unreadable row; `reason`: for the count. Handled within the reader."""
 
-    def __init__(self, reason: str, column: str = "") -> None:
+    def __init__(self, reason: str) -> None:
         self.reason = reason
-        self.column = column
-        super().__init__(f"{reason} {column}".strip())
+        super().__init__(reason)
 
 
 # Slurm's texts for "nothing", lower case
@@ -354,7 +353,7 @@ def _state(written: str) -> str:
         if cut in _KNOWN or len(whole) == 1:
             return cut if cut in _KNOWN else whole[0]
     if word not in _SHORT:
-        raise BadRowError("bad_state", "state")
+        raise BadRowError("bad_state")
     return _SHORT[word]
 
 
@@ -401,7 +400,7 @@ def exit_status(written: str) -> tuple[int | None, int | None]:
         return None, None
     found = _EXIT.fullmatch(written.strip())
     if not found:
-        raise BadRowError("bad_exit_code", "exit_code")
+        raise BadRowError("bad_exit_code")
     return folded_exit_code(int(found[1])), int(found[2]) or None
 
 
@@ -418,10 +417,10 @@ def folded_exit_code(code: int) -> int:
 
 
 @lru_cache(maxsize=8192)
-def whole(written: str, column: str) -> int | None:
+def whole(written: str) -> int | None:
     """Return a count, or None.
 
-    >>> whole("12", "cpus"), whole("", "cpus")
+    >>> whole("12"), whole("")
     (12, None)
 
     Errors: BadRowError when it is no whole number.
@@ -430,17 +429,17 @@ def whole(written: str, column: str) -> int | None:
     if absent(text):
         return None
     if not re.fullmatch(r"\d{1,9}(?:\.0+)?", text, re.ASCII):
-        raise BadRowError("bad_count", column)
+        raise BadRowError("bad_count")
     return int(float(text))
 
 
 @lru_cache(maxsize=65536)
-def seconds(raw: str, written: str, column: str, *, scale: float = 1.0) -> float | None:
+def seconds(raw: str, written: str, *, scale: float = 1.0) -> float | None:
     """Return a duration in s from `raw` (in units of `scale` s), else from Slurm's notation.
 
-    >>> seconds("16", "", "elapsed_s"), seconds("", "3-06:16:53", "elapsed_s"), seconds("10", "", "t", scale=60)
+    >>> seconds("16", ""), seconds("", "3-06:16:53"), seconds("10", "", scale=60)
     (16.0, 281813.0, 600.0)
-    >>> seconds("", "UNLIMITED", "timelimit_s")
+    >>> seconds("", "UNLIMITED")
 
     Errors: BadRowError when it is no duration.
     """
@@ -458,7 +457,7 @@ def seconds(raw: str, written: str, column: str, *, scale: float = 1.0) -> float
         return None
     value = slurm_duration_s(text) if len(text) < 40 and ":" in text else None
     if value is None:
-        raise BadRowError("bad_duration", column)
+        raise BadRowError("bad_duration")
     return value
 
 
@@ -572,12 +571,12 @@ def count_nodes(expression: str) -> int:
     Errors: BadRowError when it is no hostlist expression.
     """
     if not expression or len(expression) > _LONGEST_NODE_LIST or expression.endswith(","):
-        raise BadRowError("bad_node_list", "node_list")
+        raise BadRowError("bad_node_list")
     total = position = 0
     while position < len(expression):
         term = _TERM.match(expression, position)
         if not term:
-            raise BadRowError("bad_node_list", "node_list")
+            raise BadRowError("bad_node_list")
         product = 1
         for bracket in _BRACKET.finditer(term[0]):
             product *= sum(_width(part) for part in bracket[1].split(","))
@@ -589,7 +588,7 @@ def count_nodes(expression: str) -> int:
 def _width(part: str) -> int:
     low, _, high = part.partition("-")
     if high and int(high) < int(low):
-        raise BadRowError("bad_node_list", "node_list")
+        raise BadRowError("bad_node_list")
     return int(high) - int(low) + 1 if high else 1
 
 
@@ -612,7 +611,7 @@ def expand_nodes(expression: str) -> tuple[str, ...]:
     """
     expression = expression.strip()
     if count_nodes(expression) > MAX_NODES:
-        raise BadRowError("too_many_nodes", "node_list")
+        raise BadRowError("too_many_nodes")
     terms = (match[0].removesuffix(",") for match in _TERM.finditer(expression))
     return tuple(dict.fromkeys(short_node(node) for term in terms for node in _expand_term(term)))
 
@@ -626,7 +625,7 @@ def _expand_term(term: str) -> list[str]:
             for node in NodeSet(_MIXED.sub(_split_padding, term), resolver=RESOLVER_NOGROUP)
         ]
     except NodeSetException:
-        raise BadRowError("bad_node_list", "node_list") from None
+        raise BadRowError("bad_node_list") from None
 
 
 def node_aliases(configuration: Configuration) -> Mapping[str, str]:

@@ -96,7 +96,7 @@ def _part(written: str) -> Gres | None:
     found = _PART.fullmatch(written)
     if found is None:
         if any(name in written.lower() for name in GPU_NAMES):
-            raise BadRowError("bad_gres", "gpu")
+            raise BadRowError("bad_gres")
         return None
     name = _GRES_IDS.get(found["name"], found["name"].lower())
     if name not in GPU_NAMES:
@@ -120,7 +120,7 @@ def _count(written: str | None) -> int | None:
     number, suffix = (written, "") if written[-1].isdigit() else (written[:-1], written[-1].lower())
     count = float(number) * _FACTORS[suffix]
     if not count.is_integer() or count >= 1 << 31:
-        raise BadRowError("bad_gres", "gpu")
+        raise BadRowError("bad_gres")
     return int(count)
 
 
@@ -217,13 +217,13 @@ def indices(written: str, *, most: int = MAX_INDEX) -> tuple[int, ...]:
     for part in re.split(r"[,;\s]+", written.strip().strip("[]").strip()):
         ends = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part, re.ASCII)
         if not ends:
-            raise BadRowError("bad_gpu_index", "gpu")
+            raise BadRowError("bad_gpu_index")
         low, high = int(ends[1]), int(ends[2] or ends[1])
         if high < low or high > most:
-            raise BadRowError("bad_gpu_index", "gpu")
+            raise BadRowError("bad_gpu_index")
         found += range(low, high + 1)
         if len(found) > most + 1:  # a short text can repeat a long range
-            raise BadRowError("bad_gpu_index", "gpu")
+            raise BadRowError("bad_gpu_index")
     return tuple(dict.fromkeys(found))
 
 
@@ -236,11 +236,11 @@ def _tres(written: str) -> tuple[tuple[str, int], ...]:
     for part in written.split(","):
         name, mark, value = part.rpartition("=")
         if not mark:
-            raise BadRowError("bad_tres", "gpus")
+            raise BadRowError("bad_tres")
         name = name.strip().lower()
         if name in {"cpu", "node"} or name.partition(":")[0] in _COUNTED_GRES:
             if not re.fullmatch(r"\d{1,9}", value.strip(), re.ASCII):
-                raise BadRowError("bad_tres", "gpus")
+                raise BadRowError("bad_tres")
             pairs.append((name, int(value)))
     return tuple(pairs)
 

@@ -120,7 +120,7 @@ def from_iris(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
 
     Errors: BadRowError with the reason when it cannot be read.
     """
-    elapsed = _float(record.get("Elapsed secs"), "elapsed_s")
+    elapsed = _float(record.get("Elapsed secs"))
     candidates = [
         instants(json_text(record, name) or "", cluster.time_zone)
         for name in ("Submit Time", "Eligible Time", "Start Time", "End Time")
@@ -141,8 +141,8 @@ def from_iris(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
         start=start,
         end=_minute_after(start, end),
         elapsed_s=elapsed,
-        nodes=_count(record.get("No. of nodes Allocated"), "nodes"),
-        cpus=_count(record.get("CPUs used"), "cpus"),
+        nodes=_count(record.get("No. of nodes Allocated")),
+        cpus=_count(record.get("CPUs used")),
         time_precision_s=60.0,
     )
 
@@ -153,22 +153,22 @@ def _minute_after(start: datetime | None, end: datetime | None) -> datetime | No
     return end + _MINUTE if end else None
 
 
-def _float(value: object, column: str) -> float | None:
+def _float(value: object) -> float | None:
     if value is None or value == "":
         return None
     try:
         number = float(str(value))
     except ValueError:
-        raise BadRowError("bad_duration", column) from None
+        raise BadRowError("bad_duration") from None
     if not 0 <= number < 1e10:
-        raise BadRowError("bad_duration", column)
+        raise BadRowError("bad_duration")
     return number
 
 
-def _count(value: object, column: str) -> int | None:
-    number = _float(value, column)
+def _count(value: object) -> int | None:
+    number = _float(value)
     if number is not None and not number.is_integer():
-        raise BadRowError("bad_count", column)
+        raise BadRowError("bad_count")
     return None if number is None else int(number)
 
 

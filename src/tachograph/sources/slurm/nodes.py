@@ -293,7 +293,7 @@ def state_of(words: list[str]) -> str | None:
     for state, of_state in _STATES.items():
         if known & of_state:
             return state
-    raise BadRowError("bad_state", "state")
+    raise BadRowError("bad_state")
 
 
 def _present(written: str | None) -> str:
@@ -302,7 +302,7 @@ def _present(written: str | None) -> str:
 
 def _left(fields: Mapping[str, str | None], total: str, taken: str) -> int | None:
     """What is free of a resource; None where one of the numbers is missing."""
-    numbers = [whole(fields.get(name) or "", total.lower()) for name in (total, taken)]
+    numbers = [whole(fields.get(name) or "") for name in (total, taken)]
     return None if None in numbers else max(0, (numbers[0] or 0) - (numbers[1] or 0))
 
 

@@ -273,21 +273,21 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
     step = get("step", "").strip()
     if not absent(step):
         identity = replace(identity, step=step.removesuffix(".0"))
-    elapsed = seconds(get("elapsedraw", ""), get("elapsed", ""), "elapsed_s")
-    suspended = seconds("", get("suspended", ""), "elapsed_s") or 0.0
+    elapsed = seconds(get("elapsedraw", ""), get("elapsed", ""))
+    suspended = seconds("", get("suspended", "")) or 0.0
     zone = cluster.time_zone
     candidates = [instants(get(name, ""), zone) for name in ("submit", "eligible", "start", "end")]
     submit, eligible, start, end = settle(
         candidates, None if elapsed is None else elapsed + suspended
     )
     code, signal = exit_status(get("exitcode", ""))
-    nodes = whole(get("nnodes") or get("allocnodes", ""), "nodes")
+    nodes = whole(get("nnodes") or get("allocnodes", ""))
     of_gres = get("reqgres", "")
     requested = requested_gres(of_gres, nodes) | tres(get("reqtres", ""))
-    cpus = whole(get("alloccpus") or get("ncpus", ""), "cpus")
+    cpus = whole(get("alloccpus") or get("ncpus", ""))
     usage, unread = text_usage(fields)
     mem_requested_mib, unread_request = text_request(
-        fields, nodes=nodes, cpus=requested.get("cpu") or whole(get("reqcpus", ""), "cpus") or cpus
+        fields, nodes=nodes, cpus=requested.get("cpu") or whole(get("reqcpus", "")) or cpus
     )
     return JobRecord(
         id=identity,
@@ -312,7 +312,7 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
         requested=requested,
         names_gpus=any(gres_counts(of_gres).values()),
         cpus=cpus,
-        tasks=whole(get("ntasks", ""), "tasks"),
+        tasks=whole(get("ntasks", "")),
         constraints=_written(get("constraints", "")),
         submit_line=get("submitline") or None,
         exclusive=requested_exclusive(get("exclusive", "")),
@@ -324,11 +324,7 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
 
 
 def _limit(minutes: str, written: str) -> float | None:
-    return (
-        seconds(minutes, "", "timelimit_s", scale=60)
-        if minutes.strip()
-        else seconds("", written, "timelimit_s")
-    )
+    return seconds(minutes, "", scale=60) if minutes.strip() else seconds("", written)
 
 
 def _written(text: str) -> str | None:

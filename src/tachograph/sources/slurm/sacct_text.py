@@ -301,7 +301,7 @@ def read_texts(content: bytes, *, delimiter: str, where: str) -> WrittenTexts:
     header, _, rest = decode(content, where=where)[0].partition("\n")
     names = tuple(name.lower() for name in header.split(delimiter))
     texts = WrittenTexts()
-    for _, values in _framed(rest, names, delimiter, where=where):
+    for _, values in _framed(rest, names, delimiter, line=2, where=where):
         if len(values) != len(names) or values[-1] != values[names.index("jobidraw")]:
             raise _cannot_split(where)
         fields = dict(zip(names[:-1], values[:-1], strict=True))
@@ -324,9 +324,9 @@ def _cannot_split(where: str) -> InputError:
 
 
 def _framed(
-    text: str, names: Sequence[str], delimiter: str, *, where: str
+    text: str, names: Sequence[str], delimiter: str, *, line: int, where: str
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and values of the records after the header; no text has the delimiter.
+    """Yield line number and values of records, from `line` on; no text has the delimiter.
 
     The last column ends at the last line break before the first column of the next record. A record
     that is cut off has fewer values. Errors: InputError where a record does not end in a line
@@ -336,7 +336,7 @@ def _framed(
         return
     parts = text.removesuffix("\n").split(delimiter)
     width = len(names) - 1
-    line, first = 2, parts[0]
+    first = parts[0]
     for begin in range(0, len(parts) - 1, width):
         values = [first, *parts[begin + 1 : begin + width + 1]]
         if begin + width < len(parts) - 1:
@@ -394,7 +394,10 @@ def _records_of(
         begin = text.index(first) + (len(first) + 1 if layout.has_header else 0)
         ends_in_delimiter = first.rstrip("\r").endswith(layout.delimiter)
         columns = (*layout.names, "") if ends_in_delimiter else layout.names
-        for place, values in _framed(text[begin:], columns, layout.delimiter, where=where):
+        line_number = text.count("\n", 0, begin) + 1
+        for place, values in _framed(
+            text[begin:], columns, layout.delimiter, line=line_number, where=where
+        ):
             if tuple(value.lower() for value in values) != columns:
                 whole = values[: len(layout.names)] if len(values) == len(columns) else None
                 yield place, layout.delimiter.join(values), whole

@@ -226,7 +226,7 @@ def _cpu_s(written: str) -> float | None:
         return None
     seconds = slurm_duration_s(text) if len(text) < 40 and ":" in text else None
     if seconds is None:
-        raise BadRowError("bad_duration", "cpu_time_s")
+        raise BadRowError("bad_duration")
     return seconds
 
 

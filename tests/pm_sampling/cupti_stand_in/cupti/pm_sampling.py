@@ -10,8 +10,8 @@ from typing import Any
 from . import scenario
 from .cupti import PmSamplingHardwareBufferAppendMode as HardwareBufferAppendMode
 from .cupti import PmSamplingTriggerMode as TriggerMode
-from .cupti import fail
-from .profiler_host import ProfilerHost, ProfilerType, get_num_of_passes
+from .cupti import Result, cuptiError, fail
+from .profiler_host import SHARE, ProfilerHost, ProfilerType, get_num_of_passes
 
 SYSCLK_HZ = 1.41e9
 RECORD_BYTES = 4096  # of one sample in the buffer
@@ -58,6 +58,8 @@ class Collector:
         single_pass_metric_set_name: str | None = None,
     ) -> None:
         fail(self._device_index, "configure")
+        if self._started:
+            raise cuptiError(Result.ERROR_INVALID_OPERATION)
         chip = scenario.gpu(self._device_index)["chip"]
         host = ProfilerHost(chip, ProfilerType.PM_SAMPLING, single_pass_metric_set_name)
         host.initialize()
@@ -123,12 +125,26 @@ def _value(metric: str, begin_ns: int, length_ns: int, kernel: dict[str, Any]) -
     active = works * kernel.get("sm_active", 0.5)
     counted: dict[str, float] = {
         "sm__cycles_active.avg": active * sm,
-        "gpc__cycles_elapsed.max": sm,
+        "sm__cycles_elapsed.avg": sm,
+        "gpc__cycles_elapsed.max": 1.04 * sm,  # as on an H100
+        "gpc__cycles_elapsed.avg": 1.04 * sm,
+        "sm__cycles_elapsed.max": sm,
+        "sm__cycles_active.sum": 132 * active * sm,
+        f"sm__cycles_active{SHARE}": 100 * active,
+        "sm__pipe_tensor_cycles_active.avg": works * kernel.get("tensor", 0.1) * sm,
         "sm__warps_active.avg": active * sm * kernel.get("warps", 16.0),
         "dram__cycles_active.avg": works * kernel.get("dram_active", 0.25) * dram,
         "dram__cycles_elapsed.avg": dram,
-        "sm__pipe_tensor_cycles_active.avg": works * kernel.get("tensor", 0.1) * sm,
-        "sm__pipe_fp64_cycles_active.avg": works * kernel.get("fp64", 0.0) * sm,
-        "sm__pipe_fma_cycles_active.avg": works * kernel.get("fp32", 0.2) * sm,
     }
-    return counted[metric]
+    if metric in counted:
+        return counted[metric]
+    if not sm:
+        return math.nan
+    for pipe, share in {
+        "tensor": ("tensor", 0.1),
+        "fp64": ("fp64", 0.0),
+        "fma": ("fp32", 0.2),
+    }.items():
+        if f"pipe_{pipe}_" in metric.replace(".avg", "_") and metric.endswith(SHARE):
+            return 100.0 * works * float(kernel.get(*share))
+    raise cuptiError(Result.ERROR_INVALID_PARAMETER)

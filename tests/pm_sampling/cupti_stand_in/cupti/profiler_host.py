@@ -2,28 +2,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from .cupti import ProfilerType, Result, cuptiError
 from .scenario import scenario
 
-__all__ = ["ProfilerHost", "ProfilerType", "get_num_of_passes", "get_single_pass_sets"]
+__all__ = ["ProfilerHost", "ProfilerType", "get_num_of_passes"]
 
-
-def _chip(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = scenario().get("chips", {}).get(name, {})
-    return found
-
-
-def get_single_pass_sets(chip_name: str) -> list[str]:
-    if not chip_name:
-        raise ValueError("chip_name must be a non-empty string")
-    return list(_chip(chip_name).get("sets", {}))
+SHARE = ".avg.pct_of_peak_sustained_elapsed"
+# What the library of the package answers for each chip; see `record_passes.py`.
+RECORDED = json.loads(
+    (Path(__file__).resolve().parents[2] / "passes.json").read_text(encoding="utf-8")
+)
 
 
 def get_num_of_passes(config_image: bytes) -> int:
-    asked = json.loads(config_image)
-    return int(-(-asked["cost"] // asked["per_pass"]))
+    requested = json.loads(config_image)
+    return int(-(-requested["cost"] // requested["per_pass"]))
+
+
+def recorded_cost(chip_name: str, metrics: set[str]) -> int:
+    """1 of what the library counts in one pass on this chip, else 2; as far as it was recorded."""
+    (chip,) = (one for names, one in RECORDED["chips"].items() if chip_name in names.split())
+    short = {metric.replace(SHARE, "%") for metric in metrics}
+    if any(short <= set(fit.split()) for fit in chip["fit"]):
+        return 1
+    if any(short >= set(unfit.split()) for unfit in chip["unfit"]):
+        return 2
+    raise AssertionError(f"not recorded for {chip_name}: {sorted(metrics)}")
 
 
 class ProfilerHost:
@@ -33,19 +40,12 @@ class ProfilerHost:
         profiler_type: ProfilerType,
         single_pass_metric_set_name: str | None = None,
     ) -> None:
-        self._chip_name, self._set = chip_name, single_pass_metric_set_name
+        self._chip_name = chip_name
         self._type = ProfilerType(profiler_type)
         self._metrics: list[str] = []
         self._initialized = False
 
     def initialize(self) -> None:
-        if self._set is not None and self._set not in _chip(self._chip_name).get("sets", {}):
-            raise ValueError(
-                f"Invalid single_pass_metric_set_name {self._set!r} for chip {self._chip_name!r}"
-            )
-        if self._set is not None and self._set in _chip(self._chip_name).get("broken_sets", ()):
-            # As sets of GB202 with libnvperf_host of CUDA 13.0.
-            raise cuptiError(Result.ERROR_UNKNOWN)
         self._initialized = True
 
     def deinitialize(self) -> None:
@@ -54,14 +54,15 @@ class ProfilerHost:
     def create_config_image(self, metrics: Sequence[str]) -> bytes:
         if not self._initialized:
             raise RuntimeError("Call initialize() before using this object.")
-        chip = _chip(self._chip_name)
+        made: dict[str, Any] | None = scenario().get("chips", {}).get(self._chip_name)
+        self._metrics += metrics  # as the library: what is added stays
+        if made is None:
+            cost = recorded_cost(self._chip_name, set(self._metrics))
+            return json.dumps({"cost": cost, "per_pass": 1}).encode()
         for metric in metrics:
-            allowed = chip.get("sets", {}).get(self._set) if self._set else None
-            if metric in chip.get("unknown", ()) or (allowed is not None and metric not in allowed):
+            if metric in made.get("unknown", ()):
                 # And not ERROR_INVALID_METRIC_NAME, as documented.
                 raise cuptiError(Result.ERROR_INVALID_PARAMETER)
-        self._metrics += metrics  # as the library: what is added stays
-        per_pass = 100 if self._set else chip.get("per_pass", 100)
-        costs = chip.get("costs", {})
+        costs = made.get("costs", {})
         cost = sum(costs.get(metric, 1) for metric in dict.fromkeys(self._metrics))
-        return json.dumps({"cost": cost, "per_pass": per_pass}).encode()
+        return json.dumps({"cost": cost, "per_pass": made.get("per_pass", 100)}).encode()

@@ -54,6 +54,11 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="users repeat N jobs (default: every job is different)",
     )
+    parser.add_argument(
+        "--shared-gpus",
+        action="store_true",
+        help="other users, whose recurring jobs share GPUs and slow each other down",
+    )
     add_json(parser)
 
 
@@ -99,7 +104,10 @@ def run(arguments: Arguments) -> int:
 def _plan(arguments: Arguments) -> SimulationPlan:
     from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
 
-    plan = SimulationPlan.demo(seed=arguments.seed)
+    if arguments.shared_gpus:
+        plan = SimulationPlan.sharing(seed=arguments.seed)
+    else:
+        plan = SimulationPlan.demo(seed=arguments.seed)
     nodes = arguments.nodes
     return dataclasses.replace(
         plan,

@@ -81,16 +81,24 @@ def write_gpu_map(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]
     """Write the GPU map of jobs on shared nodes, as by prolog and epilog, with planned gaps."""
     names = [node.name for node in plan.nodes()]
     with file.open("w", encoding="utf-8") as out:
-        out.write("job_id,node,gpu,start,end\n")
+        out.write(f"job_id,node,gpu,start,end{',shards,mps' if plan.shared_gpus else ''}\n")
         for run in runs:
             if not run.mapped or run.start_s is None or run.end_s is None:
                 continue
             end = "" if run.end_s > plan.seconds else _iso(plan, run.end_s)
+            times = f"{_iso(plan, run.start_s)},{end}"
+            shares = _shares_of_gpu(run.request) if plan.shared_gpus else ""
             for node, gpus in run.places:
                 for gpu in gpus:
-                    out.write(
-                        f"{raw_id(run.request)},{names[node]},{gpu},{_iso(plan, run.start_s)},{end}\n"
-                    )
+                    out.write(f"{raw_id(run.request)},{names[node]},{gpu},{times}{shares}\n")
+
+
+def _shares_of_gpu(request: SimulatedRequest) -> str:
+    """Return the columns `shards` and `mps` of a job: 4/8 are half of the GPU, 0 is all of it."""
+    if request.share is None:
+        return ",0,0"
+    part = f"{request.share.part}/{request.share.whole}"
+    return f",{part},0" if request.share.resource == "shard" else f",0,{part}"
 
 
 def write_devices(plan: SimulationPlan, file: Path) -> None:
@@ -249,7 +257,9 @@ def _tres(plan: SimulationPlan, run: SimulatedRun, nodes: int, *, typed: bool) -
     share = host_share(run.request)
     cpus, memory = share * CPUS_PER_GPU, share * GIB_PER_GPU
     parts = [f"billing={cpus}", f"cpu={cpus}"]
-    if gpus:
+    if run.request.share:
+        parts.append(f"gres/{run.request.share.resource}={run.request.share.part}")
+    elif gpus:
         kind = plan.groups[run.request.group].driver.gres
         parts += [f"gres/gpu:{kind}={gpus}"] if typed else []
         parts.append(f"gres/gpu={gpus}")
@@ -286,7 +296,9 @@ def _submit_line(plan: SimulationPlan, run: SimulatedRun, partition: str) -> str
     if request.gpus:
         line += [f'-C "{constraint(plan, run)}"']
         per_node = request.gpus // max(1, request.nodes)
-        line += [f"--gpus-per-node={per_node}"]
+        whole = f"--gpus-per-node={per_node}"
+        share = request.share
+        line.append(f"--gres={share.resource}:{share.part}" if share else whole)
         line += ["--exclusive"] if request.nodes and request.serial % 7 == 0 else []
     if request.array and request.array[1] >= 0:
         line.append("--array=0-7")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from tachograph.annexes.lab.simulate.nodes import (
 )
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.samples import Occupancy
+from tachograph.annexes.lab.simulate.shared_gpus import SHARING_FILE, sharing_runs, write_sharing
 from tachograph.annexes.lab.simulate.telemetry import write_telemetry
 from tachograph.annexes.lab.simulate.truth import (
     CLASSES_FILE,
@@ -26,7 +27,11 @@ from tachograph.annexes.lab.simulate.truth import (
     gpus_frame,
     jobs_frame,
 )
-from tachograph.annexes.lab.simulate.workload import place_runs, sample_requests
+from tachograph.annexes.lab.simulate.workload import (
+    SimulatedRequest,
+    place_runs,
+    sample_requests,
+)
 from tachograph.catalog.errors import LakeError, UsageError, cure_unwritable
 
 
@@ -111,8 +116,12 @@ def _simulate(
 ) -> SimulatedCluster:
     for part in ("telemetry", "accounting", "allocations", "truth"):
         (root / part).mkdir(parents=True, exist_ok=True)
-    requests = habit_requests(plan) if plan.recorded_days else sample_requests(plan)
-    runs = place_runs(plan, requests)
+    requests: Sequence[SimulatedRequest] = ()
+    if plan.shared_gpus:
+        runs = sharing_runs(plan)
+    else:
+        requests = habit_requests(plan) if plan.recorded_days else sample_requests(plan)
+        runs = place_runs(plan, requests)
     held = Occupancy.of(runs)
     files, rows, sums, log = write_telemetry(plan, root / "telemetry", held, progress, take=take)
     hosts: list[Path] = []
@@ -142,6 +151,8 @@ def _simulate(
         frame.write_parquet(root / "truth" / f"{name}.parquet")
     if plan.judged_jobs:
         classes_frame(plan, runs).write_parquet(root / "truth" / CLASSES_FILE)
+    if plan.shared_gpus:
+        write_sharing(root / "truth" / SHARING_FILE, plan, runs)
     if plan.recorded_days:
         accounting.write_partitions(plan, root / "partitions.txt")
         write_habits(root / "truth" / HABITS_FILE, requests)

@@ -109,6 +109,7 @@ class SimulationPlan:
     `habits`, on these days only, and other days have no samples; (): all days, other jobs. `hosts`:
     what the hosts count is written, too, once a minute. `nodes_away`: some nodes are down, drained
     or reserved while no job runs there; polls of nodes, events and reservations are written.
+    `shared_gpus`: jobs are those of `shared_gpus`, which meet on GPUs and slow each other down.
     """
 
     seed: int = 1
@@ -133,6 +134,7 @@ class SimulationPlan:
     recorded_days: tuple[int, ...] = ()
     hosts: bool = False
     nodes_away: bool = False
+    shared_gpus: bool = False
 
     def __post_init__(self) -> None:
         """Check what the options of `lab simulate` do not bound. Errors: UsageError."""
@@ -180,6 +182,19 @@ class SimulationPlan:
             defects=False,
             # An analysis costs as much as there are days with samples, and the demo is to be quick.
             recorded_days=(0, 7, 14, 21, 28, 29),
+        )
+
+    @classmethod
+    def sharing(cls, *, seed: int = 7) -> SimulationPlan:
+        """A day of 12 GPUs of two models that recurring jobs share, by shards and MPS."""
+        return cls(
+            seed=seed,
+            groups=(NodeGroup(2, 4, "H100 SXM 80GB"), NodeGroup(1, 4, "A100 SXM 80GB")),
+            interval_s=60,
+            shared=1.0,
+            counters=LEAN_COUNTERS,
+            defects=False,
+            shared_gpus=True,
         )
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,10 @@ class SimulatedAllocation:
 
 @dataclass(frozen=True, slots=True)
 class ActivityTimeline:
-    """Segments of one GPU: begin (s), phase origin (s), level (n x columns), allocation or -1."""
+    """Segments of one GPU: begin (s), phase origin (s), level (n x columns), allocation or -1.
+
+    Of several allocations at once none owns the segment: the GPU counts what all of them do.
+    """
 
     begin_s: NDArray[np.int64]
     origin_s: NDArray[np.int64]
@@ -69,7 +73,15 @@ class Occupancy:
     def timelines(self, plan: SimulationPlan, node: SimulatedNode) -> list[ActivityTimeline]:
         """Return the timeline of each GPU of a node, over the whole plan."""
         gpus = range(plan.groups[node.group].gpus)
-        return [self._timeline(self.of_gpu.get((node.index, gpu), [])) for gpu in gpus]
+        lines: list[ActivityTimeline] = []
+        for gpu in gpus:
+            numbers = self.of_gpu.get((node.index, gpu), [])
+            rows = [self.allocations[number] for number in numbers]  # in order of start
+            if any(row.end_s > later.start_s for row, later in pairwise(rows)):
+                lines.append(_of_several([self._timeline([number]) for number in numbers]))
+            else:
+                lines.append(self._timeline(numbers))
+        return lines
 
     def _timeline(self, numbers: Sequence[int]) -> ActivityTimeline:
         begins: list[int] = [0]
@@ -93,10 +105,56 @@ class Occupancy:
             levels.append(IDLE)
             origins.append(0)
             owners.append(-1)
-        level = np.array(
-            [(*level, level.heat, level.mean_factor) for level in levels], dtype=np.float32
+        return _timeline_of(begins, origins, levels, owners)
+
+
+def _timeline_of(
+    begins: Sequence[int],
+    origins: Sequence[int],
+    levels: Sequence[ActivityLevel],
+    owners: Sequence[int],
+) -> ActivityTimeline:
+    level = np.array(
+        [(*level, level.heat, level.mean_factor) for level in levels], dtype=np.float32
+    )
+    return ActivityTimeline(np.array(begins), np.array(origins), level, np.array(owners))
+
+
+def _of_several(lines: Sequence[ActivityTimeline]) -> ActivityTimeline:
+    """Return the timeline of a GPU from those of its allocations, which may overlap."""
+    begins = np.unique(np.concatenate([line.begin_s for line in lines])).tolist()
+    origins: list[int] = []
+    levels: list[ActivityLevel] = []
+    owners: list[int] = []
+    for begin in begins:
+        segments = [
+            (line, int(np.searchsorted(line.begin_s, begin, "right")) - 1) for line in lines
+        ]
+        active = [(line, segment) for line, segment in segments if line.allocation[segment] >= 0]
+        levels.append(
+            _together([ActivityLevel(*line.level[at][:HEAT].tolist()) for line, at in active])
         )
-        return ActivityTimeline(np.array(begins), np.array(origins), level, np.array(owners))
+        single = active[0] if len(active) == 1 else None
+        origins.append(int(single[0].origin_s[single[1]]) if single else 0)
+        owners.append(int(single[0].allocation[single[1]]) if single else -1)
+    return _timeline_of(begins, origins, levels, owners)
+
+
+def _together(levels: Sequence[ActivityLevel]) -> ActivityLevel:
+    """Return what a GPU counts of several jobs: work, traffic and memory add up.
+
+    `util` and `sm` are shares of time with any of them, which meet at random. Pauses of jobs that
+    share a GPU are not simulated.
+    """
+    if len(levels) < 2:
+        return levels[0] if levels else IDLE
+    rows = np.array(levels)
+    both = ActivityLevel(*rows.sum(axis=0).tolist())
+    any_of_them = ActivityLevel(*(1 - np.prod(1 - rows, axis=0)).tolist())
+    noise = float(rows[:, COLUMN["noise"]].max())
+    return both._replace(
+        util=any_of_them.util, sm=any_of_them.sm, noise=noise, period_s=0.0, duty=1.0
+    )
 
 
 Array = NDArray[np.generic]

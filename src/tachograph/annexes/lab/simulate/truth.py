@@ -236,7 +236,7 @@ def _attribution(run: SimulatedRun) -> str | None:
         return None
     if run.request.nodes:
         return "whole_node"
-    return "explicit" if run.mapped else "ambiguous"
+    return "explicit" if run.mapped and not run.has_company else "ambiguous"
 
 
 def _expected(plan: SimulationPlan, run: SimulatedRun) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,6 +135,14 @@ _NEEDS_PIPES = frozenset(
 )
 
 
+class GpuShare(NamedTuple):
+    """A part of a GPU: so many of the `whole` shards, or hundredths by MPS, that the GPU has."""
+
+    resource: str  # as in Slurm's gres: shard or mps
+    part: int
+    whole: int
+
+
 @dataclass(frozen=True, slots=True)
 class SimulatedRequest:
     """A submitted job, in seconds after the plan's start. `nodes` 0: part of a shared node."""
@@ -159,6 +168,7 @@ class SimulatedRequest:
     course: behaviours.JobCourse | None = None  # None: the job kind decides
     of_group: int | None = None  # the job group that it repeats
     host_gpus: int | None = None  # GPUs whose share of CPUs and memory it requests; None: its own
+    share: GpuShare | None = None  # of each of its GPUs; None: all of them
 
     @property
     def account(self) -> str:
@@ -513,6 +523,7 @@ class SimulatedRun:
     """One run of a job, in seconds after the plan's start; `end_s` may exceed the plan's end.
 
     `places`: (node index, GPU indices) for each node. `start_s` None: it never started.
+    `has_company`: other runs were on its GPUs at the same time.
     """
 
     request: SimulatedRequest
@@ -523,6 +534,7 @@ class SimulatedRun:
     exit_code: str
     behaviour: JobBehaviour | None
     mapped: bool
+    has_company: bool = False
 
     @property
     def submit_s(self) -> int:

@@ -44,6 +44,11 @@ def add_arguments(parser: Parser) -> None:
         "--all", action="store_true", help="also pairs that are not proposed, with reasons"
     )
     which.add_argument("--matrix", action="store_true", help="slowdown of every pair of job groups")
+    which.add_argument(
+        "--accuracy",
+        action="store_true",
+        help="predicted slowdowns beside those of jobs that shared GPUs",
+    )
     parser.add_argument(
         "--top",
         type=whole_number(1),
@@ -58,7 +63,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print the pairs of job groups that could share a GPU."""
-
+    if arguments.accuracy:
+        return _print_accuracy(arguments)
     report = _report(arguments)
     for problem in report.refused_profiles:
         narrate.remark(problem)
@@ -74,6 +80,31 @@ def run(arguments: Arguments) -> int:
         from tachograph.annexes.share.sharing_text import colocate_lines
 
         lines = colocate_lines(report, width=min(output.width(), 120), top=arguments.top or _TOP)
+        output.print_lines(lines, no_color=arguments.no_color)
+    return 0
+
+
+def _print_accuracy(arguments: Arguments) -> int:
+    """Print what jobs on shared GPUs lost, beside what was predicted."""
+    from tachograph.annexes.share import sharing_accuracy
+    from tachograph.catalog.errors import UsageError
+    from tachograph.cli.options import open_lake
+
+    if arguments.csv:
+        raise UsageError("--accuracy is not printed as CSV", do="use --json")
+    opened = open_lake(arguments)
+    report = sharing_accuracy.read_accuracy(
+        opened.lake,
+        opened.configuration,
+        job_filter(arguments, opened),
+        profiles=_profiles(arguments.profile),
+        remark=narrate.remark,
+    )
+    if arguments.json:
+        output.print_json(sharing_accuracy.accuracy_json(report, top=arguments.top))
+    else:
+        width, top = min(output.width(), 120), arguments.top or _TOP
+        lines = sharing_accuracy.accuracy_lines(report, width=width, top=top)
         output.print_lines(lines, no_color=arguments.no_color)
     return 0
 

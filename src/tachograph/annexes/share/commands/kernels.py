@@ -130,7 +130,7 @@ def _show(report: KernelsReport, arguments: Arguments) -> None:
         html=lambda: _html(report),
         json=lambda: kernels_json(report),
         csv=lambda raw: kernels_csv(report, raw=raw),
-        lines=lambda width, ascii_only: kernels_lines(report, width=width, ascii_only=ascii_only),
+        lines=lambda width, _: kernels_lines(report, width=width),
         widest=_WIDEST,
     )
     write_report(forms, arguments)

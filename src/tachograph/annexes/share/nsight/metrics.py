@@ -1,6 +1,7 @@
 """Labels of the details page with their metrics; units as factors to base units.
 
-Source: the section files that ship with Nsight Compute since 2021.2.
+Source: the section files that ship with Nsight Compute since 2021.2. Labels of which nothing is
+computed are left out, and those of which another metric is meant from version to version.
 """
 
 from __future__ import annotations
@@ -28,11 +29,9 @@ _STALLS = (
     "Tex Throttle",
     "Wait",
 )
-# section -> label -> metric; labels of which another metric is meant from version to version are
-# left out
+# section -> label -> metric
 _LABELS: dict[str, dict[str, str]] = {
     "GPU Speed Of Light Throughput": {
-        "Compute (SM) Throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
         "Memory Throughput": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
         "L1/TEX Cache Throughput": "l1tex__throughput.avg.pct_of_peak_sustained_active",
         "L2 Cache Throughput": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -41,46 +40,34 @@ _LABELS: dict[str, dict[str, str]] = {
         "Elapsed Cycles": "gpc__cycles_elapsed.max",
         "SM Active Cycles": "sm__cycles_active.avg",
         "SM Frequency": "gpc__cycles_elapsed.avg.per_second",
-        "DRAM Frequency": "dram__cycles_elapsed.avg.per_second",
     },
     "Compute Workload Analysis": {
         "Executed Ipc Elapsed": "sm__inst_executed.avg.per_cycle_elapsed",
-        "Executed Ipc Active": "sm__inst_executed.avg.per_cycle_active",
         "Issued Ipc Active": "sm__inst_issued.avg.per_cycle_active",
     },
     "Memory Workload Analysis": {
         "Memory Throughput": "dram__bytes.sum.per_second",
-        "Mem Busy": "gpu__compute_memory_access_throughput.avg.pct_of_peak_sustained_elapsed",
-        "Max Bandwidth": "gpu__compute_memory_request_throughput.avg.pct_of_peak_sustained_elapsed",
-        "Mem Pipes Busy": "sm__memory_throughput.avg.pct_of_peak_sustained_elapsed",
         "L1/TEX Hit Rate": "l1tex__t_sector_hit_rate.pct",
         "L2 Hit Rate": "lts__t_sector_hit_rate.pct",
     },
     "Scheduler Statistics": {
         "One or More Eligible": "smsp__issue_active.avg.pct_of_peak_sustained_active",
         "Issued Warp Per Scheduler": "smsp__issue_active.avg.per_cycle_active",
-        "No Eligible": "smsp__issue_inst0.avg.pct_of_peak_sustained_active",
         "Active Warps Per Scheduler": "smsp__warps_active.avg.per_cycle_active",
-        "Eligible Warps Per Scheduler": "smsp__warps_eligible.avg.per_cycle_active",
     },
     "Warp State Statistics": {
         "Warp Cycles Per Issued Instruction": "smsp__average_warp_latency_per_inst_issued.ratio",
-        "Warp Cycles Per Executed Instruction": "smsp__average_warps_active_per_inst_executed.ratio",
         "Avg. Active Threads Per Warp": "smsp__thread_inst_executed_per_inst_executed.ratio",
-        "Avg. Not Predicated Off Threads Per Warp": "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio",
         "Selected": _STALLED.format("selected"),
         **{f"Stall {label}": _STALLED.format(label.lower().replace(" ", "_")) for label in _STALLS},
     },
     "Instruction Statistics": {
         "Executed Instructions": "smsp__inst_executed.sum",
         "Issued Instructions": "smsp__inst_issued.sum",
-        "Avg. Executed Instructions Per Scheduler": "smsp__inst_executed.avg",
-        "Avg. Issued Instructions Per Scheduler": "smsp__inst_issued.avg",
     },
     "Launch Statistics": {
         "Grid Size": "launch__grid_size",
         "Block Size": "launch__block_size",
-        "Threads": "launch__thread_count",
         "Registers Per Thread": "launch__registers_per_thread",
         "Static Shared Memory Per Block": "launch__shared_mem_per_block_static",
         "Dynamic Shared Memory Per Block": "launch__shared_mem_per_block_dynamic",
@@ -90,7 +77,6 @@ _LABELS: dict[str, dict[str, str]] = {
     },
     "Occupancy": {
         "Theoretical Occupancy": "sm__maximum_warps_per_active_cycle_pct",
-        "Theoretical Active Warps per SM": "sm__maximum_warps_avg_per_active_cycle",
         "Achieved Occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
         "Achieved Active Warps Per SM": "sm__warps_active.avg.per_cycle_active",
         "Block Limit SM": "launch__occupancy_limit_blocks",
@@ -100,15 +86,7 @@ _LABELS: dict[str, dict[str, str]] = {
     },
     "GPU and Memory Workload Distribution": {
         "Average SM Active Cycles": "sm__cycles_active.avg",
-        "Average SMSP Active Cycles": "smsp__cycles_active.avg",
-        "Average L1 Active Cycles": "l1tex__cycles_active.avg",
-        "Average L2 Active Cycles": "lts__cycles_active.avg",
         "Average DRAM Active Cycles": "dram__cycles_active.avg",
-        "Total SM Elapsed Cycles": "sm__cycles_elapsed.sum",
-        "Total SMSP Elapsed Cycles": "smsp__cycles_elapsed.sum",
-        "Total L1 Elapsed Cycles": "l1tex__cycles_elapsed.sum",
-        "Total L2 Elapsed Cycles": "lts__cycles_elapsed.sum",
-        "Total DRAM Elapsed Cycles": "dram__cycles_elapsed.sum",
     },
 }
 
@@ -134,8 +112,6 @@ _TIMES_NS = {
     **dict.fromkeys(("us", "usecond"), 1e3),
     **dict.fromkeys(("ms", "msecond"), 1e6),
     **dict.fromkeys(("s", "second"), 1e9),
-    "min": 60e9,
-    "h": 3600e9,
 }
 # Of 1,000: 65,536 byte is 65.54 Kbyte.
 _PREFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 import resource
-import struct
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
 from tachograph.annexes.share.nsight.launches import DEFAULT_DOMAIN, DEVICE_ATTRIBUTE, encodable
 
-LENGTH = struct.Struct("<I")  # before every message
 NO_LIBRARY = 66  # exit code
 DISPLAY_NAME = f"{DEVICE_ATTRIBUTE}display_name"
 _ADDRESS_SPACE_BYTES = 4 << 30  # of the library, Python and what a small report needs
@@ -25,14 +23,14 @@ _ADDRESS_SPACE_PER_BYTE = 24  # of the report: about three times what was measur
 
 
 class NcuActionRecord(msgspec.Struct, array_like=True, frozen=True):
-    """One result of a report, in file order.
+    """One result of a report, in file order, as a line of JSON.
 
     `names` are those of the metrics, written only where they differ from the names of the result
-    before. `values`: one per name; None: no number. `workload`: None for a kernel.
+    before. `values`: one per name; None: no number.
     """
 
     kernel: str
-    workload: int | None
+    is_kernel: bool
     names: list[str] | None
     values: list[float | None]
     device: str | None
@@ -49,14 +47,15 @@ def action_records(
     before: list[str] | None = None
     for actions in ranges:
         for action in actions:
-            names = [name for name in action.metric_names() if _is_text(name)]
-            kernel = action.workload_type() == action.WorkloadType_KERNEL
+            # The library refuses a name that is not UTF-8.
+            names = [name for name in action.metric_names() if encodable(name) == name]
+            device = action.metric_by_name(DISPLAY_NAME) if DISPLAY_NAME in names else None
             yield NcuActionRecord(
                 kernel=_name(action),
-                workload=None if kernel else action.workload_type(),
+                is_kernel=action.workload_type() == action.WorkloadType_KERNEL,
                 names=None if names == before else names,
                 values=[_number(action.metric_by_name(name), numbers) for name in names],
-                device=_device(action) if DISPLAY_NAME in names else None,
+                device=None if device is None else encodable(device.as_string() or ""),
                 ranges=_ranges(action.nvtx_state()),
             )
             before = names
@@ -79,73 +78,52 @@ def _name(action: Any) -> str:
     return ""
 
 
-def _device(action: Any) -> str | None:
-    metric = action.metric_by_name(DISPLAY_NAME)
-    name = metric.as_string() if metric is not None else None
-    return encodable(name) if name else None
-
-
 def _ranges(state: Any) -> list[str]:
     """Return open NVTX ranges, push/pop first; in a named domain as domain@range."""
-    if state is None:
-        return []
-    out = []
-    for number in state.domains():
+    ranges = []
+    for number in state.domains() if state is not None else ():
         domain = state.domain_by_id(number)
         if domain is None:
             continue
-        prefix = "" if domain.name() in ("", DEFAULT_DOMAIN) else f"{encodable(domain.name())}@"
-        out += [
-            prefix + encodable(name)
-            for name in (*domain.push_pop_ranges(), *domain.start_end_ranges())
-        ]
-    return out
-
-
-def _is_text(name: str) -> bool:
-    """Whether the library accepts the name again: invalid UTF-8 becomes lone surrogates."""
-    return encodable(name) == name
+        prefix = "" if domain.name() in ("", DEFAULT_DOMAIN) else f"{domain.name()}@"
+        names = (*domain.push_pop_ranges(), *domain.start_end_ranges())
+        ranges += [encodable(prefix + name) for name in names]
+    return ranges
 
 
 def _limit_memory(report_bytes: int) -> None:
     most = _ADDRESS_SPACE_BYTES + _ADDRESS_SPACE_PER_BYTE * report_bytes
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(
-        resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
-    )
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     # A crash of the library on a damaged file leaves no core.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _write(out: BinaryIO, report: str) -> None:
-    try:
-        import ncu_report
-    except ImportError as problem:
-        os.write(2, f"{problem}\n".encode())
-        sys.exit(NO_LIBRARY)
-    kinds = ncu_report.IMetric
-    numbers = frozenset(
-        {
-            kinds.ValueKind_FLOAT,
-            kinds.ValueKind_DOUBLE,
-            kinds.ValueKind_UINT32,
-            kinds.ValueKind_UINT64,
-        }
-    )
-    encoder = msgspec.msgpack.Encoder()
-    for each in action_records(ncu_report.load_report(report), numbers=numbers):
-        frame = encoder.encode(each)
-        out.write(LENGTH.pack(len(frame)) + frame)
-    out.write(LENGTH.pack(0))
-
-
 def main() -> None:
-    """Write the records of the report named by the only argument; an empty frame marks the end."""
+    """Write the records of the report named by the only argument, one per line."""
     report = sys.argv[1]
     _limit_memory(os.stat(report).st_size)  # noqa: PTH116 as pathlib is not needed here
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)  # what a library prints must not be taken for results
-        _write(out, report)
+        try:
+            import ncu_report
+        except ImportError as problem:
+            os.write(2, f"{problem}\n".encode())
+            sys.exit(NO_LIBRARY)
+        kinds = ncu_report.IMetric
+        numbers = frozenset(
+            {
+                kinds.ValueKind_FLOAT,
+                kinds.ValueKind_DOUBLE,
+                kinds.ValueKind_UINT32,
+                kinds.ValueKind_UINT64,
+            }
+        )
+        encoder = msgspec.json.Encoder()
+        for record in action_records(ncu_report.load_report(report), numbers=numbers):
+            out.write(encoder.encode(record) + b"\n")
 
 
 if __name__ == "__main__":

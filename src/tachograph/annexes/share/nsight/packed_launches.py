@@ -8,13 +8,12 @@ the object, so they can be replaced without reading it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import isfinite
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
-from tachograph.annexes.share.nsight.launches import Chip, Launch, encodable
+from tachograph.annexes.share.nsight.launches import Chip, Launch
 from tachograph.catalog.errors import InputError
 
 VERSION = 1
@@ -39,53 +38,35 @@ class _PackedLaunch(msgspec.Struct, frozen=True):
     values: list[float | None]
 
 
-class _Versioned(msgspec.Struct, frozen=True):
-    version: int
-
-
-class _Content(_Versioned, frozen=True):
+class _Content(msgspec.Struct, frozen=True, tag_field="version", tag=VERSION):
     metrics: list[str]
     chips: list[Chip]
     launches: list[_PackedLaunch]
 
 
-@dataclass(slots=True)
-class _MetricPlaces:
-    """Places of names, in the order in which they came."""
-
-    of: dict[str, int] = field(default_factory=dict)
-
-    def __call__(self, name: str) -> int:
-        return self.of.setdefault(encodable(name), len(self.of))
-
-
 def pack_launches(launches: Sequence[Launch]) -> PackedLaunches:
-    """Return packed launches in order; NaN and infinite values count as not collected."""
-    kernels, ranges, chips = _MetricPlaces(), _MetricPlaces(), list[Chip]()
-    metrics = sorted(
-        {name for launch in launches for name, value in launch.metrics.items() if isfinite(value)}
-    )
+    """Return packed launches in order; JSON has null for NaN and infinite values."""
+    metrics = sorted({name for launch in launches for name in launch.metrics})
+    kernels: dict[str, int] = {}
+    ranges: dict[str, int] = {}
+    chips: list[Chip] = []
     packed = []
     for launch in launches:
         if launch.chip not in chips:
             chips.append(launch.chip)
         packed.append(
             _PackedLaunch(
-                kernel=kernels(launch.kernel),
+                kernel=kernels.setdefault(launch.kernel, len(kernels)),
                 number=launch.number,
                 chip=chips.index(launch.chip),
                 grid=launch.grid,
                 block=launch.block,
-                ranges=tuple(map(ranges, launch.ranges)),
-                values=list(_values(launch.metrics, metrics)),
+                ranges=tuple(ranges.setdefault(name, len(ranges)) for name in launch.ranges),
+                values=list(map(launch.metrics.get, metrics)),
             )
         )
-    content = _Content(
-        VERSION, list(map(encodable, metrics)), list(map(_packed_chip, chips)), packed
-    )
-    return PackedLaunches(
-        tuple(kernels.of), tuple(ranges.of), msgspec.json.encode(content).decode()
-    )
+    content = msgspec.json.encode(_Content(metrics, chips, packed)).decode()
+    return PackedLaunches(tuple(kernels), tuple(ranges), content)
 
 
 def unpack_launches(packed: PackedLaunches, *, report: str) -> tuple[Launch, ...]:
@@ -94,47 +75,23 @@ def unpack_launches(packed: PackedLaunches, *, report: str) -> tuple[Launch, ...
     Errors: InputError for an object of another version, or one that is damaged.
     """
     try:
-        version = msgspec.json.decode(packed.content, type=_Versioned).version
-        if version != VERSION:
-            what = f"its launches are in version {version} of the format, not {VERSION}"
-            raise InputError(
-                what, where=report, do="attach the report again with this version of Tachograph"
-            )
         content = msgspec.json.decode(packed.content, type=_Content)
         launches = []
         for launch in content.launches:
-            ranges = tuple(packed.ranges[index] for index in launch.ranges)
+            values = zip(content.metrics, launch.values, strict=False)
             launches.append(
                 Launch(
                     kernel=packed.kernels[launch.kernel],
-                    metrics=_collected(content.metrics, launch.values),
+                    metrics={name: value for name, value in values if value is not None},
                     chip=content.chips[launch.chip],
                     report=report,
                     number=launch.number,
                     grid=launch.grid,
                     block=launch.block,
-                    ranges=ranges,
+                    ranges=tuple(packed.ranges[index] for index in launch.ranges),
                 )
             )
         return tuple(launches)
     except (msgspec.DecodeError, IndexError) as problem:
         what = f"its launches cannot be read: {problem}"
         raise InputError(what, where=report, do="detach the report, and attach it again") from None
-
-
-def _packed_chip(chip: Chip) -> Chip:
-    attributes = {
-        encodable(name): value for name, value in chip.attributes.items() if isfinite(value)
-    }
-    name = None if chip.name is None else encodable(chip.name)
-    return Chip(name, chip.compute_capability, attributes)
-
-
-def _values(metrics: Mapping[str, float], names: Iterable[str]) -> Iterator[float | None]:
-    for name in names:
-        value = metrics.get(name)
-        yield value if value is not None and isfinite(value) else None
-
-
-def _collected(names: Sequence[str], values: Sequence[float | None]) -> dict[str, float]:
-    return {name: value for name, value in zip(names, values, strict=False) if value is not None}

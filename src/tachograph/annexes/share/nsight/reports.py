@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,27 +19,18 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _LINE_MAX = 16_000_000  # characters; the largest rows have a few millions
 _SUFFIXES = (".ncu-rep", ".ncu-repz", ".csv", ".csv.gz", ".log", ".txt")
 _POINTS_MAX = 20
-_WARNINGS_MAX = 3
 _EXPORT = "export it with ncu --import FILE --csv --page raw"
-_PERMISSION = (
-    "have the administrator load the kernel module nvidia with "
-    "NVreg_RestrictProfilingToAdminUsers=0,"
-    " or run ncu as root"
-)
-# message of the profiler: what to do
-_ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
-    (
-        re.compile("ERR_NVGPUCTRPERM|permission to access NVIDIA GPU Performance"),
-        _PERMISSION,
+# {part of a message of the profiler: what to do}
+_ADVICE = {
+    "ERR_NVGPUCTRPERM": (
+        "have the administrator load the kernel module nvidia with "
+        "NVreg_RestrictProfilingToAdminUsers=0, or run ncu as root"
     ),
-    (
-        re.compile("driver resource was unavailable", re.IGNORECASE),
-        (
-            "another profiler holds the counters: end it, or pause DCGM with dcgmi profile "
-            "--pause, and profile again"
-        ),
+    "driver resource was unavailable": (
+        "another profiler holds the counters: end it, or pause DCGM with dcgmi profile --pause, "
+        "and profile again"
     ),
-)
+}
 
 
 def read_reports(
@@ -62,7 +52,11 @@ def read_reports(
     for number, file in enumerate(files):
         if progress is not None:
             progress("read reports", number, len(files))
-        report = _report(file)
+        try:
+            report = read_report(file)
+        except InputError as problem:
+            problems = (str(problem).removeprefix(f"{file}: "),)
+            report = NcuReport(str(file), (), problems=problems)
         if report.digest in reports:
             remark(f"{file}: the same as {reports[report.digest].file}, read once")
         else:
@@ -81,25 +75,20 @@ def read_report(path: Path) -> NcuReport:
     installed or cannot read it.
     """
     try:
-        if not path.is_file() and path.exists():  # a pipe is read once, and may never begin
-            raise InputError(
-                "not a regular file",
-                where=str(path),
-                do="write it into a file first, and name that",
-            )
+        if path.exists() and not path.is_file():  # a pipe is read once, and may never begin
+            what = "no report is in this folder" if path.is_dir() else "not a regular file"
+            raise InputError(what, where=str(path), do="name reports in files")
         with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(0)
             start = file.read(len(MAGIC))
-            digest = hashlib.file_digest(file, lambda: hashlib.sha256(start)).hexdigest()
-        if start == MAGIC or (
-            start == ZSTD_MAGIC and path.name.lower().endswith((".ncu-rep", ".ncu-repz"))
-        ):
-            report = read_ncu_rep(path)
-        elif not start:
-            report = NcuReport(
-                str(path), (), problems=("the file is empty; profile or copy it again",)
-            )
-        else:
+        if start == MAGIC or (start == ZSTD_MAGIC and ".ncu-rep" in path.suffix.lower()):
+            report = read_ncu_rep(path, compressed=start == ZSTD_MAGIC)
+        elif start:
             report = _read_text(path, compressed=start.startswith(_GZIP_MAGIC))
+        else:
+            problem = "the file is empty; profile or copy it again"
+            report = NcuReport(str(path), (), problems=(problem,))
     except OSError as problem:
         raise unreadable(problem, path) from None
     return replace(report, digest=digest)
@@ -113,15 +102,6 @@ def _files(path: Path) -> list[Path]:
         file for file in path.rglob("*") if file.name.lower().endswith(_SUFFIXES) and file.is_file()
     )
     return sorted(files) or [path]
-
-
-def _report(path: Path) -> NcuReport:
-    if path.is_dir():
-        return NcuReport(str(path), (), problems=("no report is in this folder; name files",))
-    try:
-        return read_report(path)
-    except InputError as problem:
-        return NcuReport(str(path), (), problems=(str(problem).removeprefix(f"{path}: "),))
 
 
 def _read_text(path: Path, *, compressed: bool) -> NcuReport:
@@ -146,32 +126,22 @@ def _lines(text: io.TextIOBase, content: CsvContent) -> Iterator[str]:
 
 def _problems(content: CsvContent) -> Iterator[str]:
     """Yield the problems of the file as a whole."""
-    for error in content.errors[:1]:
-        yield f"the profiler failed: {error.rstrip('.')}; {advice(error)}"
-    for warning in content.warnings[:_WARNINGS_MAX]:
-        yield f"the profiler warned: {warning}"
+    if content.error:
+        yield f"the profiler failed: {content.error.rstrip('.')}; {_advice(content.error)}"
     if content.other_locale:
         yield (
-            "its numbers are not in the format of the C locale, so none was used; export it with LC_ALL=C ncu --csv"
+            "its numbers are not in the format of the C locale, so none was used; "
+            "export it with LC_ALL=C ncu --csv"
         )
     if content.cut:
         yield "the file is cut off; copy or export it again"
-    if not content.tables and not content.errors:
-        yield f"it contains no table of Nsight Compute; check that ncu profiled a kernel, or {_EXPORT}"
-    elif not (content.launches or content.errors):
-        reasons = ", ".join(
-            f"{reject.reason} ({reject.count:,})" for reject in content.rejects.rejects()
-        )
-        yield f"its table holds no launch of a kernel{reasons and f': {reasons}'}; {_EXPORT}"
+    if not (content.launches or content.error):
+        table = "its table holds no launch of a kernel"
+        yield f"{table if content.tables else 'it contains no table of Nsight Compute'}; {_EXPORT}"
 
 
-def advice(error: str) -> str:
-    """Return advice on a profiler error.
-
-    >>> advice("Profiling failed because a driver resource was unavailable.")[:40]
-    'another profiler holds the counters: end'
-    """
-    return next((do for pattern, do in _ADVICE if pattern.search(error)), "profile again")
+def _advice(error: str) -> str:
+    return next((do for part, do in _ADVICE.items() if part in error), "profile again")
 
 
 def _nothing(reports: Iterable[NcuReport]) -> str:

@@ -24,7 +24,7 @@ def content(view: PageView, parameters: JobParameters) -> Mapping[str, Any]:
     row = view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run).row(
         0, named=True
     )
-    key = row["job_key"]
+    key, job = row["job_key"], row["display_id"] or row["job_id"]
     attached = read_profiles(view.opened.lake, [key]).get_column("report").to_list()
     reports = () if attached else reports_given(row, view.configuration.interference.profiles)
     if attached:
@@ -32,22 +32,15 @@ def content(view: PageView, parameters: JobParameters) -> Mapping[str, Any]:
     elif reports:
         kernels = view.made(_of_group, reports, tuple(map(_changed_ns, reports)))
     else:
-        do = (
-            "attach one with `tachograph share kernels REPORT --job "
-            f"{row['display_id'] or row['job_id']}`"
-        )
+        do = f"attach one with `tachograph share kernels REPORT --job {job}`"
         raise NotFoundError("no profile is given for this job", do=do)
-    pending = body = None
-    if isinstance(kernels, Pending):
-        pending = kernels
-    else:
-        body = kernels_body(kernels)
+    pending = kernels if isinstance(kernels, Pending) else None
     return {
         "pending": pending,
-        "body": body,
+        "body": None if isinstance(kernels, Pending) else kernels_body(kernels),
         "files": attached or [Path(report).name for report in reports],
         "attached": bool(attached),
-        "job": row["display_id"] or row["job_id"],
+        "job": job,
         "key": key,
     }
 

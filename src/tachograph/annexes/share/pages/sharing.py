@@ -8,15 +8,19 @@ from typing import Annotated, Any
 import msgspec
 
 from tachograph.annexes.share.colocation import ColocateReport
+from tachograph.annexes.share.proposals import SharingProposal
+from tachograph.annexes.share.sharing_setup import cautions, probation, setup_steps
 from tachograph.annexes.share.sharing_text import (
-    explained_lines,
+    PROPOSAL_COLUMNS,
+    about_lines,
     headlines,
     left_out_lines,
     missing_sentence,
+    mode_columns,
     note_lines,
     profile_lines,
-    proposal_columns,
-    reason_lines,
+    tables,
+    why,
 )
 from tachograph.api.pages import PageView, Pending, Progress
 from tachograph.api.parameters import JobChoiceParameters, Word
@@ -91,28 +95,47 @@ _WHOLE = 1_000_000  # characters: a sentence is one line
 
 def sharing_values(report: ColocateReport, *, top: int) -> dict[str, Any]:
     """Return the values of `sharing.html.j2`: sentences are (text, is a heading)."""
-    shown = report.proposals[:top]
-    columns = proposal_columns(shown)
     jobs, result = headlines(report, by_form=True)
-    more = len(report.proposals) - len(shown)
+    tables_of_pairs = []
+    for title, pairs in tables(report):
+        shown = pairs[:top]
+        more = len(pairs) > len(shown)
+        tables_of_pairs.append(
+            {
+                "title": title,
+                "rows": [[column.cell(pair) for column in PROPOSAL_COLUMNS] for pair in shown],
+                "pairs": [(pair.one.label, pair.other.label) for pair in shown],
+                "more": f"{len(shown):,} of {plural(len(pairs), 'pair')}" if more else "",
+            }
+        )
     profiled: list[tuple[str, bool]] = []
     for group in report.profiled:
         profiled += sentences(profile_lines(group, _WHOLE))
-    explained = [explained_lines(report, proposal, _WHOLE) for proposal in report.chosen]
     return {
         "report": report,
         "headline": result,
         "about": jobs,
         "missing": missing_sentence(report) if report.missing else "",
-        "columns": columns,
-        "rows": [[column.cell(proposal) for column in columns] for proposal in shown],
-        "pairs": [(proposal.one.label, proposal.other.label) for proposal in shown],
-        "reasons": sentences(reason_lines(shown, _WHOLE)),
-        "more": f"{len(shown):,} of {plural(len(report.proposals), 'pair')}" if more else "",
-        "notes": sentences(note_lines(report, _WHOLE)) if shown else [],
+        "columns": PROPOSAL_COLUMNS,
+        "tables": tables_of_pairs,
+        "notes": sentences(note_lines(report, _WHOLE)) if tables_of_pairs else [],
         "profiled": profiled,
         "left_out": sentences(left_out_lines(report, _WHOLE)),
-        "explained": [sentences(lines) for lines in explained],
+        "explained": [_explained(report, proposal) for proposal in report.chosen],
+    }
+
+
+def _explained(report: ColocateReport, proposal: SharingProposal) -> dict[str, Any]:
+    """Return a pair in parts: sentences, modes as a table, steps to type, and sentences again."""
+    return {
+        "about": sentences(about_lines(report, proposal, _WHOLE)),
+        "modes": [(column.title, column.cells) for column in mode_columns(proposal)],
+        "why": list(why(report, proposal)),
+        "steps": setup_steps(proposal, report.settings),
+        "lists": [
+            ("Probation", probation(proposal, report.settings)),
+            ("Cautions", cautions(proposal)),
+        ],
     }
 
 

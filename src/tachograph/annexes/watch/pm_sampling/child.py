@@ -91,7 +91,7 @@ class SamplerChild:
             "sampled",
             device=gpu.device,
             chip=sampler.chip,
-            metrics=sampler.chosen.metrics,
+            passes=[list(each.values()) for each in sampler.chosen.passes],
             cut=sampler.chosen.cut,
         )
         sampler.start()

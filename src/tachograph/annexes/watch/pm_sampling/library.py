@@ -46,7 +46,6 @@ class PmCollector(Protocol):
         hardware_buffer_size: int = ...,
         sampling_interval: int = ...,
         trigger_mode: Any = ...,
-        single_pass_metric_set_name: str | None = ...,
     ) -> None: ...
     def start(self) -> None: ...  # noqa: D102
     def stop(self) -> None: ...  # noqa: D102

@@ -75,7 +75,7 @@ class PmSource:
         sentence = f"PM sampling of {gpus}, a sample every {interval}"
         cut = sorted(set[str]().union(*self._process.cut.values()))
         if cut:
-            sentence += f" (without {', '.join(cut)}: more than one pass)"
+            sentence += f" ({', '.join(cut)}: in passes that alternate, or not at all)"
         if self._others is None:
             return SourceInfo(NAME, sentence, unsupported={})
         about = self._others.about
