@@ -55,7 +55,8 @@ class PairMeasurement:
     together.
 
     predicted: {law: the same by it}. low, high: the estimator's interval of it. slowdown: what was
-    measured, as a slowdown. safe: the estimator calls it so.
+    measured, as a slowdown. safe: the estimator calls it so. saw: what of its demands is from
+    kernels that ran together; empty: nothing.
     """
 
     table: str
@@ -66,6 +67,7 @@ class PairMeasurement:
     low: float
     high: float
     safe: bool
+    saw: str = ""
 
     def error(self, law: str) -> float:
         """Return the relative error of a law."""
@@ -96,11 +98,10 @@ def published() -> list[PairMeasurement]:
         outcome = estimate((first, second), gpu=gpus[row["gpu"]], calibration=calibration,
                            sharing=sharing)  # fmt: skip
         seconds = (first.launch_s or 1.0, second.launch_s or 1.0)
-        measurements.append(
-            _launched_once(
-                row["table"], row["name"], row["measured"], row["read"], outcome, seconds
-            )
+        one = _launched_once(
+            row["table"], row["name"], row["measured"], row["read"], outcome, seconds
         )
+        measurements.append(replace(one, saw=row.get("saw", "")))
     return measurements
 
 
@@ -261,13 +262,14 @@ def _alone(row: BenchRow) -> list[AloneRun]:
 def summary(measurements: Sequence[PairMeasurement]) -> list[list[str]]:
     """Return a row of each table, then of all: numbers, mean error of each law, worst error,
     coverage of the interval, median of its end of more slowdown over what was measured, pairs
-    wrongly safe.
+    wrongly safe. `saw` marks pairs whose demands are not from kernels alone.
     """
     tables: dict[str, list[PairMeasurement]] = {}
     for one in measurements:
         tables.setdefault(one.table, []).append(one)
     rows = []
-    for table, part in {**tables, "all": list(measurements)}.items():
+    unseen = [one for one in measurements if not one.saw]
+    for table, part in {**tables, "all": measurements, "all but those that saw": unseen}.items():
         cells = [f"{mean(abs(one.error(law)) for one in part):.1%}" for law in LAWS]
         worst = max(abs(one.error(LAWS[0])) for one in part)
         coverage = mean(one.covered for one in part)
@@ -306,10 +308,11 @@ def main(words: Sequence[str] | None = None) -> int:
         cells = [f"{one.predicted[law]:.3f}" for law in LAWS]
         interval = f"{one.low:.2f} to {one.high:.2f}"
         rows.append([one.table, one.name, f"{one.measured:.3f}", *cells, interval,
-                     "" if one.covered else "outside", "safe" if one.safe else ""])  # fmt: skip
+                     "" if one.covered else "outside", "safe" if one.safe else "", one.saw])  # fmt: skip
     output.print_text("\n")
     output.print_table(
-        ("table", "pair", ">measured", *(f">{law}" for law in LAWS), "interval", "", ""), rows
+        ("table", "pair", ">measured", *(f">{law}" for law in LAWS), "interval", "", "", "saw"),
+        rows,
     )
     if arguments.plot is not None:
         plot(measurements, arguments.plot)
