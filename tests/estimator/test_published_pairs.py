@@ -109,7 +109,7 @@ def test_the_comparison_is_printed(
 ) -> None:
     assert compare_laws.main([]) == 0
     printed = capsys.readouterr().out.splitlines()
-    (total,) = (line for line in printed if line.startswith("all "))
+    (total,) = (line for line in printed if line.startswith("all  "))
     assert f"{mean(errors(pairs)):.1%}" in total
     assert all(
         any(one.name in line and f"{one.measured:.3f}" in line for line in printed) for one in pairs

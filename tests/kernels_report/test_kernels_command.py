@@ -117,7 +117,7 @@ def test_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(gpu["pairs"]) == 16
     rows = list(csv.DictReader(io.StringIO(run(capsys, *few, "--csv")[1])))
     assert [float(row["slowdown"]) for row in rows] == [pair["slowdown"] for pair in gpu["pairs"]]
-    matrix = out[out.index("Slowdown of a row") : out.index("Safe (no resource")].splitlines()
+    matrix = out[out.index("Slowdown of a row") : out.index("Safe (upper ends")].splitlines()
     for kernel in gpu["kernels"]:
         (line,) = [
             line for line in matrix if line.split()[:2] == [str(kernel["number"]), kernel["label"]]

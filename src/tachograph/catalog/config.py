@@ -173,7 +173,8 @@ class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When kernels or jobs may share a GPU. Source of the limits: see docs/interference.md."""
 
-    # File of `make calibrate`, or name of a shipped one; empty: as published of the H100.
+    # File of `make calibrate`, or name of a shipped one; empty: the shipped one of the same model,
+    # else as published of the H100.
     calibration: str = ""
     safe_cycles: Fixed[float] = 0.9  # demand on issue slots and on each pipeline, at most
     safe_dram: Fixed[float] = 0.7  # of the bandwidth that can be achieved

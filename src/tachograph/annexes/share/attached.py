@@ -10,7 +10,7 @@ from math import fsum
 from pathlib import Path
 from typing import Any
 
-from tachograph.annexes.share.calibration import calibration_of
+from tachograph.annexes.share.calibration import calibration_of, of_model
 from tachograph.annexes.share.demand import Calibration
 from tachograph.annexes.share.kernel_limits import limits
 from tachograph.annexes.share.kernel_metrics import duration_s
@@ -106,7 +106,9 @@ def _shortened(
             launches=kernel.launches,
             seconds=kernel.seconds,
             share=kernel.seconds / whole if kernel.seconds else None,
-            limited_by=limits(kernel, calibration=calibration).limited_by,
+            limited_by=limits(
+                kernel, calibration=of_model(calibration, kernel.gpu.name)
+            ).limited_by,
         )
         for kernel, label in list(zip(kernels, labels(kernels), strict=True))[:most]
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -69,6 +70,27 @@ class CalibrationFile(msgspec.Struct, frozen=True, omit_defaults=True):
         }
         measured_on = self.gpu if measured else Calibration().measured_on
         return replace(Calibration(), **values, measured_on=measured_on, source=text)
+
+
+def of_model(configured: Calibration, gpu_name: str) -> Calibration:
+    """Return what is configured, else the shipped calibration of this model, else the published.
+
+    >>> of_model(Calibration(), "NVIDIA H100 80GB HBM3").measured_on
+    'NVIDIA H100 80GB HBM3'
+    >>> of_model(Calibration(), "NVIDIA A100-SXM4-40GB") == Calibration()
+    True
+    """
+    if configured != Calibration():
+        return configured
+    for shipped in _shipped():
+        if measured_on(shipped, GpuCapacity(name=gpu_name)):
+            return shipped
+    return configured
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> tuple[Calibration, ...]:
+    return tuple(map(read_calibration, shipped_calibrations().values()))
 
 
 def measured_on(calibration: Calibration, gpu: GpuCapacity) -> bool:

@@ -11,6 +11,7 @@ from itertools import combinations_with_replacement, groupby
 import numpy as np
 import polars as pl
 
+from tachograph.annexes.share.calibration import of_model
 from tachograph.annexes.share.capacity import gpu_of_device
 from tachograph.annexes.share.demand import Calibration
 from tachograph.annexes.share.job_groups import (
@@ -133,7 +134,7 @@ def build_colocate_report(
 
     def pairs_of(groups: Sequence[JobGroup]) -> GroupPairs:
         device = groups[0].device
-        here = replace(calibration, achievable_share=achievable[device.name])
+        here = replace(of_model(calibration, device.name), achievable_share=achievable[device.name])
         return GroupPairs(tuple(groups), gpu_of_device(device), here, settings, law)
 
     requested = _requested(found, pair) if pair else ()
@@ -260,7 +261,7 @@ def _achievable(summaries: pl.DataFrame, calibration: Calibration) -> dict[str, 
     for model, share in highest.iter_rows():
         device = match_device(model)
         if device is not None:
-            before = shares.get(device.name, calibration.achievable_share)
+            before = shares.get(device.name, of_model(calibration, device.name).achievable_share)
             shares[device.name] = max(before, min(1.0, share or 0.0))
     return shares
 

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tachograph.annexes.share.calibration import calibration_of
+from tachograph.annexes.share.calibration import calibration_of, of_model
 from tachograph.annexes.share.capacity import capability_of_device
 from tachograph.annexes.share.demand import Calibration, Sharing
 from tachograph.annexes.share.estimate import estimate, matrix
@@ -111,14 +111,16 @@ def _together(members: Sequence[NumberedKernel], how: Mapping[str, Any]) -> Pair
         raise UsageError(
             f"kernels of different GPUs cannot be combined: {ran}", do="profile both on one GPU"
         )
-    demands = [member.demand for member in members]
-    return PairEstimate(tuple(members), estimate(demands, gpu=members[0].kernel.gpu, **how))
+    demands, gpu = [member.demand for member in members], members[0].kernel.gpu
+    how = {**how, "calibration": of_model(how["calibration"], gpu.name)}
+    return PairEstimate(tuple(members), estimate(demands, gpu=gpu, **how))
 
 
 def _pairs(kernels: Sequence[NumberedKernel], how: Mapping[str, Any]) -> tuple[KernelPair, ...]:
     """Every pair of kernels of one GPU."""
-    demands = [kernel.demand for kernel in kernels]
-    pairs = matrix(demands, gpu=kernels[0].kernel.gpu, **how)
+    demands, gpu = [kernel.demand for kernel in kernels], kernels[0].kernel.gpu
+    how = {**how, "calibration": of_model(how["calibration"], gpu.name)}
+    pairs = matrix(demands, gpu=gpu, **how)
     return tuple(
         KernelPair(
             row.number,
@@ -140,6 +142,7 @@ def _pairs(kernels: Sequence[NumberedKernel], how: Mapping[str, Any]) -> tuple[K
 def _view(numbered: NumberedKernel, calibration: Calibration) -> KernelView:
     """Return a kernel with all its results."""
     kernel = numbered.kernel
+    calibration = of_model(calibration, kernel.gpu.name)
     return KernelView(
         number=numbered.number,
         label=numbered.label,
@@ -175,7 +178,8 @@ def _gpu_key(kernel: Kernel) -> Hashable:
 def _part(
     numbered: Sequence[NumberedKernel], request: KernelsRequest, how: Mapping[str, Any]
 ) -> GpuPart:
-    shown, calibration = numbered[: request.top], how["calibration"]
+    shown = numbered[: request.top]
+    calibration = of_model(how["calibration"], numbered[0].kernel.gpu.name)
     numbers: dict[Missing, list[int]] = {}
     for kernel in shown:
         for missing in kernel.kernel.missing:

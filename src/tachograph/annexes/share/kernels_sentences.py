@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tachograph.annexes.share.calibration import measured_on
 from tachograph.annexes.share.demand import CorunOutcome, Sharing
 from tachograph.annexes.share.kernel_facts import (
     GpuPart,
@@ -124,10 +125,13 @@ def pitfall_numbers(pitfall: Pitfall) -> str:
 def calibration_sentence(part: GpuPart) -> str:
     """Return the calibration of the estimates, in a sentence."""
     calibration = part.calibration
-    values = f"Estimated with {calibration.source} values of {calibration.measured_on or 'an H100'}"
-    if part.gpu.name == calibration.measured_on:
-        return f"{values}."
-    return f"{values}, another GPU: measure this one with `make calibrate` in a clone."
+    if measured_on(calibration, part.gpu):
+        return f"Estimated with values that were measured on an {calibration.measured_on}."
+    of = calibration.measured_on or "an H100"
+    return (
+        f"Estimated with {calibration.source} values of {of}, another GPU: measure this one with "
+        "`make calibrate` in a clone."
+    )
 
 
 def part_of_time(gain: float | None) -> str:

@@ -169,7 +169,7 @@ def _pair_section(part: GpuPart, pairs: Sequence[KernelPair]) -> KernelSection:
     safe = [pair for pair in pairs if pair.safe and pair.row <= pair.column]
     safe.sort(key=lambda pair: -(pair.gain or 0.0))
     best = [f"{pair.row}+{pair.column} ({sentences.part_of_time(pair.gain)})" for pair in safe]
-    meaning = "no resource nears its limit; time together, of one after the other"
+    meaning = "upper ends of both within the limit; time together, of one after the other"
     note.append(f"Safe ({meaning}): {sentences.first_of(best) or 'no pair'}.")
     return KernelSection("Slowdown of a row while a column runs beside it", columns, note)
 
