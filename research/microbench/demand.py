@@ -120,7 +120,6 @@ def demand_of(
     """
     traffic = _l2_bytes_per_s(workload, alone, against, calibration)
     dram, dram_of = _dram(workload, alone, gpu, against, calibration)
-    warps = resident_blocks(workload, gpu) * workload.threads / WARP / gpu.schedulers
     own = workload.kind == "sweep_l1"
     return Demand(
         name=workload.words,
@@ -134,7 +133,6 @@ def demand_of(
         l2_bytes_per_s=traffic,
         l1_hit=_hit(workload, alone, against.l1_hit, calibration.l1_miss_cost) if own else 0.0,
         l1_bytes=(workload.footprint_bytes or 0.0) * resident_blocks(workload, gpu) if own else 0.0,
-        warps=max(1.0, warps),
         irregular=_IRREGULAR[workload.about.waits],
         sm_share=min(1.0, workload.blocks / (gpu.sms or 1)),
         seconds=alone.seconds,

@@ -44,7 +44,9 @@ def left(hit: float, own: float, other: float, knee: float, cliff: float) -> flo
 
 
 def over(demand: float) -> float:
-    return math.pow(1 + math.pow(demand, 20), 1 / 20)
+    if demand <= 0.86:
+        return 1.0
+    return demand if demand >= 1.14 else 1.0 + (demand - 0.86) ** 2 / 0.56
 
 
 def by_pipe(own: float, other: float) -> float:

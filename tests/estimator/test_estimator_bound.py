@@ -53,7 +53,7 @@ def test_a_bound_makes_nothing_slower_and_shows_what_was_open() -> None:
     13.8 may not.
     """
     one = Demand(
-        name="one", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.02, l2_hit=0.8, l1_hit=0.0, warps=4.0, irregular=0.5,
+        name="one", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.02, l2_hit=0.8, l1_hit=0.0, irregular=0.5,
         launch_s=1.0, footprint=Footprint(132, 128, 32, 1024.0), l2_most=20e6,
     )  # fmt: skip
     for most, held in ((13.7e6, True), (13.8e6, False), (None, False)):
@@ -75,7 +75,7 @@ def test_two_that_l2_keeps_busy_are_not_safe_where_what_it_delivers_was_not_meas
     """A profiler counts shares of a peak that no L2 reaches."""
     kernel = Demand(
         name="k", cycles={"issue": 0.1, "fma": 0.0, "lsu": 0.1, "l1_bandwidth": 0.1}, dram=0.0, l2_bandwidth=0.44,
-        l2_hit=1.0, l2_bytes=1e6, l1_hit=0.0, l1_bytes=0.0, warps=8.0, irregular=1.0, launch_s=1.0,
+        l2_hit=1.0, l2_bytes=1e6, l1_hit=0.0, l1_bytes=0.0, irregular=1.0, launch_s=1.0,
         footprint=Footprint(66, 128, 32, 1024.0),
     )  # fmt: skip
     unmeasured = replace(H100_NVL, l2_bytes_per_s=None)
@@ -101,7 +101,7 @@ def test_two_that_live_on_l2_are_not_safe_though_next_to_nothing_goes_to_dram(
     """
     sweep = Demand(
         name="sweep", cycles=dict.fromkeys(CYCLES, 0.02), dram=0.00005, l2_hit=0.99, l2_bandwidth=bandwidth, l1_hit=0.0,
-        l1_bytes=0.0, warps=8.0, irregular=1.0, launch_s=1.0, footprint=Footprint(85, 128, 32, 1024.0),
+        l1_bytes=0.0, irregular=1.0, launch_s=1.0, footprint=Footprint(85, 128, 32, 1024.0),
     )  # fmt: skip
     for demand in (sweep, replace(sweep, l2_bytes=80e6)):
         found = estimate([demand, demand], gpu=RTX_5090)
@@ -115,7 +115,7 @@ def test_two_that_live_on_l2_are_never_safe() -> None:
     call it safe.
     """
     copy = Demand(
-        name="copy", cycles=dict.fromkeys(CYCLES, 0.05), dram=0.0, l2_hit=1.0, warps=8.0, irregular=1.0, launch_s=1.0,
+        name="copy", cycles=dict.fromkeys(CYCLES, 0.05), dram=0.0, l2_hit=1.0, irregular=1.0, launch_s=1.0,
         l1_hit=0.0, footprint=Footprint(66, 1024, 32, 1024.0),
     )  # fmt: skip
     for one in (

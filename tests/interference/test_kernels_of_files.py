@@ -72,7 +72,7 @@ def test_a_raw_page(tmp_path: Path) -> None:
         1024,
         2,
     )
-    assert (demand.l1_hit, demand.warps, demand.irregular) == (None, None, None)
+    assert (demand.l1_hit, demand.irregular) == (None, None)
 
 
 def test_a_details_page_which_shows_no_attributes(tmp_path: Path) -> None:
@@ -87,7 +87,6 @@ def test_a_details_page_which_shows_no_attributes(tmp_path: Path) -> None:
     )
     assert kernel.demand.cycles == {"issue": pytest.approx(0.375)}
     assert kernel.demand.dram == pytest.approx(0.4)
-    assert kernel.demand.warps == pytest.approx(8.0)
     assert kernel.demand.footprint is not None
     assert kernel.demand.footprint.blocks_per_sm is None
     assert {lack.options for lack in kernel.missing} == {"--set full"}

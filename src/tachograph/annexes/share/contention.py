@@ -16,12 +16,12 @@ from tachograph.catalog.arrays import Floats, Longs
 
 # in the order of the slowdowns that `contention` compares; blocks and sms are not among them
 RESOURCES = (*CYCLES, "dram", "l2", "l2_bandwidth", "l1", "power", "blocks", "sms")
-# How sharply a pipe or a bandwidth is full: what both need counts a little before its sum is 1.
-_SHARPNESS = 20.0
+# A pipe or a bandwidth is felt so far below the capacity: no demand is the same all the time.
+_BEND = 0.14
 _FULL = 0.99  # of the issue slots: no kernel leaves less to another
 _MOST_BEHIND = 20.0  # times as long behind one that needs every slot: none is starved for good
 _LEAST = 1e-9
-_HALVINGS = 40
+_HALVINGS = 32
 # share of DRAM, share of the time that waits for it, latency alone
 DramUse: TypeAlias = tuple[Floats, Floats, Floats]
 
@@ -37,8 +37,12 @@ def summed(own: Floats, other: Floats) -> Floats:
 
 
 def _filled(demand: Floats) -> Floats:
-    """Time that a demand takes of a resource of capacity 1: 1 below, the demand above."""
-    time: Floats = (1.0 + demand**_SHARPNESS) ** (1.0 / _SHARPNESS)
+    """Time that a demand takes of a resource of capacity 1: 1 below, the demand above.
+
+    Without a corner: from a little below 1 to as much above it rises as a parabola.
+    """
+    bent = np.clip(demand - (1.0 - _BEND), 0.0, 2.0 * _BEND)
+    time: Floats = 1.0 + bent * bent / (4.0 * _BEND) + np.maximum(demand - (1.0 + _BEND), 0.0)
     return time
 
 

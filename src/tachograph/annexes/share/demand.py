@@ -61,11 +61,11 @@ class Demand:
     0..1 of the bandwidth that `dram_of` names. l2_bytes, l1_bytes: reused footprint, on the GPU and
     on an SM. l2_most: bytes of L2 that it touches at all, at most, where the reused footprint is
     not known. l2_hit, l1_hit: fraction of sectors found there. l2_bandwidth: fraction 0..1 of what
-    L2 can deliver and take, l2_bytes_per_s: what it does deliver and take. warps: resident on one
-    scheduler, mean. irregular: fraction 0..1 of its waiting that differs in length from time to
-    time: for memory, barriers; 0 where it only waits for arithmetic. sm_share: fraction 0..1 of the
-    SMs' time that a warp is on them. power_w: of the GPU while it runs alone. seconds: how long it
-    takes alone, all its launches together; launch_s: one of them.
+    L2 can deliver and take, l2_bytes_per_s: what it does deliver and take. irregular: fraction 0..1
+    of its waiting that differs in length from time to time: for memory, barriers; 0 where it only
+    waits for arithmetic. sm_share: fraction 0..1 of the SMs' time that a warp is on them. power_w:
+    of the GPU while it runs alone. seconds: how long it takes alone, all its launches together;
+    launch_s: one of them.
     """
 
     name: str
@@ -79,7 +79,6 @@ class Demand:
     l1_bytes: float | None = None
     l2_bandwidth: float | None = None
     l2_bytes_per_s: float | None = None
-    warps: float | None = None
     irregular: float | None = None
     sm_share: float | None = None
     power_w: float | None = None
@@ -197,16 +196,6 @@ class CorunOutcome:
     low: float | None
     high: float | None
     binding: str | None
-
-
-WorstPair = tuple[float, str, str]  # slowdown, the one slowed down, the one beside it
-
-
-@dataclass(frozen=True, slots=True)
-class MixCorunOutcome(CorunOutcome):
-    """Mean result for a mix of kernels. worst_pair: of its most slowed kernel; None: unknown."""
-
-    worst_pair: WorstPair | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,17 +121,12 @@ def readings(metrics: Mapping[str, float], gpu: GpuCapacity) -> dict[str, Metric
         "l2_bandwidth": {L2_BUSY: 0.01},
         "l1_hit": {L1_HIT: 0.01},
         "occupancy": {OCCUPANCY: 0.01},
-        "warps": {
-            "sm__warps_active.avg.per_cycle_active": slot,
-            "smsp__warps_active.avg.per_cycle_active": 1.0,
-        },
         "dram_bytes_per_s": {DRAM_BYTES: 1.0},
         "l2_bytes_per_s": {"lts__t_bytes.sum.per_second": 1.0, f"{_L2_SECTORS}.per_second": SECTOR},
     }
     if gpu.threads_per_sm:
         warps = gpu.threads_per_sm / WARP
         scales["occupancy"]["sm__warps_active.avg.per_cycle_active"] = 1 / warps
-        scales["warps"][OCCUPANCY] = warps * slot / 100
     known = {name: first(metrics, scale) for name, scale in scales.items()}
     known["dram_bytes_per_s"] = known["dram_bytes_per_s"] or _per_s(metrics, "dram__bytes.sum", 1.0)
     known["l2_bytes_per_s"] = known["l2_bytes_per_s"] or _per_s(metrics, _L2_SECTORS, SECTOR)

@@ -168,7 +168,7 @@ def short_name(name: str) -> str:
 
 # Of the load of the shared pipeline: a part above it is all of it.
 _ALONE = 0.99
-_OF_DEMAND = ("dram", "l2_hit", "l1_hit", "l2_bandwidth", "l2_bytes_per_s", "warps", "sm_share")
+_OF_DEMAND = ("dram", "l2_hit", "l1_hit", "l2_bandwidth", "l2_bytes_per_s", "sm_share")
 
 
 def _kernel(launches: Sequence[Launch]) -> Kernel:
