@@ -50,7 +50,6 @@ ELSEWHERE = {
     "sm__cycles_elapsed.max": ({"demand.sm_share", "uses.sm_share"}, "elapsed cycles of the GPCs"),
     "sm__maximum_warps_per_active_cycle_pct": ({"uses.occupancy_possible"}, "grid and limits"),
     "sm__warps_active.avg.pct": ({"uses.occupancy"}, "warps per cycle"),
-    "sm__warps_active.avg.per_cycle": ({"demand.warps"}, "occupancy"),
     "smsp__average_warps_issue_stalled_imc_miss": (
         {"demand.irregular", "limits.stall.share", "scores.score_gpumem_theory"},
         "not on all chips: it adds nothing",

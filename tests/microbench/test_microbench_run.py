@@ -134,12 +134,11 @@ def test_demands_come_from_the_clock_of_the_sm() -> None:
         )
         assert demand.cycles["issue"] == pytest.approx((64 * chains + 6) / cycles, rel=0.01)
         assert demand.cycles["tensor"] == 0.0
-        assert (demand.irregular, demand.warps) == (0.0, 1.0)
+        assert (demand.irregular, demand.launch_s) == (0.0, demand.seconds)
     copying = seen["copy_1 132x1024, 4.29 GB"]
     assert copying.dram_of == "achievable"
     assert copying.dram == pytest.approx(utilisation(132), rel=0.01)
     assert copying.l2_hit == 0.0
-    assert copying.warps == 8.0
 
 
 @pytest.mark.parametrize("curvature", [0.0, 0.1, 0.571, 2.5])

@@ -245,15 +245,18 @@ def _room(beside: KernelArrays, there: KernelArrays, gpu: GpuCapacity) -> Floats
     """Share of the blocks of one kernel that find a place beside the other's last wave.
 
     That is spread over the SMs as evenly as possible, or, where it started while the other's blocks
-    were there, on the SMs that these left first, as many on each as fit: what leaves more room.
+    were there, on the SMs that these left first, as many on each as fit and have cycles: what
+    leaves more room.
     """
     sms = np.nan if gpu.sms is None else float(gpu.sms)
+    on_each = there.running / np.minimum(sms, there.running)
+    packed = np.clip(on_each / np.maximum(there.busiest, _LEAST), on_each, there.fit)
     evenly = there.last_wave / sms - np.floor(there.last_wave / sms)
-    filled = there.last_wave / (sms * there.fit)
+    filled = there.last_wave / (sms * packed)
     found = np.zeros(())
     for blocks, fewer, share_of_sms in (
         (np.ceil(there.last_wave / sms), np.floor(there.last_wave / sms), evenly),
-        (there.fit, np.zeros(np.shape(filled)), filled),
+        (packed, np.zeros(np.shape(filled)), np.minimum(filled, 1.0)),
     ):
         many, few = (
             np.minimum(
