@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
+import polars as pl
 import pytest
 from pm_node import PmNode, gpu
 
@@ -98,17 +99,17 @@ def test_it_samples_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     process = PmProcess(PmRequest(), environment=PmNode(tmp_path, gpus).environment())
     process.begin()
     source = PmFeed(PmSettings(source="pm-sampling", node="n1"), process=process)
+    frames: list[pl.DataFrame] = []
     try:
-        heights = 0
         end = datetime.now(UTC) + timedelta(minutes=2)
-        while not heights and datetime.now(UTC) < end:
-            (chunk,) = source.poll(
-                lambda stream: None, now=datetime.now(UTC) + timedelta(minutes=2)
-            )
-            heights = chunk.rows_read
+        # A poll may come when the first GPU has samples and the second has none.
+        while datetime.now(UTC) < end and len({row for one in frames for row in one["gpu"]}) < 2:
+            later = datetime.now(UTC) + timedelta(minutes=2)
+            (chunk,) = source.poll(lambda stream: None, now=later)
+            frames += [part.frame for part in chunk.parts if chunk.rows_read]
     finally:
         source.close()
-    rows = chunk.parts[0].frame.sort("gpu")
+    rows = pl.concat(frames).unique("gpu", keep="first", maintain_order=True).sort("gpu")
     assert rows["score_gpu"].to_list() == pytest.approx([87.5, 0.0])
     assert rows["score_gpumem"][0] == pytest.approx(
         100 * 0.25 * 3.201 / (0.25 * 3.201 + 0.5 * 1.98)
