@@ -118,20 +118,20 @@ def arrays_of(
     """Return the demands as arrays; issue slots and bandwidths as shares of the achievable."""
 
     def column(of: Callable[[Demand], float | None]) -> Floats:
-        return np.array([_number(of(one)) for one in demands])
+        return np.array([number(of(one)) for one in demands])
 
     cycles = _cycles(demands, gpu, calibration)
     dram = _share(column(lambda one: one.bandwidth(calibration)))
     irregular = _share(column(lambda one: 0.5 if one.irregular is None else one.irregular))
     busiest = np.nan_to_num(cycles).max(axis=1, initial=0.0)
     bandwidth, traffic = _l2_traffic(demands, gpu, calibration, dram)
-    limit = _number(gpu.power_limit_w)
+    limit = number(gpu.power_limit_w)
     block, fit, running, waves, last_wave = _launches(demands, gpu)
     active = column(lambda one: one.sm_share)
-    width = np.minimum(1.0, column(_blocks) / _number(gpu.sms))
-    l2 = np.minimum(column(lambda one: one.l2_bytes) / _number(gpu.l2_bytes), _FILLED)
-    l1 = np.minimum(column(lambda one: one.l1_bytes) / _number(gpu.l1_bytes), _FILLED)
-    l2_most = np.minimum(column(lambda one: one.l2_most) / _number(gpu.l2_bytes), _FILLED)
+    width = np.minimum(1.0, column(_blocks) / number(gpu.sms))
+    l2 = np.minimum(column(lambda one: one.l2_bytes) / number(gpu.l2_bytes), _FILLED)
+    l1 = np.minimum(column(lambda one: one.l1_bytes) / number(gpu.l1_bytes), _FILLED)
+    l2_most = np.minimum(column(lambda one: one.l2_most) / number(gpu.l2_bytes), _FILLED)
     l2_hit = column(lambda one: one.l2_hit)
     l2_stays = residency(l2, calibration.l2_knee, calibration.l2_cliff)
     l1_hit = column(lambda one: one.l1_hit)
@@ -174,7 +174,8 @@ def residency(filled: Floats, knee: float, cliff: float) -> Floats:
     return stays
 
 
-def _number(value: float | None) -> float:
+def number(value: float | None) -> float:
+    """Return a number for an array; NaN where it is unknown."""
     return np.nan if value is None else float(value)
 
 
@@ -189,7 +190,7 @@ def _blocks(one: Demand) -> float | None:
 
 def _cycles(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration) -> Floats:
     """Shares of cycles. A port takes at least what the pipes take that it carries."""
-    cycles = np.array([[_number(one.cycles.get(name)) for name in CYCLES] for one in demands])
+    cycles = np.array([[number(one.cycles.get(name)) for name in CYCLES] for one in demands])
     cycles = cycles.reshape(len(demands), len(CYCLES))
     for port, pipes in PORTS.get(gpu.compute_capability or "", {}).items():
         carried = cycles[:, [CYCLES.index(pipe) for pipe in pipes]]
@@ -209,12 +210,12 @@ def _l2_traffic(
     of DRAM over the share of misses. Where the capacity was measured, the share is that of it,
     whatever a profiler takes for the peak.
     """
-    measured = _number(calibration.l2_bytes_per_s)
-    capacity = _number(calibration.l2_bytes_per_s or gpu.l2_bytes_per_s)
-    achievable = _number(gpu.dram_bytes_per_s) * calibration.achievable_share
-    share = np.array([_number(one.l2_bandwidth) for one in demands])
-    moved = np.array([_number(one.l2_bytes_per_s) for one in demands])
-    missed = 1.0 - np.array([_number(one.l2_hit) for one in demands])
+    measured = number(calibration.l2_bytes_per_s)
+    capacity = number(calibration.l2_bytes_per_s or gpu.l2_bytes_per_s)
+    achievable = number(gpu.dram_bytes_per_s) * calibration.achievable_share
+    share = np.array([number(one.l2_bandwidth) for one in demands])
+    moved = np.array([number(one.l2_bytes_per_s) for one in demands])
+    missed = 1.0 - np.array([number(one.l2_hit) for one in demands])
     share = np.where(np.isnan(moved / measured), share, moved / measured)
     moved = np.where(np.isnan(moved), share * capacity, moved)
     by_misses = dram / np.where(missed > _FEW_MISSES, missed, np.nan)
@@ -226,7 +227,7 @@ def _l2_traffic(
 def capacity_of_sm(gpu: GpuCapacity) -> Floats:
     """Return what an SM has for blocks: places, threads, registers, shared bytes; NaN: unknown."""
     has = (gpu.blocks_per_sm, gpu.threads_per_sm, gpu.registers_per_sm, gpu.shared_bytes_per_sm)
-    return np.array([_number(value) for value in has])
+    return np.array([number(value) for value in has])
 
 
 def _launches(
@@ -236,7 +237,7 @@ def _launches(
 
     def column(of: Callable[[Footprint], float | None]) -> Floats:
         return np.array(
-            [np.nan if one.footprint is None else _number(of(one.footprint)) for one in demands]
+            [np.nan if one.footprint is None else number(of(one.footprint)) for one in demands]
         )
 
     blocks, threads = column(lambda one: one.blocks), column(lambda one: one.threads)
@@ -247,7 +248,7 @@ def _launches(
     block = np.column_stack([places, warps * _WARP, registers * warps, shared])
     fit = np.maximum(column(lambda one: one.blocks_per_sm), 1.0)
     fit = np.where(np.isnan(fit), np.maximum(blocks_that_fit(capacity_of_sm(gpu), block), 1.0), fit)
-    places = _number(gpu.sms) * fit
+    places = number(gpu.sms) * fit
     waves = np.ceil(blocks / places)
     return block, fit, np.minimum(blocks, places), waves, blocks - (waves - 1.0) * places
 

@@ -25,6 +25,7 @@ from tachograph.annexes.share.kernel_arrays import (
     launch_known,
     may_thrash_l2,
     measured_in_sm,
+    number,
 )
 from tachograph.catalog.arrays import Flags, Floats, Longs
 
@@ -162,7 +163,7 @@ def slower_on(
 
 def _places(kernels: KernelArrays, gpu: GpuCapacity) -> Floats:
     """Blocks that the GPU holds at a time."""
-    places: Floats = kernels.fit * (np.nan if gpu.sms is None else float(gpu.sms))
+    places: Floats = kernels.fit * number(gpu.sms)
     return places
 
 
@@ -225,7 +226,7 @@ def pair_slowdowns(
 
 def _meet(own: KernelArrays, other: KernelArrays, gpu: GpuCapacity) -> Floats:
     """Share of the SMs of the narrower one on which the other is, too; 1 where unknown."""
-    sms = np.nan if gpu.sms is None else float(gpu.sms)
+    sms = number(gpu.sms)
     widths = [np.nan_to_num(np.minimum(one.running / sms, 1.0), nan=1.0) for one in (own, other)]
     both = np.maximum(widths[0] + widths[1] - 1.0, 0.0)
     met: Floats = both / np.minimum(widths[0], widths[1])
@@ -248,7 +249,7 @@ def _room(beside: KernelArrays, there: KernelArrays, gpu: GpuCapacity) -> Floats
     were there, on the SMs that these left first, as many on each as fit and have cycles: what
     leaves more room.
     """
-    sms = np.nan if gpu.sms is None else float(gpu.sms)
+    sms = number(gpu.sms)
     on_each = there.running / np.minimum(sms, there.running)
     packed = np.clip(on_each / np.maximum(there.busiest, _LEAST), on_each, there.fit)
     evenly = there.last_wave / sms - np.floor(there.last_wave / sms)

@@ -85,7 +85,7 @@ class PmMetricSet:
 
 
 def choose_metrics(library: PmLibrary, chip: str) -> PmMetricSet:
-    """Return the passes for `chip`: the first by priority, others for what it has no room for.
+    """Return the passes for `chip`: the first by priority, others for what does not fit into it.
 
     Errors: those of the library.
     """
