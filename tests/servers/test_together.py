@@ -134,8 +134,15 @@ def test_a_run_that_is_ended_says_what_it_was_at(tmp_path: Path) -> None:
         "from servers.slurm.together import scheduler\n"
         "def pytest_configure(config):\n"
         "    report_when_ended(config)\n"
+        # test_1 of test_a.py is the first that ends: its worker says so when it is at test_2
         "def pytest_xdist_make_scheduler(config, log):\n"
-        "    return scheduler(config, log)\n"
+        "    made = scheduler(config, log)\n"
+        "    complete = made.mark_test_complete\n"
+        "    def mark_and_say(*args):\n"
+        "        complete(*args)\n"
+        "        open('marked', 'w').close()\n"
+        "    made.mark_test_complete = mark_and_say\n"
+        "    return made\n"
         # it is ended when the other worker has nothing left to do
         "def pytest_testnodedown(node, error):\n"
         "    __import__('os').kill(__import__('os').getpid(), 15)\n"
@@ -147,7 +154,9 @@ def test_a_run_that_is_ended_says_what_it_was_at(tmp_path: Path) -> None:
         "def test_3(): pass\n"
     )
     (tmp_path / "test_b.py").write_text(
-        "from pathlib import Path\ndef test_1():\n    while not Path('begun').exists(): pass\n"
+        "from pathlib import Path\n"
+        "def test_1():\n"
+        "    while not (Path('begun').exists() and Path('marked').exists()): pass\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "xdist", "-n", "2", "-q"],
