@@ -1,8 +1,8 @@
 """Prints what collecting from 1,000 exporters every 30 s costs: seconds of CPU per round, and the
 share of one core.
 
-A process of its own answers as 1,000 dcgm-exporters with four GPUs each, 31 metrics, values that
-change; its CPU time is not counted. Rounds are run back to back, each 30 s later by the clock that
+A process of its own answers as `--nodes` dcgm-exporters with `--gpus` GPUs each and `--metrics`
+values a GPU that change; its CPU time is not counted. Rounds are run back to back, each 30 s later by the clock that
 is handed in: what a round costs does not depend on the pause before it. Counted is all of this
 process: asking (the threads that talk HTTP), parsing (the thread that reads pages and makes rows of
 them), landing (rows, devices, watermark in the lake), and the compaction of what the rounds wrote,
@@ -36,20 +36,19 @@ from tachograph.lake.ingest import ingest, watermark
 from tachograph.sources.registry import SourceFeed, load_feed, settings_of
 
 EVERY_S = 30
-GPUS = 4
 VARIANTS = 4  # of each page: a round's values differ from those of the round before
 GOAL_SHARE = 0.10
 _PRINTED = tuple(counter for counter in COUNTERS if counter.dcgm_name and counter.dcgm_unit)
 
 
-def page(node: str, variant: int) -> bytes:
+def page(node: str, variant: int, *, gpus: int, metrics: int) -> bytes:
     """Return what an exporter of a node prints."""
     rng = random.Random(f"{node} {variant}")
     lines = []
-    for counter in _PRINTED:
+    for counter in _PRINTED[:metrics]:
         name = f"{DCGM_PREFIX}{counter.dcgm_name}"
         lines += [f"# HELP {name} {counter.sentence}", f"# TYPE {name} gauge"]
-        for gpu in range(GPUS):
+        for gpu in range(gpus):
             labels = (
                 f'gpu="{gpu}",UUID="GPU-{node}-{gpu}",pci_bus_id="00000000:{gpu + 7:02X}:00.0",device="nvidia{gpu}",'
                 f'modelName="NVIDIA A100-SXM4-80GB",Hostname="{node}",DCGM_FI_DRIVER_VERSION="550.54.15"'
@@ -66,10 +65,13 @@ def _value(unit: str, high: float, rng: random.Random) -> str:
     return str(rng.randint(0, 100 if unit == "percent" else int(min(high, 100))))
 
 
-def serve(nodes: int, ready: Connection) -> None:
+def serve(nodes: int, gpus: int, metrics: int, ready: Connection) -> None:
     """Answer as all exporters, on one port; the path names the node."""
     pages = {
-        f"/n{number:04d}/metrics": [page(f"n{number:04d}", variant) for variant in range(VARIANTS)]
+        f"/n{number:04d}/metrics": [
+            page(f"n{number:04d}", variant, gpus=gpus, metrics=metrics)
+            for variant in range(VARIANTS)
+        ]
         for number in range(nodes)
     }
     asked = dict.fromkeys(pages, 0)
@@ -147,11 +149,13 @@ def main() -> int:
     """Print the numbers; 1 when the goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--gpus", type=int, default=4, help="of a node")
+    parser.add_argument("--metrics", type=int, default=len(_PRINTED), help="values of a GPU")
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
     heard, told = multiprocessing.Pipe(duplex=False)
     server = multiprocessing.get_context("spawn").Process(
-        target=serve, args=(options.nodes, told), daemon=True
+        target=serve, args=(options.nodes, options.gpus, options.metrics, told), daemon=True
     )
     server.start()
     try:
@@ -170,9 +174,10 @@ def main() -> int:
     measured = {
         "benchmark": "collector_cpu",
         "nodes": options.nodes,
-        "metrics": len(_PRINTED),
+        "gpus": options.nodes * options.gpus,
+        "metrics": options.metrics,
         "rows_per_round": rounds[-1].rows,
-        "page_bytes": len(page("n0000", 0)),
+        "page_bytes": len(page("n0000", 0, gpus=options.gpus, metrics=options.metrics)),
         "rounds": len(rounds),
         "cpus": os.cpu_count(),
         "scrape_cpu_s": round(scrape, 3),

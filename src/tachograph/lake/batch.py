@@ -6,6 +6,7 @@ what follows one another becomes one file, so compaction finds nothing to do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -27,7 +28,7 @@ class BatchDays:
 
     days: dict[date, pl.DataFrame]
     within: tuple[int, ...]
-    across: dict[date, int]
+    across: Counter[date]
 
 
 def resolve_batch(frames: Sequence[pl.DataFrame], table: LakeTable) -> BatchDays:
@@ -36,10 +37,10 @@ def resolve_batch(frames: Sequence[pl.DataFrame], table: LakeTable) -> BatchDays
     Grain: the frames are in the table's schema, `seq` included and constant.
     """
     by_day: dict[date, list[pl.DataFrame]] = {}
-    across: dict[date, int] = {}
+    across: Counter[date] = Counter()
     within: list[int] = []
     for group in _same_samples(frames, table):
-        side_by_side = _side_by_side(group, table)
+        side_by_side, repeated_between = _side_by_side(group, table)
         parts = list(resolve_days(side_by_side, table))
         merged = side_by_side.height - sum(rows.height for _, rows, _ in parts)
         if merged and len(group) > 1:  # which of the rows of a key counts depends on the frame, too
@@ -53,13 +54,12 @@ def resolve_batch(frames: Sequence[pl.DataFrame], table: LakeTable) -> BatchDays
         within += [sum(count for _, _, count in parts)] * len(group)
         for day, rows, _ in parts:
             by_day.setdefault(day, []).append(rows)
-        for day, count in _repeated_between(group, table).items():
-            across[day] = across.get(day, 0) + count
+        across.update(repeated_between)
     days: dict[date, pl.DataFrame] = {}
     for day in sorted(by_day):
         rows, repeated = _put_together(by_day.pop(day), table)
         days[day] = rows
-        across[day] = across.get(day, 0) + repeated
+        across[day] += repeated
     return BatchDays(days, tuple(within), across)
 
 
@@ -91,36 +91,44 @@ def _have_same_keys(one: pl.DataFrame, other: pl.DataFrame, table: LakeTable) ->
     )
 
 
-def _side_by_side(frames: Sequence[pl.DataFrame], table: LakeTable) -> pl.DataFrame:
-    """Merge frames with the same keys row by row, taking the last non-null value per column."""
+def _side_by_side(
+    frames: Sequence[pl.DataFrame], table: LakeTable
+) -> tuple[pl.DataFrame, Counter[date]]:
+    """Merge frames with the same keys row by row, taking the last non-null value per column.
+
+    Also returned: how many rows of each day add no value to those of the frames before.
+    """
     made = frames[0]
+    repeated: Counter[date] = Counter()
     for later in frames[1:]:
-        columns = []
-        for name in made.columns:
-            new = later[name]
-            if name in (*table.key, "seq") or new.null_count() == new.len():
-                continue
-            old = made[name]
-            bare = old.null_count() == old.len() or not new.null_count()
-            columns.append(new if bare else pl.select(pl.coalesce(new, old)).to_series())
-        made = made.with_columns(columns)
-    return made
+        given = [
+            column.name
+            for column in later.get_columns()
+            if column.name not in (*table.key, "seq") and column.null_count() < later.height
+        ]
+        repeated.update(_days_of_repeated(made, later, given))
+        made = made.with_columns(_latest(made[name], later[name]) for name in given)
+    return made, repeated
 
 
-def _repeated_between(frames: Sequence[pl.DataFrame], table: LakeTable) -> dict[date, int]:
-    """{day: rows that repeat those of a frame before}, of frames with the same keys row by row."""
-    values = [name for name in frames[0].columns if name not in (*table.key, "seq")]
-    times = frames[0].select(day=pl.col("t").dt.date())
-    seen = frames[0].select(pl.col(values).is_not_null())
-    counts: dict[date, int] = {}
-    for frame in frames[1:]:
-        given = frame.select(pl.col(values).is_not_null())
-        there = [given[name] & seen[name] for name in values]
-        repeats = pl.any_horizontal(*there) | pl.any_horizontal(*given.get_columns()).not_()
-        for day, count in times.group_by("day").agg(repeats.sum()).iter_rows():
-            counts[day] = counts.get(day, 0) + count
-        seen = seen.select(pl.col(name) | given[name] for name in values)
-    return counts
+def _days_of_repeated(
+    made: pl.DataFrame, later: pl.DataFrame, names: Sequence[str]
+) -> dict[date, int]:
+    """How many rows of each day have no value of `names` that is null in `made`."""
+    if any(
+        made[name].null_count() == made.height and not later[name].null_count() for name in names
+    ):
+        return {}
+    adds = [later[name].is_not_null() & made[name].is_null() for name in names]
+    repeated = later.filter(~pl.any_horizontal(pl.lit(value=False), *adds))
+    return dict(repeated["t"].dt.date().value_counts().iter_rows())
+
+
+def _latest(old: pl.Series, new: pl.Series) -> pl.Series:
+    """Values of `new`, and where it has none those of `old`."""
+    if not new.null_count() or old.null_count() == len(old):
+        return new
+    return pl.select(pl.coalesce(new, old)).to_series()
 
 
 def _put_together(frames: Sequence[pl.DataFrame], table: LakeTable) -> tuple[pl.DataFrame, int]:

@@ -305,7 +305,7 @@ def resolve(
 ) -> tuple[pl.DataFrame, int]:
     """Return `frame` sorted by `sort` with unique keys, and the number of rows merged away.
 
-    `repeats`: without those that have other counters of a sample, and so repeat nothing.
+    `repeats`: without those that add a counter to a sample.
     """
     key = list(table.key)
     if set(table.sort) == set(key) and is_resolved(frame, table):
@@ -472,7 +472,7 @@ def _merged(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> pl.
 
 
 def _repeated(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> int:
-    """Return how many rows have a value that a row of their key above has, or no value at all."""
+    """Return how many rows have no value that the rows of their key above lack."""
     if not (table.completes and table.by_day):
         return int(as_above.sum())
     of_several = as_above | as_above.shift(-1, fill_value=False)
@@ -481,16 +481,14 @@ def _repeated(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> i
         for column in ordered.get_columns()
         if column.name not in (*table.key, "seq") and column.null_count() < ordered.height
     ]
-    if not values:
-        return int(as_above.sum())
     rows = ordered.select(as_above.alias(_ABOVE), pl.col(values).is_not_null()).filter(of_several)
-    repeats = pl.any_horizontal(values).not_()
+    adds = pl.lit(value=False)
     for name in values:
         # Counted from the first row on; less what was counted before the rows of this key.
         before = pl.col(name).cum_sum() - pl.col(name)
         of_others = pl.when(pl.col(_ABOVE).not_()).then(before).forward_fill()
-        repeats |= pl.col(name) & (before > of_others)
-    return int(rows.select((repeats & pl.col(_ABOVE)).sum()).item())
+        adds |= pl.col(name) & (before == of_others)
+    return int(rows.select((~adds & pl.col(_ABOVE)).sum()).item())
 
 
 def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:
