@@ -48,7 +48,7 @@ GOAL_JUDGE_MS = 0.4  # of processor time, a job
 GOAL_RATIO = 2.5  # decode and reduce over decode
 MEDIAN_HOURS = 4.5  # of a job, as in Plan.month: 40 jobs a million samples
 PHASES: tuple[tuple[str, Any, str], ...] = (
-    ("decode", runner, "read_partition"),
+    ("decode", runner, "read_places"),
     ("reduce", runner, "reduce_partition"),
     ("minutes", runner, "write_minutes"),
     ("merge", OpenRuns, "take"),

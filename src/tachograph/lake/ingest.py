@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import product
+from typing import TypeAlias
 
 import polars as pl
 
@@ -40,7 +42,7 @@ from tachograph.lake.problems import lake_errors
 BATCH_ROWS = 4_000_000  # of chunks that are committed together
 DAY_ROWS = 8_000_000  # the same, of one day: committed apart, compaction would have to rewrite it
 _BATCHED = (GPU_SAMPLES, NODE_SAMPLES, JOB_NODE_SAMPLES)
-_DAY_AND_NODE = (pl.col("t").dt.date(), pl.col("node"))
+_Ends: TypeAlias = tuple[date, date, str, str]
 _THERE = "there"
 # The mark in the rejects that counts how often lost files of sources were given up.
 _LOSSES = "losses"
@@ -139,45 +141,37 @@ def ingest(
     is committed; LakeError when it cannot be written.
     """
     report = report or IngestReport()
-    waiting: list[_ReadyChunk] = []
     losses = lake.mark(REJECTS, _LOSSES) or 0
-    try:
-        for given in chunks:
-            report.chunks += 1
-            if isinstance(given, PendingChunk):
-                if lake.mark(REJECTS, _transaction(given.id, losses)) is not None:
-                    report.chunks_known += 1
-                    continue
-                chunk = given.fetch()
-            else:
-                chunk = given
-            if check:
-                check(chunk)
-            # The same content under two names, or devices by which this chunk's indices are known.
-            if any(
-                (one.chunk.id == chunk.id and one.may_wait) or one.names_gpus for one in waiting
-            ):
-                _commit(lake, _taken(waiting), now, report)
+    with ThreadPoolExecutor(1, "commit") as worker:
+        queue = _CommitQueue(lake, now, report, worker)
 
-            def sampled(node: str, first: datetime, last: datetime) -> Mapping[int, NearSamples]:
-                _commit(lake, _taken(waiting), now, report)
-                return _sampled(lake, node, first, last)
+        def sampled(node: str, first: datetime, last: datetime) -> Mapping[int, NearSamples]:
+            queue.commit_all()
+            return _sampled(lake, node, first, last)
 
-            ready = _ready(lake, chunk, now, report, losses, sampled)
-            if ready is not None:
-                if not ready.may_wait:
-                    _commit(lake, _taken(waiting), now, report)
-                elif _rows(waiting) + ready.rows > BATCH_ROWS:
-                    _commit(lake, _not_beside(ready, waiting), now, report)
-                waiting.append(ready)
-                if not ready.may_wait:
-                    _commit(lake, _taken(waiting), now, report)
-            if progress:
-                progress(chunk)
-    except InputError:  # of a file that cannot be read; those before it can
-        _commit(lake, _taken(waiting), now, report)
-        raise
-    _commit(lake, _taken(waiting), now, report)
+        try:
+            for given in chunks:
+                report.chunks += 1
+                if isinstance(given, PendingChunk):
+                    if lake.mark(REJECTS, _transaction(given.id, losses)) is not None:
+                        report.chunks_known += 1
+                        continue
+                    chunk = given.fetch()
+                else:
+                    chunk = given
+                if check:
+                    check(chunk)
+                if queue.decides(chunk):
+                    queue.commit_all()
+                ready = _ready(lake, chunk, now, report, losses, sampled)
+                if ready is not None:
+                    queue.add(ready)
+                if progress:
+                    progress(chunk)
+        except InputError:  # of a file that cannot be read; those before it can
+            queue.commit_all()
+            raise
+        queue.commit_all()
     return report
 
 
@@ -194,23 +188,6 @@ def accept_again(lake: Lake) -> None:
 def _transaction(chunk: str, losses: int) -> str:
     """Name of the transactions of a chunk: another one after each loss of files."""
     return f"{chunk}@{losses}" if losses else chunk
-
-
-def _not_beside(new: _ReadyChunk, waiting: list[_ReadyChunk]) -> list[_ReadyChunk]:
-    """Return waiting chunks of other days or nodes than `new`; all, if too many."""
-    beside = [one for one in waiting if one.overlaps(new)]
-    if _rows(beside) + new.rows > DAY_ROWS:
-        return _taken(waiting)
-    done = [one for one in waiting if one not in beside]
-    waiting[:] = beside
-    return done
-
-
-def _taken(waiting: list[_ReadyChunk]) -> list[_ReadyChunk]:
-    """Take and return all waiting chunks."""
-    taken = list(waiting)
-    waiting.clear()
-    return taken
 
 
 def watermark(lake: Lake, stream: str) -> datetime | None:
@@ -236,6 +213,7 @@ class _ReadyChunk:
     again: bool
     names: tuple[str, ...]
     conformed: tuple[Conformed, ...]
+    ends: tuple[_Ends | None, ...]  # of parts of samples
     mark: int
     since: int
 
@@ -256,10 +234,17 @@ class _ReadyChunk:
 
     def overlaps(self, other: _ReadyChunk) -> bool:
         """Whether both have samples of the same days and nodes."""
+        mine, others = (
+            [
+                (part.table, ends)
+                for part, ends in zip(one.chunk.parts, one.ends, strict=True)
+                if ends
+            ]
+            for one in (self, other)
+        )
         return any(
-            all(_ranges_meet(one.frame, another.frame, of) for of in _DAY_AND_NODE)
-            for (_, part, one), (_, other_part, another) in product(self.parts(), other.parts())
-            if part.table == other_part.table and TABLES[part.table] in _BATCHED
+            table == other_table and _meet(ends, other_ends)
+            for (table, ends), (other_table, other_ends) in product(mine, others)
         )
 
     def parts(self) -> Iterator[tuple[str, ChunkPart, Conformed]]:
@@ -267,18 +252,80 @@ class _ReadyChunk:
         return zip(self.names, self.chunk.parts, self.conformed, strict=True)
 
 
-def _ranges_meet(one: pl.DataFrame, other: pl.DataFrame, values: pl.Expr) -> bool:
-    """True where the ranges of the frames overlap."""
-    ends = [values.min().alias("low"), values.max().alias("high")]
-    low, high = one.select(ends).row(0)
-    other_low, other_high = other.select(ends).row(0)
-    return (
-        low is not None and other_low is not None and bool(low <= other_high and other_low <= high)
-    )
+def _ends(frame: pl.DataFrame, table: LakeTable) -> _Ends | None:
+    """First and last day and node of samples; None without any, and of other tables."""
+    if table not in _BATCHED or frame.is_empty():
+        return None
+    t, node = pl.col("t"), pl.col("node")
+    first, last, low, high = frame.select(
+        first=t.min().dt.date(), last=t.max().dt.date(), low=node.min(), high=node.max()
+    ).row(0)
+    return first, last, low, high
+
+
+def _meet(one: _Ends, other: _Ends) -> bool:
+    first, last, low, high = one
+    other_first, other_last, other_low, other_high = other
+    return first <= other_last and other_first <= last and low <= other_high and other_low <= high
 
 
 def _rows(chunks: Iterable[_ReadyChunk]) -> int:
     return sum(one.rows for one in chunks)
+
+
+class _CommitQueue:
+    """Chunks that wait to be committed together, and those that a thread commits meanwhile.
+
+    worker: of one thread, so that chunks are committed in their order.
+    """
+
+    def __init__(
+        self, lake: Lake, now: datetime, report: IngestReport, worker: ThreadPoolExecutor
+    ) -> None:
+        self._lake, self._now, self._report, self._worker = lake, now, report, worker
+        self._waiting: list[_ReadyChunk] = []
+        self._committing: Sequence[_ReadyChunk] = ()
+        self._commit: Future[None] | None = None
+
+    def decides(self, chunk: Chunk) -> bool:
+        """Whether a chunk here may be the same content, or name the GPUs of this one."""
+        return any(
+            (one.chunk.id == chunk.id and one.may_wait) or one.names_gpus
+            for one in (*self._committing, *self._waiting)
+        )
+
+    def add(self, new: _ReadyChunk) -> None:
+        """Let a chunk wait; commit those before it that it need not be beside."""
+        if not new.may_wait:
+            self.commit_all()
+            self._waiting.append(new)
+            self.commit_all()
+            return
+        if _rows(self._waiting) + new.rows > BATCH_ROWS:
+            beside = [one for one in self._waiting if one.overlaps(new)]
+            if _rows(beside) + new.rows > DAY_ROWS:
+                beside = []
+            self._begin([one for one in self._waiting if one not in beside])
+            self._waiting = beside
+        self._waiting.append(new)
+
+    def commit_all(self) -> None:
+        """Commit what waits; return when it is committed."""
+        self._end()
+        waiting, self._waiting = self._waiting, []
+        _commit(self._lake, waiting, self._now, self._report)
+
+    def _begin(self, chunks: Sequence[_ReadyChunk]) -> None:
+        self._end()
+        if not chunks:
+            return
+        self._committing = chunks
+        self._commit = self._worker.submit(_commit, self._lake, chunks, self._now, self._report)
+
+    def _end(self) -> None:
+        commit, self._commit, self._committing = self._commit, None, ()
+        if commit:
+            commit.result()
 
 
 def _sampled(lake: Lake, place: str, first: datetime, last: datetime) -> Mapping[int, NearSamples]:
@@ -330,10 +377,13 @@ def _ready(
     if any("gpu" in part.frame.columns for part in chunk.parts):
         chunk = replace(chunk, parts=_renumbered(chunk.parts, lake, sampled))
     conformed: list[Conformed] = []
+    ends: list[_Ends | None] = []
     parts: list[ChunkPart] = []
     for part in chunk.parts:
         table = TABLES[part.table]
-        conformed.append(conform(part.frame, table, now=now, units=part.units, origin=chunk.origin))
+        made = conform(part.frame, table, now=now, units=part.units, origin=chunk.origin)
+        conformed.append(made)
+        ends.append(_ends(made.frame, table))
         parts.append(replace(part, frame=part.frame.clear()))
     for part in chunk.parts:
         if part.rows_used is not None:
@@ -341,7 +391,7 @@ def _ready(
             report.reshaped[part.table] = (used + part.rows_used, rows + part.frame.height)
     names = tuple(_names(chunk, name))
     chunk = replace(chunk, parts=tuple(parts))
-    return _ReadyChunk(chunk, name, again, names, tuple(conformed), mark, since)
+    return _ReadyChunk(chunk, name, again, names, tuple(conformed), tuple(ends), mark, since)
 
 
 def _renumbered(
