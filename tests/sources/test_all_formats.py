@@ -26,8 +26,7 @@ from tachograph.catalog.counters import (
 from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, NODE_SAMPLES
 from tachograph.lake.delta import Lake
 from tachograph.sources.exporters import exporter_mappings
-from tachograph.sources.gpu_tool_names import GPU_TOOLS
-from tachograph.sources.nvidia_smi import DMON_COLUMNS, QUERY_FIELDS
+from tachograph.sources.gpu_tool_names import DMON_COLUMNS, GPU_TOOLS, QUERY_FIELDS
 
 BOTH: Final[tuple[Counter | HostCounter, ...]] = (*COUNTERS, *HOST_COUNTERS)
 NOON: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)

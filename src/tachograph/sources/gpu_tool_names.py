@@ -15,7 +15,6 @@ from typing import Final
 from tachograph.catalog.counters import COUNTERS
 from tachograph.sources.columns import NODE_NAMES
 from tachograph.sources.dcgmi import DMON_NAMES
-from tachograph.sources.nvidia_smi import QUERY_FIELDS
 
 ToolColumns = Mapping[str, tuple[str, str]]
 
@@ -70,6 +69,73 @@ def _dmon_columns() -> ToolColumns:
     }
 
 
+# fields of `nvidia-smi --query-gpu`, which gpustat has, too
+QUERY_FIELDS: ToolColumns = MappingProxyType(
+    {
+        "utilization.gpu": ("gpu_util", "percent"),
+        "utilization.memory": ("mem_copy_util", "percent"),
+        "memory.used": ("hbm_used_mib", "MiB"),
+        "memory.free": ("hbm_free_mib", "MiB"),
+        "power.draw": ("power_w", "W"),
+        "power.draw.instant": ("power_w", "W"),
+        "power.draw.average": ("power_w", "W"),
+        "temperature.gpu": ("gpu_temp_c", "C"),
+        "temperature.memory": ("mem_temp_c", "C"),
+        "clocks.current.sm": ("sm_clock_mhz", "MHz"),
+        "clocks.sm": ("sm_clock_mhz", "MHz"),
+        "clocks.current.memory": ("mem_clock_mhz", "MHz"),
+        "clocks.mem": ("mem_clock_mhz", "MHz"),
+        "clocks_event_reasons.active": ("throttle_reasons", "bitmask"),
+        "clocks_throttle_reasons.active": ("throttle_reasons", "bitmask"),
+        "remapped_rows.uncorrectable": ("remapped_rows_uncorrectable", "count"),
+        "remapped_rows.correctable": ("remapped_rows_correctable", "count"),
+        "retired_pages.double_bit.count": ("remapped_rows_uncorrectable", "count"),
+        "retired_pages.single_bit_ecc.count": ("remapped_rows_correctable", "count"),
+        "ecc.errors.corrected.volatile.total": ("ecc_sbe", "count"),
+        "ecc.errors.uncorrected.volatile.total": ("ecc_dbe", "count"),
+    }
+)
+DMON_COLUMNS: ToolColumns = MappingProxyType(
+    {
+        "sm": ("gpu_util", "percent"),
+        "mem": ("mem_copy_util", "percent"),
+        "fb": ("hbm_used_mib", "MiB"),
+        "pwr": ("power_w", "W"),
+        "gtemp": ("gpu_temp_c", "C"),
+        "temp": ("gpu_temp_c", "C"),
+        "mtemp": ("mem_temp_c", "C"),
+        "pclk": ("sm_clock_mhz", "MHz"),
+        "mclk": ("mem_clock_mhz", "MHz"),
+        "rxpci": ("pcie_rx_bytes_per_s", "MB/s"),
+        "txpci": ("pcie_tx_bytes_per_s", "MB/s"),
+        "pci": ("pcie_replays", "count"),
+    }
+)
+_SMI_TIMES = "record times (--query-gpu=timestamp,..., `dmon -o DT`)"
+SMI_QUERY: Final = GpuTool(
+    "nvidia-smi --query-gpu",
+    "nvidia-smi --help-query-gpu",
+    QUERY_FIELDS,
+    MappingProxyType(
+        {
+            "uuid": ("uuid", ""),
+            "pci": ("pci", ""),
+            "model": ("model", ""),
+            "hbm_mib": ("hbm_mib", "MiB"),
+        }
+    ),
+    time="stamp",
+    node="node",
+    times=_SMI_TIMES,
+)
+SMI_DMON: Final = GpuTool(
+    "nvidia-smi dmon",
+    "nvidia-smi dmon -h",
+    DMON_COLUMNS,
+    time="stamp",
+    node="node",
+    times=_SMI_TIMES,
+)
 DMON: Final = GpuTool(
     "dcgmi dmon",
     "NVIDIA/DCGM, dcgmlib/src/dcgm_fields.cpp: short names of fields",

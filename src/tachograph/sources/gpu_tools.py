@@ -11,17 +11,19 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
 import polars as pl
 
-from tachograph.catalog.chunks import Chunk, Reject, counted
+from tachograph.catalog.chunks import Chunk, Reject, chosen_cells, counted
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import TIME
+from tachograph.catalog.units import parse_time, real_number
 from tachograph.sources.dcgmi import DmonStream, split_time
 from tachograph.sources.files import (
     FilePiece,
@@ -35,13 +37,6 @@ from tachograph.sources.files import (
 from tachograph.sources.gpu_tool_names import GPU_TOOLS, GpuTool, ToolColumns, find_tool
 from tachograph.sources.line_protocol import read_point
 from tachograph.sources.metrics import short_node
-from tachograph.sources.nvidia_smi import (
-    GivenTimes,
-    add_time_options,
-    given_times,
-    times_from_start,
-    without_marks,
-)
 from tachograph.sources.table import mapped_parts, unmapped_rejects
 from tachograph.sources.table.mapping import (
     MappingKey,
@@ -55,6 +50,7 @@ from tachograph.sources.times import read_times
 NAME = "gpu-tools"
 SUFFIXES = (".json", ".jsonl", ".csv", ".txt", ".log", ".lp", ".json.gz", ".csv.gz", ".txt.gz")
 _TIME, _NODE, _GPU = "time of the row", "host of the row", "index of the row"
+_PLACE = "line of the row"
 _INDEX = r"^(?:card)?(\d{1,4})$"
 _GPU_LISTS = ("gpus", "gpu_data")  # keys of gpustat and amd-smi under which the GPUs are
 _CARD = re.compile(r"card\d{1,4}", re.ASCII)  # key of rocm-smi
@@ -74,10 +70,27 @@ ToolRow = dict[str, str]
 
 @dataclass(slots=True)
 class ToolText:
-    """Rows of text as a program wrote them, and what could not be read."""
+    """Rows of text as a program wrote them, and what could not be read.
+
+    places: the number of the line of each row; None: that of the row.
+    """
 
     rows: pl.DataFrame
     rejects: list[Reject] = field(default_factory=list)
+    places: pl.Series | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTimes:
+    """What the options give of times: of the first reading, seconds from one to the next, the
+    first day; the zone of written times; and whether they are of one file.
+    """
+
+    start: datetime | None
+    interval_s: float | None
+    day: datetime | None
+    zone_name: str
+    is_of_file: bool = field(repr=False)  # no part of the fingerprint
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +99,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help=f"output of {names}; or folders")
     parser.add_argument("--node", help="host of the GPUs, where the file does not name it")
     add_time_options(parser)
+
+
+def add_time_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the times of rows that have none."""
+    parser.add_argument(
+        "--time", metavar="TIME", help="time of the first reading, where rows have no time"
+    )
+    parser.add_argument(
+        "--interval",
+        type=real_number(0.001, 86400),
+        metavar="S",
+        help="seconds between readings without times, as of `dmon -d` or `-l`",
+    )
+
+
+def given_times(
+    options: argparse.Namespace, configuration: Configuration, now: datetime
+) -> GivenTimes:
+    """Return what the options give of times. Errors: UsageError, InputError for invalid ones."""
+    zone_name = configuration.site.time_zone
+    return GivenTimes(
+        parse_time(options.time, now=now, zone_name=zone_name) if options.time else None,
+        options.interval,
+        _day(getattr(options, "date", None)),
+        zone_name,
+        getattr(options, "alone", True),
+    )
+
+
+def _day(written: str | None) -> datetime | None:
+    if written is None:
+        return None
+    try:
+        return datetime.strptime(written.replace("-", "").replace("/", ""), "%Y%m%d")  # noqa: DTZ007
+    except ValueError:
+        raise InputError(
+            f"invalid date: {written!r}", where="--date", do="write 2026-03-01"
+        ) from None
 
 
 def read(
@@ -106,10 +157,26 @@ def read(
                 where=path,
                 do="map its columns: tachograph ingest table --suggest FILE",
             )
-        piece, mapping = _mapped(text, tool, given, options.node, str(path))
-        parts = tuple(map(without_marks, mapped_parts(piece, mapping, origin=str(path))))
-        chunk_id = f"{fingerprint(path, NAME, options.node or '', str(given))}:0"
-        yield Chunk(chunk_id, NAME, str(path), parts, piece.rows_read)
+        settings = (NAME, options.node or "", str(given))
+        yield tool_chunk(path, text, tool, given, options.node, settings)
+
+
+def tool_chunk(
+    path: Path,
+    text: ToolText,
+    tool: GpuTool,
+    given: GivenTimes,
+    node: str | None,
+    settings: Sequence[str],
+) -> Chunk:
+    """Return the rows of a file; `settings`: name of the source, and options that change them.
+
+    Errors: InputError where host or times are unknown.
+    """
+    piece, mapping = _mapped(text, tool, given, node, str(path))
+    parts = mapped_parts(piece, mapping, origin=str(path))
+    chunk_id = f"{fingerprint(path, *settings)}:0"
+    return Chunk(chunk_id, settings[0], str(path), parts, piece.rows_read)
 
 
 def tool_of(head: str, document: object = None) -> GpuTool | None:
@@ -220,27 +287,45 @@ def _csv_rows(text: str) -> ToolText:
     # Without a header the first cells may all be the same: numbers tell such lines from headers.
     begins_alike = lines.str.starts_with(f"{first.partition(',')[0]},")
     is_header = begins_alike & ((lines == first) | ~lines.str.contains(_NUMBER_CELL))
-    headers = pl.select(pl.when(is_header).then(lines)).to_series().forward_fill()
-    numbers = pl.int_range(lines.len(), eager=True)
-    table = pl.DataFrame({_GPU: numbers, "header": headers, "line": lines}).filter(~is_header)
-    # Headers without rows count for nothing, but for the first one, which tells the program.
+    headers = chosen_cells(is_header, lines).forward_fill().filter(~is_header)
+    text = split_lines(lines.filter(~is_header), headers, first, ",", _csv_names)
+    if any(map(_WANDB.fullmatch, text.rows.columns)):
+        return ToolText(_split_frame(text.rows), text.rejects)
+    return text
+
+
+def _csv_names(written: Sequence[str]) -> list[str]:
+    return [name.strip().strip('"').lower() for name in written]
+
+
+def split_lines(
+    lines: pl.Series,
+    headers: pl.Series,
+    first: str,
+    delimiter: str,
+    names_of: Callable[[Sequence[str]], Sequence[str]],
+) -> ToolText:
+    """Return the cells of lines by the header of each; lines with another number are counted.
+
+    Headers without rows count for nothing, but for the first one, which tells the program.
+    """
+    table = pl.DataFrame({"header": headers, "line": lines}).with_row_index(_PLACE)
     by_header = {first: table.clear()}
     for (header,), group in table.partition_by("header", as_dict=True).items():
         by_header[str(header)] = group
     frames: list[pl.DataFrame] = []
     rejects: list[Reject] = []
     for header, group in by_header.items():
-        names = [name.strip().strip('"').lower() for name in header.split(",")]
-        cells = group["line"].str.split(",")
+        names = names_of(header.split(delimiter))
+        cells = group["line"].str.split(delimiter)
         whole = cells.list.len() == len(names)
         rejects += counted("unreadable_line", None, ~whole, group["line"])
-        columns = {_GPU: group[_GPU].filter(whole)}
+        columns = {_PLACE: group[_PLACE].filter(whole)}
         for place, name in enumerate(names):
             columns.setdefault(name, cells.filter(whole).list.get(place).str.strip_chars('" '))
         frames.append(pl.DataFrame(columns))
-    rows = pl.concat(frames, how="diagonal").sort(_GPU).drop(_GPU)
-    by_gpu = any(map(_WANDB.fullmatch, rows.columns))
-    return ToolText(_split_frame(rows) if by_gpu else rows, rejects)
+    rows = pl.concat(frames, how="diagonal").sort(_PLACE)
+    return ToolText(rows.drop(_PLACE), rejects, rows[_PLACE].cast(pl.Int64))
 
 
 def _split_frame(rows: pl.DataFrame) -> pl.DataFrame:
@@ -315,7 +400,7 @@ def _mapped(
     named = tool.node in rows.columns
     hosts = pl.col(tool.node) if named else pl.lit(short_node(node or ""))
     keys = rows.select(pl.col(tool.gpu).alias(_GPU), hosts.alias(_NODE))
-    times, rejects = _times(rows, tool, keys, given, where)
+    times, rejects = _times(text, tool, keys, given, where)
     table = keys.with_columns(times, *counters.values(), *facts.values())
     has_value = table.select(pl.any_horizontal(c.is_not_null() for c in counters.values()))
     without = ~has_value.to_series()
@@ -345,7 +430,7 @@ def _contract(rows: pl.DataFrame, columns: ToolColumns, tool: GpuTool) -> dict[s
     for name, (to, _) in columns.items():
         if name in rows.columns:
             # "N/A (Secondary die)": the first die of the module has the power of both.
-            cells = stripped(rows[name]).str.replace(r"^N/A.*", "").replace("", None)
+            cells = stripped(rows[name]).str.replace(r"^(?:N/A|\[).*", "").replace("", None)
             if name in tool.ratios:
                 cells = cells.str.replace(r"^(\d\.\d{4})$", "${1} fraction")
             sources.setdefault(to, []).append(cells)
@@ -355,11 +440,13 @@ def _contract(rows: pl.DataFrame, columns: ToolColumns, tool: GpuTool) -> dict[s
 
 
 def _times(
-    rows: pl.DataFrame, tool: GpuTool, keys: pl.DataFrame, given: GivenTimes, where: str
+    text: ToolText, tool: GpuTool, keys: pl.DataFrame, given: GivenTimes, where: str
 ) -> tuple[pl.Series, tuple[Reject, ...]]:
     """Return the times of rows, written or counted from the given; null where unreadable."""
+    rows, places = text.rows, text.places
     if tool.time not in rows.columns:
-        places = pl.int_range(rows.height, eager=True)
+        if places is None:
+            places = pl.int_range(rows.height, eager=True)
         counted_times = times_from_start(given, keys.select(_GPU), places, where, tool.times)
         return counted_times.alias(_TIME), ()
     written = read_times(rows[tool.time], zone_name=given.zone_name, order=keys)
@@ -367,3 +454,42 @@ def _times(
         what = f"no time can be read, such as {rows[tool.time].drop_nulls().head(1).to_list()}"
         raise InputError(what, where=where, do=tool.times)
     return written.values.alias(_TIME), written.rejects
+
+
+def times_from_start(
+    given: GivenTimes, order: pl.DataFrame, places: pl.Series, where: str, with_times: str
+) -> pl.Series:
+    """Return the times of rows that have none, counted from that of the first reading.
+
+    order: the GPU of each row; places: the number of its line; with_times: how to record times.
+    Errors: InputError where the options leave a time open, or readings cannot be counted.
+    """
+    if given.start is None:
+        raise InputError("the rows have no time", where=where, do=f"{with_times}, or give --time")
+    if not given.is_of_file:
+        what = "the rows have no time, and --time cannot be that of several files"
+        raise InputError(what, where=where, do="ingest each file alone, with its own --time")
+    readings = _readings(order, places, where, with_times)
+    if given.interval_s is None and readings.n_unique() > 1:
+        raise InputError(
+            f"{readings.n_unique()} readings of the GPUs, and --time is that of the first",
+            where=where,
+            do=f"give --interval, the seconds between two, or {with_times}",
+        )
+    steps = pl.lit(timedelta(seconds=given.interval_s or 0)) * pl.lit(readings)
+    return pl.select((pl.lit(given.start) + steps).cast(TIME)).to_series()
+
+
+def _readings(gpus: pl.DataFrame, places: pl.Series, where: str, with_times: str) -> pl.Series:
+    """Return the number of the reading that each row is of: 0 for the first.
+
+    A reading has a line per GPU, in the same order each time; a line that could not be read keeps
+    its place. `gpus`: the GPU of each row; `places`: the number of its line.
+    Errors: InputError where lines are missing, so that the order does not repeat.
+    """
+    width = max(1, gpus.unique().height)
+    in_reading = gpus.with_columns((places % width).alias("place"))
+    if in_reading.unique().height > width:
+        what = "lines of GPUs are missing or out of order: readings cannot be counted"
+        raise InputError(what, where=where, do=with_times)
+    return places // width

@@ -19,12 +19,13 @@ from tachograph.sources.files import (
     parquet_columns,
     read_json,
 )
+from tachograph.sources.gpu_tool_names import QUERY_FIELDS
 from tachograph.sources.gpu_tools import NAME as GPU_TOOLS
 from tachograph.sources.gpu_tools import document_columns, tool_of
 from tachograph.sources.kernel_log import NAME as KERNEL_LOG
 from tachograph.sources.kernel_log import is_kernel_log
 from tachograph.sources.line_protocol import is_collector_text
-from tachograph.sources.nvidia_smi import QUERY_FIELDS, field_names
+from tachograph.sources.nvidia_smi import field_names
 from tachograph.sources.schedulers.flux import is_flux
 from tachograph.sources.schedulers.lsf import is_lsf
 from tachograph.sources.schedulers.pbs import LOG_LINE
