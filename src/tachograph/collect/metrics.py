@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
+from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,154 +17,162 @@ from tachograph.collect.status import CollectStatus, SourceStatus, StepStatus
 
 MOST_HOSTS = 50  # hosts with clock skew that are named, per source
 _Labels = tuple[str, ...]
-_Values = Iterable[tuple[_Labels, float | None]]
+_Value = float | None | Mapping[_Labels, float]
+
+
+_Status = TypeVar("_Status", SourceStatus, StepStatus)
 
 
 @dataclass(frozen=True, slots=True)
-class _MetricSpec:
-    """A metric of each source or step: name without prefix, help, further labels."""
+class _MetricSpec(Generic[_Status]):
+    """A metric of each source or step: name without prefix, help, its value, further labels.
+
+    value: of a status and the time of the scrape; None: unknown; with labels {their values: value}.
+    """
 
     name: str
     help: str
+    value: Callable[[_Status, datetime], _Value]
     counter: bool = False
-    labels: _Labels = field(default=(), kw_only=True)
+    labels: _Labels = ()
 
 
-def _one(value: float | None) -> _Values:
-    return [((), value)]
-
-
-def _by(values: dict[str, int]) -> _Values:
-    return [((key,), float(value)) for key, value in sorted(values.items())]
+def _by(values: Mapping[str, float]) -> _Value:
+    return {(key,): values[key] for key in sorted(values)}
 
 
 def _stamp(moment: datetime | None) -> float | None:
     return None if moment is None else moment.timestamp()
 
 
-_OF_SOURCE: tuple[tuple[_MetricSpec, Callable[[SourceStatus, datetime], _Values]], ...] = (
-    (
-        _MetricSpec("source_up", "1 when the last poll of the source worked, 0 when it failed."),
-        lambda s, now: _one(None if s.last_poll is None else float(not s.failures)),
+_OF_SOURCE: tuple[_MetricSpec[SourceStatus], ...] = (
+    _MetricSpec(
+        "source_up",
+        "1 when the last poll of the source worked, 0 when it failed.",
+        lambda s, now: None if s.last_poll is None else float(not s.failures),
     ),
-    (
-        _MetricSpec("source_interval_seconds", "Seconds between polls, as configured."),
-        lambda s, now: _one(s.every_s),
+    _MetricSpec(
+        "source_interval_seconds",
+        "Seconds between polls, as configured.",
+        lambda s, now: s.every_s,
     ),
-    (
-        _MetricSpec("lag_seconds", "Seconds since the instant up to which the source was read."),
-        lambda s, now: _one(s.lag_s(now)),
+    _MetricSpec(
+        "lag_seconds",
+        "Seconds since the instant up to which the source was read.",
+        lambda s, now: s.lag_s(now),
     ),
-    (
-        _MetricSpec(
-            "watermark_timestamp_seconds",
-            "Up to when a stream has been read into the lake.",
-            labels=("stream",),
-        ),
-        lambda s, now: [((stream,), _stamp(at)) for stream, at in sorted(s.watermarks.items())],
+    _MetricSpec(
+        "watermark_timestamp_seconds",
+        "Up to when a stream has been read into the lake.",
+        lambda s, now: _by({stream: at.timestamp() for stream, at in s.watermarks.items()}),
+        labels=("stream",),
     ),
-    (
-        _MetricSpec("last_success_timestamp_seconds", "Start of the last poll that was committed."),
-        lambda s, now: _one(_stamp(s.last_success)),
+    _MetricSpec(
+        "last_success_timestamp_seconds",
+        "Start of the last poll that was committed.",
+        lambda s, now: _stamp(s.last_success),
     ),
-    (_MetricSpec("polls", "Polls of the source.", counter=True), lambda s, now: _one(s.polls)),
-    (
-        _MetricSpec("polls_skipped", "Polls that were due and did not take place.", counter=True),
-        lambda s, now: _one(s.skipped),
+    _MetricSpec("polls", "Polls of the source.", lambda s, now: s.polls, counter=True),
+    _MetricSpec(
+        "polls_skipped",
+        "Polls that were due and did not take place.",
+        lambda s, now: s.skipped,
+        counter=True,
     ),
-    (
-        _MetricSpec(
-            "longest_gap_seconds",
-            "Longest time between two polls in the last hour; 0: none was skipped.",
-        ),
-        lambda s, now: _one(s.last_hour(now).longest_gap_s),
+    _MetricSpec(
+        "longest_gap_seconds",
+        "Longest time between two polls in the last hour; 0: none was skipped.",
+        lambda s, now: s.last_hour(now).longest_gap_s,
     ),
-    (
-        _MetricSpec(
-            "errors",
-            "Polls and commits that failed: input, lake, schema or defect.",
-            counter=True,
-            labels=("kind",),
-        ),
+    _MetricSpec(
+        "errors",
+        "Polls and commits that failed: input, lake, schema or defect.",
         lambda s, now: _by({"input": 0, "lake": 0, "schema": 0, "defect": 0} | s.errors),
+        counter=True,
+        labels=("kind",),
     ),
-    (
-        _MetricSpec("chunks_committed", "Chunks committed to the lake.", counter=True),
-        lambda s, now: _one(s.chunks),
+    _MetricSpec(
+        "chunks_committed", "Chunks committed to the lake.", lambda s, now: s.chunks, counter=True
     ),
-    (
-        _MetricSpec("chunks_waiting", "Chunks that were read and not yet committed."),
-        lambda s, now: _one(s.chunks_waiting),
+    _MetricSpec(
+        "chunks_waiting",
+        "Chunks that were read and not yet committed.",
+        lambda s, now: s.chunks_waiting,
     ),
-    (
-        _MetricSpec("rows_read", "Rows read from the source.", counter=True),
-        lambda s, now: _one(s.rows_read),
+    _MetricSpec(
+        "rows_read", "Rows read from the source.", lambda s, now: s.rows_read, counter=True
     ),
-    (
-        _MetricSpec(
-            "rows_committed", "Rows committed to a table.", counter=True, labels=("table",)
-        ),
+    _MetricSpec(
+        "rows_committed",
+        "Rows committed to a table.",
         lambda s, now: _by(s.rows),
+        counter=True,
+        labels=("table",),
     ),
-    (
-        _MetricSpec(
-            "rejects",
-            "Values and rows rejected by ingest.",
-            counter=True,
-            labels=("table", "reason"),
-        ),
-        lambda s, now: [
-            ((table, reason), float(count))
+    _MetricSpec(
+        "rejects",
+        "Values and rows rejected by ingest.",
+        lambda s, now: {
+            (table, reason): count
             for table, reasons in sorted(s.rejects.items())
             for reason, count in sorted(reasons.items())
-        ],
+        },
+        counter=True,
+        labels=("table", "reason"),
     ),
-    (
-        _MetricSpec(
-            "unreachable_endpoints",
-            "Endpoints that did not answer in the last poll, where others did.",
-        ),
-        lambda s, now: _one(len(s.unreachable)),
+    _MetricSpec(
+        "unreachable_endpoints",
+        "Endpoints that did not answer in the last poll, where others did.",
+        lambda s, now: len(s.unreachable),
     ),
-    (
-        _MetricSpec(
-            "poll_seconds", "Time spent in polls, waiting for the writer included.", counter=True
-        ),
-        lambda s, now: _one(s.poll_s),
+    _MetricSpec(
+        "poll_seconds",
+        "Time spent in polls, waiting for the writer included.",
+        lambda s, now: s.poll_s,
+        counter=True,
     ),
-    (
-        _MetricSpec("commit_seconds", "Time spent committing chunks.", counter=True),
-        lambda s, now: _one(s.commit_s),
+    _MetricSpec(
+        "commit_seconds", "Time spent committing chunks.", lambda s, now: s.commit_s, counter=True
     ),
-    (
-        _MetricSpec("clock_skew_max_seconds", "Largest clock skew of a host, in either direction."),
-        lambda s, now: _one(max(map(abs, s.skew_s.values()), default=None)),
+    _MetricSpec(
+        "clock_skew_max_seconds",
+        "Largest clock skew of a host, in either direction.",
+        lambda s, now: max(map(abs, s.skew_s.values()), default=None),
     ),
-    (
-        _MetricSpec("skewed_hosts", "Hosts with more than a second of clock skew."),
-        lambda s, now: _one(len(s.skewed())),
+    _MetricSpec(
+        "skewed_hosts",
+        "Hosts with more than a second of clock skew.",
+        lambda s, now: len(s.skewed()),
     ),
-    (
-        _MetricSpec(
-            "clock_skew_seconds",
-            "Clock of a host minus the local clock; the largest of those above a second.",
-            labels=("host",),
-        ),
-        lambda s, now: [((host,), skew) for host, skew in list(s.skewed().items())[:MOST_HOSTS]],
+    _MetricSpec(
+        "clock_skew_seconds",
+        "Clock of a host minus the local clock; the largest of those above a second.",
+        lambda s, now: {(host,): skew for host, skew in islice(s.skewed().items(), MOST_HOSTS)},
+        labels=("host",),
     ),
 )
-_OF_STEP: tuple[tuple[_MetricSpec, Callable[[StepStatus, datetime], _Values]], ...] = (
-    (_MetricSpec("step_runs", "Analyses and compactions started.", counter=True),
-     lambda s, now: _one(s.runs)),
-    (_MetricSpec("step_failures", "Analyses and compactions that failed.", counter=True),
-     lambda s, now: _one(s.failures)),
-    (_MetricSpec("step_running", "1 while it runs."),
-     lambda s, now: _one(float(s.running))),
-    (_MetricSpec("step_last_success_timestamp_seconds", "Time of the last success."),
-     lambda s, now: _one(_stamp(s.last_success))),
-    (_MetricSpec("step_last_duration_seconds", "Duration of the last success."),
-     lambda s, now: _one(s.last_duration_s)),
-)  # fmt: skip
+_OF_STEP: tuple[_MetricSpec[StepStatus], ...] = (
+    _MetricSpec(
+        "step_runs", "Analyses and compactions started.", lambda s, now: s.runs, counter=True
+    ),
+    _MetricSpec(
+        "step_failures",
+        "Analyses and compactions that failed.",
+        lambda s, now: s.failures,
+        counter=True,
+    ),
+    _MetricSpec("step_running", "1 while it runs.", lambda s, now: float(s.running)),
+    _MetricSpec(
+        "step_last_success_timestamp_seconds",
+        "Time of the last success.",
+        lambda s, now: _stamp(s.last_success),
+    ),
+    _MetricSpec(
+        "step_last_duration_seconds",
+        "Duration of the last success.",
+        lambda s, now: s.last_duration_s,
+    ),
+)
 
 
 class CollectionMetrics(Collector):
@@ -179,32 +189,33 @@ class CollectionMetrics(Collector):
         )
         build.add_metric((status.version,), 1.0)
         yield build
-        for of, source_values in _OF_SOURCE:
-            rows = (
-                (name, source_values(one, status.updated)) for name, one in status.sources.items()
-            )
-            yield _family(of, "source", rows)
-        for of, step_values in _OF_STEP:
-            rows = ((name, step_values(one, status.updated)) for name, one in status.steps.items())
-            yield _family(of, "step", rows)
+        for of_source in _OF_SOURCE:
+            yield _family(of_source, "source", status.sources, status.updated)
+        for of_step in _OF_STEP:
+            yield _family(of_step, "step", status.steps, status.updated)
 
 
-def _family(of: _MetricSpec, label: str, rows: Iterable[tuple[str, _Values]]) -> Metric:
+def _family(
+    of: _MetricSpec[_Status], label: str, known: Mapping[str, _Status], now: datetime
+) -> Metric:
     kind = CounterMetricFamily if of.counter else GaugeMetricFamily
     family = kind(f"tachograph_collect_{of.name}", of.help, labels=(label, *of.labels))
-    for name, values in rows:
-        for labels, value in values:
-            if value is not None:
-                family.add_metric((name, *labels), value)
+    for name, status in known.items():
+        value = of.value(status, now)
+        for labels, number in (value if isinstance(value, Mapping) else {(): value}).items():
+            if number is not None:
+                family.add_metric((name, *labels), float(number))
     return family
 
 
 def metric_names() -> list[str]:
     """Return the names of all metrics, as they are exposed."""
-    every = [of for of, _ in _OF_SOURCE] + [of for of, _ in _OF_STEP]
     return [
         "tachograph_build_info",
-        *(f"tachograph_collect_{of.name}{'_total' * of.counter}" for of in every),
+        *(
+            f"tachograph_collect_{of.name}{'_total' * of.counter}"
+            for of in (*_OF_SOURCE, *_OF_STEP)
+        ),
     ]
 
 

@@ -11,10 +11,9 @@ from typing import Literal, cast
 
 import msgspec
 
-from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
+from tachograph.catalog.chunks import Chunk, Reject
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError, InputError, UsageError
-from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS
 from tachograph.catalog.units import parse_time
 from tachograph.sources.files import expand, fingerprint, read_bytes
 from tachograph.sources.registry import (
@@ -33,10 +32,10 @@ from tachograph.sources.slurm.commands import (
 from tachograph.sources.slurm.exports import (
     ROWS_PER_CHUNK,
     AccountingReading,
-    frame_of,
     latest_time,
+    polled_parts,
     read_content,
-    saved_rows,
+    saved_parts,
 )
 from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster, SlurmRow
 from tachograph.sources.slurm.restd import Slurmrestd, SlurmrestdAccess
@@ -125,7 +124,7 @@ class AccountingFeed:
                 id=self._settings.stream,
                 source=SACCT,
                 origin=self._accounting.where,
-                parts=accounting_parts(reading, self._new_rejects(reading)),
+                parts=polled_parts(reading, self._new_rejects(reading)),
                 rows_read=reading.rows_read,
                 watermark=span.last,
             )
@@ -142,7 +141,7 @@ class AccountingFeed:
         for span in steps(first, first, last, timedelta(seconds=self._settings.step_s)):
             reading = self._read(span)
             name = f"{SACCT}-run:{span.first.isoformat()}/{span.last.isoformat()}:{datetime.now(UTC).isoformat()}"
-            parts = accounting_parts(reading, self._new_rejects(reading))
+            parts = polled_parts(reading, self._new_rejects(reading))
             yield Chunk(name, SACCT, self._accounting.where, parts, reading.rows_read)
 
     def _spans(self, mark: datetime | None, now: datetime) -> Iterator[AccountingSpan]:
@@ -204,29 +203,6 @@ def _broken(row: SlurmRow) -> list[str]:
         for name in ("name", "user", "account", "submit_line")
         if "\ufffd" in str(row[name] or "")
     ]
-
-
-def accounting_parts(
-    reading: AccountingReading, rejects: tuple[Reject, ...]
-) -> tuple[ChunkPart, ...]:
-    """Return the rows of a reading; only rows new to the lake are committed."""
-    return (
-        ChunkPart(
-            "jobs",
-            frame_of([_requested_while_running(row) for row in reading.jobs], JOBS),
-            {},
-            rejects,
-            overlaps=True,
-        ),
-        ChunkPart("steps", frame_of(reading.steps, STEPS), overlaps=True),
-        ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), overlaps=True),
-    )
-
-
-def _requested_while_running(row: SlurmRow) -> SlurmRow:
-    """Return the row of a running job without its elapsed time, which changes at each poll."""
-    row = {**row, "saved": False}
-    return row if row["end"] is not None else {**row, "elapsed_s": None}
 
 
 def steps(
@@ -299,17 +275,12 @@ def read(
         )
         latest = cache(partial(latest_time, content))
         for number, reading in enumerate(content()):
-            jobs = saved_rows(reading.jobs, latest)
             yield Chunk(
-                id=f"{mark}-{number}",
-                source=NAME,
-                origin=str(path),
-                parts=(
-                    ChunkPart("jobs", frame_of(jobs, JOBS), rejects=reading.rejects()),
-                    ChunkPart("steps", frame_of(reading.steps, STEPS)),
-                    ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS)),
-                ),
-                rows_read=reading.rows_read,
+                f"{mark}-{number}",
+                NAME,
+                str(path),
+                saved_parts(reading, latest),
+                reading.rows_read,
             )
 
 

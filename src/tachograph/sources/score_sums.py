@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from tachograph.catalog.devices import match_device
 from tachograph.catalog.score_formulas import (
@@ -56,8 +57,7 @@ _CLOCKS: Mapping[str, str] = MappingProxyType(
 )
 
 
-@dataclass(slots=True)
-class PmSums:
+class PmSums(msgspec.Struct):
     """Sums over a GPU's samples. begin, end: first and last, s since 1970.
 
     measured_s: length of the samples. lost_s: time between samples without any. overflows: number
@@ -70,7 +70,7 @@ class PmSums:
     samples: int = 0
     overflows: int = 0
     lost_s: float = 0.0
-    sums: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, float] = {}
 
     def add(self, other: PmSums) -> None:
         """Add samples of the same GPU and metrics, in any order."""
@@ -161,18 +161,15 @@ class PmSums:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a document."""
-        return {
-            "begin": self.begin, "end": self.end, "measured_s": self.measured_s, "samples": self.samples,
-            "overflows": self.overflows, "lost_s": self.lost_s, "sums": self.sums,
-        }  # fmt: skip
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
 
 
 def sums_of(document: Mapping[str, Any]) -> PmSums:
     """Return the sums from `as_json`; ignores unknown keys."""
-    return PmSums(
-        document["begin"], document["end"], document["measured_s"], document["samples"],
-        document["overflows"], document["lost_s"], _in_one_clock(document["sums"]),
-    )  # fmt: skip
+    sums = msgspec.convert(document, PmSums)
+    sums.sums = _in_one_clock(sums.sums)
+    return sums
 
 
 def _in_one_clock(sums: Mapping[str, float]) -> dict[str, float]:

@@ -20,10 +20,9 @@ from typing import Final, cast
 
 import msgspec
 
-from tachograph.catalog.chunks import Chunk, ChunkPart, next_watermark
+from tachograph.catalog.chunks import Chunk, next_watermark
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError, UsageError
-from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS
 from tachograph.sources.http import LEAST_ACCESS, HttpServer, RequestError, ServerAccess
 from tachograph.sources.kubernetes.workloads import (
     ObjectRef,
@@ -45,13 +44,12 @@ from tachograph.sources.registry import (
     settings_in,
 )
 from tachograph.sources.schedulers.documents import (
-    document_chunks,
-    document_rejects,
+    DocumentSource,
     file_suffixes,
     json_document,
     not_of,
 )
-from tachograph.sources.slurm.exports import AccountingReading, frame_of
+from tachograph.sources.slurm.exports import AccountingReading, polled_parts
 from tachograph.sources.slurm.fields import (
     BadRowError,
     json_example,
@@ -266,13 +264,8 @@ class PodsFeed:
         reading = self._known.reading(self._cluster)
         self._unreadable &= self._known.forget_owners()
         rejects = counted_rejects(self._rejected_before.new(reading.rejected))
-        jobs = [{**row, "saved": False} for row in reading.jobs]
         used = objects - without - sum(reject.count for reject in rejects)
-        parts = (
-            ChunkPart("jobs", frame_of(jobs, JOBS), {}, rejects, overlaps=True, rows_used=used),
-            ChunkPart("steps", frame_of(reading.steps, STEPS), overlaps=True),
-            ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), overlaps=True),
-        )
+        parts = polled_parts(reading, rejects, rows_used=used)
         passed = {"no_gpus": without} if without else {}
         return Chunk(name, NAME, self._server.where, parts, objects, mark, passed=passed)
 
@@ -487,10 +480,6 @@ def _message(body: bytes) -> str:
         return ""
 
 
-def _items(document: object) -> list[dict[str, object]]:
-    return json_objects(document, "items")
-
-
 def read_listing(
     content: bytes, where: str, cluster: SlurmCluster, *, user_labels: tuple[str, ...] = ()
 ) -> AccountingReading:
@@ -499,7 +488,7 @@ def read_listing(
     if json_text(document, "kind") not in ("List", "PodList"):
         raise not_of("a listing of pods", where, _SAVE)
     known = KnownPods(user_labels)
-    for place, item in enumerate(_items(document), start=1):
+    for place, item in enumerate(json_objects(document, "items"), start=1):
         known.add(item, place=place)
     reading = known.reading(cluster)
     reading.rows_read = len(reading.jobs) + len(reading.rejected)
@@ -521,13 +510,8 @@ def read(
     settings = settings_in(configuration, NAME)
     if options.files:
         labels = cast("KubernetesSettings", settings[0]).user_labels
-        yield from document_chunks(
-            options,
-            configuration,
-            source=NAME,
-            suffixes=SUFFIXES,
-            reader=partial(read_listing, user_labels=labels),
-        )
+        listings = DocumentSource(NAME, SUFFIXES, partial(read_listing, user_labels=labels))
+        yield from listings.read(options, configuration=configuration, now=now)
         return
     if not configuration.sources:
         raise UsageError("no listing and no server", do=f"name files: {_SAVE} > pods.json")
@@ -539,8 +523,4 @@ def read(
             feed.close()
 
 
-def rejected(
-    options: argparse.Namespace, *, configuration: Configuration
-) -> Iterator[tuple[str, int, str, str]]:
-    """Yield (file, place, reason, text) of every unreadable record."""
-    yield from document_rejects(options, configuration, suffixes=SUFFIXES, reader=read_listing)
+rejected = DocumentSource(NAME, SUFFIXES, read_listing).rejected

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 
-from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS
 from tachograph.sources.files import expand, fingerprint, read_unpacked
 from tachograph.sources.slurm.exports import (
     AccountingReading,
-    frame_of,
     latest_time,
-    saved_rows,
+    saved_parts,
 )
 from tachograph.sources.slurm.fields import BadRowError, instants, parse_document, settle
 from tachograph.sources.slurm.records import (
@@ -37,53 +36,42 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="files or folders")
 
 
-def document_chunks(
-    options: argparse.Namespace,
-    configuration: Configuration,
-    *,
-    source: str,
-    suffixes: tuple[str, ...],
-    reader: DocumentReader,
-) -> Iterator[Chunk]:
-    """Yield one chunk per file: rows of `jobs`, `steps` and `allocations`.
+@dataclass(frozen=True, slots=True)
+class DocumentSource:
+    """A source of accounting whose files are each read as a whole, by `reader`."""
 
-    Errors: InputError for a file that is none of the source.
-    """
-    site = configuration.site
-    for path in expand(options.files, suffixes):
-        mark = fingerprint(path, source, site.time_zone, site.cluster)
-        reading = reader(read_unpacked(path), str(path), SlurmCluster.of(configuration))
-        reading.add_usage()
-        jobs = saved_rows(reading.jobs, partial(latest_time, partial(_only, reading)))
-        yield Chunk(
-            mark,
-            source,
-            str(path),
-            (
-                ChunkPart("jobs", frame_of(jobs, JOBS), rejects=reading.rejects()),
-                ChunkPart("steps", frame_of(reading.steps, STEPS)),
-                ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS)),
-            ),
-            reading.rows_read,
-        )
+    name: str
+    suffixes: tuple[str, ...]
+    reader: DocumentReader
 
+    def read(
+        self, options: argparse.Namespace, *, configuration: Configuration, now: datetime
+    ) -> Iterator[Chunk]:
+        """Yield one chunk per file: rows of `jobs`, `steps` and `allocations`.
 
-def _only(reading: AccountingReading) -> list[AccountingReading]:
-    return [reading]
+        Errors: InputError for a file that is none of the source.
+        """
+        site = configuration.site
+        for path, reading in self._readings(options, configuration):
+            mark = fingerprint(path, self.name, site.time_zone, site.cluster)
+            reading.add_usage()
+            parts = saved_parts(reading, partial(latest_time, lambda: [reading]))  # noqa: B023
+            yield Chunk(mark, self.name, str(path), parts, reading.rows_read)
 
+    def rejected(
+        self, options: argparse.Namespace, *, configuration: Configuration
+    ) -> Iterator[tuple[str, int, str, str]]:
+        """Yield (file, place, reason, text) of every unreadable record."""
+        for path, reading in self._readings(options, configuration):
+            for row in reading.rejected:
+                yield str(path), *row
 
-def document_rejects(
-    options: argparse.Namespace,
-    configuration: Configuration,
-    *,
-    suffixes: tuple[str, ...],
-    reader: DocumentReader,
-) -> Iterator[tuple[str, int, str, str]]:
-    """Yield (file, place, reason, text) of every unreadable record."""
-    for path in expand(options.files, suffixes):
-        reading = reader(read_unpacked(path), str(path), SlurmCluster.of(configuration))
-        for row in reading.rejected:
-            yield str(path), *row
+    def _readings(
+        self, options: argparse.Namespace, configuration: Configuration
+    ) -> Iterator[tuple[Path, AccountingReading]]:
+        for path in expand(options.files, self.suffixes):
+            content = read_unpacked(path)
+            yield path, self.reader(content, str(path), SlurmCluster.of(configuration))
 
 
 def json_document(content: bytes, where: str) -> object:
@@ -128,20 +116,6 @@ def settled_times(
     Errors: BadRowError for what is no time.
     """
     return settle([instants(text, zone) for text in written], run_s)
-
-
-_SIZE = re.compile(r"(\d{1,15})([kmgtp]?)b?", re.ASCII | re.IGNORECASE)
-_MIB = {"": 2.0**-20, "k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
-
-
-def size_mib(written: str) -> float | None:
-    """Return a size of PBS in MiB; None without one.
-
-    >>> size_mib("8gb"), size_mib("5008kb"), size_mib("")
-    (8192.0, 4.890625, None)
-    """
-    found = _SIZE.fullmatch(written)
-    return None if found is None else int(found[1]) * _MIB[found[2].lower()]
 
 
 def host_list(names: list[str]) -> str | None:

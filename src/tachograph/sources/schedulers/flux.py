@@ -6,18 +6,14 @@ was added to it as `R`.
 
 from __future__ import annotations
 
-import argparse
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 
-from tachograph.catalog.chunks import Chunk
-from tachograph.catalog.config import Configuration
 from tachograph.sources.schedulers.documents import (
+    DocumentSource,
     add_files,
-    document_chunks,
-    document_rejects,
     file_suffixes,
     json_document,
     not_of,
@@ -56,27 +52,6 @@ _RESULTS: Mapping[str, str] = {
     "CANCELED": "CANCELLED",
     "TIMEOUT": "TIMEOUT",
 }
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the files."""
-    add_files(parser)
-
-
-def read(
-    options: argparse.Namespace, *, configuration: Configuration, now: datetime
-) -> Iterator[Chunk]:
-    """Yield one chunk per file. Errors: InputError for a file that Flux did not write."""
-    yield from document_chunks(
-        options, configuration, source=NAME, suffixes=SUFFIXES, reader=read_flux
-    )
-
-
-def rejected(
-    options: argparse.Namespace, *, configuration: Configuration
-) -> Iterator[tuple[str, int, str, str]]:
-    """Yield (file, place, reason, text) of every unreadable record."""
-    yield from document_rejects(options, configuration, suffixes=SUFFIXES, reader=read_flux)
 
 
 def is_flux(document: object) -> bool:
@@ -208,3 +183,7 @@ def _of_resources(
         for node, (_, gpus) in zip(nodes, sorted(gpus_of_ranks), strict=True)
         for gpu in gpus
     ]
+
+
+_FILES = DocumentSource(NAME, SUFFIXES, read_flux)
+add_options, read, rejected = add_files, _FILES.read, _FILES.rejected

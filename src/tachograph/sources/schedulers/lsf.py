@@ -6,18 +6,14 @@ rejected as `bad_time`.
 
 from __future__ import annotations
 
-import argparse
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 
-from tachograph.catalog.chunks import Chunk
-from tachograph.catalog.config import Configuration
 from tachograph.sources.schedulers.documents import (
+    DocumentSource,
     add_files,
-    document_chunks,
-    document_rejects,
     file_suffixes,
     host_list,
     json_document,
@@ -64,27 +60,6 @@ _REASONS: Mapping[str, str] = {  # of EXIT, as lsbatch.h names them
 _HOST = re.compile(r"(?:\d{1,6}\*)?([^:*]+)", re.ASCII)
 _FORMATS = ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y", "%Y %b %d %H:%M:%S", "%Y %b %d %H:%M")
 _SECONDS = re.compile(r"(\d{1,12})(?:\.\d+)? second", re.ASCII)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the files."""
-    add_files(parser)
-
-
-def read(
-    options: argparse.Namespace, *, configuration: Configuration, now: datetime
-) -> Iterator[Chunk]:
-    """Yield one chunk per file. Errors: InputError for a file that LSF did not write."""
-    yield from document_chunks(
-        options, configuration, source=NAME, suffixes=SUFFIXES, reader=read_lsf
-    )
-
-
-def rejected(
-    options: argparse.Namespace, *, configuration: Configuration
-) -> Iterator[tuple[str, int, str, str]]:
-    """Yield (file, place, reason, text) of every unreadable record."""
-    yield from document_rejects(options, configuration, suffixes=SUFFIXES, reader=read_lsf)
 
 
 def is_lsf(document: object) -> bool:
@@ -174,3 +149,7 @@ def _iso(written: str) -> str:
         except ValueError:
             continue
     raise BadRowError("bad_time")
+
+
+_FILES = DocumentSource(NAME, SUFFIXES, read_lsf)
+add_options, read, rejected = add_files, _FILES.read, _FILES.rejected

@@ -6,27 +6,22 @@ logs have the same lines and other resources: GPUs stand in `Resource_List.nodes
 
 from __future__ import annotations
 
-import argparse
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from tachograph.catalog.chunks import Chunk
-from tachograph.catalog.config import Configuration
 from tachograph.catalog.units import slurm_duration_s
 from tachograph.sources.schedulers.documents import (
+    DocumentSource,
     add_files,
-    document_chunks,
-    document_rejects,
     file_suffixes,
     host_list,
     json_document,
     not_of,
     settled_times,
     shell_status,
-    size_mib,
     take_job,
 )
 from tachograph.sources.slurm.exports import AccountingReading
@@ -39,7 +34,7 @@ from tachograph.sources.slurm.fields import (
     json_value,
 )
 from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmRow
-from tachograph.sources.slurm.usage import HostUsage
+from tachograph.sources.slurm.usage import HostUsage, bytes_mib
 
 NAME = "pbs"
 SUFFIXES = file_suffixes(".json", ".log", ".txt", ".acct")
@@ -67,27 +62,6 @@ _OF_LIMITS = {
     -28: "TIMEOUT",
     -29: "TIMEOUT",
 }
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the files."""
-    add_files(parser)
-
-
-def read(
-    options: argparse.Namespace, *, configuration: Configuration, now: datetime
-) -> Iterator[Chunk]:
-    """Yield one chunk per file. Errors: InputError for a file that PBS did not write."""
-    yield from document_chunks(
-        options, configuration, source=NAME, suffixes=SUFFIXES, reader=read_pbs
-    )
-
-
-def rejected(
-    options: argparse.Namespace, *, configuration: Configuration
-) -> Iterator[tuple[str, int, str, str]]:
-    """Yield (file, place, reason, text) of every unreadable record."""
-    yield from document_rejects(options, configuration, suffixes=SUFFIXES, reader=read_pbs)
 
 
 def read_pbs(content: bytes, where: str, cluster: SlurmCluster) -> AccountingReading:
@@ -221,7 +195,7 @@ def _record(
         node_list=host_list(hosts),
         allocated=_allocated(fields),
         exclusive=True if "exclhost" in place else None,
-        mem_requested_mib=size_mib(get("Resource_List.mem", "")),
+        mem_requested_mib=_size_mib(get("Resource_List.mem", "")),
         usage=HostUsage(polled_s=_duration(get("resources_used.cput", ""))),
     )
 
@@ -233,6 +207,14 @@ def _project(written: str) -> str:
 def _duration(written: str) -> float | None:
     """Seconds of hours:minutes:seconds, or a number of them."""
     return slurm_duration_s(written) if written else None
+
+
+def _size_mib(written: str) -> float | None:
+    """Return a size in MiB; None without one."""
+    try:
+        return bytes_mib(written)
+    except BadRowError:
+        return None
 
 
 def _allocated(fields: Mapping[str, str]) -> dict[str, int] | None:
@@ -286,3 +268,7 @@ def _ending(written: str, *, over_limit: bool) -> tuple[str | None, int | None, 
     if status == 256 + _SIGTERM:
         return "CANCELLED", code, signal
     return ("COMPLETED" if status == 0 else "FAILED"), code, signal
+
+
+_FILES = DocumentSource(NAME, SUFFIXES, read_pbs)
+add_options, read, rejected = add_files, _FILES.read, _FILES.rejected

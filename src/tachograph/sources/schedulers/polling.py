@@ -13,13 +13,12 @@ from datetime import datetime
 from tachograph.catalog.chunks import Chunk, next_watermark
 from tachograph.catalog.config import Configuration
 from tachograph.sources.registry import FeedSettings, PollOutcome, Watermark
-from tachograph.sources.sacct import accounting_parts
 from tachograph.sources.schedulers.documents import DocumentReader
 from tachograph.sources.schedulers.flux import read_flux
 from tachograph.sources.schedulers.lsf import FIELDS, read_lsf
 from tachograph.sources.schedulers.pbs import read_pbs
 from tachograph.sources.slurm.commands import SiteProgram
-from tachograph.sources.slurm.exports import AccountingReading
+from tachograph.sources.slurm.exports import AccountingReading, polled_parts
 from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster
 
 # {source: (program, its arguments, reader of its answer)}
@@ -66,7 +65,7 @@ class SchedulerFeed:
         reading = self._reader(self._program.output(*self._arguments), where, self._cluster)
         reading.add_usage()
         rejected = self._rejected_before.new(reading.rejected)
-        parts = accounting_parts(reading, AccountingReading(rejected=rejected).rejects())
+        parts = polled_parts(reading, AccountingReading(rejected=rejected).rejects())
         mark = next_watermark(now, before=watermark(stream))
         source = self._settings.source
         yield Chunk(stream, source, where, parts, reading.rows_read, watermark=mark)

@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from tachograph.catalog.chunks import Reject
+from tachograph.catalog.chunks import ChunkPart, Reject
 from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import ALLOCATIONS, JOBS, STEPS, LakeTable
 from tachograph.sources.slurm import database, nersc, sacct_text
 from tachograph.sources.slurm.allocations import header
 from tachograph.sources.slurm.fields import (
@@ -46,8 +47,6 @@ from tachograph.sources.slurm.usage import (
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from tachograph.catalog.tables import LakeTable
 
 ExportKind = Literal[
     "text", "database", "superfacility", "iris", "controller", "scontrol", "map", "prolog"
@@ -494,20 +493,6 @@ def _take(
     return job
 
 
-def saved_rows(rows: list[SlurmRow], latest: Callable[[], datetime | None]) -> list[SlurmRow]:
-    """Return the rows of a file: running jobs have run at least to the latest time of the file."""
-    saved: list[SlurmRow] = []
-    for row in rows:
-        row = {**row, "saved": True}
-        start = row["start"]
-        if row["end"] is None and row["elapsed_s"] is None and isinstance(start, datetime):
-            last = latest()
-            if last is not None:
-                row["elapsed_s"] = max(0.0, (last - start).total_seconds())
-        saved.append(row)
-    return saved
-
-
 def latest_time(content: Callable[[], Iterable[AccountingReading]]) -> datetime | None:
     """Return the latest recorded time of jobs that have started, with their known run time."""
     times: list[datetime] = []
@@ -521,6 +506,59 @@ def latest_time(content: Callable[[], Iterable[AccountingReading]]) -> datetime 
                 times.append(start if elapsed is None else start + elapsed)
         times = [max(times)] if times else []
     return max(times, default=None)
+
+
+def polled_parts(
+    reading: AccountingReading, rejects: tuple[Reject, ...], *, rows_used: int | None = None
+) -> tuple[ChunkPart, ...]:
+    """Return the rows of a poll; only rows new to the lake are committed.
+
+    A running job has no elapsed time, which changes at each poll.
+    """
+    jobs: list[SlurmRow] = []
+    for row in reading.jobs:
+        elapsed_s = None if row["end"] is None else row["elapsed_s"]
+        jobs.append({**row, "saved": False, "elapsed_s": elapsed_s})
+    return _parts(reading, jobs, rejects, overlaps=True, rows_used=rows_used)
+
+
+def saved_parts(
+    reading: AccountingReading, latest: Callable[[], datetime | None]
+) -> tuple[ChunkPart, ...]:
+    """Return the rows of a file: running jobs have run at least to the latest time of the file."""
+    jobs: list[SlurmRow] = []
+    for row in reading.jobs:
+        row = {**row, "saved": True}
+        start = row["start"]
+        if row["end"] is None and row["elapsed_s"] is None and isinstance(start, datetime):
+            last = latest()
+            if last is not None:
+                row["elapsed_s"] = max(0.0, (last - start).total_seconds())
+        jobs.append(row)
+    return _parts(reading, jobs, reading.rejects())
+
+
+def _parts(
+    reading: AccountingReading,
+    jobs: list[SlurmRow],
+    rejects: tuple[Reject, ...],
+    *,
+    overlaps: bool = False,
+    rows_used: int | None = None,
+) -> tuple[ChunkPart, ...]:
+    return (
+        ChunkPart(
+            JOBS.name,
+            frame_of(jobs, JOBS),
+            rejects=rejects,
+            overlaps=overlaps,
+            rows_used=rows_used,
+        ),
+        *(
+            ChunkPart(table.name, frame_of(rows, table), overlaps=overlaps)
+            for table, rows in ((STEPS, reading.steps), (ALLOCATIONS, reading.allocations))
+        ),
+    )
 
 
 def frame_of(rows: list[SlurmRow], table: LakeTable) -> pl.DataFrame:
