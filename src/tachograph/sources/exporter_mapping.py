@@ -14,6 +14,9 @@ from types import MappingProxyType
 
 import msgspec
 
+from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_UNITS, JOB_UNITS
+from tachograph.catalog.tables import DEVICES
+
 # columns beside the counters
 CAPACITY = "hbm_mib"  # the memory of the device
 # The value is nothing, the labels describe the device: model, UUID, PCI address, index.
@@ -50,6 +53,22 @@ class LabelNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 USUAL_LABELS = LabelNames()
+_FACT_UNITS = {column.name: column.unit for column in DEVICES.columns} | dict.fromkeys(
+    MAPPED_FACTS[1:], ""
+)
+
+
+def column_unit(name: str) -> str | None:
+    """Return the contract's unit of a counter, or of a fact of a device or job; None: unknown."""
+    if name in COUNTERS_BY_NAME:
+        return COUNTERS_BY_NAME[name].unit
+    return HOST_UNITS.get(name) or JOB_UNITS.get(name) or _FACT_UNITS.get(name)
+
+
+def written_unit(name: str) -> str:
+    """Return the unit in which programs mostly write it: shares are in percent."""
+    unit = column_unit(name) or ""
+    return "percent" if unit == "fraction" else unit
 
 
 @lru_cache(maxsize=256)

@@ -15,6 +15,7 @@ from typing import Final
 from tachograph.catalog.counters import COUNTERS
 from tachograph.sources.columns import NODE_NAMES
 from tachograph.sources.dcgmi import DMON_NAMES
+from tachograph.sources.exporter_mapping import written_unit
 
 ToolColumns = Mapping[str, tuple[str, str]]
 
@@ -60,6 +61,13 @@ def find_tool(columns: Iterable[str]) -> GpuTool | None:
     return next((tool for tool in GPU_TOOLS if tool.wrote(names)), None)
 
 
+def _columns(meanings: Mapping[str, str], units: Mapping[str, str] = {}) -> ToolColumns:
+    """Return {column: (what it is, unit)}; shares are in percent, others in our units or `units`."""
+    return MappingProxyType(
+        {name: (to, units.get(name) or written_unit(to)) for name, to in meanings.items()}
+    )
+
+
 def _dmon_columns() -> ToolColumns:
     by_field = {counter.dcgm_id: counter for counter in COUNTERS}
     known = {name: by_field[number] for name, number in DMON_NAMES.items() if number in by_field}
@@ -70,58 +78,59 @@ def _dmon_columns() -> ToolColumns:
 
 
 # fields of `nvidia-smi --query-gpu`, which gpustat has, too
-QUERY_FIELDS: ToolColumns = MappingProxyType(
+QUERY_FIELDS: ToolColumns = _columns(
     {
-        "utilization.gpu": ("gpu_util", "percent"),
-        "utilization.memory": ("mem_copy_util", "percent"),
-        "memory.used": ("hbm_used_mib", "MiB"),
-        "memory.free": ("hbm_free_mib", "MiB"),
-        "power.draw": ("power_w", "W"),
-        "power.draw.instant": ("power_w", "W"),
-        "power.draw.average": ("power_w", "W"),
-        "temperature.gpu": ("gpu_temp_c", "C"),
-        "temperature.memory": ("mem_temp_c", "C"),
-        "clocks.current.sm": ("sm_clock_mhz", "MHz"),
-        "clocks.sm": ("sm_clock_mhz", "MHz"),
-        "clocks.current.memory": ("mem_clock_mhz", "MHz"),
-        "clocks.mem": ("mem_clock_mhz", "MHz"),
-        "clocks_event_reasons.active": ("throttle_reasons", "bitmask"),
-        "clocks_throttle_reasons.active": ("throttle_reasons", "bitmask"),
-        "remapped_rows.uncorrectable": ("remapped_rows_uncorrectable", "count"),
-        "remapped_rows.correctable": ("remapped_rows_correctable", "count"),
-        "retired_pages.double_bit.count": ("remapped_rows_uncorrectable", "count"),
-        "retired_pages.single_bit_ecc.count": ("remapped_rows_correctable", "count"),
-        "ecc.errors.corrected.volatile.total": ("ecc_sbe", "count"),
-        "ecc.errors.uncorrected.volatile.total": ("ecc_dbe", "count"),
+        "utilization.gpu": "gpu_util",
+        "utilization.memory": "mem_copy_util",
+        "memory.used": "hbm_used_mib",
+        "memory.free": "hbm_free_mib",
+        "power.draw": "power_w",
+        "power.draw.instant": "power_w",
+        "power.draw.average": "power_w",
+        "temperature.gpu": "gpu_temp_c",
+        "temperature.memory": "mem_temp_c",
+        "clocks.current.sm": "sm_clock_mhz",
+        "clocks.sm": "sm_clock_mhz",
+        "clocks.current.memory": "mem_clock_mhz",
+        "clocks.mem": "mem_clock_mhz",
+        "clocks_event_reasons.active": "throttle_reasons",
+        "clocks_throttle_reasons.active": "throttle_reasons",
+        "remapped_rows.uncorrectable": "remapped_rows_uncorrectable",
+        "remapped_rows.correctable": "remapped_rows_correctable",
+        "retired_pages.double_bit.count": "remapped_rows_uncorrectable",
+        "retired_pages.single_bit_ecc.count": "remapped_rows_correctable",
+        "ecc.errors.corrected.volatile.total": "ecc_sbe",
+        "ecc.errors.uncorrected.volatile.total": "ecc_dbe",
     }
 )
-DMON_COLUMNS: ToolColumns = MappingProxyType(
+DMON_COLUMNS: ToolColumns = _columns(
     {
-        "sm": ("gpu_util", "percent"),
-        "mem": ("mem_copy_util", "percent"),
-        "fb": ("hbm_used_mib", "MiB"),
-        "pwr": ("power_w", "W"),
-        "gtemp": ("gpu_temp_c", "C"),
-        "temp": ("gpu_temp_c", "C"),
-        "mtemp": ("mem_temp_c", "C"),
-        "pclk": ("sm_clock_mhz", "MHz"),
-        "mclk": ("mem_clock_mhz", "MHz"),
-        "rxpci": ("pcie_rx_bytes_per_s", "MB/s"),
-        "txpci": ("pcie_tx_bytes_per_s", "MB/s"),
-        "pci": ("pcie_replays", "count"),
-    }
+        "sm": "gpu_util",
+        "mem": "mem_copy_util",
+        "fb": "hbm_used_mib",
+        "pwr": "power_w",
+        "gtemp": "gpu_temp_c",
+        "temp": "gpu_temp_c",
+        "mtemp": "mem_temp_c",
+        "pclk": "sm_clock_mhz",
+        "mclk": "mem_clock_mhz",
+        "rxpci": "pcie_rx_bytes_per_s",
+        "txpci": "pcie_tx_bytes_per_s",
+        "pci": "pcie_replays",
+    },
+    {"rxpci": "MB/s", "txpci": "MB/s"},
 )
 _SMI_TIMES = "record times (--query-gpu=timestamp,..., `dmon -o DT`)"
 SMI_QUERY: Final = GpuTool(
     "nvidia-smi --query-gpu",
     "nvidia-smi --help-query-gpu",
     QUERY_FIELDS,
-    MappingProxyType(
+    _columns(
         {
-            "uuid": ("uuid", ""),
-            "pci": ("pci", ""),
-            "model": ("model", ""),
-            "hbm_mib": ("hbm_mib", "MiB"),
+            "uuid": "uuid",
+            "pci": "pci",
+            "model": "model",
+            "hbm_mib": "hbm_mib",
         }
     ),
     time="stamp",
@@ -147,26 +156,31 @@ DMON: Final = GpuTool(
 TELEGRAF: Final = GpuTool(
     "Telegraf's nvidia_smi",
     "influxdata/telegraf, plugins/inputs/nvidia_smi/README.md",
-    MappingProxyType(
+    _columns(
         {
-            "utilization_gpu": ("gpu_util", "percent"),
-            "utilization_memory": ("mem_copy_util", "percent"),
-            "memory_used": ("hbm_used_mib", "MiB"),
-            "memory_free": ("hbm_free_mib", "MiB"),
-            "power_draw": ("power_w", "W"),
-            "power_draw_average": ("power_w", "W"),
-            "temperature_gpu": ("gpu_temp_c", "C"),
-            "temperature_memory": ("mem_temp_c", "C"),
-            "clocks_current_sm": ("sm_clock_mhz", "MHz"),
-            "clocks_current_memory": ("mem_clock_mhz", "MHz"),
-            "pcie_tx_util": ("pcie_tx_bytes_per_s", "kB/s"),
-            "pcie_rx_util": ("pcie_rx_bytes_per_s", "kB/s"),
-            "remapped_rows_correctable": ("remapped_rows_correctable", "count"),
-            "remapped_rows_uncorrectable": ("remapped_rows_uncorrectable", "count"),
-        }
+            "utilization_gpu": "gpu_util",
+            "utilization_memory": "mem_copy_util",
+            "memory_used": "hbm_used_mib",
+            "memory_free": "hbm_free_mib",
+            "power_draw": "power_w",
+            "power_draw_average": "power_w",
+            "temperature_gpu": "gpu_temp_c",
+            "temperature_memory": "mem_temp_c",
+            "clocks_current_sm": "sm_clock_mhz",
+            "clocks_current_memory": "mem_clock_mhz",
+            "pcie_tx_util": "pcie_tx_bytes_per_s",
+            "pcie_rx_util": "pcie_rx_bytes_per_s",
+            "remapped_rows_correctable": "remapped_rows_correctable",
+            "remapped_rows_uncorrectable": "remapped_rows_uncorrectable",
+        },
+        {"pcie_tx_util": "kB/s", "pcie_rx_util": "kB/s"},
     ),
-    MappingProxyType(
-        {"uuid": ("uuid", ""), "name": ("model", ""), "memory_total": ("hbm_mib", "MiB")}
+    _columns(
+        {
+            "uuid": "uuid",
+            "name": "model",
+            "memory_total": "hbm_mib",
+        }
     ),
     marks=("measurement",),
     gpu="index",
@@ -180,8 +194,12 @@ GPU_TOOLS: tuple[GpuTool, ...] = (
         "gpustat --json",
         "wookayin/gpustat, gpustat/core.py: keys as in `nvidia-smi --help-query-gpu`",
         QUERY_FIELDS,
-        MappingProxyType(
-            {"uuid": ("uuid", ""), "name": ("model", ""), "memory.total": ("hbm_mib", "MiB")}
+        _columns(
+            {
+                "uuid": "uuid",
+                "name": "model",
+                "memory.total": "hbm_mib",
+            }
         ),
         marks=("query_time",),
         gpu="index",
@@ -191,33 +209,38 @@ GPU_TOOLS: tuple[GpuTool, ...] = (
     GpuTool(
         "KempnerPulse --export",
         "KempnerInstitute/kempnerpulse, docs/export.md",
-        MappingProxyType(
+        _columns(
             {
-                "gpu_util_pct": ("gpu_util", "percent"),
-                "sm_active_pct": ("sm_active", "percent"),
-                "sm_occupancy_pct": ("sm_occupancy", "percent"),
-                "gr_engine_active_pct": ("gr_engine_active", "percent"),
-                "fp16_pipe_pct": ("fp16_active", "percent"),
-                "fp32_pipe_pct": ("fp32_active", "percent"),
-                "fp64_pipe_pct": ("fp64_active", "percent"),
-                "tensor_active_pct": ("tensor_active", "percent"),
-                "tc_hmma_pct": ("tensor_hmma_active", "percent"),
-                "tc_imma_pct": ("tensor_imma_active", "percent"),
-                "tc_dfma_pct": ("tensor_dfma_active", "percent"),
-                "dram_active_pct": ("dram_active", "percent"),
-                "memcpy_util_pct": ("mem_copy_util", "percent"),
-                "mem_used_mib": ("hbm_used_mib", "MiB"),
-                "pcie_tx_bytes_s": ("pcie_tx_bytes_per_s", "B/s"),
-                "pcie_rx_bytes_s": ("pcie_rx_bytes_per_s", "B/s"),
-                "power_w": ("power_w", "W"),
-                "energy_j": ("energy_j", "J"),
-                "gpu_temp_c": ("gpu_temp_c", "C"),
-                "mem_temp_c": ("mem_temp_c", "C"),
-                "sm_clock_mhz": ("sm_clock_mhz", "MHz"),
-                "mem_clock_mhz": ("mem_clock_mhz", "MHz"),
+                "gpu_util_pct": "gpu_util",
+                "sm_active_pct": "sm_active",
+                "sm_occupancy_pct": "sm_occupancy",
+                "gr_engine_active_pct": "gr_engine_active",
+                "fp16_pipe_pct": "fp16_active",
+                "fp32_pipe_pct": "fp32_active",
+                "fp64_pipe_pct": "fp64_active",
+                "tensor_active_pct": "tensor_active",
+                "tc_hmma_pct": "tensor_hmma_active",
+                "tc_imma_pct": "tensor_imma_active",
+                "tc_dfma_pct": "tensor_dfma_active",
+                "dram_active_pct": "dram_active",
+                "memcpy_util_pct": "mem_copy_util",
+                "mem_used_mib": "hbm_used_mib",
+                "pcie_tx_bytes_s": "pcie_tx_bytes_per_s",
+                "pcie_rx_bytes_s": "pcie_rx_bytes_per_s",
+                "power_w": "power_w",
+                "energy_j": "energy_j",
+                "gpu_temp_c": "gpu_temp_c",
+                "mem_temp_c": "mem_temp_c",
+                "sm_clock_mhz": "sm_clock_mhz",
+                "mem_clock_mhz": "mem_clock_mhz",
             }
         ),
-        MappingProxyType({"model": ("model", ""), "mem_total_mib": ("hbm_mib", "MiB")}),
+        _columns(
+            {
+                "model": "model",
+                "mem_total_mib": "hbm_mib",
+            }
+        ),
         marks=("real_util_pct", "gpu_util_pct", "sm_active_pct", "mem_used_mib"),
         gpu="gpu_id",
         time="timestamp",
@@ -227,31 +250,33 @@ GPU_TOOLS: tuple[GpuTool, ...] = (
     GpuTool(
         "rocm-smi",
         "ROCm/rocm_smi_lib, python_smi_tools/rocm_smi.py",
-        MappingProxyType(
+        _columns(
             {
-                "gpu use (%)": ("gpu_util", "percent"),
-                "gpu memory read/write activity (%)": ("dram_active", "percent"),
-                "gpu memory use (%)": ("dram_active", "percent"),  # before ROCm 6.1
-                "vram total used memory (b)": ("hbm_used_mib", "B"),
-                "current socket graphics package power (w)": ("power_w", "W"),
-                "average graphics package power (w)": ("power_w", "W"),
-                "accumulated energy (uj)": ("energy_j", "uJ"),
-                "temperature (sensor junction) (c)": ("gpu_temp_c", "C"),
-                "temperature (sensor edge) (c)": ("gpu_temp_c", "C"),
-                "temperature (sensor memory) (c)": ("mem_temp_c", "C"),
-                "temperature (sensor mem) (c)": ("mem_temp_c", "C"),
-                "sclk clock speed:": ("sm_clock_mhz", "MHz"),
-                "mclk clock speed:": ("mem_clock_mhz", "MHz"),
-                "pcie replay count": ("pcie_replays", "count"),
-            }
+                "gpu use (%)": "gpu_util",
+                "gpu memory read/write activity (%)": "dram_active",
+                "gpu memory use (%)": "dram_active",  # before ROCm 6.1
+                "vram total used memory (b)": "hbm_used_mib",
+                "current socket graphics package power (w)": "power_w",
+                "average graphics package power (w)": "power_w",
+                "accumulated energy (uj)": "energy_j",
+                "temperature (sensor junction) (c)": "gpu_temp_c",
+                "temperature (sensor edge) (c)": "gpu_temp_c",
+                "temperature (sensor memory) (c)": "mem_temp_c",
+                "temperature (sensor mem) (c)": "mem_temp_c",
+                "sclk clock speed:": "sm_clock_mhz",
+                "mclk clock speed:": "mem_clock_mhz",
+                "pcie replay count": "pcie_replays",
+            },
+            {"vram total used memory (b)": "B", "accumulated energy (uj)": "uJ"},
         ),
-        MappingProxyType(
+        _columns(
             {
-                "card series": ("model", ""),
-                "device name": ("model", ""),
-                "pci bus": ("pci", ""),
-                "vram total memory (b)": ("hbm_mib", "B"),
-            }
+                "card series": "model",
+                "device name": "model",
+                "pci bus": "pci",
+                "vram total memory (b)": "hbm_mib",
+            },
+            {"vram total memory (b)": "B"},
         ),
         gpu="device",
         times="record with `amd-smi metric --watch 1`",
@@ -259,22 +284,26 @@ GPU_TOOLS: tuple[GpuTool, ...] = (
     GpuTool(
         "amd-smi monitor",
         "ROCm/amdsmi, amdsmi_cli/amdsmi_commands.py: monitor",
-        MappingProxyType(
+        _columns(
             {
-                "gfx": ("gpu_util", "percent"),
-                "mem": ("dram_active", "percent"),
-                "vram_used": ("hbm_used_mib", "MiB"),
-                "vram_free": ("hbm_free_mib", "MiB"),
-                "power_usage": ("power_w", "W"),
-                "hotspot_temperature": ("gpu_temp_c", "C"),
-                "memory_temperature": ("mem_temp_c", "C"),
-                "gfx_clk": ("sm_clock_mhz", "MHz"),
-                "gfx_clock": ("sm_clock_mhz", "MHz"),
-                "mem_clock": ("mem_clock_mhz", "MHz"),
-                "pcie_replay": ("pcie_replays", "count"),
+                "gfx": "gpu_util",
+                "mem": "dram_active",
+                "vram_used": "hbm_used_mib",
+                "vram_free": "hbm_free_mib",
+                "power_usage": "power_w",
+                "hotspot_temperature": "gpu_temp_c",
+                "memory_temperature": "mem_temp_c",
+                "gfx_clk": "sm_clock_mhz",
+                "gfx_clock": "sm_clock_mhz",
+                "mem_clock": "mem_clock_mhz",
+                "pcie_replay": "pcie_replays",
             }
         ),
-        MappingProxyType({"vram_total": ("hbm_mib", "MiB")}),
+        _columns(
+            {
+                "vram_total": "hbm_mib",
+            }
+        ),
         marks=("gfx", "power_usage", "hotspot_temperature", "mem_clock", "vram_used"),
         time="timestamp",
         times="record with `amd-smi monitor --watch 1`",
@@ -283,40 +312,43 @@ GPU_TOOLS: tuple[GpuTool, ...] = (
     GpuTool(
         "amd-smi metric",
         "ROCm/amdsmi, amdsmi_cli/amdsmi_commands.py: metric_gpu; CSV leaves out outer keys",
-        MappingProxyType(
+        _columns(
             {
-                "usage.gfx_activity": ("gpu_util", "percent"),
-                "gfx_activity": ("gpu_util", "percent"),
-                "usage.umc_activity": ("dram_active", "percent"),
-                "umc_activity": ("dram_active", "percent"),
-                "mem_usage.used_vram": ("hbm_used_mib", "MiB"),
-                "used_vram": ("hbm_used_mib", "MiB"),
-                "mem_usage.free_vram": ("hbm_free_mib", "MiB"),
-                "free_vram": ("hbm_free_mib", "MiB"),
-                "power.socket_power": ("power_w", "W"),
-                "socket_power": ("power_w", "W"),
-                "energy.total_energy_consumption": ("energy_j", "J"),
-                "total_energy_consumption": ("energy_j", "J"),
-                "temperature.hotspot": ("gpu_temp_c", "C"),
-                "hotspot": ("gpu_temp_c", "C"),
-                "temperature.edge": ("gpu_temp_c", "C"),
-                "edge": ("gpu_temp_c", "C"),
-                "temperature.mem": ("mem_temp_c", "C"),
-                "mem": ("mem_temp_c", "C"),
-                "clock.gfx_0.clk": ("sm_clock_mhz", "MHz"),
-                "gfx_0_clk": ("sm_clock_mhz", "MHz"),
-                "clock.mem_0.clk": ("mem_clock_mhz", "MHz"),
-                "mem_0_clk": ("mem_clock_mhz", "MHz"),
-                "pcie.replay_count": ("pcie_replays", "count"),
-                "replay_count": ("pcie_replays", "count"),
-                "ecc.total_correctable_count": ("ecc_sbe", "count"),
-                "total_correctable_count": ("ecc_sbe", "count"),
-                "ecc.total_uncorrectable_count": ("ecc_dbe", "count"),
-                "total_uncorrectable_count": ("ecc_dbe", "count"),
+                "usage.gfx_activity": "gpu_util",
+                "gfx_activity": "gpu_util",
+                "usage.umc_activity": "dram_active",
+                "umc_activity": "dram_active",
+                "mem_usage.used_vram": "hbm_used_mib",
+                "used_vram": "hbm_used_mib",
+                "mem_usage.free_vram": "hbm_free_mib",
+                "free_vram": "hbm_free_mib",
+                "power.socket_power": "power_w",
+                "socket_power": "power_w",
+                "energy.total_energy_consumption": "energy_j",
+                "total_energy_consumption": "energy_j",
+                "temperature.hotspot": "gpu_temp_c",
+                "hotspot": "gpu_temp_c",
+                "temperature.edge": "gpu_temp_c",
+                "edge": "gpu_temp_c",
+                "temperature.mem": "mem_temp_c",
+                "mem": "mem_temp_c",
+                "clock.gfx_0.clk": "sm_clock_mhz",
+                "gfx_0_clk": "sm_clock_mhz",
+                "clock.mem_0.clk": "mem_clock_mhz",
+                "mem_0_clk": "mem_clock_mhz",
+                "pcie.replay_count": "pcie_replays",
+                "replay_count": "pcie_replays",
+                "ecc.total_correctable_count": "ecc_sbe",
+                "total_correctable_count": "ecc_sbe",
+                "ecc.total_uncorrectable_count": "ecc_dbe",
+                "total_uncorrectable_count": "ecc_dbe",
             }
         ),
-        MappingProxyType(
-            {"mem_usage.total_vram": ("hbm_mib", "MiB"), "total_vram": ("hbm_mib", "MiB")}
+        _columns(
+            {
+                "mem_usage.total_vram": "hbm_mib",
+                "total_vram": "hbm_mib",
+            }
         ),
         time="timestamp",
         times="record with `amd-smi metric --watch 1`",
@@ -324,29 +356,30 @@ GPU_TOOLS: tuple[GpuTool, ...] = (
     GpuTool(
         "system metrics of wandb",
         "wandb/wandb, xpu/src: gpu_nvidia.rs, gpu_nvidia_dcgm.rs (ratios times 100), gpu_amd.rs",
-        MappingProxyType(
+        _columns(
             {
-                "system.gpu.gpu": ("gpu_util", "percent"),
-                "system.gpu.memory": ("mem_copy_util", "percent"),
-                "system.gpu.memoryreadwriteactivity": ("dram_active", "percent"),
-                "system.gpu.memoryallocatedbytes": ("hbm_used_mib", "B"),
-                "system.gpu.powerwatts": ("power_w", "W"),
-                "system.gpu.temp": ("gpu_temp_c", "C"),
-                "system.gpu.smclock": ("sm_clock_mhz", "MHz"),
-                "system.gpu.memoryclock": ("mem_clock_mhz", "MHz"),
-                "system.gpu.smactive": ("sm_active", "percent"),
-                "system.gpu.smoccupancy": ("sm_occupancy", "percent"),
-                "system.gpu.dramactive": ("dram_active", "percent"),
-                "system.gpu.pipetensoractive": ("tensor_active", "percent"),
-                "system.gpu.pipetensorhmmaactive": ("tensor_hmma_active", "percent"),
-                "system.gpu.pipefp16active": ("fp16_active", "percent"),
-                "system.gpu.pipefp32active": ("fp32_active", "percent"),
-                "system.gpu.pipefp64active": ("fp64_active", "percent"),
-                "system.gpu.pcietxbytes": ("pcie_tx_bytes_per_s", "B/s"),
-                "system.gpu.pcierxbytes": ("pcie_rx_bytes_per_s", "B/s"),
-                "system.gpu.nvlinktxbytes": ("nvlink_tx_bytes_per_s", "B/s"),
-                "system.gpu.nvlinkrxbytes": ("nvlink_rx_bytes_per_s", "B/s"),
-            }
+                "system.gpu.gpu": "gpu_util",
+                "system.gpu.memory": "mem_copy_util",
+                "system.gpu.memoryreadwriteactivity": "dram_active",
+                "system.gpu.memoryallocatedbytes": "hbm_used_mib",
+                "system.gpu.powerwatts": "power_w",
+                "system.gpu.temp": "gpu_temp_c",
+                "system.gpu.smclock": "sm_clock_mhz",
+                "system.gpu.memoryclock": "mem_clock_mhz",
+                "system.gpu.smactive": "sm_active",
+                "system.gpu.smoccupancy": "sm_occupancy",
+                "system.gpu.dramactive": "dram_active",
+                "system.gpu.pipetensoractive": "tensor_active",
+                "system.gpu.pipetensorhmmaactive": "tensor_hmma_active",
+                "system.gpu.pipefp16active": "fp16_active",
+                "system.gpu.pipefp32active": "fp32_active",
+                "system.gpu.pipefp64active": "fp64_active",
+                "system.gpu.pcietxbytes": "pcie_tx_bytes_per_s",
+                "system.gpu.pcierxbytes": "pcie_rx_bytes_per_s",
+                "system.gpu.nvlinktxbytes": "nvlink_tx_bytes_per_s",
+                "system.gpu.nvlinkrxbytes": "nvlink_rx_bytes_per_s",
+            },
+            {"system.gpu.memoryallocatedbytes": "B"},
         ),
         time="_timestamp",
         is_untested=True,

@@ -23,7 +23,6 @@ from tachograph.catalog.chunks import CLUSTER_MARK, GpuNumbering
 from tachograph.catalog.counters import (
     COUNTERS_BY_NAME,
     HOST_COUNTERS,
-    HOST_UNITS,
     JOB_UNITS,
     CounterKind,
     jobstats_names,
@@ -32,7 +31,6 @@ from tachograph.catalog.counters import (
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.units import factor
 from tachograph.sources.exporter_mapping import (
-    CAPACITY,
     HOLDER,
     JOB_NUMBER,
     MAPPED_FACTS,
@@ -41,6 +39,7 @@ from tachograph.sources.exporter_mapping import (
     LabelNames,
     MetricJoining,
     MetricKey,
+    column_unit,
 )
 from tachograph.sources.exporters import exporter_mappings
 from tachograph.sources.job_ids import is_slurm_job
@@ -505,7 +504,7 @@ def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
     another notation.
     """
     for written, (counter, *rest) in own.items():
-        inside = _unit_inside(counter)
+        inside = column_unit(counter)
         if inside is None:
             what, do = f"metrics.{written}: unknown counter {counter!r}", "see docs/counters.md"
             raise ConfigError(what, where=where, do=do)
@@ -523,15 +522,6 @@ def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
         except ValueError as problem:
             do = """write it like 'METRIC{label="value"}' = ["counter", "unit"], with "sum LABEL" after the unit"""
             raise ConfigError(f"metrics.{written}: {problem}", where=where, do=do) from None
-
-
-def _unit_inside(column: str) -> str | None:
-    """Unit of a mapping's column; None if unknown."""
-    if column in MAPPED_FACTS:
-        return "MiB" if column == CAPACITY else ""
-    if column in COUNTERS_BY_NAME:
-        return COUNTERS_BY_NAME[column].unit
-    return HOST_UNITS.get(column) or JOB_UNITS.get(column)
 
 
 def _mapped(metric: str, given: tuple[str, ...], labels: LabelNames = USUAL_LABELS) -> MetricTarget:

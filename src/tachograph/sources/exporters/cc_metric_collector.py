@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from tachograph.sources.exporter_mapping import ExporterMapping, LabelNames
+from tachograph.sources.exporter_mapping import ExporterMapping, LabelNames, written_unit
 from tachograph.sources.line_protocol import COLLECTOR_PREFIX
 
 # {our unit: how units of the collector, and normalized ones, are written in a name}
@@ -27,53 +27,56 @@ _UNITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "": (),
     }
 )
-_OF_GPUS: Mapping[str, tuple[str, str]] = MappingProxyType(
+_OF_GPUS: Mapping[str, str] = MappingProxyType(
     {
-        "nv_util": ("gpu_util", "percent"),
-        "acc_utilization": ("gpu_util", "percent"),
-        "nv_mem_util": ("mem_copy_util", "percent"),
+        "nv_util": "gpu_util",
+        "acc_utilization": "gpu_util",
+        "nv_mem_util": "mem_copy_util",
         # what the collector calls MByte are 1024 * 1024 bytes
-        "nv_fb_mem_used": ("hbm_used_mib", "MiB"),
-        "acc_mem_used": ("hbm_used_mib", "MiB"),
-        "nv_fb_mem_total": ("hbm_mib", "MiB"),
-        "nv_power_usage": ("power_w", "W"),
-        "acc_power": ("power_w", "W"),
-        "nv_energy_abs": ("energy_j", "J"),
-        "nv_temp": ("gpu_temp_c", "C"),
-        "nv_sm_clock": ("sm_clock_mhz", "MHz"),
-        "nv_mem_clock": ("mem_clock_mhz", "MHz"),
-        "rocm_gfx_util": ("gpu_util", "percent"),
-        "rocm_umc_util": ("dram_active", "percent"),
-        "rocm_avg_power": ("power_w", "W"),
-        "rocm_temp_hotspot": ("gpu_temp_c", "C"),
-        "rocm_temp_mem": ("mem_temp_c", "C"),
-        "rocm_gfx_clock": ("sm_clock_mhz", "MHz"),
-        "rocm_u_clock": ("mem_clock_mhz", "MHz"),
+        "nv_fb_mem_used": "hbm_used_mib",
+        "acc_mem_used": "hbm_used_mib",
+        "nv_fb_mem_total": "hbm_mib",
+        "nv_power_usage": "power_w",
+        "acc_power": "power_w",
+        "nv_energy_abs": "energy_j",
+        "nv_temp": "gpu_temp_c",
+        "nv_sm_clock": "sm_clock_mhz",
+        "nv_mem_clock": "mem_clock_mhz",
+        "rocm_gfx_util": "gpu_util",
+        "rocm_umc_util": "dram_active",
+        "rocm_avg_power": "power_w",
+        "rocm_temp_hotspot": "gpu_temp_c",
+        "rocm_temp_mem": "mem_temp_c",
+        "rocm_gfx_clock": "sm_clock_mhz",
+        "rocm_u_clock": "mem_clock_mhz",
     }
 )
-_OF_NODES: Mapping[str, tuple[str, str]] = MappingProxyType(
+_OF_NODES: Mapping[str, str] = MappingProxyType(
     {
-        "load_one": ("load_average", "count"),
-        "cpu_load": ("load_average", "count"),
-        "mem_total": ("memory_total_mib", "KiB"),
-        "mem_available": ("memory_available_mib", "KiB"),
-        "net_bytes_in": ("network_rx_bytes", "B"),
-        "net_bytes_out": ("network_tx_bytes", "B"),
-        "net_pkts_in": ("network_rx_packets", "count"),
-        "net_pkts_out": ("network_tx_packets", "count"),
-        "ib_recv": ("network_rx_bytes", "B"),
-        "ib_xmit": ("network_tx_bytes", "B"),
-        "ib_recv_pkts": ("network_rx_packets", "count"),
-        "ib_xmit_pkts": ("network_tx_packets", "count"),
-        "lustre_read_bytes": ("fs_read_bytes", "B"),
-        "lustre_write_bytes": ("fs_write_bytes", "B"),
-        "lustre_read_requests": ("fs_read_operations", "count"),
-        "lustre_write_requests": ("fs_write_operations", "count"),
-        "gpfs_bytes_read": ("fs_read_bytes", "B"),
-        "gpfs_bytes_written": ("fs_write_bytes", "B"),
-        "gpfs_num_reads": ("fs_read_operations", "count"),
-        "gpfs_num_writes": ("fs_write_operations", "count"),
+        "load_one": "load_average",
+        "cpu_load": "load_average",
+        "mem_total": "memory_total_mib",
+        "mem_available": "memory_available_mib",
+        "net_bytes_in": "network_rx_bytes",
+        "net_bytes_out": "network_tx_bytes",
+        "net_pkts_in": "network_rx_packets",
+        "net_pkts_out": "network_tx_packets",
+        "ib_recv": "network_rx_bytes",
+        "ib_xmit": "network_tx_bytes",
+        "ib_recv_pkts": "network_rx_packets",
+        "ib_xmit_pkts": "network_tx_packets",
+        "lustre_read_bytes": "fs_read_bytes",
+        "lustre_write_bytes": "fs_write_bytes",
+        "lustre_read_requests": "fs_read_operations",
+        "lustre_write_requests": "fs_write_operations",
+        "gpfs_bytes_read": "fs_read_bytes",
+        "gpfs_bytes_written": "fs_write_bytes",
+        "gpfs_num_reads": "fs_read_operations",
+        "gpfs_num_writes": "fs_write_operations",
     }
+)
+_OTHER_UNITS: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(("mem_total", "mem_available"), "KiB")
 )
 _PACKAGES = range(8)  # sockets of a node
 _UNREAD: Mapping[str, str] = MappingProxyType(
@@ -101,7 +104,8 @@ def _metrics() -> Mapping[str, tuple[str, ...]]:
     # A slice of MIG has stype="mig", and the name of its GPU.
     scopes = (('{type="accelerator",stype=""}', _OF_GPUS), ('{type="node"}', _OF_NODES))
     for labels, table in scopes:
-        for name, (column, unit) in table.items():
+        for name, column in table.items():
+            unit = _OTHER_UNITS.get(name) or written_unit(column)
             rows |= {f"{metric}{labels}": (column, unit) for metric in _names(name, unit)}
     # Zone psys has the others in it.
     for metric in _names("rapl_average_power", "W"):

@@ -13,12 +13,9 @@ from types import MappingProxyType
 
 from tachograph.catalog.counters import (
     COUNTERS,
-    COUNTERS_BY_NAME,
     HOST_COUNTERS,
-    HOST_UNITS,
     CounterKind,
 )
-from tachograph.catalog.tables import DEVICES
 from tachograph.catalog.units import UNITS, is_convertible
 from tachograph.sources.columns import (
     DEVICE_VALUES,
@@ -33,6 +30,7 @@ from tachograph.sources.columns import (
     counter_names,
     host_column_meaning,
 )
+from tachograph.sources.exporter_mapping import column_unit
 
 _UNIT_WORDS: Mapping[str, str] = MappingProxyType(
     {
@@ -140,20 +138,10 @@ def _known(name: str, index: Mapping[str, tuple[str, str]]) -> tuple[str, str] |
         to, usual = index.get(_key(bare)) or index.get(_key("".join(words))) or ("", "")
         if not to or (is_shortened and to not in CUMULATIVE):
             continue
-        if not unit or is_convertible(unit, column_unit(to)):
+        if not unit or is_convertible(unit, column_unit(to) or ""):
             return to, unit or usual
         odd = odd or (to, unit)
     return odd
-
-
-def column_unit(name: str) -> str:
-    """Return the contract's unit of a counter, a host counter or a fact of a device."""
-    return HOST_UNITS.get(name) or (
-        COUNTERS_BY_NAME[name].unit if name in COUNTERS_BY_NAME else _FACT_UNITS[name]
-    )
-
-
-_FACT_UNITS = MappingProxyType({column.name: column.unit for column in DEVICES.columns})
 
 
 def _index(synonyms: Mapping[str, str]) -> dict[str, tuple[str, str]]:

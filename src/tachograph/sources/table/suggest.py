@@ -15,6 +15,7 @@ from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_UNITS
 from tachograph.catalog.devices import DEVICE_CATALOGUE, match_device
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import factor, is_convertible, printable
+from tachograph.sources.exporter_mapping import column_unit
 from tachograph.sources.files import (
     TableLayout,
     format_of,
@@ -31,7 +32,6 @@ from tachograph.sources.table.job_columns import JobColumns, job_columns, job_me
 from tachograph.sources.table.mapping import numbers, stripped
 from tachograph.sources.table.names import (
     CUMULATIVE,
-    column_unit,
     counter_meaning,
     device_meaning,
     host_counter_meaning,
@@ -447,7 +447,7 @@ def _decreases(proposal: _Proposal, counter: str, values: pl.Series) -> bool:
     """
     if counter not in CUMULATIVE or len(values) != proposal.rows.height:
         return False
-    rows = _in_order(proposal, values, column_unit(counter))
+    rows = _in_order(proposal, values, column_unit(counter) or "")
     steps = rows.select(pl.col("v").diff().over(proposal.keys)).to_series()
     return int((steps < 0).sum() or 0) > _FALLS * steps.count()
 
@@ -469,7 +469,7 @@ def _line(proposal: _Proposal, name: str, known: tuple[str, str], values: pl.Ser
     A share is a fraction where neither its name says percent nor a value is above 1.
     """
     to, unit = known
-    wanted = column_unit(to)
+    wanted = column_unit(to) or ""
     if unit and not is_convertible(unit, wanted):
         proposal.left[name] = f"{unit} cannot be {wanted}"
         return None
@@ -498,7 +498,7 @@ def _line(proposal: _Proposal, name: str, known: tuple[str, str], values: pl.Ser
 
 def _objection(proposal: _Proposal, to: str, unit: str, values: pl.Series) -> str:
     """Return why values cannot be a counter; "" where they can."""
-    wanted = column_unit(to)
+    wanted = column_unit(to) or ""
     high = _highest(proposal, values, unit)
     highest = high * factor(unit, wanted)
     if highest > COUNTERS_BY_NAME[to].high * _ROUNDED:
