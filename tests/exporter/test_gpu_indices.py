@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from series_as_pages import Series, as_page, reasons
 
 from tachograph.catalog.chunks import ChunkPart
-from tachograph.sources.exporter_mapping import LabelNames
 from tachograph.sources.gpu_indices import (
     AMBIGUOUS,
     CONTRADICTS,
@@ -32,7 +31,6 @@ from tachograph.sources.series import (
     SeriesAnswer,
     SeriesMemory,
     SeriesRun,
-    SeriesVocabulary,
 )
 from tachograph.sources.series_rows import SeriesRows, series_parts
 
@@ -129,17 +127,6 @@ def phases() -> SeriesAnswer:
     return answer
 
 
-def test_series_with_a_uuid_alone() -> None:
-    only = [
-        (UTIL.replace("GPU_UTIL", "POWER_USAGE"), {"UUID": name, "Hostname": "n"}, 300.0)
-        for name in ("GPU-b", "GPU-x")
-    ]
-    for parts in (of_pages(only, DCGM), of_answer([*only, *DCGM])):
-        frame = parts["gpu_samples"].frame.drop_nulls("power_w")
-        assert set(frame["gpu"].to_list()) == {1}
-        assert {reason for _, reason in reasons(parts)} == {"no_gpu"}
-
-
 @pytest.mark.parametrize(
     "make", [of_pages, lambda *pages: of_answer([one for page in pages for one in page])]
 )
@@ -181,30 +168,6 @@ def test_one_index_with_two_uuids_at_once() -> None:
             ("gpu_samples", "ambiguous_gpu"): 1,
         }
         assert parts["devices"].frame.is_empty() if "devices" in parts else True
-
-
-def test_a_gpu_that_was_replaced_is_no_contradiction() -> None:
-    answer = as_answer(
-        [(UTIL, {"gpu": "0", "UUID": "GPU-a", "Hostname": "n"}, 10)], (60_000, 120_000)
-    )
-    answer.add(
-        as_answer([(UTIL, {"gpu": "0", "UUID": "GPU-c", "Hostname": "n"}, 10)], (180_000, 240_000))
-    )
-    for runs in (answer.runs, answer.runs[::-1]):
-        parts = {
-            part.table: part
-            for part in series_parts(SeriesAnswer(runs), SeriesMemory(), overlaps=False)
-        }
-        assert reasons(parts) == {}
-        assert devices(parts) == {0: "GPU-c"}
-
-
-def test_the_labels_of_a_site_decide() -> None:
-    vocabulary = SeriesVocabulary(labels=LabelNames(gpu=("card",)))
-    own = [(JOB, {"card": "4", "uuid": "GPU-a"}, 7.0)]
-    parts = of_pages(DCGM, own, memory=SeriesMemory(vocabulary))
-    assert holders(parts) == {("7", 4)}
-    assert devices(parts) == {4: "GPU-a", 1: "GPU-b"}
 
 
 def decided(claims: Sequence[tuple[int, TimeSpan, Any]]) -> tuple[int, Any]:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -42,19 +41,6 @@ def rows(part: ChunkPart) -> list[dict[str, Any]]:
         {name: value for name, value in row.items() if value is not None}
         for row in conformed.to_dicts()
     ]
-
-
-def test_a_gpu_with_several_jobs_is_one_sample_and_held_by_each() -> None:
-    page = (
-        "".join(f'{UTIL}{{gpu="0",hpc_job="{job}"}} 50\n' for job in ("7", "8"))
-        + f'{UTIL}{{gpu="1",hpc_job="0"}} 9\n'
-    )
-    parts = gather(page)
-    assert [row["gpu_util"] for row in rows(parts["gpu_samples"])] == [0.5, pytest.approx(0.09)]
-    held = {"node": "n1", "gpu": 0, "start": T, "provenance": "explicit"}
-    assert rows(parts["allocations"]) == [{"job_id": "7", **held}, {"job_id": "8", **held}]
-    assert parts["allocations"].overlaps
-    assert reasons(parts) == {}
 
 
 def test_a_label_may_name_the_step() -> None:

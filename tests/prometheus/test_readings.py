@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,20 +69,6 @@ def test_a_scrape_is_one_row_of_the_first_stamp(every: int) -> None:
         assert values == {COLUMNS[metric]: t + after for metric, after in STAMPS.items()}
 
 
-def test_pages_with_stamps_are_one_row_each() -> None:
-    rows = SeriesRows(SeriesMemory())
-    for scrape in range(6):
-        start = round(NOON.timestamp()) + 30 * scrape
-        lines = [
-            f'{metric}{{gpu="0",Hostname="n"}} 1 {(start + after) * 1000}\n'
-            for metric, after in STAMPS.items()
-        ]
-        rows.add_page("".join(lines).encode(), t=NOON, node=None)
-    (part,) = (one for one in rows.parts() if one.table == SAMPLES)
-    assert (part.frame.height, part.rows_used) == (6, 24)
-    assert part.frame.select(pl.col(*NAMES).null_count()).row(0) == (0, 0, 0, 0)
-
-
 def test_metrics_of_other_rates_stay_readings_of_their_own() -> None:
     """One is read each second, one each ten: what lies more than half a second apart is not
     joined.
@@ -91,11 +76,6 @@ def test_metrics_of_other_rates_stay_readings_of_their_own() -> None:
     often = [float(t) for t in range(100, 130)]
     made = rows_of({"DCGM_FI_DEV_GPU_UTIL": often, "DCGM_FI_DEV_FB_USED": [100.3, 110.3, 120.7]})
     assert [t for t, values in made if "hbm_used_mib" in values] == [100, 110, 120.7]
-
-
-def test_minutes_apart_is_no_scrape() -> None:
-    made = rows_of({"DCGM_FI_DEV_GPU_UTIL": [100, 400], "DCGM_FI_DEV_FB_USED": [120, 420]})
-    assert [t for t, _ in made] == [100, 120, 400, 420]
 
 
 def test_parts_of_a_column_are_added_within_a_reading() -> None:

@@ -266,19 +266,6 @@ def test_a_job_is_read_with_its_steps_wherever_a_chunk_ends() -> None:
         assert [used(row) for row in jobs_of(*lines, rows_per_chunk=size)] == whole
 
 
-def test_cpu_time_of_killed_processes_is_not_that_of_the_job() -> None:
-    killed, polled, alone = jobs_of(
-        line("1", "TIMEOUT", (1, 2), "00:00:05"),
-        line("1.0", "CANCELLED", (1, 2), "00:00:05", "900M"),
-        line("2", "TIMEOUT", (1, 2), "00:00:05"),
-        line("2.0", "CANCELLED", (1, 2), "00:00:05", "900M", "cpu=03:00:00,mem=900M"),
-        line("3", "TIMEOUT", (1, 2), "00:00:05"),
-    )
-    assert used(killed) == (None, 8192.0, 900.0)
-    assert used(polled) == (10800.0, 8192.0, 900.0)
-    assert used(alone) == (None, 8192.0, None)
-
-
 def test_usage_of_a_running_job_is_not_known() -> None:
     text = line("1", "RUNNING", (1, 2), "00:10:00", "5G").replace("2026-07-01T02:00:00", "Unknown")
     (row,) = jobs_of(text)

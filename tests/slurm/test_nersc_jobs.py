@@ -7,94 +7,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from slurm_reading import ReadText, reading_of, told
+from slurm_reading import ReadText, reading_of
+from syrupy.assertion import SnapshotAssertion
 
+from row_lines import reading_lines
 from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm.records import SlurmCluster
 
 PACIFIC = "America/Los_Angeles"
 
 
-def test_an_answer_of_the_superfacility_api(recorded: Path) -> None:
-    waiting, queued = reading_of(
-        recorded / "nersc_perlmutter" / "job-data.json", time_zone=PACIFIC
-    ).jobs
-    assert told(waiting) == {
-        "cluster": "perlmutter",
-        "job_id": "51613962",
-        "name": "ex_gpu_script.sh",
-        "user": "user01",
-        "account": "proj01_g",
-        "partition": "gpu_ss11",
-        "qos": "gpu_regular",
-        "state": "PENDING",
-        "submit": datetime(2026, 4, 15, 19, 51, 14, tzinfo=UTC),  # 12:51:14 local, 7 h behind
-        "eligible": datetime(2026, 4, 15, 19, 51, 14, tzinfo=UTC),
-        "elapsed_s": 0.0,
-        "timelimit_s": 3600.0,
-        "mem_requested_mib": 459804.0,  # of both nodes
-        "constraints": "gpu&a100",
-        "time_precision_s": 0.0,
-    }
-    assert (queued["job_id"], queued["state"], queued["qos"], queued["start"]) == (
-        "51906088",
-        "PENDING",
-        "gpu_shared",
-        None,
-    )
-    assert queued["submit"] == datetime(2026, 4, 22, 23, 15, 18, tzinfo=UTC)
+@pytest.mark.parametrize("name", ["job-data", "job-data-iris-export", "user-jobs"])
+def test_recorded_jobs(recorded: Path, name: str, snapshot: SnapshotAssertion) -> None:
+    """The Superfacility API, Iris, and Iris without run times."""
+    path = recorded / "nersc_perlmutter" / f"{name}.json"
+    assert reading_lines(reading_of(path, time_zone=PACIFIC)) == snapshot
 
 
-def test_an_export_of_iris(recorded: Path) -> None:
-    jobs = reading_of(
-        recorded / "nersc_perlmutter" / "job-data-iris-export.json", time_zone=PACIFIC
-    ).jobs
-    assert len(jobs) == 8
-    assert told(jobs[0]) == {
-        "job_id": "51566986",
-        "name": "ex_gpu_script.sh",
-        "account": "proj01",
-        "qos": "gpu_regular",
-        "state": "COMPLETED",
-        "submit": datetime(2026, 4, 14, 21, 43, tzinfo=UTC),
-        "start": datetime(2026, 4, 14, 21, 52, tzinfo=UTC),
-        "end": datetime(2026, 4, 14, 21, 54, tzinfo=UTC),  # 14:53 local, and the minute after
-        "elapsed_s": 15.0,
-        "nodes": 4,
-        "cpus": 512,
-        "time_precision_s": 60.0,
-    }
-    for job in jobs:
-        assert isinstance(job["start"], datetime)
-        assert isinstance(job["end"], datetime)
-        assert (job["end"] - job["start"]).total_seconds() >= float(str(job["elapsed_s"]))
-
-
-def test_an_export_of_iris_without_run_times(recorded: Path) -> None:
-    jobs = reading_of(recorded / "nersc_perlmutter" / "user-jobs.json", time_zone=PACIFIC).jobs
-    assert [job["job_id"] for job in jobs] == [
-        "46597792",
-        "46598165",
-        "46598851",
-        "46599456",
-        "46600222",
-        "46600581",
-    ]
-    assert told(jobs[3]) == {
-        "cluster": "perlmutter",
-        "job_id": "46599456",
-        "name": "job_ss22",
-        "user": "user02",
-        "account": "m4659",
-        "partition": "urgent_gpu_ss11",
-        "qos": "gpu_interactive",
-        "start": datetime(2025, 12, 17, 1, 30, tzinfo=UTC),  # 17:30 local, 8 h behind in winter
-        "end": datetime(2025, 12, 17, 1, 55, tzinfo=UTC),
-        "time_precision_s": 60.0,
-    }
-
-
-def test_a_running_job_of_squeue_has_no_end_and_holds_its_gpus(read_text: ReadText) -> None:
+def test_a_running_job_of_squeue_has_no_end_and_holds_its_gpus(
+    read_text: ReadText, snapshot: SnapshotAssertion
+) -> None:
     record = {
         "jobid": "5",
         "array_job_id": "4",
@@ -113,26 +45,7 @@ def test_a_running_job_of_squeue_has_no_end_and_holds_its_gpus(read_text: ReadTe
         "over_subscribe": "OK",
     }
     reading = read_text(json.dumps([{"status": "OK", "output": [record], "error": None}]))
-    (job,) = reading.jobs
-    assert (job["job_id"], job["display_id"], job["array_job_id"], job["array_task_id"]) == (
-        "5",
-        "4_1",
-        "4",
-        1,
-    )
-    assert (job["state"], job["end"], job["elapsed_s"], job["timelimit_s"]) == (
-        "RUNNING",
-        None,
-        723.0,
-        7200.0,
-    )
-    assert (job["gpus"], job["gpu_type"], job["hbm_request"], job["exclusive"]) == (
-        8,
-        "a100",
-        "80g",
-        None,
-    )
-    assert [row["node"] for row in reading.allocations] == ["nid001", "nid002"]
+    assert reading_lines(reading) == snapshot
 
 
 def test_rows_without_their_envelope_are_read(read_text: ReadText) -> None:

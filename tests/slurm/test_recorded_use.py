@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slurm_reading import MADE, VERSIONS, reading_of
 
 from madelake import fill, held, job, summarized, utc
 from tachograph.api.job_report import read_job
@@ -206,14 +205,6 @@ def test_text_and_json_say_the_same() -> None:
     assert len(names) == 7
     assert [first[name] for name in names] == [second[name] for name in names]
     assert first["task_gpu_util_max"] == 0.42
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_real_slurm_without_gpus_has_none(version: str) -> None:
-    for file in ("sacct.json", "sacct.parsable2.txt"):
-        for row in reading_of(MADE / version / file).jobs:
-            found = (row[name] for name in row if name.startswith(("recorded_", "task_gpu")))
-            assert set(found) == {None}
 
 
 @pytest.fixture(scope="module")

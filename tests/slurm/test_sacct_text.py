@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slurm_reading import ReadText, Write
+from syrupy.assertion import SnapshotAssertion
 
+from row_lines import reading_lines
 from tachograph.catalog.chunks import Chunk, Reject
 from tachograph.catalog.config import Configuration, SiteOptions
 from tachograph.catalog.errors import InputError
@@ -36,42 +38,12 @@ def text(*rows: str, header: str = HEADER) -> str:
     return "\n".join([header, *rows]) + "\n"
 
 
-def test_a_row_becomes_a_job_and_its_nodes(read_text: ReadText) -> None:
+def test_a_row_becomes_a_job_and_its_nodes(
+    read_text: ReadText, snapshot: SnapshotAssertion
+) -> None:
     reading = read_text(text(GOOD))
-    (job,) = reading.jobs
-    assert {name: value for name, value in job.items() if value is not None} == {
-        "job_id": "7",
-        "name": "train",
-        "state": "COMPLETED",
-        "submit": datetime(2026, 1, 1, tzinfo=UTC),
-        "start": datetime(2026, 1, 1, 0, 1, tzinfo=UTC),
-        "end": datetime(2026, 1, 1, 0, 2, tzinfo=UTC),
-        "elapsed_s": 60.0,
-        "node_list": "n[1-2]",
-        "gpus": 4,
-        "cpus": 8,
-        "submit_line": "sbatch job.sh",
-        "time_precision_s": 0.0,
-    }
-    assert set(job) == {name for name in JOBS.schema if name != "seq"}
-    assert reading.allocations == [
-        {
-            "cluster": None,
-            "job_id": "7",
-            "step": None,
-            "numbering": None,
-            "node": node,
-            "gpu": None,
-            "mig": None,
-            "start": job["start"],
-            "end": job["end"],
-            "provenance": "node_list",
-            "shared": None,
-            "share": None,
-        }
-        for node in ("n1", "n2")
-    ]
-    assert reading.rejects() == ()
+    assert reading_lines(reading) == snapshot
+    assert set(reading.jobs[0]) == {name for name in JOBS.schema if name != "seq"}
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from in_process import run_here
+from row_lines import reading_lines
 from servers.kubernetes_api import pod
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError, RefusedError
@@ -23,7 +25,8 @@ from tachograph.sources import allocation_map, kubernetes, sacct
 from tachograph.sources.job_ids import job_and_step
 from tachograph.sources.recognition import source_of
 from tachograph.sources.schedulers import flux, lsf, pbs
-from tachograph.sources.schedulers.flux import flux_id, read_flux
+from tachograph.sources.schedulers.documents import DocumentReader
+from tachograph.sources.schedulers.flux import read_flux
 from tachograph.sources.schedulers.lsf import read_lsf
 from tachograph.sources.schedulers.pbs import read_pbs
 from tachograph.sources.slurm.arguments import fill_in
@@ -153,59 +156,21 @@ def seconds(row: dict[str, Any], name: str) -> float | None:
     return time.timestamp() if isinstance(time, datetime) else None
 
 
-def test_qstat_in_the_time_zone_of_the_site() -> None:
-    reading = read_pbs(json.dumps(QSTAT).encode(), "q.json", INDIA)
-    running, deleted, waiting = reading.jobs
-    assert seconds(running, "start") == datetime(2023, 4, 26, 8, 10, 15, tzinfo=UTC).timestamp()
-    assert (running["job_id"], running["state"], running["gpus"], running["end"]) == (
-        "3472664.pbshpc", "RUNNING", 1, None,
-    )  # fmt: skip
-    expected = {
-        "job_id": "4732778[7].pbshpc", "array_job_id": "4732778[].pbshpc", "array_task_id": 7,
-        "name": "x;E;1.x;user=root", "user": "ana", "account": "bio", "state": "CANCELLED",
-        "exit_signal": 15, "gpus": 8, "nodes": 2, "node_list": "node1299,node1300", "cpus": 96,
-        "mem_requested_mib": 98304.0, "exclusive": True, "timelimit_s": 172800.0,
-    }  # fmt: skip
-    assert {name: deleted[name] for name in expected} == expected
-    run_s = (seconds(deleted, "end") or 0.0) - (seconds(deleted, "start") or 0.0)
-    assert run_s == 86732.0
-    assert (waiting["state"], waiting["start"]) == ("PENDING", None)
-    assert [reason for _, reason, _ in reading.rejected] == ["bad_state"]
-    assert {row["node"] for row in reading.allocations} == {"khas024", "node1299", "node1300"}
-
-
-def test_the_log_of_pbs_and_names_that_imitate_fields() -> None:
-    reading = read_pbs(LOG.encode(), "20240312", INDIA)
-    rows = {str(row["job_id"]): row for row in reading.jobs}
-    assert rows.keys() == {"17.srv", "20.srv", "21.srv", "22.srv"}
-    assert (rows["22.srv"]["start"], rows["22.srv"]["state"]) == (None, "CANCELLED")
-    assert [(place, reason) for place, reason, _ in reading.rejected] == [
-        (3, "two_readings"),
-        (4, "two_readings"),
-    ]
-    first = rows["17.srv"]
-    assert (first["name"], first["user"], first["account"]) == ('x";E;<b>', "ana", "K 12")
-    assert (first["state"], first["exit_code"], first["gpus"]) == ("OUT_OF_MEMORY", None, 2)
-    times = [seconds(first, name) for name in ("submit", "eligible", "start", "end")]
-    assert times == [1710234000, 1710234100, 1710235000, 1710238600]
-    assert (rows["20.srv"]["gpus"], rows["20.srv"]["exit_code"]) == (8, 3)  # Torque's request
-    assert rows["21.srv"]["gpus"] == 0  # the file names GPUs, and none of this job
-
-
-def test_gpus_of_flux_are_known_where_its_resources_are() -> None:
-    reading = read_flux(json.dumps(FLUX).encode(), "f.json", INDIA)
-    done, running = reading.jobs
-    assert (done["job_id"], done["state"], done["exit_signal"], done["gpus"]) == (
-        flux_id("6731191091817518"), "FAILED", 9, 3,
-    )  # fmt: skip
-    assert (done["elapsed_s"], done["timelimit_s"], done["account"]) == (3600.0, 7200.0, "lc")
-    explicit = [row for row in reading.allocations if row["gpu"] is not None]
-    # Nodes stand in the order of ranks, whatever the order of R_lite.
-    assert {(row["node"], row["gpu"]) for row in explicit} == {
-        ("tioga11", 0), ("tioga12", 2), ("tioga12", 3),
-    }  # fmt: skip
-    assert (running["gpus"], running["state"], running["timelimit_s"]) == (None, "RUNNING", None)
-    assert flux_id("6731191091817518") == "fuZZybuNNy"  # RFC 19's example
+@pytest.mark.parametrize(
+    ("read", "content"),
+    [
+        (read_pbs, json.dumps(QSTAT)),
+        (read_pbs, LOG),
+        (read_flux, json.dumps(FLUX)),
+        (read_lsf, json.dumps(BJOBS)),
+    ],
+    ids=["qstat", "accounting log", "flux", "bjobs"],
+)
+def test_jobs_of_saved_accounting(
+    read: DocumentReader, content: str, snapshot: SnapshotAssertion
+) -> None:
+    """In the time zone of the site; names that imitate fields, times without a year."""
+    assert reading_lines(read(content.encode(), "saved", INDIA)) == snapshot
 
 
 def test_ranks_of_flux_may_be_greater_than_any_gpu_index() -> None:
@@ -221,20 +186,6 @@ def test_ranks_of_flux_may_be_greater_than_any_gpu_index() -> None:
         ("tuo1", 1), ("tuo2", 1), ("tuo3", 1),
     ]  # fmt: skip
     assert [reason for _, reason, _ in reading.rejected] == ["bad_gpu_index"] * 3
-
-
-def test_bjobs_needs_a_year() -> None:
-    reading = read_lsf(json.dumps(BJOBS).encode(), "b.json", INDIA)
-    killed, done = reading.jobs
-    expected = {
-        "job_id": "123[40]", "array_job_id": "123", "array_task_id": 40, "state": "TIMEOUT",
-        "exit_signal": 12, "gpus": 8, "cpus": 16, "node_list": "hosta,hostb", "elapsed_s": 3600.0,
-        "time_precision_s": 0.0,
-    }  # fmt: skip
-    assert {name: killed[name] for name in expected} == expected
-    assert seconds(killed, "start") == datetime(2024, 3, 12, 4, 40, tzinfo=UTC).timestamp()
-    assert (done["gpus"], done["exit_code"], done["time_precision_s"]) == (0, 0, 60.0)
-    assert [(place, reason) for place, reason, _ in reading.rejected] == [(3, "bad_time")]
 
 
 @pytest.mark.parametrize(
