@@ -21,7 +21,9 @@ def row_lines(rows: Iterable[Mapping[str, object]]) -> str:
 def _cell(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
-    return f"{value:.10g}" if isinstance(value, float) else repr(value)
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else f"{value:.10g}"
+    return repr(value)
 
 
 def reading_lines(reading: AccountingReading | AllocationMapReading) -> str:

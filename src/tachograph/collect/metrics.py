@@ -202,7 +202,9 @@ def _family(
     family = kind(f"tachograph_collect_{of.name}", of.help, labels=(label, *of.labels))
     for name, status in known.items():
         value = of.value(status, now)
-        for labels, number in (value if isinstance(value, Mapping) else {(): value}).items():
+        numbers: Mapping[_Labels, float | None]
+        numbers = value if isinstance(value, Mapping) else {(): value}
+        for labels, number in numbers.items():
             if number is not None:
                 family.add_metric((name, *labels), float(number))
     return family
@@ -210,12 +212,12 @@ def _family(
 
 def metric_names() -> list[str]:
     """Return the names of all metrics, as they are exposed."""
+    named = [(of.name, of.counter) for of in _OF_SOURCE] + [
+        (of.name, of.counter) for of in _OF_STEP
+    ]
     return [
         "tachograph_build_info",
-        *(
-            f"tachograph_collect_{of.name}{'_total' * of.counter}"
-            for of in (*_OF_SOURCE, *_OF_STEP)
-        ),
+        *(f"tachograph_collect_{name}{'_total' * counter}" for name, counter in named),
     ]
 
 

@@ -288,10 +288,10 @@ def _csv_rows(text: str) -> ToolText:
     begins_alike = lines.str.starts_with(f"{first.partition(',')[0]},")
     is_header = begins_alike & ((lines == first) | ~lines.str.contains(_NUMBER_CELL))
     headers = chosen_cells(is_header, lines).forward_fill().filter(~is_header)
-    text = split_lines(lines.filter(~is_header), headers, first, ",", _csv_names)
-    if any(map(_WANDB.fullmatch, text.rows.columns)):
-        return ToolText(_split_frame(text.rows), text.rejects)
-    return text
+    cells = split_lines(lines.filter(~is_header), headers, first, ",", _csv_names)
+    if any(map(_WANDB.fullmatch, cells.rows.columns)):
+        return ToolText(_split_frame(cells.rows), cells.rejects)
+    return cells
 
 
 def _csv_names(written: Sequence[str]) -> list[str]:
