@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
+
+import polars as pl
 
 from tachograph.sources.allocation_map import AllocationMapReading
 from tachograph.sources.slurm.exports import AccountingReading
@@ -24,6 +27,18 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else f"{value:.10g}"
     return repr(value)
+
+
+def frame_lines(frame: pl.DataFrame) -> str:
+    """Return a line per row; numbers of single precision have no more digits than they need."""
+    short = pl.col(pl.Float32).cast(pl.String).cast(pl.Float64)
+    return row_lines(frame.with_columns(short).iter_rows(named=True))
+
+
+def lake_lines(lake: Path, *tables: str) -> str:
+    """Return the sorted rows of tables of a lake, without when they were written."""
+    frames = [pl.read_delta(str(lake / table)).drop("seq", "day", strict=False) for table in tables]
+    return "\n".join("".join(sorted(frame_lines(one).splitlines(keepends=True))) for one in frames)
 
 
 def reading_lines(reading: AccountingReading | AllocationMapReading) -> str:

@@ -14,7 +14,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from in_process import run_here
-from row_lines import row_lines
+from row_lines import lake_lines
 
 START = 1_775_001_600  # 2026-04-01
 ADDRESSES = ("00000000:C1:00.0", "00000000:41:00.0")  # by index, not by address
@@ -74,13 +74,6 @@ def rows(folder: Path, table: str) -> list[dict[str, Any]]:
     return pl.read_delta(str(folder / "lake" / table)).to_dicts()
 
 
-def lake_lines(folder: Path, *tables: str) -> str:
-    """Return the sorted rows of tables of the lake, without when they were read."""
-    return "\n".join(
-        "".join(sorted(row_lines(rows(folder, table)).splitlines(True))) for table in tables
-    )
-
-
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     return tmp_path / "archive"
@@ -102,7 +95,9 @@ def test_series_become_samples_in_the_units_of_the_lake(
     assert ingest(tmp_path)["rejects"] == []
     # The fourth value of the first GPU is after the end of the job. The collector divides bytes
     # by 2**20, prefixes are decimal from there.
-    assert lake_lines(tmp_path, "gpu_samples", "jobs", "allocations", "devices") == snapshot
+    assert (
+        lake_lines(tmp_path / "lake", "gpu_samples", "jobs", "allocations", "devices") == snapshot
+    )
     again = ingest(tmp_path)
     assert again["chunks_known"] == again["chunks"] == 1
 
@@ -114,7 +109,7 @@ def test_jobs_without_ids_or_samples_are_kept(
     old = {"numAcc": 0, "shared": "", "exclusive": 1, "resources": [{"hostname": "c1"}]}
     write(archive, 2, {**old, "jobState": "stopped", "submitTime": START - 60})
     ingest(tmp_path)
-    assert lake_lines(tmp_path, "jobs", "allocations") == snapshot
+    assert lake_lines(tmp_path / "lake", "jobs", "allocations") == snapshot
 
 
 def test_an_address_has_the_index_of_the_subcluster_of_its_job(

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from in_process import run_here
+from row_lines import lake_lines
 from tachograph.catalog.counters import COUNTERS_BY_NAME
-from tachograph.catalog.tables import DEVICES, GPU_SAMPLES
 from tachograph.catalog.units import is_convertible
-from tachograph.lake.delta import Lake
 from tachograph.sources.gpu_tool_names import GPU_TOOLS, GpuTool
 from tachograph.sources.gpu_tools import tool_text
 
@@ -122,15 +122,6 @@ timestamp,gpu,name,pid,mem_usage
 timestamp,gpu,power_usage,hotspot_temperature,memory_temperature,gfx_clk,gfx,mem,mem_clock,vram_used,vram_total
 1772366401,2,N/A,56,44,2100,43,11,900,2048,196592
 """
-OF_AMD = {
-    "gpu_util": 0.42,
-    "dram_active": 0.11,
-    "power_w": 420,
-    "sm_clock_mhz": 2100,
-    "gpu_temp_c": 55,
-    "mem_temp_c": 44,
-    "hbm_used_mib": 1024,
-}
 ROCM = (
     '{"card0": {"Temperature (Sensor edge) (C)": "49.0", "Temperature (Sensor junction) (C)": "51.0",'
     ' "mclk clock speed:": "(1600Mhz)", "Average Graphics Package Power (W)": "128.0",'
@@ -181,19 +172,53 @@ def ingest(folder: Path, name: str, text: str, *options: str) -> CompletedProces
     return run_here(words, folder, {"HOME": str(folder)})
 
 
-def samples(folder: Path) -> list[dict[str, Any]]:
-    """The rows of the lake in order, without columns that are null."""
-    rows = Lake.open(str(folder / "lake")).latest(GPU_SAMPLES).sort("t", "gpu").drop("seq")
-    return [
-        {name: value for name, value in row.items() if value is not None}
-        for row in rows.iter_rows(named=True)
-    ]
+def timed(before: str, text: str = DMON) -> str:
+    """Return the lines, each behind the time of its reading: the second is 2.5 s later."""
+    later = before.replace("6400.00", "6402.50").replace("12:00:00", "12:00:02.5")
+    lines = text.splitlines()
+    return "".join(f"{before if place < 5 else later}{line}\n" for place, line in enumerate(lines))
 
 
-def sample(node: str, gpu: int, t: datetime, values: Mapping[str, float]) -> dict[str, Any]:
-    return {"t": t, "node": node, "gpu": gpu} | {
-        name: pytest.approx(value, rel=1e-6) for name, value in values.items()
-    }
+def wandb_csv() -> str:
+    records = [json.loads(line) for line in WANDB.splitlines()]
+    lines = [records[0], *(record.values() for record in records)]
+    return "".join(",".join(map(str, line)) + "\n" for line in lines)
+
+
+WATCHED = "'CTRL' + 'C' to stop watching output:\n" + json.dumps(AMD_METRIC, indent=4) + "\n"
+HERE = ("--node", "n1")
+EACH_10_S = (*HERE, "--time", "2026-03-01T12:00", "--interval", "10")
+# {file: (its text, options)}
+TOOL_FILES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "gpustat.json": (GPUSTAT % 0 + GPUSTAT % 1, ()),
+    "cut off gpustat.json": (GPUSTAT % 2 + (GPUSTAT % 3)[:300], ()),
+    # A ratio with four decimals, and a percentage with two, are the same share.
+    "pulse.csv": (KEMPNER, HERE),
+    "dmon.txt": (DMON, (*HERE, "--time", "2026-03-01T12:00", "--interval", "2.5")),
+    "dmon of unix times.txt": (timed("1772366400.00 "), HERE),
+    "dmon of times in brackets.txt": (timed("[2026-03-01 12:00:00] "), HERE),
+    "dmon of ISO times.txt": (timed("2026-03-01T12:00:00Z\t"), HERE),
+    "watched.json": (WATCHED * 2, HERE),
+    "gpu_data.json": (json.dumps({"gpu_data": AMD_METRIC}), HERE),
+    "metric.csv": (AMD_METRIC_CSV, HERE),
+    "monitor.csv": (AMD_MONITOR_CSV, HERE),
+    "rocm.json": (ROCM * 2, EACH_10_S),
+    "rocm.csv": (ROCM_CSV, EACH_10_S),
+    "metrics.out": (TELEGRAF, ()),
+    "wandb.jsonl": (WANDB, HERE),
+    "wandb.json": (json.dumps([json.loads(line) for line in WANDB.splitlines()]), HERE),
+    "wandb.csv": (wandb_csv(), HERE),
+}
+
+
+@pytest.mark.parametrize("name", TOOL_FILES)
+def test_output_of_tools_becomes_samples(
+    name: str, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    text, options = TOOL_FILES[name]
+    done = ingest(tmp_path, name, text, *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout + lake_lines(tmp_path / "lake", "gpu_samples", "devices") == snapshot
 
 
 @pytest.mark.parametrize("tool", GPU_TOOLS, ids=lambda tool: tool.name)
@@ -204,84 +229,6 @@ def test_names_of_tools_are_counters_in_one_unit_each(tool: GpuTool) -> None:
         assert is_convertible(unit, COUNTERS_BY_NAME[counter].unit)
         assert units.setdefault(counter, unit) == unit
     assert {column for column, _ in tool.facts.values()} <= {"uuid", "pci", "model", "hbm_mib"}
-
-
-def test_gpustat_in_a_loop(tmp_path: Path) -> None:
-    done = ingest(tmp_path, "gpustat.json", GPUSTAT % 0 + GPUSTAT % 1)
-    assert done.returncode == 0, done.stderr
-    assert "4 rows read; 4 gpu_samples, 2 devices committed to lake" in done.stdout
-    assert "rejected" not in done.stdout
-    values: tuple[Mapping[str, float], ...] = (
-        {"gpu_util": 0.4, "hbm_used_mib": 10000, "power_w": 321, "gpu_temp_c": 51},
-        {"gpu_util": 0.41, "hbm_used_mib": 10001, "gpu_temp_c": 52},
-    )
-    assert samples(tmp_path) == [
-        sample("gpu07", gpu, NOON + timedelta(seconds=tick + 0.5), of_gpu)
-        for tick in range(2)
-        for gpu, of_gpu in enumerate(values)
-    ]
-    devices = Lake.open(str(tmp_path / "lake")).latest(DEVICES).sort("gpu")
-    assert devices.select("uuid", "model", "hbm_mib").rows() == [
-        (f"GPU-0000000{gpu}-1111-2222-3333-444444444444", "NVIDIA H200", 144000.0)
-        for gpu in range(2)
-    ]
-    cut = ingest(tmp_path, "cut.json", GPUSTAT % 2 + (GPUSTAT % 3)[:300])
-    assert "2 gpu_samples" in cut.stdout
-    assert "rejected: 1 row of gpu_samples: unreadable line" in cut.stdout
-
-
-def test_all_columns_of_kempnerpulse(tmp_path: Path) -> None:
-    done = ingest(tmp_path, "pulse.csv", KEMPNER, "--node", "n1")
-    assert done.returncode == 0, done.stderr
-    expected = {
-        "gpu_util": 0.85, "sm_active": 0.95, "tensor_active": 0.48, "dram_active": 0.3,
-        "gr_engine_active": 0.91, "sm_occupancy": 0.62, "fp16_active": 0.88, "fp32_active": 0.12,
-        "fp64_active": 0.01, "mem_copy_util": 0.3, "tensor_hmma_active": 0.47,
-        "tensor_imma_active": 0.02, "tensor_dfma_active": 0.03, "hbm_used_mib": 11000,
-        "power_w": 350.5, "energy_j": 123456.8, "gpu_temp_c": 38, "mem_temp_c": 45,
-        "sm_clock_mhz": 1980, "mem_clock_mhz": 2619, "pcie_rx_bytes_per_s": 1.2e9,
-        "pcie_tx_bytes_per_s": 1.5e9,
-    }  # fmt: skip
-    half = NOON + timedelta(seconds=0.5)
-    # A ratio with four decimals, and a percentage with two, are the same share.
-    assert samples(tmp_path) == [
-        sample("n1", 0, half, expected),
-        sample("n1", 0, half + timedelta(seconds=1), {"tensor_hmma_active": 0.47}),
-    ]
-    others = "real_util_pct, status, health, mem_used_pct, nvlink_gbps, pcie_replay_rate_s"
-    assert f"not read: columns without a mapping: {others}" in done.stdout
-
-
-DMON_ROWS = (
-    {"gpu_util": 0.85, "power_w": 350.5, "energy_j": 123456.789, "pcie_tx_bytes_per_s": 1.5e9,
-     "hbm_used_mib": 11000},
-    {"gpu_util": 0, "power_w": 90, "energy_j": 223456.789, "pcie_tx_bytes_per_s": 0,
-     "hbm_used_mib": 4},
-    {"gpu_util": 0.86, "sm_active": 0.95, "power_w": 351, "energy_j": 123466.789,
-     "pcie_tx_bytes_per_s": 1.6e9, "hbm_used_mib": 12000},
-    {"gpu_util": 0, "sm_active": 0, "power_w": 90.25, "energy_j": 223456.790,
-     "pcie_tx_bytes_per_s": 0, "hbm_used_mib": 4},
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "prefix", ["", "1772366400.00 ", "[2026-03-01 12:00:00] ", "2026-03-01T12:00:00Z\t"]
-)
-def test_dcgmi_dmon_with_and_without_times(tmp_path: Path, prefix: str) -> None:
-    lines = DMON.splitlines()
-    if prefix:
-        later = prefix.replace("6400.00", "6402.50").replace("12:00:00", "12:00:02.5")
-        lines = [(prefix if place < 5 else later) + line for place, line in enumerate(lines)]
-    given = () if prefix else ("--time", "2026-03-01T12:00", "--interval", "2.5")
-    done = ingest(tmp_path, "dmon.txt", "\n".join(lines) + "\n", "--node", "n1", *given)
-    assert done.returncode == 0, done.stderr
-    assert "rejected: 1 row of gpu_samples: not a gpu" in done.stdout
-    assert "5 rows read; 4 gpu_samples" in done.stdout
-    times = (NOON, NOON, NOON + timedelta(seconds=2.5), NOON + timedelta(seconds=2.5))
-    assert samples(tmp_path) == [
-        sample("n1", place % 2, t, values)
-        for place, (t, values) in enumerate(zip(times, DMON_ROWS, strict=True))
-    ]
 
 
 @pytest.mark.parametrize(
@@ -303,90 +250,6 @@ def test_what_is_not_said_is_refused_in_one_line(
     assert (done.returncode, done.stdout) == (4, "")
     assert what in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_amd_smi(tmp_path: Path) -> None:
-    watched = "'CTRL' + 'C' to stop watching output:\n" + json.dumps(AMD_METRIC, indent=4) + "\n"
-    replays, energy = {"pcie_replays": 3}, {"energy_j": 1234.5}
-    cases: Mapping[str, tuple[str, Mapping[str, float]]] = {
-        "watched.json": (watched * 2, {**OF_AMD, **replays, **energy}),
-        "gpu_data.json": (json.dumps({"gpu_data": AMD_METRIC}), {**OF_AMD, **replays, **energy}),
-        "metric.csv": (AMD_METRIC_CSV, {**OF_AMD, **replays}),
-        "monitor.csv": (AMD_MONITOR_CSV, {**OF_AMD, "mem_clock_mhz": 900}),
-    }
-    for number, (name, (text, values)) in enumerate(cases.items()):
-        node = f"n{number}"
-        done = ingest(tmp_path, name, text, "--node", node)
-        assert done.returncode == 0, done.stderr
-        found = [row for row in samples(tmp_path) if row["node"] == node]
-        assert found[0] == sample(node, 2, NOON, values)
-        if name == "monitor.csv":
-            after = {**values, "gpu_temp_c": 56, "gpu_util": 0.43, "hbm_used_mib": 2048}
-            del after["power_w"]
-            assert found[1:] == [sample(node, 2, NOON + timedelta(seconds=1), after)]
-            # The table of processes has no counter.
-            assert "rejected: 1 row of gpu_samples: no counter" in done.stdout
-
-
-def test_rocm_smi(tmp_path: Path) -> None:
-    options = ("--time", "2026-03-01T12:00", "--interval", "10")
-    done = ingest(tmp_path, "rocm.json", ROCM * 2, "--node", "n1", *options)
-    assert done.returncode == 0, done.stderr
-    first = {
-        "gpu_util": 1, "dram_active": 0.07, "hbm_used_mib": 1024, "power_w": 128, "energy_j": 5,
-        "gpu_temp_c": 51, "mem_clock_mhz": 1600,
-    }  # fmt: skip
-    assert samples(tmp_path) == [
-        sample("n1", gpu, NOON + timedelta(seconds=10 * tick), values)
-        for tick in range(2)
-        for gpu, values in enumerate((first, {"gpu_util": 0.03}))
-    ]
-    assert "rejected" not in done.stdout
-    devices = Lake.open(str(tmp_path / "lake")).latest(DEVICES).select("gpu", "model", "hbm_mib")
-    assert (0, "AMD Instinct MI250X", 68702699520 / 2**20) in devices.rows()
-    done = ingest(tmp_path, "rocm.csv", ROCM_CSV, "--node", "n2", *options)
-    assert done.returncode == 0, done.stderr
-    assert [row for row in samples(tmp_path) if row["node"] == "n2"] == [
-        sample("n2", 0, NOON, {"gpu_util": 1, "power_w": 128, "hbm_used_mib": 1024}),
-        sample("n2", 1, NOON, {"gpu_util": 0.03, "hbm_used_mib": 0}),
-    ]
-
-
-def test_telegraf(tmp_path: Path) -> None:
-    done = ingest(tmp_path, "metrics.out", TELEGRAF)
-    assert done.returncode == 0, done.stderr
-    expected = {
-        "gpu_util": 1, "mem_copy_util": 0.9, "hbm_used_mib": 549, "power_w": 61.25,
-        "gpu_temp_c": 53, "pcie_tx_bytes_per_s": 2e6,
-    }  # fmt: skip
-    assert samples(tmp_path) == [sample("n7", 1, NOON, expected)]
-    devices = Lake.open(str(tmp_path / "lake")).latest(DEVICES)
-    assert devices.select("uuid", "model", "hbm_mib").rows() == [
-        ("GPU-a", "NVIDIA A100-SXM4-40GB", 40960.0)
-    ]
-    others = "unmapped metric: cpu (1), nvidia_smi_process (1)"
-    assert others in done.stdout
-    assert "rejected: 1 row of gpu_samples: unreadable line" in done.stdout
-
-
-@pytest.mark.parametrize("kind", ["lines", "list", "csv"])
-def test_wandb(tmp_path: Path, kind: str) -> None:
-    records = [json.loads(line) for line in WANDB.splitlines()]
-    head = ",".join(records[0])
-    csv = "\n".join([head, *(",".join(map(str, record.values())) for record in records)]) + "\n"
-    text = {"lines": WANDB, "list": json.dumps(records), "csv": csv}[kind]
-    done = ingest(tmp_path, f"events.{'csv' if kind == 'csv' else 'json'}", text, "--node", "n1")
-    assert done.returncode == 0, done.stderr
-    first: Mapping[str, float] = {
-        "power_w": 200.5, "hbm_used_mib": 3, "sm_active": 0.125, "pcie_tx_bytes_per_s": 1000,
-    }  # fmt: skip
-    assert samples(tmp_path) == [
-        sample("n1", gpu, NOON + timedelta(seconds=0.5 + tick), values)
-        for tick in range(2)
-        for gpu, values in enumerate[Mapping[str, float]](
-            ({**first, "gpu_util": 0.55 + tick / 100}, {"gpu_util": 0})
-        )
-    ]
 
 
 PAGE = 'DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="gpu01"} 40\n'

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from row_lines import row_lines
+from row_lines import frame_lines
 from tachograph.catalog.chunks import Chunk, ChunkPart
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.counters import HOST_COUNTERS
@@ -71,7 +71,7 @@ def _lines(*files: Path) -> str:
     part = _node_part(*files)
     frame = conform(part.frame, NODE_SAMPLES, now=NOW, units=part.units).frame.sort("t", "node")
     rejects = "".join(f"{one.reason} {one.column} {one.count}\n" for one in part.rejects)
-    return row_lines(frame.iter_rows(named=True)) + rejects
+    return frame_lines(frame) + rejects
 
 
 def _time(step: int, *, us: int = 0) -> datetime:
@@ -81,7 +81,7 @@ def _time(step: int, *, us: int = 0) -> datetime:
 @pytest.mark.parametrize(
     "prefix", ["procstat_", "procstat.", "procstat:", "nersc_ldms_procstat_", "LDMS_Procstat_"]
 )
-def _interfaces() -> list[Row]:
+def _interfaces() -> Sequence[Row]:
     """An interface that a node does not have is empty, and no reason to know nothing."""
     rows = []
     for step in range(4):
@@ -98,7 +98,7 @@ def _interfaces() -> list[Row]:
     return rows
 
 
-def _mounts() -> list[Row]:
+def _mounts() -> Sequence[Row]:
     """A row per mount, some microseconds apart; one that is late or missing makes no jump."""
     missing = {(0, "n1"), (3, "n1"), (5, "n2")}
     return [
@@ -113,7 +113,7 @@ def _mounts() -> list[Row]:
     ]  # fmt: skip
 
 
-def _cores() -> list[Row]:
+def _cores() -> Sequence[Row]:
     """Jiffies of all cores beside those of each, which are part of the sum."""
     rows = []
     for step in range(3):
@@ -129,7 +129,7 @@ def _cores() -> list[Row]:
     return rows
 
 
-def _records_of_cpus(*names: str) -> list[Row]:
+def _records_of_cpus(*names: str) -> Sequence[Row]:
     """A row per CPU: its word for the kernel is `system`."""
     jiffies = {"cpu": 300, "cpu0": 100, "cpu1": 200}
     return [
@@ -146,7 +146,7 @@ def _records_of_cpus(*names: str) -> list[Row]:
 
 
 # {file: its rows}
-HOST_FILES: dict[str, list[Row]] = {
+HOST_FILES: dict[str, Sequence[Row]] = {
     "procnetdev-1772000000.csv": _interfaces(),
     "lustre_client/n.csv": _mounts(),
     "csv/procstat": _cores(),

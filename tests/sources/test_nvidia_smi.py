@@ -4,17 +4,17 @@ lost uncounted.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from in_process import run_here
-from tachograph.catalog.tables import DEVICES, GPU_SAMPLES
-from tachograph.lake.delta import Lake
+from row_lines import lake_lines
 from tachograph.sources.nvidia_smi import field_names
 
 HEADER = (
@@ -71,75 +71,37 @@ def ingest(folder: Path, text: str, *options: str) -> CompletedProcess[str]:
     )
 
 
-def rows(folder: Path, *columns: str) -> list[tuple[object, ...]]:
-    found = Lake.open(str(folder / "lake")).latest(GPU_SAMPLES).sort("t", "gpu")
-    return found.select(*columns).rows()
-
-
-@pytest.mark.parametrize(
-    "text", [f"{HEADER}\n{FIRST}\n{SECOND}\n", f"\ufeff{HEADER}\r\n{FIRST}\r\n{HEADER}\r\n{SECOND}"]
+FIELDS = "timestamp,index,utilization.gpu,memory.used"
+UNNAMED = (
+    "2026/03/01 10:00:00.123, 0, 45, 1024\n"
+    "2026/03/01 10:00:01.123, 0, [Unknown Error], 1024\n2026/03/01 10:0"
 )
-def test_a_query_with_header_and_units(tmp_path: Path, text: str) -> None:
-    done = ingest(tmp_path, text, "--node", "n1.example.org")
+MIDNIGHT = ("--date", "2026-03-01", "--time-zone", "Europe/Berlin")
+ONE_LOOK = "utilization.gpu [%], memory.used [MiB]\n4 %, oops\n"
+# {what: (text, options)}
+SMI_FILES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "query": (f"{HEADER}\n{FIRST}\n{SECOND}\n", ()),
+    "query in a loop on Windows": (f"\ufeff{HEADER}\r\n{FIRST}\r\n{HEADER}\r\n{SECOND}", ()),
+    "query without a header": (UNNAMED, ("--fields", FIELDS)),
+    "query without time or index": (ONE_LOOK, ("--gpu", "2", "--time", "2026-03-01T10:00")),
+    "dmon": (DMON, ()),
+    "dmon over midnight": (TIMES_ALONE, MIDNIGHT),
+    # The line of GPU 1 in the second reading was cut off.
+    **{
+        f"dmon each {step} s": (UNTIMED, ("--time", "2026-03-01T10:00", "--interval", step))
+        for step in ("1.0", "0.5", "10")
+    },
+}
+
+
+@pytest.mark.parametrize("what", SMI_FILES)
+def test_output_becomes_samples(what: str, tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    text, options = SMI_FILES[what]
+    words = (text, "--node", "n1.example.org", *options)
+    done = ingest(tmp_path, *words)
     assert done.returncode == 0, done.stderr
-    assert "2 gpu_samples, 2 devices committed" in done.stdout
-    assert "fan.speed" in done.stdout
-    found = rows(tmp_path, "node", "gpu", "gpu_util", "hbm_used_mib", "power_w", "throttle_reasons")
-    assert found == [
-        ("n1", 0, pytest.approx(0.45), 1024.0, 71.5, 4),
-        ("n1", 1, None, None, 61.5, 0),
-    ]
-    devices = Lake.open(str(tmp_path / "lake")).latest(DEVICES).sort("gpu")
-    assert devices.select("uuid", "model", "hbm_mib").rows() == [
-        ("GPU-a", "NVIDIA A100-SXM4-40GB", 40960.0),
-        ("GPU-b", "NVIDIA A100-SXM4-40GB", 40960.0),
-    ]
-
-
-def test_a_query_without_a_header_needs_its_fields(tmp_path: Path) -> None:
-    text = (
-        "2026/03/01 10:00:00.123, 0, 45, 1024\n2026/03/01 10:00:01.123, 0, [Unknown Error], "
-        "1024\n2026/03/01 10:0"
-    )
-    refused = ingest(tmp_path, text, "--node", "n1")
-    assert (refused.returncode, refused.stdout) == (4, "")
-    assert "give --fields" in refused.stderr
-    fields = "timestamp,index,utilization.gpu,memory.used"
-    done = ingest(tmp_path, text, "--node", "n1", "--fields", fields)
-    assert "3 rows read; 2 gpu_samples committed" in done.stdout
-    assert "rejected: 1 row of gpu_samples: unreadable line" in done.stdout
-    assert rows(tmp_path, "gpu_util") == [(pytest.approx(0.45),), (None,)]
-    again = ingest(tmp_path, text, "--node", "n1", "--fields", fields)
-    assert "nothing new" in again.stdout
-
-
-def test_dmon_with_repeated_headers(tmp_path: Path) -> None:
-    assert ingest(tmp_path, DMON, "--node", "n1").returncode == 0
-    found = rows(tmp_path, "t", "gpu", "gpu_util", "mem_copy_util", "mem_temp_c", "sm_clock_mhz")
-    second, last = datetime(2026, 3, 1, 23, 59, 59, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC)
-    assert found == [
-        (second, 0, pytest.approx(0.07), pytest.approx(0.01), 35.0, 1410.0),
-        (second, 1, 0.0, None, None, 1410.0),
-        (last, 0, pytest.approx(0.97), pytest.approx(0.01), 35.0, 1410.0),
-    ]
-
-
-def test_dmon_with_times_alone_goes_on_behind_midnight(tmp_path: Path) -> None:
-    refused = ingest(tmp_path, TIMES_ALONE, "--node", "n1")
-    assert "give the first --date" in refused.stderr
-    done = ingest(
-        tmp_path,
-        TIMES_ALONE,
-        "--node",
-        "n1",
-        "--date",
-        "2026-03-01",
-        "--time-zone",
-        "Europe/Berlin",
-    )
-    assert done.returncode == 0, done.stderr
-    first = datetime(2026, 3, 1, 22, 59, 59, tzinfo=UTC)
-    assert rows(tmp_path, "t") == [(first,), (first.replace(hour=23, minute=0, second=0),)]
+    assert done.stdout + lake_lines(tmp_path / "lake", "gpu_samples", "devices") == snapshot
+    assert "nothing new" in ingest(tmp_path, *words).stdout
 
 
 @pytest.mark.parametrize(
@@ -170,29 +132,17 @@ def test_dmon_with_times_alone_goes_on_behind_midnight(tmp_path: Path) -> None:
             "readings cannot be counted",
         ),
         (TIMES_ALONE, ("--node", "n", "--date", "2026-13-01"), "invalid date"),
+        (TIMES_ALONE, ("--node", "n"), "give the first --date"),
+        (UNNAMED, ("--node", "n"), "give --fields"),
     ],
 )
 def test_what_is_unknown_is_one_line(
     tmp_path: Path, text: str, options: tuple[str, ...], problem: str
 ) -> None:
     done = ingest(tmp_path, text, *options)
-    assert done.returncode == 4
+    assert (done.returncode, done.stdout) == (4, "")
     assert problem in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("interval_s", [1.0, 0.5, 10.0])
-def test_times_of_readings_are_counted_from_the_first(tmp_path: Path, interval_s: float) -> None:
-    options = ("--time", "2026-03-01T10:00", "--interval", str(interval_s))
-    done = ingest(tmp_path, UNTIMED, "--node", "n1", *options)
-    assert "6 rows read; 5 gpu_samples committed" in done.stdout
-    assert "duplicate" not in done.stdout
-    start = datetime(2026, 3, 1, 10, tzinfo=UTC)
-    assert rows(tmp_path, "t", "gpu", "gpu_util") == [
-        (start + timedelta(seconds=number * interval_s), gpu, pytest.approx(use))
-        # The line of GPU 1 in the second reading was cut off.
-        for number, gpu, use in ((0, 0, 0.1), (0, 1, 0.2), (1, 0, 0.3), (2, 0, 0.5), (2, 1, 0.6))
-    ]
 
 
 def test_an_interval_of_no_time_is_refused(tmp_path: Path) -> None:
@@ -210,13 +160,6 @@ def test_one_time_is_not_that_of_several_files(tmp_path: Path) -> None:
         done = run_here(words, tmp_path, {"HOME": str(tmp_path)})
         assert done.returncode == code
         assert done.stderr.count("--time cannot be that of several files") == (2 if code else 0)
-
-
-def test_one_look_without_times_and_without_an_index(tmp_path: Path) -> None:
-    text = "utilization.gpu [%], memory.used [MiB]\n4 %, oops\n"
-    done = ingest(tmp_path, text, "--node", "n", "--gpu", "2", "--time", "2026-03-01T10:00")
-    assert rows(tmp_path, "gpu", "gpu_util", "hbm_used_mib") == [(2, pytest.approx(0.04), None)]
-    assert "rejected: 1 value of hbm_used_mib of gpu_samples: not a number" in done.stdout
 
 
 @given(st.lists(st.text(max_size=20), max_size=8))

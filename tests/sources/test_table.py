@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from row_lines import row_lines
+from row_lines import frame_lines
 from tachograph.catalog.config import Configuration, SiteOptions
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import TABLES
@@ -36,7 +36,7 @@ def _made(path: Path, mapping: str, site: SiteOptions | None = None) -> str:
         done = conform(part.frame, table, now=NOW, units=part.units, origin=chunk.origin)
         frame = done.frame.sort(pl.all(), nulls_last=True)
         used = "" if part.rows_used is None else f" of {part.rows_used} rows"
-        found.append(f"{part.table}{used}:\n{row_lines(frame.iter_rows(named=True))}")
+        found.append(f"{part.table}{used}:\n{frame_lines(frame)}")
         found += sorted(
             f"{one.reason} {one.column} {one.count}" for one in (*part.rejects, *done.rejects)
         )

@@ -204,9 +204,9 @@ def _family(
         value = of.value(status, now)
         numbers: Mapping[_Labels, float | None]
         numbers = value if isinstance(value, Mapping) else {(): value}
-        for labels, number in numbers.items():
+        for key, number in numbers.items():
             if number is not None:
-                family.add_metric((name, *labels), float(number))
+                family.add_metric((name, *key), float(number))
     return family
 
 
