@@ -5,13 +5,14 @@ of Prometheus.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
+from series_as_pages import page_lines
+from syrupy.assertion import SnapshotAssertion
 
 from in_process import run_here
 from servers.faulty import Reply, faulty
@@ -29,8 +30,7 @@ from tachograph.sources.metrics import (
     refuse_unknown_metrics,
     why_unread,
 )
-from tachograph.sources.series import SeriesMemory, SeriesVocabulary
-from tachograph.sources.series_rows import SeriesRows
+from tachograph.sources.series import SeriesVocabulary
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ONE, TWO = "df6e7a7c-7314-46f8-abc4-b88b36dcf3aa", "aa6e7a7c-7314-46f8-abc4-b88b36dcf3aa"
@@ -81,23 +81,59 @@ GPU_JUNCTION_TEMPERATURE{{{AMD}}} 44
 """
 
 
-class Page:
-    """The rows of one page, and what was removed from it."""
-
-    def __init__(self, text: str, *, metrics: SiteMetrics = NO_SITE_METRICS) -> None:
-        rows = SeriesRows(SeriesMemory(SeriesVocabulary(metrics=metrics)))
-        rows.add_page(text.encode(), t=NOON, node="n1")
-        parts = rows.parts()
-        self.rows = {part.table: part.frame.to_dicts() for part in parts}
-        self.removed: Counter[str] = Counter()
-        for reject in (reject for part in parts for reject in part.rejects):
-            self.removed[reject.reason] += reject.count
-        self.examples = {
-            reject.reason: reject.example or "" for part in parts for reject in part.rejects
-        }
-
-    def samples(self, column: str) -> Mapping[int, object]:
-        return {row["gpu"]: row[column] for row in self.rows["gpu_samples"]}
+H200 = 'gpu="NVIDIA H200 141GB HBM3", instance="node-0058"'
+FIRST = f'{H200}, gpu_uuid="GPU-1", gpu_index="0"'
+SLICE = 'mig_instance="0",mig_uuid="MIG-1",mig_profile="1g.18gb",gpu_instance_id="7",compute_instance_id="0"'
+ALL_SMI = f"""\
+# HELP all_smi_gpu_utilization GPU utilization percentage
+# TYPE all_smi_gpu_utilization gauge
+all_smi_gpu_utilization{{{FIRST}}} 25.5
+all_smi_gpu_utilization{{{H200}, uuid="GPU-2", index="1"}} 30
+all_smi_gpu_memory_used_bytes{{{FIRST}}} 1073741824
+all_smi_gpu_memory_total_bytes{{{FIRST}}} 150754820096
+all_smi_gpu_power_consumption_watts{{{FIRST}}} 321.5
+all_smi_gpu_temperature_celsius{{{FIRST}}} 41
+all_smi_gpu_frequency_mhz{{{FIRST}}} 1980
+all_smi_gpu_sm_occupancy{{{FIRST}}} 0.25
+all_smi_mig_instance_utilization_gpu{{gpu_index="1",gpu_uuid="GPU-2",{H200},{SLICE}}} 60
+all_smi_energy_consumed_joules_total{{host="node-0058",scope="gpu",gpu_index="0",gpu_uuid="GPU-1"}} 8.43e6
+"""
+FLAG = 'ceems_compute_unit_gpu_index_flag{cgrouphostname="",hostname=""'
+CEEMS = f"""\
+{FLAG},gpuiid="",gpuuuid="GPU-f124",hindex="/gpu-0",index="0",manager="slurm",uuid="1009249"}} 1
+{FLAG},gpuiid="1",gpuuuid="GPU-9563",hindex="/gpu-2",index="2",manager="slurm",uuid="1009248"}} 1
+{FLAG},gpuiid="",gpuuuid="GPU-61a6",hindex="/gpu-3",index="3",manager="libvirt",uuid="57f2d45e-8ddf"}} 1
+ceems_cpu_seconds_total{{hostname="",mode="iowait"}} 35.52
+ceems_cpu_seconds_total{{hostname="",mode="user"}} 3018.54
+ceems_meminfo_MemTotal_bytes{{hostname=""}} 1.6042172416e+10
+ceems_netdev_receive_bytes_total{{device="eth0",hostname=""}} 8.74354587e+08
+ceems_netdev_receive_bytes_total{{device="lo",hostname=""}} 5
+ceems_rdma_port_data_received_bytes_total{{device="mlx5_0",hostname="",manager="slurm",port="1"}} 7.25e+10
+ceems_ipmi_dcmi_current_watts{{hostname=""}} 49
+ceems_cray_pm_counters_power_watts{{domain="node",hostname=""}} 873
+ceems_cray_pm_counters_power_watts{{domain="accel0",hostname=""}} 99
+"""
+OF_INTEL = (
+    'dev_file="card1",dev_name="Intel(R) Data Center GPU Max 1550",node="n1",pci_bdf="0000:29:00.0",'
+    'pci_dev="0xbd5",uuid="01000000-0000-0000-0000-000000290000",vendor="Intel(R) Corporation"'
+)
+XPUM = f"""\
+xpum_engine_ratio{{{OF_INTEL},src="avg"}} 0.5
+xpum_engine_ratio{{{OF_INTEL},src="direct",sub_dev="0"}} 0.75
+xpum_engine_ratio{{{OF_INTEL},src="direct",sub_dev="1"}} 0.25
+xpum_power_watts{{{OF_INTEL},src="direct"}} 301.5
+xpum_power_watts{{card="2147483649",src="sum"}} 603.0
+xpum_energy_joules_total{{{OF_INTEL},src="direct"}} 123456.5
+xpum_memory_used_bytes{{{OF_INTEL},src="direct",sub_dev="0"}} 1073741824
+xpum_memory_used_bytes{{{OF_INTEL},src="direct",sub_dev="1"}} 2147483648
+xpum_memory_bandwidth_ratio{{{OF_INTEL},src="avg"}} 0.125
+xpum_temperature_celsius{{{OF_INTEL},location="gpu",src="direct",sub_dev="0"}} 51
+xpum_temperature_celsius{{{OF_INTEL},location="gpu",src="direct",sub_dev="1"}} 53
+xpum_temperature_celsius{{{OF_INTEL},location="mem",src="direct",sub_dev="1"}} 44
+xpum_frequency_mhz{{{OF_INTEL},location="gpu",src="direct",sub_dev="0",type="actual"}} 1600
+xpum_frequency_mhz{{{OF_INTEL},location="gpu",src="direct",sub_dev="0",type="request"}} 1700
+xpum_eu_active_ratio{{{OF_INTEL},src="direct",sub_dev="0"}} 0.4
+"""
 
 
 def slurm_page(first: int, second: int) -> str:
@@ -120,93 +156,41 @@ def test_every_mapping_names_columns_and_units_that_exist() -> None:
         assert all(why_unread(metric) for metric in exporter_mapping.unread)
 
 
-@pytest.mark.parametrize(
-    "indices", [INFO, f'nvidia_smi_index{{uuid="{ONE}"}} 1\nnvidia_smi_index{{uuid="{TWO}"}} 0\n']
+LINKS = "".join(
+    f'nvlink_bytes{{gpu="0",link="{link}",direction="{way}",pod="{pod}"}} {value}\n'
+    for pod in "ab"  # each series once for every pod of the GPU
+    for link, way, value in ((0, "tx", 10), (1, "tx", 5), (0, "RX", 3), (1, "RX", 4))
 )
-@pytest.mark.parametrize("first", [True, False])
-def test_nvidia_gpu_exporter_has_the_index_of_its_info_series(indices: str, first: bool) -> None:
-    page = Page(indices + NVIDIA_SMI if first else NVIDIA_SMI + indices)
-    assert page.samples("gpu_util") == {0: 0.97, 1: 0.42}
-    # The average where there is nothing better.
-    assert page.samples("power_w") == {0: 90.0, 1: 128.07}
-    assert {(row["gpu"], row["uuid"]) for row in page.rows["devices"]} == {
-        (1, f"GPU-{ONE}"),
-        (0, f"GPU-{TWO}"),
-    }
-    assert page.removed == {}
+OF_LINKS: SiteMetrics = {
+    f'nvlink_bytes{{direction="{way}"}}': (f"nvlink_{way}_bytes_per_s", "B/s", "sum link")
+    for way in ("tx", "rx")
+}
+INDEX = f'nvidia_smi_index{{uuid="{ONE}"}} 1\nnvidia_smi_index{{uuid="{TWO}"}} 0\n'
+PAGES: Mapping[str, str] = {
+    "nvidia_gpu_exporter": INFO + NVIDIA_SMI,
+    "nvidia_gpu_exporter with its index as a value": INDEX + NVIDIA_SMI,
+    "nvidia_gpu_exporter without an index": NVIDIA_SMI,
+    "slurm-job-exporter": slurm_page(0, 1),
+    "slurm-job-exporter with indices within jobs": slurm_page(0, 0),
+    "Omnistat": OMNISTAT,
+    "Device Metrics Exporter": DEVICE_METRICS,
+    "all-smi": ALL_SMI,
+    "CEEMS": CEEMS,
+    "XPU Manager": XPUM,
+    "a site's links": LINKS,
+}
 
 
-def test_nvidia_gpu_exporter_without_an_index_is_counted() -> None:
-    page = Page(NVIDIA_SMI)
-    assert "gpu_samples" not in page.rows or not page.rows["gpu_samples"]
-    assert page.removed["no_gpu"] == 8
-
-
-def test_slurm_job_exporter_names_the_holders_of_gpus() -> None:
-    page = Page(slurm_page(0, 1))
-    assert page.samples("gpu_util") == {0: 77, 1: 5}
-    assert page.samples("pcie_tx_bytes_per_s") == {0: 1000, 1: None}
-    assert page.samples("pcie_rx_bytes_per_s") == {0: 2000, 1: None}
-    held = {(row["job_id"], row["gpu"], row["provenance"]) for row in page.rows["allocations"]}
-    assert held == {("700", 0, "explicit"), ("701", 1, "explicit")}
-    assert {row["model"] for row in page.rows["devices"]} == {"NVIDIA A100-SXM4-40GB"}
-
-
-def test_an_index_within_the_job_is_ambiguous() -> None:
-    page = Page(slurm_page(0, 0))
-    assert not page.rows.get("gpu_samples")
-    held = {(row["job_id"], row["gpu"], row["provenance"]) for row in page.rows["allocations"]}
-    assert held == {("700", None, "node_list"), ("701", None, "node_list")}
-    assert page.removed["ambiguous_gpu"] == 7
-
-
-def test_omnistat_reports_dies_memory_by_capacity_and_the_job_of_the_node() -> None:
-    page = Page(OMNISTAT)
-    assert page.samples("gpu_util") == {0: 80.0, 1: 81.0}
-    assert page.samples("hbm_used_mib") == {0: 32760.0, 1: None}
-    assert page.removed["no_capacity"] == 1
-    assert page.samples("mem_temp_c") == {0: 49.0, 1: None}
-    assert page.samples("dram_active") == {0: 22.0, 1: None}
-    assert [(row["job_id"], row["gpu"]) for row in page.rows["allocations"]] == [("605717", None)]
-    assert page.rows["node_samples"][0]["memory_total_mib"] == 540000000000
-
-
-def test_amd_metrics_that_measure_something_else_are_counted_and_named() -> None:
-    page = Page(DEVICE_METRICS)
-    (row,) = page.rows["gpu_samples"]
-    found = {
-        name: row[name]
-        for name in ("gpu_util", "power_w", "energy_j", "tensor_active", "sm_clock_mhz")
-    }
-    assert found == {
-        "gpu_util": 37,
-        "power_w": 130,
-        "energy_j": 5e6,
-        "tensor_active": 30,
-        "sm_clock_mhz": 2100,
-    }
-    assert "sm_active" not in row
-    assert page.removed == {"other_quantity": 1}
-    assert page.examples["other_quantity"].startswith("gpu_prof_sm_active: ")
-    assert page.rows["devices"][0]["model"] == "AMD Instinct MI300X OAM"
-
-
-def test_a_site_maps_directions_and_adds_up_links() -> None:
-    own = {
-        'nvlink_bytes{direction="tx"}': ("nvlink_tx_bytes_per_s", "B/s", "sum link"),
-        'nvlink_bytes{direction="rx"}': ("nvlink_rx_bytes_per_s", "B/s", "sum link"),
-    }
-    page = Page(
-        "".join(
-            f'nvlink_bytes{{gpu="0",link="{link}",direction="{way}",pod="{pod}"}} {value}\n'
-            for pod in "ab"  # each series once for every pod of the GPU
-            for link, way, value in ((0, "tx", 10), (1, "tx", 5), (0, "RX", 3), (1, "RX", 4))
-        ),
-        metrics=own,
-    )
-    assert page.samples("nvlink_tx_bytes_per_s") == {0: 15}
-    assert page.samples("nvlink_rx_bytes_per_s") == {0: 7}
-    assert page.removed == {}
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_of_exporters_become_rows(name: str, snapshot: SnapshotAssertion) -> None:
+    vocabulary = SeriesVocabulary(metrics=OF_LINKS if PAGES[name] == LINKS else NO_SITE_METRICS)
+    read = page_lines(PAGES[name], vocabulary=vocabulary)
+    assert read == snapshot
+    backwards = "".join(reversed(PAGES[name].splitlines(keepends=True)))
+    again = page_lines(backwards, vocabulary=vocabulary)
+    assert again.count("\n") == read.count("\n")
+    if name.startswith("nvidia_gpu"):
+        assert set(again.splitlines()) == set(read.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -233,7 +217,9 @@ def answer(page: str) -> str:
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": series}})
 
 
-@pytest.mark.parametrize("page", [INFO + NVIDIA_SMI, slurm_page(0, 1), OMNISTAT, DEVICE_METRICS])
+@pytest.mark.parametrize(
+    "page", [INFO + NVIDIA_SMI, slurm_page(0, 1), OMNISTAT, DEVICE_METRICS, ALL_SMI]
+)
 def test_a_page_a_poll_and_a_saved_answer_are_the_same_rows(page: str, tmp_path: Path) -> None:
     (tmp_path / "page.prom").write_text(page, encoding="utf-8")
     (tmp_path / "answer.json").write_text(answer(page), encoding="utf-8")

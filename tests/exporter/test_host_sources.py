@@ -6,22 +6,19 @@ Written as the sources of the programs write them; no site's recording.
 
 from __future__ import annotations
 
-from collections import Counter
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from series_as_pages import page_lines
+from syrupy.assertion import SnapshotAssertion
 
-from in_process import run_here
-from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, LakeTable
-from tachograph.lake.delta import Lake
 from tachograph.sources.line_protocol import collector_page, read_point
 from tachograph.sources.metrics import why_unread
 from tachograph.sources.recognition import source_of
-from tachograph.sources.series import SeriesMemory, SeriesVocabulary
-from tachograph.sources.series_rows import SeriesRows
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NS = int(NOON.timestamp()) * 10**9
@@ -92,81 +89,41 @@ node_rapl_package_joules_total{index="0",path="/sys/class/powercap/intel-rapl:0"
 )
 
 
-class PageRows:
-    """Rows of a page by table without nulls, reasons of rejects, metrics that are not read."""
-
-    def __init__(self, content: bytes) -> None:
-        rows = SeriesRows(SeriesMemory(SeriesVocabulary()))
-        rows.add_page(content, t=NOON, node="n1")
-        self.unread = dict(rows.unread)
-        self.rejects: Counter[str] = Counter()
-        self.examples: list[str] = []
-        self.tables: dict[str, list[dict[str, object]]] = {}
-        for part in rows.parts():
-            for reject in part.rejects:
-                self.rejects[reject.reason] += reject.count
-                self.examples.append(str(reject.example))
-            for row in part.frame.iter_rows(named=True):
-                values = {name: value for name, value in row.items() if value is not None}
-                self.tables.setdefault(part.table, []).append(values)
+PAGES: Mapping[str, str | bytes] = {
+    # cpu_user and job_mem_used are other quantities; a GPU has its address alone; half a line
+    "cc-metric-collector": collector_page(COLLECTOR),
+    "cc-metric-collector, cut off": collector_page(f"{COLLECTOR}load_one,{NODE},type=node value=4"),
+    # the CPUs and memory, not their parts, nor the machine
+    "RAPL": RAPL,
+    # the machine, neither its parts nor the chassis
+    "Redfish": IDRAC,
+    # of IPMI; others only where it has none: of two that differ the second is counted
+    "what is measured twice": MEASURED_TWICE,
+    "what is measured twice, backwards": "".join(
+        reversed(MEASURED_TWICE.splitlines(keepends=True))
+    ),
+}
 
 
-def committed(folder: Path, table: LakeTable) -> list[dict[str, object]]:
-    """Rows of a table of the lake without nulls and what ingest adds."""
-    rows = Lake.open(str(folder / "lake")).latest(table).drop("seq").iter_rows(named=True)
-    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_become_rows_in_our_units(name: str, snapshot: SnapshotAssertion) -> None:
+    assert page_lines(PAGES[name]) == snapshot
 
 
-def test_points_of_the_collector_become_rows_in_our_units(tmp_path: Path) -> None:
+def test_points_of_a_collector_are_recognised(tmp_path: Path) -> None:
     file = tmp_path / "collector.log"
     file.write_text(COLLECTOR)
     assert source_of(file) == "dcgm-exporter"
-    done = run_here(
-        ["ingest", "collector.log", "--lake", "lake"], tmp_path, {"HOME": str(tmp_path)}
-    )
-    assert done.returncode == 0, done.stderr
-    place = {"cluster": "fritz", "node": "g1"}
-    (host,) = committed(tmp_path, NODE_SAMPLES)
-    assert host == {
-        "t": NOON, **place, "load_average": 3.5,
-        "memory_total_mib": 527951888 / 1024, "memory_available_mib": 1.0,
-        "network_rx_bytes": 1000 + 4000 + 500, "fs_read_bytes": 10 + 20, "fs_read_operations": 3,
-        "fs_write_bytes": 9, "cpu_power_w": 101.5 + 98.5, "memory_power_w": 11 + 9,
-    }  # fmt: skip
-    (gpu,) = committed(tmp_path, GPU_SAMPLES)
-    assert gpu == {
-        "t": NOON, **place, "gpu": 0, "gpu_util": pytest.approx(0.42), "hbm_used_mib": 512.5,
-        "power_w": 250.5, "energy_j": 5000,
-    }  # fmt: skip
-    (device,) = committed(tmp_path, DEVICES)
-    assert (device["gpu"], device["hbm_mib"], device["nvml_index"]) == (0, 81920, 0)
-    assert str(device["pci"]).lower().endswith("1a:00.0")
-
-
-def test_what_the_collector_measures_otherwise_is_counted_and_named() -> None:
-    page = PageRows(collector_page(COLLECTOR))
-    # cpu_user and job_mem_used; a GPU by its address alone; the half line
-    assert page.rejects == {"other_quantity": 2, "no_gpu": 1, "unreadable_line": 1}
-    assert any("not seconds of CPU time" in example for example in page.examples)
     assert "no tag names the job" in str(why_unread("cc:job_mem_used"))
-    # another unit, an event, a text
-    assert page.unread == {
-        "cc:mem_used": 1, "cc:acc_mem_used:GB": 1, "cc:start_job": 1, "cc:nv_ecc_mode": 1,
-    }  # fmt: skip
+    chassis = why_unread("redfish_chassis_power_average_consumed_watts")
+    assert "may hold several nodes" in str(chassis)
 
 
 @pytest.mark.parametrize("digits", [10, 13, 16, 19])
 def test_times_have_the_precision_of_the_sink(digits: int) -> None:
     stamp = str(NS + 250_000_000)[:digits]
-    page = PageRows(collector_page(f"load_one,hostname=n7,type=node value=1 {stamp}\n"))
-    (row,) = page.tables["node_samples"]
-    assert row["t"] == NOON + timedelta(milliseconds=250 if digits > 10 else 0)
-
-
-def test_a_line_that_was_cut_off_is_no_point() -> None:
-    page = PageRows(collector_page(COLLECTOR + f"load_one,{NODE},type=node value=4"))
-    assert page.rejects["cut_off_line"] == 1
-    assert [row["load_average"] for row in page.tables["node_samples"]] == [3.5]
+    read = page_lines(collector_page(f"load_one,hostname=n7,type=node value=1 {stamp}\n"))
+    assert f"t=2026-03-01T12:00:00{'.250000' if digits > 10 else ''}+00:00 " in read
 
 
 TAG = st.text(
@@ -184,45 +141,12 @@ def test_an_unknown_tag_loses_nothing_else(name: str, value: str) -> None:
     tag = f"site_{escaped(name)}={escaped(value)}"
     tagged = COLLECTOR.replace("hostname=", f"{tag},hostname=")
     assert read_point(tagged.split("\n")[0]) is not None
-    plain, page = PageRows(collector_page(COLLECTOR)), PageRows(collector_page(tagged))
-    assert page.tables == plain.tables
-    assert page.rejects == plain.rejects
+    assert page_lines(collector_page(tagged)) == page_lines(collector_page(COLLECTOR))
 
 
 def test_text_between_points_cannot_imitate_a_metric() -> None:
     forged = 'DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="victim"} 1\n'
     quoted = f'x,hostname=n1,type=node,a="}}\\ 1 {NS} value=1 {NS}\n'
-    page = PageRows(collector_page(COLLECTOR + forged + quoted))
-    assert {row["node"] for row in page.tables["gpu_samples"]} == {"g1"}
-    assert page.rejects["unreadable_line"] >= 2
-
-
-def test_energy_of_rapl_is_that_of_cpus_and_memory() -> None:
-    page = PageRows(RAPL.encode())
-    (row,) = page.tables["node_samples"]
-    assert row == {
-        "t": NOON, "node": "n1", "cpu_energy_j": 1000.5 + 2000.25, "memory_energy_j": 300,
-        "fs_read_bytes": 5 + 6, "fs_read_operations": 7, "network_rx_bytes": 42,
-    }  # fmt: skip
-    assert page.rejects == {"other_quantity": 1}
-    assert "that of the CPUs is counted" in page.examples[0]
-
-
-def test_redfish_names_the_machine_but_neither_parts_nor_chassis() -> None:
-    page = PageRows(IDRAC.encode())
-    assert [row["node_power_w"] for row in page.tables["node_samples"]] == [612]
-    assert page.rejects == {"other_quantity": 2}
-    assert any("one power supply" in example for example in page.examples)
-    chassis = why_unread("redfish_chassis_power_average_consumed_watts")
-    assert "may hold several nodes" in str(chassis)
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-def test_what_is_measured_twice_is_not_added_up(*, backwards: bool) -> None:
-    lines = MEASURED_TWICE.splitlines(keepends=True)
-    page = PageRows("".join(reversed(lines) if backwards else lines).encode())
-    (row,) = page.tables["node_samples"]
-    assert row["node_power_w"] == 600  # of IPMI; others only where it has none
-    assert row["cpu_energy_j"] == 1000.5
-    # two that stand in for it differ: the second is counted
-    assert page.rejects["conflicting_value"] == 1
+    read = page_lines(collector_page(COLLECTOR + forged + quoted))
+    assert "victim" not in read
+    assert "unreadable_line None 2" in read

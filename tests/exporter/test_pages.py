@@ -3,131 +3,69 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import polars as pl
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from series_as_pages import reasons
+from series_as_pages import page_lines
+from syrupy.assertion import SnapshotAssertion
 
-from tachograph.catalog.chunks import ChunkPart
-from tachograph.catalog.tables import TABLES
-from tachograph.lake.conform import conform
-from tachograph.sources.series import SeriesMemory, SeriesVocabulary
+from tachograph.sources.series import SeriesMemory
 from tachograph.sources.series_rows import SeriesRows
 
+OF_H100 = 'gpu="0",UUID="GPU-a",pci_bus_id="00000000:53:00.0",modelName="NVIDIA H100 80GB HBM3"'
+OF_A100 = 'minor_number="1",uuid="GPU-a",name="NVIDIA A100-SXM4-80GB"'
 T = datetime(2026, 3, 1, 12, tzinfo=UTC)
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 POWER = "DCGM_FI_DEV_POWER_USAGE"
 
 
-def gather(
-    page: str, *, node: str | None = "n1", vocabulary: SeriesVocabulary | None = None
-) -> dict[str, ChunkPart]:
-    """{table: its only part}"""
-    gathering = SeriesRows(SeriesMemory(vocabulary or SeriesVocabulary()))
-    gathering.add_page(page.encode(), t=T, node=node)
-    parts = gathering.parts()
-    assert len({part.table for part in parts}) == len(parts)
-    return {part.table: part for part in parts}
-
-
-def rows(part: ChunkPart) -> list[dict[str, Any]]:
-    """Rows as they land, without what is null."""
-    conformed = conform(part.frame, TABLES[part.table], now=T, units=part.units).frame
-    return [
-        {name: value for name, value in row.items() if value is not None}
-        for row in conformed.to_dicts()
-    ]
-
-
-def test_a_label_may_name_the_step() -> None:
-    page = f'{UTIL}{{gpu="0",slurm_job="7",slurm_step="0"}} 50\n{UTIL}{{gpu="1",jobid="9_4"}} 9\n'
-    held = {"node": "n1", "start": T, "provenance": "explicit"}
-    assert rows(gather(page)["allocations"]) == [
-        {"job_id": "7", "step": "0", "gpu": 0, **held},
-        {"job_id": "9_4", "gpu": 1, **held},
-    ]
-
-
-def test_a_series_that_differs_between_jobs_is_counted() -> None:
-    page = f'{UTIL}{{gpu="0",pod="a"}} 50\n{UTIL}{{gpu="0",pod="b"}} 70\n'
-    parts = gather(page)
-    assert [row["gpu_util"] for row in rows(parts["gpu_samples"])] == [0.5]
-    assert reasons(parts) == {("gpu_samples", "conflicting_value"): 1}
-
-
-def test_what_labels_and_facts_tell_about_the_device() -> None:
-    labels = 'gpu="0",UUID="GPU-a",pci_bus_id="00000000:53:00.0",modelName="NVIDIA H100 80GB HBM3"'
-    parts = gather(f"{UTIL}{{{labels}}} 5\nDCGM_FI_DEV_FB_TOTAL{{{labels}}} 81559\n")
-    assert rows(parts["devices"]) == [
-        {
-            "node": "n1", "gpu": 0, "uuid": "GPU-a", "pci": "00000000:53:00.0", "nvml_index": 0,
-            "model": "NVIDIA H100 80GB HBM3", "hbm_mib": 81559.0,
-        }
-    ]  # fmt: skip
-    assert parts["devices"].overlaps
-
-
-def test_the_exporter_of_jobstats_is_read_with_its_jobs() -> None:
-    labels = 'minor_number="1",uuid="GPU-a",name="NVIDIA A100-SXM4-80GB"'
-    page = (
-        f"nvidia_gpu_duty_cycle{{{labels}}} 40\nnvidia_gpu_sm_util_percent{{{labels}}} 0.3\n"
-        f"nvidia_gpu_memory_used_bytes{{{labels}}} 1.073741824e+09\n"
-        f"nvidia_gpu_memory_total_bytes{{{labels}}} 8.589934592e+10\n"
-        f"nvidia_gpu_power_usage_milliwatts{{{labels}}} 250500\nnvidia_gpu_jobId{{{labels}}} "
-        "4.5916256e+07\n"
-        'nvidia_gpu_jobId{minor_number="0"} 0\n'
-    )
-    parts = gather(page)
-    (row,) = rows(parts["gpu_samples"])
-    assert {name: round(value, 3) for name, value in row.items() if isinstance(value, float)} == {
-        "gpu_util": 0.4, "sm_active": 0.3, "hbm_used_mib": 1024.0, "power_w": 250.5,
-    }  # fmt: skip
-    assert [(row["job_id"], row["gpu"]) for row in rows(parts["allocations"])] == [("45916256", 1)]
-    assert rows(parts["devices"])[0]["hbm_mib"] == 81920.0
-
-
-def test_host_counters_are_added_up_per_node() -> None:
-    page = (
-        'node_uname_info{nodename="n7.example.org",release="6.1"} 1\n'
+# {what: (page, node)}
+PAGES: Mapping[str, tuple[str, str | None]] = {
+    "labels that name the step": (
+        f'{UTIL}{{gpu="0",slurm_job="7",slurm_step="0"}} 50\n{UTIL}{{gpu="1",jobid="9_4"}} 9\n', "n1"
+    ),
+    "a series that differs between jobs": (
+        f'{UTIL}{{gpu="0",pod="a"}} 50\n{UTIL}{{gpu="0",pod="b"}} 70\n', "n1"
+    ),
+    "labels and facts of a device": (
+        f"{UTIL}{{{OF_H100}}} 5\nDCGM_FI_DEV_FB_TOTAL{{{OF_H100}}} 81559\n", "n1"
+    ),
+    "jobstats": (
+        (f"nvidia_gpu_duty_cycle{{{OF_A100}}} 40\nnvidia_gpu_sm_util_percent{{{OF_A100}}} 0.3\n"
+        f"nvidia_gpu_memory_used_bytes{{{OF_A100}}} 1.073741824e+09\n"
+        f"nvidia_gpu_memory_total_bytes{{{OF_A100}}} 8.589934592e+10\n"
+        f"nvidia_gpu_power_usage_milliwatts{{{OF_A100}}} 250500\n"
+        f"nvidia_gpu_jobId{{{OF_A100}}} 4.5916256e+07\n"
+        'nvidia_gpu_jobId{minor_number="0"} 0\n'), "n1"
+    ),
+    "host counters": (
+        ('node_uname_info{nodename="n7.example.org",release="6.1"} 1\n'
         'node_cpu_seconds_total{cpu="0",mode="user"} 10.5\nnode_cpu_seconds_total{cpu="1",mode="user"} 20\n'
         'node_cpu_seconds_total{cpu="0",mode="steal"} 99\nnode_cpu_seconds_total{cpu="0",mode="idle"} 5\n'
         'node_network_receive_bytes_total{device="lo"} 1000\nnode_network_receive_bytes_total{device="eth0"} 5\n'
-        'node_network_receive_bytes_total{device="eth1"} 7\nnode_memory_MemTotal_bytes 1.048576e+06\nnode_load1 0.5\n'
-    )
-    parts = gather(page, node="10.0.0.1")
-    assert rows(parts["node_samples"]) == [
-        {
-            "t": T, "node": "n7", "cpu_user_s": 30.5, "cpu_idle_s": 5.0, "network_rx_bytes": 12.0,
-            "memory_total_mib": 1.0, "load_average": 0.5,
-        }
-    ]  # fmt: skip
-    assert set(parts) == {"node_samples"}
+        'node_network_receive_bytes_total{device="eth1"} 7\nnode_memory_MemTotal_bytes 1.048576e+06\nnode_load1 0.5\n'),
+        "10.0.0.1",
+    ),
+    "times behind values": (
+        f'{UTIL}{{gpu="0"}} 5 1772366400500\n{UTIL}{{gpu="1"}} 6\n{UTIL}{{gpu="2"}} 6 99999999999999999\n',
+        "n1",
+    ),
+    "what names no GPU and no node": (
+        f'{UTIL}{{Hostname="n1"}} 5\n{UTIL}{{gpu="all"}} 5\n{UTIL}{{gpu="0",nvlink="1"}} 5\n{UTIL}{{gpu="0"}} 5\n',
+        None,
+    ),
+}  # fmt: skip
 
 
-def test_times_behind_values_come_before_the_time_of_the_scrape() -> None:
-    page = f'{UTIL}{{gpu="0"}} 5 1772366400500\n{UTIL}{{gpu="1"}} 6\n{UTIL}{{gpu="2"}} 6 99999999999999999\n'
-    parts = gather(page)
-    assert {row["gpu"]: row["t"] for row in rows(parts["gpu_samples"])} == {
-        0: T.replace(microsecond=500_000),
-        1: T,
-    }
-    assert reasons(parts) == {("gpu_samples", "bad_timestamp"): 1}
-
-
-def test_what_names_no_gpu_and_no_node_is_counted() -> None:
-    page = f'{UTIL}{{Hostname="n1"}} 5\n{UTIL}{{gpu="all"}} 5\n{UTIL}{{gpu="0",nvlink="1"}} 5\n{UTIL}{{gpu="0"}} 5\n'
-    parts = gather(page, node=None)
-    assert reasons(parts) == {
-        ("gpu_samples", "no_gpu"): 1,
-        ("gpu_samples", "bad_gpu"): 1,
-        ("gpu_samples", "not_a_gpu"): 1,
-        ("gpu_samples", "no_node"): 1,
-    }
-    assert parts["gpu_samples"].frame.is_empty()
+@pytest.mark.parametrize("what", PAGES)
+def test_pages_become_rows(what: str, snapshot: SnapshotAssertion) -> None:
+    page, node = PAGES[what]
+    assert page_lines(page, node=node) == snapshot
 
 
 metrics = st.sampled_from(

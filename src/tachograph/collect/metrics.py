@@ -20,7 +20,7 @@ _Labels = tuple[str, ...]
 _Value = float | None | Mapping[_Labels, float]
 
 
-_Status = TypeVar("_Status", SourceStatus, StepStatus)
+_Status = TypeVar("_Status")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +201,15 @@ def _family(
     kind = CounterMetricFamily if of.counter else GaugeMetricFamily
     family = kind(f"tachograph_collect_{of.name}", of.help, labels=(label, *of.labels))
     for name, status in known.items():
-        value = of.value(status, now)
-        numbers: Mapping[_Labels, float | None]
-        numbers = value if isinstance(value, Mapping) else {(): value}
-        for key, number in numbers.items():
-            if number is not None:
-                family.add_metric((name, *key), float(number))
+        for labels, number in _numbers(of.value(status, now)):
+            family.add_metric([name, *labels], number)
     return family
+
+
+def _numbers(value: _Value) -> Iterator[tuple[_Labels, float]]:
+    for labels, number in value.items() if isinstance(value, Mapping) else [((), value)]:
+        if number is not None:
+            yield labels, float(number)
 
 
 def metric_names() -> list[str]:
