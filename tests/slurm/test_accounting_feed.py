@@ -137,22 +137,6 @@ def test_a_running_job_is_no_news_while_it_runs(tmp_path: Path) -> None:
     assert watermark(lake, "sacct:sacct") == moment(7 * HOUR)
 
 
-def test_what_the_database_learns_late_is_found_by_looking_back() -> None:
-    """slurmctld hands on what it kept while slurmdbd was away, after the first request that was
-    answered again.
-    """
-    late = Run(1, submit=10 * HOUR, wait=0, lasts=60, late_s=7 * HOUR)
-    accounting, landing = MadeAccounting([late, Run(2, 0, 0, 60)]), Landing()
-    feed = feed_of(accounting)
-    found = []
-    for hour in range(1, 26):
-        poll(feed, accounting, landing, hour * HOUR)
-        found.append(landing.jobs.height)
-    # Within RECHECK_EVERY of the instant at which it was there.
-    assert found.index(2) + 1 in range(17, 24)
-    assert_frame_equal(landing.jobs, in_the_end([late, Run(2, 0, 0, 60)]).jobs)
-
-
 def test_the_first_run_goes_day_by_day_and_each_day_lands() -> None:
     accounting, landing = MadeAccounting([Run(1, 5 * DAY, 0, 2 * DAY)]), Landing()
     feed = feed_of(accounting, beginning_at("2026-03-04"))

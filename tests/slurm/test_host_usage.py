@@ -163,18 +163,6 @@ def test_memory_requested_per_node_and_per_core(recorded: Path, name: str) -> No
     assert compared > 0
 
 
-def test_answers_of_slurmrestd_without_a_gatherer(recorded: Path) -> None:
-    """`JobAcctGatherType=none`: all times are 0, no memory is known; neither is taken for a
-    measurement.
-    """
-    paths = sorted((recorded / "slurmrestd").glob("*/slurmdb-*completed.json"))
-    assert len(paths) == 2
-    for path in paths:
-        (row,) = reading_of(path).jobs
-        assert used(row) == (None, 512.0, None)
-        assert row["cpus"] == 1
-
-
 @pytest.mark.parametrize(
     ("written", "expected"),
     [

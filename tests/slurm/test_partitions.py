@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
+from row_lines import row_lines
 from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm.partitions import (
@@ -22,21 +25,22 @@ RECORDED = Path(__file__).parent / "recorded"
 OF_22_05 = RECORDED / "22.05.8" / "scontrol_show_partition_and_node.txt"
 
 
-def test_recorded_text() -> None:
-    found = read_partitions(str(OF_22_05))
-    assert list(found) == ["whole", "shared", "own", "cpu"]
-    whole, shared, own, cpu = found.values()
-    assert (whole.whole_nodes, whole.closed, whole.most_time_s) == (True, False, 172_800.0)
-    assert whole.nodes == (SlurmNode(4, 64, 512_000.0),) * 3
-    assert (whole.accounts, whole.qos, whole.groups, whole.memory_mib) == (None,) * 3 + (512_000.0,)
-    assert (shared.whole_nodes, shared.most_cpus, shared.memory_mib) == (False, 64, 512_000.0)
-    assert {partition.least_nodes for partition in found.values()} == {0}
-    assert shared.accounts == frozenset({"ml", "physics"})
-    assert (shared.qos, shared.groups) == (frozenset({"normal"}), frozenset({"users"}))
-    assert (own.of_one_user, own.most_time_s) == (True, None)
-    assert (own.denied_accounts, own.denied_qos) == (frozenset({"guest"}), frozenset())
-    assert own.node == SlurmNode(4, 64, 512_000.0)  # the smallest of two kinds
-    assert (cpu.memory_per_gpu_mib, cpu.node) == (1000.0, SlurmNode(0, 64, 256_000.0))
+def lines_of(partitions: Mapping[str, SlurmPartition]) -> str:
+    """Return what is known of each partition, and its smallest node."""
+    lines = []
+    for found in partitions.values():
+        values = {one.name: getattr(found, one.name) for one in fields(found)}
+        known = {
+            name: sorted(value) if isinstance(value, frozenset) else value
+            for name, value in values.items()
+        }
+        derived = {"node": found.node, "memory_mib": found.memory_mib}
+        lines.append(row_lines([{**known, **derived}]))
+    return "".join(lines)
+
+
+def test_recorded_text(snapshot: SnapshotAssertion) -> None:
+    assert lines_of(read_partitions(str(OF_22_05))) == snapshot
 
 
 @pytest.mark.parametrize("version", ["24.11.5", "26.05.5"])
@@ -51,7 +55,7 @@ def described(partition: Mapping[str, object]) -> SlurmPartition:
     return found
 
 
-def test_json_of_both_commands_in_one_file() -> None:
+def test_json_of_both_commands_in_one_file(snapshot: SnapshotAssertion) -> None:
     number = {"set": True, "infinite": False}
     partition = {
         "name": "gpu",
@@ -74,15 +78,7 @@ def test_json_of_both_commands_in_one_file() -> None:
         for n in (1, 2)
     ]
     written = f"{json.dumps({'partitions': [partition]})}\n{json.dumps({'nodes': nodes})}\n"
-    (gpu,) = parse_partitions(written).values()
-    assert (gpu.whole_nodes, gpu.of_one_user, gpu.most_time_s) == (True, None, 5400.0)
-    assert (gpu.most_cpus, gpu.memory_mib, gpu.memory_per_gpu_mib) == (None, 400_000.0, 60_000.0)
-    assert (gpu.accounts, gpu.qos, gpu.denied_qos) == (
-        frozenset({"ml", "cfd"}),
-        None,
-        frozenset({"low"}),
-    )
-    assert gpu.node == SlurmNode(8, 96, 900_000.0)
+    assert lines_of(parse_partitions(written)) == snapshot
     partition["maximums"] |= {"shares": 1}  # type: ignore[operator]
     assert described(partition).whole_nodes is False
 

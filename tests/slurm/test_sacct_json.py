@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slurm_reading import MADE, ReadText
+from syrupy.assertion import SnapshotAssertion
 
+from row_lines import row_lines
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm.database import from_database
@@ -70,67 +72,46 @@ _KILLED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "expected"),
-    [
-        *((("time", "start"), value, {"start": None}) for value in (None, 0, 4294967294, _UNSET)),
-        *(
-            (("time", "limit"), value, {"timelimit_s": 600.0})
-            for value in (10, {**_SET, "number": 10})
-        ),
-        *(
-            (("time", "limit"), value, {"timelimit_s": None})
-            for value in ({"set": True, "infinite": True, "number": 0}, _UNSET, None, 4294967295)
-        ),
-        *(
-            (("state", "current"), value, {"state": "CANCELLED"})
-            for value in ("CANCELLED", ["CANCELLED", "COMPLETING"], "CANCELLED by 0")
-        ),
+_NO_LIMIT = {"set": True, "infinite": True, "number": 0}
+_STOPPED = ["CANCELLED", "COMPLETING"]
+_OF_CPUS = {"allocated": [*tres(("nvme", 1)), _CPUS]}
+_ERROR = {"status": "ERROR", "return_code": 3}
+# 128 and the signal, as sacct prints it
+_SEGV = {"status": ["ERROR"], "return_code": {**_SET, "number": 139}}
+VALUES: tuple[tuple[tuple[str, ...], tuple[object, ...]], ...] = (
+    (("time", "start"), (None, 0, 4294967294, _UNSET)),
+    (("time", "limit"), (10, {**_SET, "number": 10}, _NO_LIMIT, _UNSET, None, 4294967295)),
+    (("state", "current"), ("CANCELLED", _STOPPED, "CANCELLED by 0")),
+    (
+        ("exit_code",),
+        ({"status": "SUCCESS", "return_code": 0}, _ERROR, _SIGNALLED, _SEGV, _KILLED, None),
+    ),
+    (("exclusive",), ("YES", "NODE", "NO", "USER", "", None)),
+    (
+        ("tres", "allocated"),
         (
-            ("exit_code",),
-            {"status": "SUCCESS", "return_code": 0},
-            {"exit_code": 0, "exit_signal": None},
-        ),
-        (
-            ("exit_code",),
-            {"status": "ERROR", "return_code": 3},
-            {"exit_code": 3, "exit_signal": None},
-        ),
-        (("exit_code",), _SIGNALLED, {"exit_code": 0, "exit_signal": 11}),
-        # 128 and the signal, as sacct prints it
-        (
-            ("exit_code",),
-            {"status": ["ERROR"], "return_code": {**_SET, "number": 139}},
-            {"exit_code": 11},
-        ),
-        (("exit_code",), _KILLED, {"exit_code": 0, "exit_signal": 9}),
-        (("exit_code",), None, {"exit_code": None, "exit_signal": None}),
-        *((("exclusive",), value, {"exclusive": True}) for value in ("YES", "NODE")),
-        *((("exclusive",), value, {"exclusive": None}) for value in ("NO", "USER", "", None)),
-        (("tres", "allocated"), tres(("gpu", 2), ("gpu:a100", 2)), {"gpus": 2, "gpu_type": "a100"}),
-        (
-            ("tres", "allocated"),
+            tres(("gpu", 2), ("gpu:a100", 2)),
             tres(("gpu:h100", 2), ("gpu:a100", 1)),
-            {"gpus": 3, "gpu_type": "a100+h100"},
-        ),
-        (
-            ("tres", "allocated"),
             tres(("gpumem", 80), ("gpu", 1), ("energy", -2)),
-            {"gpus": 1, "gpu_type": None},
+            *(tres(("gpu", count)) for count in (1, 0, -1)),  # -1: as requested
         ),
-        *(
-            (("tres", "allocated"), tres(("gpu", count)), {"gpus": gpus})
-            for count, gpus in ((1, 1), (0, 0), (-1, 2))  # as requested
-        ),
-        (("tres",), {"allocated": [*tres(("nvme", 1)), _CPUS]}, {"gpus": None, "cpus": 4}),
-        (("array",), {"job_id": 3}, {"array_job_id": "3", "display_id": None}),
-    ],
+    ),
+    (("tres",), (_OF_CPUS,)),
+    (("array",), ({"job_id": 3},)),
 )
-def test_values_of_every_version(
-    read_job: ReadJob, path: tuple[str, ...], value: object, expected: dict[str, object]
-) -> None:
-    (job,) = read_job(put(*path, value=value)).jobs
-    assert {name: job[name] for name in expected} == expected
+
+
+def test_values_of_every_version(read_job: ReadJob, snapshot: SnapshotAssertion) -> None:
+    """What a value changes in the row of the job."""
+    (plain,) = read_job(lambda job: None).jobs
+    changes = [
+        f"{'.'.join(path)} = {json.dumps(value)}: "
+        + repr({key: new for key, new in row.items() if new != plain[key]})
+        for path, values in VALUES
+        for value in values
+        for row in read_job(put(*path, value=value)).jobs
+    ]
+    assert row_lines([plain]) + "\n".join(changes) == snapshot
 
 
 def test_the_association_stands_in_for_what_the_job_does_not_tell(read_job: ReadJob) -> None:

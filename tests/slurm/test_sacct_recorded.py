@@ -156,6 +156,8 @@ def test_answers_of_slurmrestd(recorded: Path) -> None:
             assert job["cluster"] == "hpc"
             # this site does not account for GPUs: how many a job held is not known, and not zero
             assert job["gpus"] is None
+            # without a gatherer all times are 0, and no memory is known
+            assert (job["cpu_time_s"], job["max_rss_mib"]) == (None, None)
         # a database may still call a job pending that has begun: the next answer has it
         assert bool(reading.allocations) == any(
             "PENDING" not in job["state"]["current"] for job in answered
