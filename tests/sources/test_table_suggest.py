@@ -12,7 +12,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
+from row_lines import frame_lines
 from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import TABLES
@@ -43,71 +45,43 @@ def _csv(folder: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (  # nvidia-smi
-            (
-                "timestamp, index, name, utilization.gpu [%], memory.used [MiB], power.draw "
-                "[W], temperature.gpu\n"
-                "2026/04/23 04:47:50.551, 0, NVIDIA A100, 45 %, 1024 MiB, 123.40 W, 40\n"
-                "2026/04/23 04:47:50.552, 1, NVIDIA A100, 0 %, 3 MiB, [N/A], 33\n"
-            ),
-            {
-                "gpu": [0, 1],
-                "gpu_util": [0.45, 0.0],
-                "hbm_used_mib": [1024.0, 3.0],
-                "power_w": [123.4, None],
-            },
-        ),
-        (  # names of DCGM, milliseconds since 1970
-            (
-                "Time,Hostname,gpu,DCGM_FI_DEV_GPU_UTIL,DCGM_FI_PROF_SM_ACTIVE,DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION\n"
-                "1776919670551,n1.example.org,GPU-2,45,0.33,5000\n"
-            ),
-            {
-                "node": ["n1"],
-                "gpu": [2],
-                "gpu_util": [0.45],
-                "sm_active": [0.33],
-                "energy_j": [5.0],
-            },
-        ),
-        (  # a column per GPU, decimal commas, days before months
-            (
-                "time;host;gpu0_util;gpu1_util;gpu0_mem_gib;gpu1_mem_gib;fan\n23.04.2026 "
-                "04:47:50;n1;45,5;12,0;1,5;2,0;1\n"
-            ),
-            {"gpu": [0, 1], "gpu_util": [0.455, 0.12], "hbm_used_mib": [1536.0, 2048.0]},
-        ),
-        (  # a value per row, and the column of fields called as that of names
-            (
-                "name,time,host,gpu_id,field,value\n"
-                "smi,1776919670,n1,0,DCGM_FI_DEV_GPU_UTIL,45\nsmi,1776919670,n1,0,fan,5\n"
-                "smi,1776919670,n1,0,DCGM_FI_DEV_POWER_USAGE,145\n"
-            ),
-            {"gpu": [0], "gpu_util": [0.45], "power_w": [145.0]},
-        ),
-        (  # no unit: percent by its values
-            "time,util\n1776919670,97\n1776919680,0\n",
-            {"gpu": [0, 0], "gpu_util": [0.97, 0.0]},
-        ),
-        (
-            'time,gpu,"GPU ""A"" util\\x",util [%]\n1776919670,0,1,50\n',
-            {"gpu": [0], "gpu_util": [0.5]},
-        ),
-    ],
-)
+RECORDINGS: Mapping[str, str] = {
+    "nvidia-smi": (
+        "timestamp, index, name, utilization.gpu [%], memory.used [MiB], power.draw [W], "
+        "temperature.gpu\n"
+        "2026/04/23 04:47:50.551, 0, NVIDIA A100, 45 %, 1024 MiB, 123.40 W, 40\n"
+        "2026/04/23 04:47:50.552, 1, NVIDIA A100, 0 %, 3 MiB, [N/A], 33\n"
+    ),
+    "names of DCGM, milliseconds since 1970": (
+        "Time,Hostname,gpu,DCGM_FI_DEV_GPU_UTIL,DCGM_FI_PROF_SM_ACTIVE,DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION\n"
+        "1776919670551,n1.example.org,GPU-2,45,0.33,5000\n"
+    ),
+    "a column per GPU, decimal commas, days before months": (
+        "time;host;gpu0_util;gpu1_util;gpu0_mem_gib;gpu1_mem_gib;fan\n"
+        "23.04.2026 04:47:50;n1;45,5;12,0;1,5;2,0;1\n"
+    ),
+    "a value per row, the column of fields called as that of names": (
+        "name,time,host,gpu_id,field,value\n"
+        "smi,1776919670,n1,0,DCGM_FI_DEV_GPU_UTIL,45\nsmi,1776919670,n1,0,fan,5\n"
+        "smi,1776919670,n1,0,DCGM_FI_DEV_POWER_USAGE,145\n"
+    ),
+    "percent by its values": "time,util\n1776919670,97\n1776919680,0\n",
+    "quotes in names": 'time,gpu,"GPU ""A"" util\\x",util [%]\n1776919670,0,1,50\n',
+    "jobs": (
+        "job_id,user,node_num,gpu_num,state,submit_time,start_time,end_time,queue,duration,gpu_time\n"
+        "a1,u1,1,8,COMPLETED,2023-03-01 10:00:00,2023-03-01 10:00:30,2023-03-01 11:00:30,30,60,28800\n"
+        "a2,u2,4,32,FAILED,2023-03-01 12:00:00,2023-03-01 12:05:00,2023-03-01 13:05:00,300,60,115200\n"
+        "a3,u2,0,0,CANCELLED,2023-03-01 12:00:00,,2023-03-01 13:05:00,3900,,0\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", RECORDINGS)
 def test_a_recording_is_read_by_what_is_proposed(
-    text: str, expected: dict[str, list[object]], tmp_path: Path
+    what: str, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    table, frame = _fed_back(_csv(tmp_path, text))
-    assert table == "gpu_samples"
-    for column, values in expected.items():
-        found = frame.sort("gpu").get_column(column)
-        assert found.to_list() == [
-            pytest.approx(value) if isinstance(value, float) else value for value in values
-        ]
+    path = _csv(tmp_path, RECORDINGS[what])
+    assert f"{suggest(path).text}\n{frame_lines(_fed_back(path)[1])}" == snapshot
 
 
 @pytest.mark.parametrize(
@@ -141,41 +115,24 @@ def test_recorded_columns_of_the_contract_are_proposed_as_they_are(
     }
 
 
-def test_what_is_known_is_proposed_where_something_is_missing(tmp_path: Path) -> None:
+def test_what_is_known_is_proposed_where_something_is_missing(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     """A commented line for each part that is missing, in a mapping that is TOML."""
-    proposed = suggest(
-        _csv(tmp_path, "machine,Util (%),Power [W],memory_used_pct\nn1,50,200,5\nn1,55,201,6\n")
-    )
-    assert [what.split(";")[0] for what in proposed.missing] == [
-        "no column looks like a time",
-        "no column is the number of a GPU, and rows are of several",
-    ]
-    assert tomllib.loads(proposed.text) == {
-        "table": "gpu_samples", "time": {}, "node": {"column": "machine"}, "gpu": {},
-        "columns": {"Util (%)": {"to": "gpu_util", "unit": "percent"}, "Power [W]": {"to": "power_w"}},
-    }  # fmt: skip
-    assert '# column = "..."  # no column looks like a time' in proposed.text
-    assert "# not recognised: memory_used_pct (percent cannot be MiB)\n" in proposed.text
-    proposed = suggest(
-        _csv(tmp_path, "time,gpu,fan,power\n1776919670,0,1,241500\n"), zone_name="Europe/Berlin"
-    )
-    assert "no column looks like a counter; it has: time, gpu, fan, power" in proposed.missing
-    assert '[columns]\n# "fan" = "..."\n# "power" = "..."\n' in proposed.text
-    assert 'zone = "Europe/Berlin"\n' in proposed.text
+    machine = "machine,Util (%),Power [W],memory_used_pct\nn1,50,200,5\nn1,55,201,6\n"
+    for text in (
+        machine,
+        "time,gpu,fan,power\n1776919670,0,1,241500\n",
+        "time,gpu,name,util\n1776919670,0,train.py,50\n",
+        "time,gpu,name,uuid,util\n1776919670,0,NVIDIA L40S,GPU-1,50\n",
+    ):
+        proposed = suggest(_csv(tmp_path, text), zone_name="Europe/Berlin")
+        assert tomllib.loads(proposed.text)
+        assert "\n".join([*proposed.missing, proposed.text]) == snapshot
+    given = suggest(_csv(tmp_path, "time,gpu,util\n1776919670,0,50\n"), node="n7").text
+    assert '[node]\nconstant = "n7"' in given
     with pytest.raises(InputError, match="no rows"):
         suggest(_csv(tmp_path, "time,util\n"))
-
-
-def test_models_are_facts_of_gpus(tmp_path: Path) -> None:
-    assert (
-        "devices"
-        not in suggest(_csv(tmp_path, "time,gpu,name,util\n1776919670,0,train.py,50\n")).text
-    )
-    text = suggest(
-        _csv(tmp_path, "time,gpu,name,uuid,util\n1776919670,0,NVIDIA L40S,GPU-1,50\n"), node="n7"
-    ).text
-    assert '[devices]\n"name" = "model"\n"uuid" = "uuid"\n' in text
-    assert '[node]\nconstant = "n7"' in text
 
 
 PHYSICS: Mapping[
@@ -278,29 +235,6 @@ def test_numbers_of_rows_are_no_gpus(tmp_path: Path) -> None:
         "gpu" not in tomllib.loads(proposed.text)
         or "column" not in tomllib.loads(proposed.text)["gpu"]
     )
-
-
-JOBS_OF_A_TRACE = (
-    "job_id,user,node_num,gpu_num,state,submit_time,start_time,end_time,queue,duration,gpu_time\n"
-    "a1,u1,1,8,COMPLETED,2023-03-01 10:00:00,2023-03-01 10:00:30,2023-03-01 11:00:30,30,60,28800\n"
-    "a2,u2,4,32,FAILED,2023-03-01 12:00:00,2023-03-01 12:05:00,2023-03-01 13:05:00,300,60,115200\n"
-    "a3,u2,0,0,CANCELLED,2023-03-01 12:00:00,,2023-03-01 13:05:00,3900,,0\n"
-)
-
-
-def test_a_list_of_jobs_is_read_by_what_is_proposed(tmp_path: Path) -> None:
-    path = _csv(tmp_path, JOBS_OF_A_TRACE)
-    proposed = suggest(path)
-    assert "# not recognised: queue (numbers up to 3,900: no partition), gpu_time" in proposed.text
-    assert '# "..." = "node_list"  # no column names the nodes' in proposed.text
-    (chunk,) = read_file(path, parse(proposed.text))
-    frame = conform(chunk.parts[0].frame, TABLES["jobs"], now=NOW, units=chunk.parts[0].units).frame
-    assert frame.select("job_id", "nodes", "gpus", "state", "elapsed_s").rows() == [
-        ("a1", 1, 8, "COMPLETED", 3600.0),
-        ("a2", 4, 32, "FAILED", 3600.0),
-        ("a3", 0, 0, "CANCELLED", None),
-    ]
-    assert frame["start"][0] == datetime(2023, 3, 1, 10, 0, 30, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
