@@ -165,16 +165,6 @@ def test_proposals_lie_between_rest_and_work(
     assert found["classes"]["job_hang"]["proposed"]["accuracy"] > 0.9
 
 
-def test_text_names_both_settings(
-    kept: Path, labels: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lake = kept / "kept" / "lake"
-    code, out, err = run(capsys, "lab", "tune", "--propose", labels, "--lake", lake)
-    assert code == 0, err
-    words = ("classes.level.power", "labelled jobs of", "configured", "proposed", "Not written")
-    assert [text for text in words if text not in out] == []
-
-
 def test_a_configuration_that_tune_did_not_write_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from tachograph.annexes.lab.tune.labels import match, read_labels, reasons
+from tachograph.annexes.lab.tune.labels import read_labels, reasons
 from tachograph.catalog.errors import InputError
 
 CLASSES = ("job_hang", "stall")
@@ -16,10 +15,9 @@ CLASSES = ("job_hang", "stall")
 
 def jobs(*rows: tuple[str, str, str, str, int]) -> pl.DataFrame:
     """Rows (job_id, display_id, cluster, job_key, day of submission)."""
-    times = [datetime(2026, 1, day, tzinfo=UTC) for *_, day in rows]
     names = ("job_id", "display_id", "cluster", "job_key")
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
-    return pl.DataFrame({**columns, "submit": times, "start": times})
+    table = pl.DataFrame(rows, {**dict.fromkeys(names, pl.String), "day": pl.Int64}, orient="row")
+    return table.with_columns(submit=pl.datetime(2026, 1, "day"), start=pl.lit(None))
 
 
 def written(folder: Path, text: str) -> Path:
@@ -36,8 +34,12 @@ def test_labels_are_matched_by_what_people_write_and_by_raw_id(tmp_path: Path) -
     table = jobs(
         ("8", "7_1", "c", "c:8:1", 1), ("9", "9", "c", "c:9:1", 1), ("9", "9", "c", "c:9:2", 2)
     )
-    found = match(*read_labels(file, CLASSES), table)
-    assert found.of == {"stall": {"c:8:1": True, "c:9:2": False}, "job_hang": {"c:9:2": True}}
+    found = read_labels(file, CLASSES, table)
+    assert sorted(found.rows.rows()) == [
+        ("c:8:1", "stall", True),
+        ("c:9:2", "job_hang", True),
+        ("c:9:2", "stall", False),
+    ]
     assert not found.refused
 
 
@@ -47,8 +49,8 @@ def test_labels_of_any_spreadsheet_are_read(tmp_path: Path, between: str, end: s
     lines = (("job_id", "class", "label"), ("9", "stall", "no"))
     file = tmp_path / "labels.csv"
     file.write_bytes(("\ufeff" + end.join(between.join(line) for line in lines) + end).encode())
-    (label,), refused = read_labels(file, CLASSES)
-    assert (label.job_id, label.code, label.holds, refused) == ("9", "stall", False, [])
+    found = read_labels(file, CLASSES, jobs(("9", "9", "c", "c:9:1", 1)))
+    assert (found.rows.rows(), found.refused) == ([("c:9:1", "stall", False)], ())
 
 
 def test_what_cannot_be_used_is_counted_with_its_line(tmp_path: Path) -> None:
@@ -66,8 +68,8 @@ def test_what_cannot_be_used_is_counted_with_its_line(tmp_path: Path) -> None:
         "1,stall,no,",
     ]
     table = jobs(("1", "1", "a", "a:1", 1), ("2", "2", "a", "a:2", 1), ("2", "2", "b", "b:2", 1))
-    found = match(*read_labels(written(tmp_path, "\n".join(lines)), CLASSES), table)
-    assert found.of == {"stall": {"b:2": True, "a:1": False}}
+    found = read_labels(written(tmp_path, "\n".join(lines)), CLASSES, table)
+    assert sorted(found.rows.rows()) == [("a:1", "stall", False), ("b:2", "stall", True)]
     assert [(each.line, each.what) for each in found.refused] == [
         *((2, "1"), (3, "404"), (4, "hung"), (5, "perhaps"), (6, "2"), (7, "1"), (9, "")),
     ]
@@ -92,7 +94,7 @@ def test_what_cannot_be_used_is_counted_with_its_line(tmp_path: Path) -> None:
 def test_files_that_hold_no_labels_are_errors(tmp_path: Path, content: str, message: str) -> None:
     file = written(tmp_path, content)
     with pytest.raises(InputError, match=message) as raised:
-        read_labels(file, CLASSES)
+        read_labels(file, CLASSES, jobs())
     assert str(file) in str(raised.value)
 
 
@@ -100,4 +102,4 @@ def test_a_file_that_is_no_text_or_not_there_is_an_error(tmp_path: Path) -> None
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x01")
     for name in ("binary.csv", "absent.csv"):
         with pytest.raises(InputError, match=name):
-            read_labels(tmp_path / name, CLASSES)
+            read_labels(tmp_path / name, CLASSES, jobs())

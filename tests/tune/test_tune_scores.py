@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import random
 
-import numpy as np
+import polars as pl
 import pytest
 
-from tachograph.annexes.lab.accuracy import VerdictScore, score_verdicts, wilson
-from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
+from tachograph.annexes.lab.accuracy import VerdictScore, class_scores, wilson
+from tachograph.judge.finding import VERDICTS
 
 
 @pytest.mark.parametrize(
@@ -38,25 +38,31 @@ def test_wilson_ends_are_where_the_normal_test_just_rejects(successes: int, tria
 
 def test_confusion_is_counted_job_by_job() -> None:
     rng = random.Random(3)
-    answers = [rng.choice([YES, NO, UNDECIDED]) for _ in range(500)]
-    truth = [rng.random() < 0.3 for _ in range(500)]
-    pairs = list(zip(answers, truth, strict=True))
-    found = score_verdicts(np.array(answers, np.int8), np.array(truth))
-    assert found == VerdictScore(
-        true_positives=pairs.count((YES, True)),
-        false_positives=pairs.count((YES, False)),
-        true_negatives=pairs.count((NO, False)),
-        false_negatives=pairs.count((NO, True)),
-        undecided_positives=pairs.count((UNDECIDED, True)),
-        undecided_negatives=pairs.count((UNDECIDED, False)),
-    )
-    right = sum((answer == YES) == holds for answer, holds in pairs if answer != UNDECIDED)
-    decided = sum(answer != UNDECIDED for answer in answers)
-    assert found.accuracy == right / decided
-    assert (found.jobs, found.positives, found.negatives) == (500, sum(truth), 500 - sum(truth))
-    assert found.false_positive_rate == pairs.count((YES, False)) / (500 - sum(truth))
-
-
-def test_nothing_decided_has_no_accuracy() -> None:
-    found = score_verdicts(np.array([UNDECIDED], np.int8), np.array([True]))
-    assert (found.accuracy, found.interval, found.unknown) == (None, None, 1)
+    rows = [
+        (f"{number}", rng.choice(["stall", "cold_start"]), rng.random() < 0.3, rng.choice(VERDICTS))
+        for number in range(900)
+    ]
+    table = pl.DataFrame(rows, schema=["job_key", "code", "truth", "verdict"], orient="row")
+    unjudged = table.filter(pl.col("job_key") != "0")
+    found = class_scores(table.drop("verdict"), unjudged.drop("truth"))
+    assert found.keys() == {"stall", "cold_start"}
+    for name, score in found.items():
+        pairs = [
+            (holds, verdict) for key, code, holds, verdict in rows if code == name and key != "0"
+        ]
+        assert score == VerdictScore(
+            true_positives=pairs.count((True, "yes")),
+            false_positives=pairs.count((False, "yes")),
+            true_negatives=pairs.count((False, "no")),
+            false_negatives=pairs.count((True, "no")),
+            unknown_positives=pairs.count((True, "unknown")),
+            unknown_negatives=pairs.count((False, "unknown")),
+        )
+        right = pairs.count((True, "yes")) + pairs.count((False, "no"))
+        decided = sum(verdict != "unknown" for _, verdict in pairs)
+        positives = sum(holds for holds, _ in pairs)
+        assert (score.accuracy, score.decided) == (right / decided, decided)
+        assert (score.jobs, score.positives) == (len(pairs), positives)
+        assert score.false_positive_rate == pairs.count((False, "yes")) / (len(pairs) - positives)
+    unknown = VerdictScore(0, 0, 0, 0, 1)
+    assert (unknown.accuracy, unknown.interval, unknown.unknown) == (None, None, 1)

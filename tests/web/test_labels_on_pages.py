@@ -109,7 +109,7 @@ def test_tune_takes_labels_of_job_classes_of_jobs_that_are_there(lake: Lake) -> 
         orient="row",
     )
     taken = labels_of_lake(rows, ["job_hang", "stall"], pl.DataFrame({"job_key": ["a", "b"]}))
-    assert taken.of == {"job_hang": {"a": True}, "stall": {"b": False}}
+    assert taken.rows.rows() == [("a", "job_hang", True), ("b", "stall", False)]
     assert [(one.reason, one.what) for one in taken.refused] == [
         ("a job that is not in the lake", "gone")
     ]

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tachograph.judge.classes.inputs import HOST_SUFFIX
-from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
 from tachograph.judge.job_classes import CLASS_CODES
 
 Z95 = 1.959963984540054  # of the normal distribution: 95 % lie within
-Answers = NDArray[np.int8]  # of jobs: kernel.YES, NO; anything else: undetermined
-Truths = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictScore:
     """Right and wrong verdicts on one class.
 
-    `undecided_positives`, `undecided_negatives`: jobs of the class, and others, with an unknown
+    `unknown_positives`, `unknown_negatives`: jobs of the class, and others, with an unknown
     verdict.
     """
 
@@ -32,8 +28,8 @@ class VerdictScore:
     false_positives: int
     true_negatives: int
     false_negatives: int
-    undecided_positives: int = 0
-    undecided_negatives: int = 0
+    unknown_positives: int = 0
+    unknown_negatives: int = 0
 
     @property
     def jobs(self) -> int:
@@ -53,7 +49,7 @@ class VerdictScore:
     @property
     def positives(self) -> int:
         """Jobs of the class, in truth."""
-        return self.true_positives + self.false_negatives + self.undecided_positives
+        return self.true_positives + self.false_negatives + self.unknown_positives
 
     @property
     def negatives(self) -> int:
@@ -63,7 +59,7 @@ class VerdictScore:
     @property
     def unknown(self) -> int:
         """Jobs whose verdict is unknown."""
-        return self.undecided_positives + self.undecided_negatives
+        return self.unknown_positives + self.unknown_negatives
 
     @property
     def accuracy(self) -> float | None:
@@ -81,17 +77,34 @@ class VerdictScore:
         return self.false_positives / self.negatives if self.negatives else 0.0
 
 
-def score_verdicts(answers: Answers, truth: Truths) -> VerdictScore:
-    """Return how the answers compare with the truth, job by job.
+# (of the class in truth, verdict) in the order of the numbers of a score
+_CELLS = (
+    *((True, "yes"), (False, "yes"), (False, "no"), (True, "no")),
+    *((True, "unknown"), (False, "unknown")),
+)
 
-    >>> score_verdicts(np.array([1, 1, 0, 2], np.int8), np.array([True, False, False, True]))
-    VerdictScore(true_positives=1, false_positives=1, true_negatives=1, false_negatives=0, undecided_positives=1,
-          undecided_negatives=0)
+
+def class_scores(truth: pl.DataFrame, verdicts: pl.DataFrame) -> dict[str, VerdictScore]:
+    """Return {class: right and wrong verdicts}, of the classes that were judged.
+
+    `truth`: rows (job_key, code, truth). `verdicts`: findings of the classes (`judge_classes`).
+    Jobs to which a class does not apply (idle_nodes of one node) do not count.
+
+    >>> jobs = {"job_key": ["a", "b", "c"], "code": ["stall"] * 3}
+    >>> truth = pl.DataFrame({**jobs, "truth": [True, False, False]})
+    >>> class_scores(truth, pl.DataFrame({**jobs, "verdict": ["yes", "yes", "no"]}))["stall"].correct
+    2
     """
-    yes, no = answers == YES, answers == NO
-    open_ = ~(yes | no)
-    pairs = (yes & truth, yes & ~truth, no & ~truth, no & truth, open_ & truth, open_ & ~truth)
-    return VerdictScore(*(int(np.count_nonzero(pair)) for pair in pairs))
+    answers = verdicts.select("job_key", "code", "verdict")
+    pairs = truth.join(answers, on=["job_key", "code"])
+    counted = pairs.group_by("code", "truth", "verdict").len().rows()
+    numbers = {(code, (holds, verdict)): count for code, holds, verdict, count in counted}
+    judged = set(pairs.get_column("code"))
+    return {
+        code: VerdictScore(*(numbers.get((code, cell), 0) for cell in _CELLS))
+        for code in CLASS_CODES
+        if code in judged
+    }
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
@@ -126,7 +139,6 @@ COUNTER_SETS: Mapping[str, tuple[str, ...] | None] = MappingProxyType(
 # what hosts count varies more than what GPUs do; no ground truth is planted for whether it is
 # steady
 WITHOUT_TRUTH = ("stable_host",)
-ANSWERS = {"yes": YES, "no": NO, "unknown": UNDECIDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,24 +204,13 @@ def truth_of(truth: pl.DataFrame, code: str) -> pl.DataFrame:
 
 
 def accuracies(truth: pl.DataFrame, verdicts: pl.DataFrame) -> tuple[ClassAccuracy, ...]:
-    """Return the accuracy of each class that was judged.
+    """Return the accuracy of each class that was judged; `verdicts`: as of `class_scores`.
 
     `truth`: one row per job (`with_keys`), of jobs whose GPUs are known: others are undetermined.
-    `verdicts`: findings of the classes (`judge_classes`). Jobs to which a class does not apply
-    (idle_nodes of one node) do not count.
     """
-    found = []
-    for code in CLASS_CODES:
-        mine = verdicts.filter(pl.col("code") == code).select("job_key", "verdict")
-        rows = truth_of(truth, code).join(mine, on="job_key", how="inner")
-        called = rows.filter(pl.col("truth").is_not_null())
-        if called.is_empty():
-            continue
-        answers = (
-            called.get_column("verdict").replace_strict(ANSWERS, return_dtype=pl.Int8).to_numpy()
-        )
-        of_class = np.asarray(called.get_column("truth").to_numpy(), np.bool_)
-        found.append(
-            ClassAccuracy(code, score_verdicts(answers, of_class), rows.height - called.height)
-        )
-    return tuple(found)
+    rows = pl.concat(truth_of(truth, code).with_columns(code=pl.lit(code)) for code in CLASS_CODES)
+    open_ones = rows.filter(pl.col("truth").is_null())
+    judged = open_ones.join(verdicts, on=["job_key", "code"], how="semi").get_column("code")
+    too_near = Counter(judged)
+    scores = class_scores(rows.drop_nulls("truth"), verdicts)
+    return tuple(ClassAccuracy(code, score, too_near[code]) for code, score in scores.items())

@@ -166,17 +166,14 @@ def _as_json(
 
 def score_json(score: VerdictScore) -> dict[str, Any]:
     """Return a score for JSON: counts, accuracy of the decided verdicts, its interval."""
+    from dataclasses import asdict
+
     return {
         "jobs": score.jobs,
         "positives": score.positives,
         "accuracy": score.accuracy,
         "accuracy_interval": score.interval,
-        "true_positives": score.true_positives,
-        "false_positives": score.false_positives,
-        "true_negatives": score.true_negatives,
-        "false_negatives": score.false_negatives,
-        "unknown_positives": score.undecided_positives,
-        "unknown_negatives": score.undecided_negatives,
+        **asdict(score),
         "false_positive_rate": score.false_positive_rate,
     }
 
@@ -257,9 +254,9 @@ def confusion_cells(score: VerdictScore) -> list[str]:
     counts = (
         score.true_positives,
         score.false_negatives,
-        score.undecided_positives,
+        score.unknown_positives,
         score.false_positives,
         score.true_negatives,
-        score.undecided_negatives,
+        score.unknown_negatives,
     )
     return [f"{count:,}" for count in counts]

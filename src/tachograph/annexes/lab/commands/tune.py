@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from tachograph.annexes.lab.accuracy import VerdictScore
     from tachograph.annexes.lab.tune.labels import Labelled, RejectedLabel
-    from tachograph.annexes.lab.tune.population import Population
     from tachograph.annexes.lab.tune.propose import ThresholdProposal
     from tachograph.catalog.config import ClassOptions
     from tachograph.cli.options import OpenedLake
@@ -106,52 +105,49 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _population(opened: OpenedLake, jobs: pl.DataFrame) -> Population:
-    from tachograph.annexes.lab.tune.population import Population
-    from tachograph.pipeline.minutes import read_stored
-
-    configuration = opened.configuration
-    stored = read_stored(opened.lake, jobs, idle_util=configuration.thresholds.idle_util)
-    return Population(jobs, *stored, window_minutes=configuration.classes.window_minutes)
-
-
 def _propose(arguments: Arguments, opened: OpenedLake) -> _Proposed:
     import polars as pl
 
-    from tachograph.annexes.lab.tune.propose import propose, settings
+    from tachograph.annexes.lab.tune.propose import forms_of, propose, settings
     from tachograph.lake.query import read_summaries
+    from tachograph.pipeline.minutes import read_stored
 
     known = read_summaries(opened.lake).filter(
         (pl.col("attribution") != "ambiguous") & (pl.col("samples") > 0)
     )
     jobs = known.sort("start", "job_key").tail(min(arguments.jobs, known.height))
-    population = _population(opened, jobs)
-    proposals = propose(population)
-    return _Proposed(
-        proposals,
-        settings(proposals, opened.configuration.classes),
-        jobs.height,
-        population.minutes,
-    )
+    configuration = opened.configuration
+    stored = read_stored(opened.lake, jobs, idle_util=configuration.thresholds.idle_util)
+    forms = forms_of(jobs, stored, window_minutes=configuration.classes.window_minutes)
+    proposals = propose(forms)
+    minutes = int(forms[0].series.offset[-1])
+    return _Proposed(proposals, settings(proposals, configuration.classes), jobs.height, minutes)
 
 
 def _agreement(arguments: Arguments, opened: OpenedLake, proposed: _Proposed | None) -> _Agreement:
     """Agreement of configured and proposed settings with the labels."""
+    from msgspec.structs import replace
+
+    from tachograph.annexes.lab.accuracy import class_scores
+    from tachograph.annexes.lab.commands.classify import classified
+
     origin = str(arguments.labels or opened.lake.location)
     jobs, labelled = _labels(arguments, opened, origin)
-    population = _population(opened, jobs)
-    settings = {"configured": opened.configuration.classes}
+    configurations = {"configured": opened.configuration}
     if proposed is not None:
-        settings["proposed"] = proposed.settings
-    scores = {name: population.scores(classes, labelled.of) for name, classes in settings.items()}
+        configurations["proposed"] = replace(opened.configuration, classes=proposed.settings)
+    scores = {}
+    for name, configuration in configurations.items():
+        verdicts = classified(opened.lake, jobs, configuration, lambda *_: None)
+        scores[name] = class_scores(labelled.rows, verdicts)
     return _Agreement(origin, jobs.height, labelled.refused, scores)
 
 
 def _labels(arguments: Arguments, opened: OpenedLake, origin: str) -> tuple[pl.DataFrame, Labelled]:
-    """The labelled jobs in order of start, and their labels."""
+    """The labelled jobs, and their labels."""
     import polars as pl
 
-    from tachograph.annexes.lab.tune.labels import labels_of_lake, match, read_labels, reasons
+    from tachograph.annexes.lab.tune.labels import labels_of_lake, read_labels, reasons
     from tachograph.judge.job_classes import CLASS_CODES
     from tachograph.lake.labels import read_labels as read_labels_of_lake
     from tachograph.lake.query import read_summaries
@@ -160,12 +156,11 @@ def _labels(arguments: Arguments, opened: OpenedLake, origin: str) -> tuple[pl.D
     if arguments.lake_labels:
         labelled = labels_of_lake(read_labels_of_lake(opened.lake), CLASS_CODES, summaries)
     else:
-        labelled = match(*read_labels(arguments.labels, CLASS_CODES), summaries)
+        labelled = read_labels(arguments.labels, CLASS_CODES, summaries)
     for line in reasons(labelled.refused, origin):
         narrate.remark(line)
-    keys = {key for labels in labelled.of.values() for key in labels}
-    known = pl.col("job_key").is_in(list(keys)) & (pl.col("attribution") != "ambiguous")
-    jobs = summaries.filter(known).sort("start", "job_key")
+    known = summaries.filter(pl.col("attribution") != "ambiguous")
+    jobs = known.join(labelled.rows, on="job_key", how="semi", maintain_order="left")
     if jobs.is_empty():
         raise InputError(
             "no labelled job has stored minutes", where=origin, do="label jobs of this lake"

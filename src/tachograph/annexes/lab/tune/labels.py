@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from tachograph.catalog.errors import InputError
+from tachograph.catalog.units import plural
 
 NEEDED = ("job_id", "class", "label")
 COLUMNS = (*NEEDED, "cluster")
-_YES, _NO = frozenset({"yes", "true", "1"}), frozenset({"no", "false", "0"})
+_LABELS = {
+    **dict.fromkeys(("yes", "true", "1"), True),
+    **dict.fromkeys(("no", "false", "0"), False),
+}
 _DO = f"write a table with the columns {', '.join(NEEDED)} and, where ids repeat, cluster"
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """One label: whether a job is of a class. `job_id`: displayed or raw."""
-
-    line: int
-    job_id: str
-    cluster: str | None
-    code: str
-    holds: bool
+_NOT_THERE = "a job that is not in the lake"
+_SCHEMA = {"job_key": pl.String(), "code": pl.String(), "truth": pl.Boolean()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,146 +36,106 @@ class RejectedLabel:
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Labels by class, {code: {job_key: holds}}, and the lines that are not used."""
+    """Labels of runs, rows (job_key, code, truth), and the lines that are not used."""
 
-    of: Mapping[str, Mapping[str, bool]]
+    rows: pl.DataFrame
     refused: tuple[RejectedLabel, ...] = ()
 
 
-def read_labels(
-    path: str | Path, classes: Iterable[str]
-) -> tuple[list[Label], list[RejectedLabel]]:
-    """Return the labels of a CSV file, and its lines that cannot be used.
+def read_labels(path: str | Path, classes: Sequence[str], jobs: pl.DataFrame) -> Labelled:
+    """Return the labels of a CSV file by class and run; a job with several runs: its latest run.
 
     Columns: job_id, class, label (yes or no, true or false, 1 or 0); cluster where ids repeat;
-    others are not read. Commas, semicolons or tabs separate them. Errors: InputError for a file
-    that cannot be read, is empty, or lacks a column.
+    others are not read. Commas, semicolons or tabs separate them. `jobs`: rows of job_summaries.
+    Rejected are labels of jobs that are not there, of ids that exist on several clusters, and all
+    labels of a job and class that contradict each other. Errors: InputError for a file that cannot
+    be read, is empty, or lacks a column.
     """
-    file, known = Path(path), frozenset(classes)
+    runs = _runs(jobs)
+    refused: list[RejectedLabel] = []
+    found: dict[tuple[str, str], list[tuple[int, str, bool]]] = defaultdict(list)
+    for line, row in _read(Path(path)):
+        job_id, code, text = (row[name] for name in NEEDED)
+        holds, clusters = _LABELS.get(text.lower()), runs.get(job_id, {})
+        chosen = row.get("cluster")
+        keys = [key for cluster, key in clusters.items() if not chosen or chosen == cluster]
+        if not job_id:
+            refused.append(RejectedLabel(line, "no job id", ""))
+        elif code not in classes:
+            refused.append(RejectedLabel(line, "no such class", code))
+        elif holds is None:
+            refused.append(RejectedLabel(line, "a label that is neither yes nor no", text))
+        elif len(keys) != 1:
+            reason = "an id on several clusters" if keys else _NOT_THERE
+            refused.append(RejectedLabel(line, reason, job_id))
+        else:
+            found[keys[0], code].append((line, job_id, holds))
+    rows = []
+    for (key, code), labels in found.items():
+        if len({holds for _, _, holds in labels}) == 1:
+            rows.append((key, code, labels[0][2]))
+            continue
+        for line, job_id, _ in labels:
+            refused.append(RejectedLabel(line, "labels that contradict each other", job_id))
+    refused.sort(key=lambda label: label.line)
+    return Labelled(pl.DataFrame(rows, schema=_SCHEMA, orient="row"), tuple(refused))
+
+
+def _read(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the lines of a file with their numbers."""
     try:
         text = file.read_bytes().decode("utf-8-sig")
-        delimiter = _delimiter(text.partition("\n")[0])
+        # Comma, or semicolon or tab of spreadsheets.
+        delimiter = max(",;\t", key=text.partition("\n")[0].count)
         reader = csv.DictReader(
             io.StringIO(text, newline=""), skipinitialspace=True, delimiter=delimiter
         )
         names = [(name or "").strip() for name in reader.fieldnames or ()]
-        _check_columns(names, str(file))
+        if not any(names):
+            raise InputError("is empty", where=str(file), do=_DO)
+        missing = [name for name in NEEDED if name not in names]
+        if missing:
+            raise InputError(f"no column {', '.join(missing)}", where=f"{file}:1", do=_DO)
         reader.fieldnames = names
-        rows = []
         for row in reader:
-            cells = {key: (row[key] or "").strip() for key in names if key in COLUMNS}
-            rows.append((reader.line_num, cells))
+            yield (
+                reader.line_num,
+                {key: (row[key] or "").strip() for key in names if key in COLUMNS},
+            )
     except OSError as problem:
         raise InputError(
             problem.strerror or str(problem), where=str(file), do="name a readable file"
         ) from None
     except (UnicodeDecodeError, csv.Error) as problem:
         raise InputError(f"not a CSV file in UTF-8: {problem}", where=str(file), do=_DO) from None
-    if not rows:
+    if reader.line_num < 2:
         raise InputError("holds no labels", where=str(file), do=_DO)
-    labels: list[Label] = []
-    rejected: list[RejectedLabel] = []
-    for line, cells in rows:
-        label = _label(line, cells, known)
-        if isinstance(label, Label):
-            labels.append(label)
-        else:
-            rejected.append(label)
-    return labels, rejected
 
 
-def _delimiter(head: str) -> str:
-    """Column delimiter: comma, or semicolon or tab of spreadsheets.
-
-    >>> _delimiter("job_id;class;label"), _delimiter("job_id"), _delimiter("")
-    (';', ',', ',')
-    """
-    return max(",;\t", key=head.count)
-
-
-def _check_columns(names: list[str], where: str) -> None:
-    if not any(names):
-        raise InputError("is empty", where=where, do=_DO)
-    missing = [name for name in NEEDED if name not in names]
-    if missing:
-        raise InputError(f"no column {', '.join(missing)}", where=f"{where}:1", do=_DO)
-
-
-def _label(line: int, row: Mapping[str, str], known: frozenset[str]) -> Label | RejectedLabel:
-    text = row["label"].lower()
-    if not row["job_id"]:
-        return RejectedLabel(line, "no job id", "")
-    if row["class"] not in known:
-        return RejectedLabel(line, "no such class", row["class"])
-    if text not in _YES | _NO:
-        return RejectedLabel(line, "a label that is neither yes nor no", row["label"])
-    return Label(line, row["job_id"], row.get("cluster") or None, row["class"], text in _YES)
-
-
-def match(
-    labels: Iterable[Label], refused: Iterable[RejectedLabel], jobs: pl.DataFrame
-) -> Labelled:
-    """Return the labels by class and run; a job with several runs: its latest run.
-
-    `jobs`: rows of job_summaries. Rejected are labels of jobs that are not there, of ids that exist
-    on several clusters, and all labels of a job and class that contradict each other.
-    """
-    runs = _runs(jobs)
-    found: dict[tuple[str, str], list[Label]] = {}
-    not_used = list(refused)
-    for label in labels:
-        keys = runs.get(label.job_id, {})
-        here = {cluster: key for cluster, key in keys.items() if label.cluster in (None, cluster)}
-        if len(here) == 1:
-            found.setdefault((label.code, next(iter(here.values()))), []).append(label)
-        else:
-            reason = "an id on several clusters" if here else "a job that is not in the lake"
-            not_used.append(RejectedLabel(label.line, reason, label.job_id))
-    of: dict[str, dict[str, bool]] = {}
-    for (code, key), same in found.items():
-        if len({label.holds for label in same}) > 1:
-            not_used += [
-                RejectedLabel(label.line, "labels that contradict each other", label.job_id)
-                for label in same
-            ]
-        else:
-            of.setdefault(code, {})[key] = same[0].holds
-    return Labelled(of, tuple(sorted(not_used, key=lambda each: (each.line, each.reason))))
-
-
-def labels_of_lake(rows: pl.DataFrame, classes: Iterable[str], jobs: pl.DataFrame) -> Labelled:
+def labels_of_lake(rows: pl.DataFrame, classes: Sequence[str], jobs: pl.DataFrame) -> Labelled:
     """Return the labels from pages by class and run, without those of other checks.
 
     rows: of the table of labels. `jobs`: rows of job_summaries. Rejected are labels of jobs that
     are not there.
     """
-    known, runs = frozenset(classes), set(jobs.get_column("job_key"))
-    of: dict[str, dict[str, bool]] = {}
-    refused = []
-    for line, (key, code, holds) in enumerate(
-        rows.select("job_key", "code", "holds").iter_rows(), 1
-    ):
-        if code not in known:
-            continue
-        if key in runs:
-            of.setdefault(code, {})[key] = holds
-        else:
-            refused.append(RejectedLabel(line, "a job that is not in the lake", key))
-    return Labelled(of, tuple(refused))
+    labels = rows.filter(pl.col("code").is_in(classes)).select("job_key", "code", truth="holds")
+    there = labels.join(jobs, on="job_key", how="semi", maintain_order="left")
+    gone = labels.join(jobs, on="job_key", how="anti", maintain_order="left").get_column("job_key")
+    return Labelled(
+        there, tuple(RejectedLabel(line, _NOT_THERE, key) for line, key in enumerate(gone, 1))
+    )
 
 
 def _runs(jobs: pl.DataFrame) -> dict[str, dict[str | None, str]]:
     """{displayed or raw id: {cluster: job_key of the latest run}}; displayed ids take priority."""
-    ordered = jobs.sort("submit", "start", nulls_last=False).select(
-        "job_id", "display_id", "cluster", "job_key"
-    )
-    raw: dict[str, dict[str | None, str]] = {}
-    written: dict[str, dict[str | None, str]] = {}
-    for job_id, display_id, cluster, key in ordered.iter_rows():
-        raw.setdefault(job_id, {})[cluster] = key
-        if display_id:
-            written.setdefault(display_id, {})[cluster] = key
-    return raw | written
+    ordered = jobs.sort("submit", "start", nulls_last=False)
+    runs: dict[str, dict[str | None, str]] = {}
+    for name in ("job_id", "display_id"):
+        of_name: dict[str, dict[str | None, str]] = defaultdict(dict)
+        for job_id, cluster, key in ordered.select(name, "cluster", "job_key").iter_rows():
+            of_name[job_id][cluster] = key
+        runs |= of_name
+    return runs
 
 
 _NAMED = 3  # lines of a reason
@@ -192,12 +148,11 @@ def reasons(refused: Iterable[RejectedLabel], where: str) -> Iterator[str]:
     >>> list(reasons(rejected, "labels.csv"))
     ['2 labels not used, no such class: labels.csv:4 (hung), labels.csv:9 (slow)']
     """
-    grouped: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = defaultdict(list)
     for label in refused:
         content = f" ({label.what})" if label.what else ""
-        grouped.setdefault(label.reason, []).append(f"{where}:{label.line}{content}")
+        grouped[label.reason].append(f"{where}:{label.line}{content}")
     for reason, places in grouped.items():
         first = ", ".join(places[:_NAMED])
         more = f", and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
-        noun = "label" if len(places) == 1 else "labels"
-        yield f"{len(places)} {noun} not used, {reason}: {first}{more}"
+        yield f"{plural(len(places), 'label')} not used, {reason}: {first}{more}"

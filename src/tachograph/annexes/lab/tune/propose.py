@@ -16,22 +16,23 @@ If values when idle and at work overlap, nothing is proposed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import msgspec
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from tachograph.annexes.lab.tune.population import Population, base
 from tachograph.catalog.arrays import Longs
 from tachograph.catalog.config import ClassOptions
 from tachograph.catalog.errors import UsageError
 from tachograph.judge.classes.characteristics import FIRST_WORK, GPU, HOST, Characteristic
-from tachograph.judge.classes.inputs import ClassInput
+from tachograph.judge.classes.inputs import HOST_SUFFIX, ClassInput
 from tachograph.judge.classes.series import Units, extremes
+from tachograph.judge.job_classes import JOB_CLASSES, class_inputs
 
 IDLE, WORK, MEDIAN = 99.0, 5.0, 50.0  # percentiles
 LEAST_MINUTES = 1000  # idle and at work: fewer give no distribution
@@ -63,16 +64,42 @@ class ThresholdProposal:
     why: str = ""
 
 
-def propose(population: Population) -> tuple[ThresholdProposal, ...]:
+def forms_of(
+    jobs: pl.DataFrame,
+    stored: tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame],
+    *,
+    window_minutes: int,
+) -> tuple[ClassInput, ...]:
+    """Return the GPU form of jobs and, with node minutes, the host form, without empty ones.
+
+    `stored`: as of `read_stored`. Every characteristic may get a threshold, so both have the
+    windows of all of them.
+    """
+    characteristics = {
+        code: tuple(HOST if code.endswith(HOST_SUFFIX) else GPU)
+        for job_class in JOB_CLASSES
+        if job_class.where is not None  # these detect an interval in which nothing changes
+        for code in job_class.codes
+    }
+    widest = ClassOptions(
+        window_minutes=window_minutes,
+        hang_minutes=window_minutes,
+        characteristics=characteristics,
+    )
+    forms = class_inputs(jobs, *stored, widest)
+    return tuple(form for form in forms if form.series.job_keys)
+
+
+def propose(forms: Sequence[ClassInput]) -> tuple[ThresholdProposal, ...]:
     """Return a proposal per threshold, of GPUs and, with node minutes, of hosts.
 
     Errors: UsageError for too few minutes idle or at work.
     """
-    gpus, hosts = population.form(host=False), population.form(host=True)
-    if gpus is None:
+    if not forms:
         raise UsageError(
             "no job has minutes to propose thresholds from", do="run `tachograph analyze` first"
         )
+    gpus, *more = forms
     known = MarkedMinutes(
         gpus, gpus.series.looks_busy < FIRST_WORK, gpus.series.works.astype(np.bool_)
     )
@@ -82,7 +109,7 @@ def propose(population: Population) -> tuple[ThresholdProposal, ...]:
             do=f"use more jobs: {LEAST_MINUTES} minutes of each are needed",
         )
     proposals = _of_all(known, GPU)
-    if hosts is not None:
+    for hosts in more:
         on_hosts = MarkedMinutes(
             hosts, _carried(known.idle, gpus, hosts), _carried(known.work, gpus, hosts)
         )
@@ -152,7 +179,7 @@ def settings(proposals: tuple[ThresholdProposal, ...], configured: ClassOptions)
     for each in proposals:
         if each.value is not None:
             values[each.key][each.name] = each.value
-    return msgspec.structs.replace(base(configured), **values)
+    return msgspec.structs.replace(configured, **values, characteristics={})
 
 
 def _uses(marked: MarkedMinutes, name: str) -> Marks:
