@@ -23,9 +23,11 @@ from typing import Any
 
 import polars as pl
 
+from repeated_jobs import repeated_requests
+from tachograph.annexes.lab.fill import fill
 from tachograph.annexes.lab.simulate.behaviours import JobKind
-from tachograph.annexes.lab.simulate.plan import SimulationPlan
-from tachograph.annexes.lab.simulate.workload import place_runs, sample_requests
+from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
+from tachograph.annexes.lab.simulate.workload import place_runs
 from tachograph.api.advice import read_backtest
 from tachograph.catalog import config
 from tachograph.catalog.config import AdviceOptions
@@ -61,9 +63,9 @@ def designed(seed: int) -> list[PastJob]:
     """Return the jobs of 25 days of a simulated cluster by design, without a sample: what each
     needed is exact.
     """
-    plan = replace(SimulationPlan.demo(seed=seed), days=25, job_groups=200, load=0.9)
+    plan = replace(SimulationPlan.demo(seed=seed), days=25, load=0.9)
     jobs = []
-    for number, made in enumerate(place_runs(plan, sample_requests(plan))):
+    for number, made in enumerate(place_runs(plan, repeated_requests(plan, 200))):
         if (
             made.start_s is None
             or made.end_s is None
@@ -72,7 +74,7 @@ def designed(seed: int) -> list[PastJob]:
         ):
             continue
         driver, elapsed = plan.groups[made.request.group].driver, float(made.end_s - made.start_s)
-        lines = [made.behaviour.phases(slot, made.gpus) for slot in range(made.gpus)]
+        lines = [made.behaviour.phases(slot) for slot in range(made.gpus)]
         jobs.append(
             replace(
                 HOSTED,
@@ -166,19 +168,11 @@ def cluster(seed: int, nodes: int | None, days: int, groups: int) -> BacktestSum
     """
     with tempfile.TemporaryDirectory(prefix="tachograph-advice-") as folder:
         location = str(Path(folder) / "lake")
-        size = (
-            "--days",
-            str(days),
-            "--interval",
-            "60",
-            "--job-groups",
-            str(groups),
-            "--seed",
-            str(seed),
-        )
-        of_nodes = () if nodes is None else ("--nodes", str(nodes))
-        made = str(Path(folder) / "cluster")
-        tachograph("lab", "simulate", made, *size, *of_nodes, "--lake", location)
+        plan = replace(SimulationPlan.demo(seed=seed), days=days, interval_s=60)
+        if nodes is not None:
+            plan = replace(plan, groups=(NodeGroup(nodes, 4, "A100 SXM 40GB"),))
+        requests = repeated_requests(plan, groups)
+        fill(plan, location, Path(folder) / "cluster", requests=requests)
         tachograph("analyze", "--lake", location)
         return read_backtest(Lake.open(location), config.Configuration(), JobFilter()).total
 

@@ -31,6 +31,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from sized_plan import month_plan
 from tachograph.annexes.lab.simulate import accounting
 from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
 from tachograph.annexes.lab.simulate.samples import Occupancy
@@ -67,7 +68,7 @@ class Cost:
 
 def plan_of(samples: int) -> SimulationPlan:
     """Return the month's plan at the size of `samples`."""
-    month = SimulationPlan.month()
+    month = month_plan()
     per_day = month.gpus * month.samples_per_day
     if samples >= per_day:
         return replace(month, days=min(month.days, -(-samples // per_day)))

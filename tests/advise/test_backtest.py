@@ -19,6 +19,9 @@ from hypothesis import strategies as st
 
 from advice_backtest import designed
 from own_time import own_seconds
+from repeated_jobs import repeated_requests
+from tachograph.annexes.lab.fill import fill
+from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
 from tachograph.api.advice import read_past_jobs, read_site
 from tachograph.catalog import config
 from tachograph.catalog.tables import WASTE
@@ -203,20 +206,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lake]:
     """Return the folder and the lake of a small cluster whose users repeat their jobs."""
     folder = tmp_path_factory.mktemp("repeated")
     lake = str(folder / "lake")
-    size = (
-        "--nodes",
-        "8",
-        "--days",
-        "10",
-        "--interval",
-        "120",
-        "--job-groups",
-        "25",
-        "--seed",
-        "5",
-        "--no-defects",
+    plan = replace(
+        SimulationPlan.demo(seed=5),
+        groups=(NodeGroup(8, 4, "A100 SXM 40GB"),),
+        days=10,
+        interval_s=120,
+        defects=False,
     )
-    assert main(["lab", "simulate", str(folder / "cluster"), *size, "--lake", lake, "--quiet"]) == 0
+    fill(plan, lake, folder / "cluster", requests=repeated_requests(plan, 25))
     configured = ("--config", str(folder / "cluster" / "tachograph.toml"))
     assert (
         main(["analyze", "--lake", lake, *configured, "--as-of", "2025-03-20T00:00Z", "--quiet"])

@@ -96,20 +96,6 @@ def changed_at(truth: dict[str, Any], runs: list[Run]) -> int:
     return [run.job for run in runs].index(truth["changed_in"])
 
 
-def test_the_month_is_the_users_runs(
-    truth: dict[str, dict[str, Any]], runs: dict[str, list[Run]], demo: Path
-) -> None:
-    assert {row["user"]: row["runs"] for row in truth.values()} == {
-        user: len(rows) for user, rows in runs.items()
-    }
-    days = {run.submit.date() for rows in runs.values() for run in rows}
-    assert (max(days) - min(days)).days == 29
-    jobs = pl.read_parquet(demo / "cluster" / "truth" / "jobs.parquet")
-    assert set(runs).isdisjoint(jobs["user"])
-    ids = {run.job for rows in runs.values() for run in rows}
-    assert ids.isdisjoint(jobs["job_id"])
-
-
 def test_one_gpu_of_eight_is_advised_and_its_hours_are_saved(
     history: Path,
     truth: dict[str, dict[str, Any]],
@@ -210,12 +196,3 @@ def test_memory_that_strands_gpus_is_reported_of_every_run(
     assert f"up to {stranded}" in text
     line = advised(history, user, "index", 1, "host_memory")
     assert line["value"] < memory_gib * 1024 / 4
-
-
-def test_who_has_no_problem_gets_no_digest(
-    history: Path, truth: dict[str, dict[str, Any]], backtest: dict[str, Any]
-) -> None:
-    user = truth["no_problem"]["user"]
-    digest = answer(history, "act", "digest", user, "--as-of", "2025-03-12")
-    assert (digest["jobs"], digest["clean"], digest["change"]) == (6, 6, None)
-    assert backtest["by_user"][user]["advised"] == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import defaultdict
 from itertools import pairwise
@@ -12,7 +11,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tachograph.annexes.lab.simulate.accounting import BETWEEN
 from tachograph.annexes.lab.simulate.cluster import SimulatedCluster, simulate
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.shared_gpus import HABITS, sharing_runs
@@ -91,11 +89,6 @@ def test_runs_have_company_exactly_where_they_meet(runs: list[SimulatedRun]) -> 
         assert max(span(run)[1] for run in holders) < PLAN.seconds
 
 
-def test_the_same_seed_gives_the_same_runs(runs: list[SimulatedRun]) -> None:
-    assert sharing_runs(PLAN) == runs
-    assert sharing_runs(SimulationPlan.sharing(seed=4)) != runs
-
-
 @pytest.mark.parametrize(
     ("counter", "level"),
     [("fp64_active", "fp64"), ("tensor_active", "hmma"), ("hbm_used_mib", "hbm_mib")],
@@ -126,34 +119,6 @@ def test_a_gpu_counts_the_work_of_all_its_jobs(
         assert np.all(counted >= least * expected * (1 - 1e-5))
     fractions = samples.select(pl.col("^.*_(active|occupancy)$").max()).row(0)
     assert max(value for value in fractions if value is not None) <= 1
-
-
-def test_records_name_the_parts_of_gpus(
-    cluster: SimulatedCluster, runs: list[SimulatedRun]
-) -> None:
-    shares = {str(run.request.job_id): run.request.share for run in runs}
-    rows = list(csv.DictReader(cluster.gpu_map.read_text(encoding="utf-8").splitlines()))
-    assert {row["job_id"] for row in rows} == shares.keys()
-    for row in rows:
-        share = shares[row["job_id"]]
-        parts = {"shard": row["shards"], "mps": row["mps"]}
-        whole = {"shard": "0", "mps": "0"}
-        assert parts == (
-            whole | {share.resource: f"{share.part}/{share.whole}"} if share else whole
-        )
-    names, *lines = (
-        line.split(BETWEEN) for line in cluster.accounting.read_text(encoding="utf-8").splitlines()
-    )
-    for cells in lines:
-        record = dict(zip(names, cells, strict=True))
-        if not record["User"]:  # a step
-            continue
-        share = shares[record["JobID"]]
-        tres = dict(part.split("=") for part in record["AllocTRES"].split(","))
-        assert ("gres/gpu" in tres) == (share is None)
-        if share:
-            assert tres[f"gres/{share.resource}"] == str(share.part)
-            assert f"--gres={share.resource}:{share.part} " in record["SubmitLine"]
 
 
 def test_the_truth_has_the_planted_slowdowns(

@@ -7,10 +7,9 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import polars as pl
@@ -205,80 +204,6 @@ def test_design_and_samples_agree(demo: SimulatedCluster) -> None:
     assert max(apart) < 0.03
 
 
-def minutes(
-    cluster: SimulatedCluster, frame: pl.DataFrame, job: dict[str, Any], first: str, last: str
-) -> pl.DataFrame:
-    """Samples of a job between two of its times, 3 min from the edges."""
-    low = int((job[first] + timedelta(minutes=3)).timestamp() * 1e9)
-    high = int((job[last] - timedelta(minutes=3)).timestamp() * 1e9)
-    held = cluster.gpus.filter(pl.col("run") == job["run"]).select(
-        pl.col("node").alias("ProducerName"), pl.col("gpu").alias("gpu_id")
-    )
-    return frame.filter(pl.col("ts_ns").is_between(low, high)).join(
-        held, on=["ProducerName", "gpu_id"]
-    )
-
-
-def mean(values: pl.Series) -> float:
-    return float(sum(values) / len(values))
-
-
-def planted(cluster: SimulatedCluster, kind: JobKind) -> list[dict[str, Any]]:
-    found = cluster.jobs.filter(
-        pl.col("kind") == kind.value, pl.col("samples") > 0, pl.col("defects") == 0
-    )
-    assert found.height > 0
-    return found.head(4).to_dicts()
-
-
-def test_planted_problems_are_in_the_samples(demo: SimulatedCluster) -> None:
-    frame = read(demo)
-    util, hbm, power = f"{PREFIX}gpu_utilization", f"{PREFIX}fb_used", f"{PREFIX}power_usage"
-    for kind in (JobKind.HUNG, JobKind.COLD_START, JobKind.STALLED):
-        for job in planted(demo, kind):
-            unreported = minutes(demo, frame, job, "planted_start", "planted_end")
-            assert unreported[util].max() == 0
-            assert job["planted_end"] - job["planted_start"] >= timedelta(minutes=19)
-            assert job["gpu_util_mean"] > 0.1
-            assert unreported[hbm].max() == (
-                4 if kind is JobKind.COLD_START else job["hbm_used_mib_max"]
-            )
-    for job in planted(demo, JobKind.DEADLOCK):
-        waiting = minutes(demo, frame, job, "planted_start", "planted_end")
-        working = minutes(demo, frame, job, "start", "planted_start")
-        assert waiting[util].min() == 100
-        assert waiting[f"{PREFIX}tensor_active"].max() == 0
-        assert mean(waiting[power]) < 0.6 * mean(working[power])
-    for job in planted(demo, JobKind.IDLE):
-        assert job["gpu_util_max"] == 0
-        assert job["gpus_never_used"] == job["gpus"]
-    for job in planted(demo, JobKind.ONE_GPU):
-        assert job["gpus_never_used"] == job["gpus"] - 1
-    for job in planted(demo, JobKind.HALF_USED):
-        assert job["gpus_never_used"] == job["gpus"] // 2
-    for job in planted(demo, JobKind.IMBALANCED):
-        means = demo.gpus.filter(pl.col("run") == job["run"])["gpu_util_mean"]
-        assert 1 - mean(means) / max(means) > 0.5
-        assert min(means) > 0.02
-    for job in planted(demo, JobKind.BURSTY):
-        rows = minutes(demo, frame, job, "start", "end")
-        zero = rows.select((pl.col(util) == 0).mean()).item()
-        assert 0.5 < zero < 0.7
-    less_than_memory = pl.col(f"{PREFIX}fp64_active") < pl.col(f"{PREFIX}dram_active")
-    for kind, bound in ((JobKind.MEMORY_BOUND, True), (JobKind.COMPUTE_BOUND, False)):
-        for job in planted(demo, kind):
-            rows = minutes(demo, frame, job, "start", "end")
-            assert rows.select(less_than_memory).to_series().unique().to_list() == [bound]
-    capacity = {group.driver.name: group.device.hbm_mib for group in demo.plan.groups}
-    for job in planted(demo, JobKind.LOW_MEMORY):
-        assert job["hbm_used_mib_max"] < 0.16 * capacity[job["model"]]
-        assert capacity[job["model"]] == 80 * 1024
-    for job in planted(demo, JobKind.FULL_MEMORY):
-        assert job["hbm_used_mib_max"] > 0.955 * capacity[job["model"]]
-    short = demo.jobs.filter(pl.col("kind") == "short", pl.col("end").is_not_null())
-    assert max(short["end"] - short["start"]) < timedelta(seconds=180)
-
-
 def test_counters_are_consistent_with_each_other(clean: SimulatedCluster) -> None:
     frame = read(clean).sort(KEY)
     column = {
@@ -369,29 +294,6 @@ def test_defects_are_counted_exactly(small: SimulatedCluster) -> None:
         calm.select((pl.col(energy).diff() < 0).over("ProducerName", "gpu_id").sum()).item()
         == resets["samples"].sum()
     )
-
-
-def test_doubled_rows_with_nulls_and_rows_backwards(small: SimulatedCluster) -> None:
-    frame = read(small).with_row_index("row")
-    doubled = small.defects.filter(pl.col("kind") == "duplicate_nulls").row(0, named=True)
-    begin, end = (int(doubled[name].timestamp() * 1e6) * 1000 - 10**6 for name in ("start", "end"))
-    inside = pl.col("ts_ns").is_between(begin, end + 2 * 10**6) & (
-        pl.col("ProducerName") == doubled["node"]
-    )
-    rows = frame.filter(inside)
-    assert rows.height == 2 * doubled["samples"]
-    assert rows[f"{PREFIX}gpu_utilization"].null_count() == doubled["samples"]
-    assert rows.group_by(KEY).agg(pl.col(f"{PREFIX}gpu_utilization").drop_nulls().len())[
-        f"{PREFIX}gpu_utilization"
-    ].unique().to_list() == [1]
-    turned = small.defects.filter(pl.col("kind") == "out_of_order").row(0, named=True)
-    own = frame.filter(
-        (pl.col("ProducerName") == turned["node"]) & (pl.col("gpu_id") == turned["gpu"])
-    ).sort("row")
-    start, stop = (int(turned[name].timestamp() * 1e6) * 1000 for name in ("start", "end"))
-    window = own.filter(pl.col("ts_ns").is_between(start - 10**6, stop + 10**6))
-    assert window.height == turned["samples"]
-    assert window["ts_ns"].is_sorted(descending=True)
 
 
 def test_skewed_clock_moves_times_by_its_value(small: SimulatedCluster) -> None:

@@ -11,20 +11,15 @@ import numpy as np
 import polars as pl
 import pytest
 
+from sized_plan import STUDY_LONGEST_S, STUDY_SIZES, month_plan
 from tachograph.annexes.lab.simulate.behaviours import JobKind
 from tachograph.annexes.lab.simulate.cluster import SimulatedCluster, simulate
-from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulationPlan
-from tachograph.annexes.lab.simulate.workload import (
-    STUDY_LONGEST_S,
-    STUDY_SIZES,
-    SimulatedRun,
-    place_runs,
-    sample_requests,
-)
+from tachograph.annexes.lab.simulate.plan import NodeGroup
+from tachograph.annexes.lab.simulate.workload import SimulatedRun, place_runs, sample_requests
 
 PREFIX = "nersc_ldms_dcgm_"
 FOUR_DAYS = replace(
-    SimulationPlan.month(),
+    month_plan(),
     days=4,
     groups=(NodeGroup(600, 4, "A100 SXM 40GB"), NodeGroup(100, 4, "A100 SXM 80GB")),
 )
@@ -42,7 +37,7 @@ def runs() -> list[SimulatedRun]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> SimulatedCluster:
     plan = replace(
-        SimulationPlan.month(),
+        month_plan(),
         days=1,
         defects=False,
         groups=(NodeGroup(8, 4, "A100 SXM 40GB"), NodeGroup(2, 4, "A100 SXM 80GB")),

@@ -32,7 +32,7 @@ def resting_minutes(run: SimulatedRun) -> list[bool]:
     assert run.behaviour is not None
     assert run.start_s is not None
     assert run.end_s is not None
-    lines = {tuple(run.behaviour.phases(slot, run.gpus)) for slot in range(run.gpus)}
+    lines = {tuple(run.behaviour.phases(slot)) for slot in range(run.gpus)}
     found = []
     for second in range(30, run.end_s - run.start_s, 60):
         levels = [next(p.level for p in reversed(line) if p.begin_s <= second) for line in lines]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tachograph.annexes.lab.simulate.cluster import SimulatedCluster, simulate
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
+from tachograph.annexes.lab.simulate.workload import SimulatedRequest
 from tachograph.catalog import config
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
@@ -21,10 +22,12 @@ def fill(
     location: str,
     folder: str | Path,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    requests: Sequence[SimulatedRequest] = (),
 ) -> SimulatedCluster:
     """Ingest a simulated cluster into the lake at `location`; return it without files of telemetry.
 
-    `folder` keeps configuration, accounting and truth. Memory and disk are bounded by
+    `requests`: as of `simulate`. `folder` keeps configuration, accounting and truth. Memory and disk are bounded by
     `plan.rows_per_file`, by the jobs and by the lake, so a month of a large cluster needs no room
     for its files. Errors: UsageError when the folder holds something; LakeError when folder or lake
     cannot be written.
@@ -35,7 +38,7 @@ def fill(
         ingest(lake, ldms.read_file(file), now=datetime.now(UTC))
         file.unlink()
 
-    cluster = simulate(plan, folder, progress, take=take)
+    cluster = simulate(plan, folder, progress, take=take, requests=requests)
     _ingest(
         lake,
         cluster,

@@ -48,13 +48,6 @@ def add_arguments(parser: Parser) -> None:
         "--hosts", action="store_true", help="also host metrics: CPU, network, files, caches"
     )
     parser.add_argument(
-        "--job-groups",
-        type=whole_number(0),
-        default=0,
-        metavar="N",
-        help="users repeat N jobs (default: every job is different)",
-    )
-    parser.add_argument(
         "--shared-gpus",
         action="store_true",
         help="other users, whose recurring jobs share GPUs and slow each other down",
@@ -111,7 +104,6 @@ def _plan(arguments: Arguments) -> SimulationPlan:
     nodes = arguments.nodes
     return dataclasses.replace(
         plan,
-        job_groups=arguments.job_groups,
         defects=not arguments.no_defects,
         hosts=arguments.hosts,
         groups=plan.groups if nodes is None else (NodeGroup(nodes, 4, "A100 SXM 40GB"),),

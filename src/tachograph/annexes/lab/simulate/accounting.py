@@ -18,35 +18,6 @@ from tachograph.annexes.lab.simulate.workload import (
 )
 from tachograph.catalog.units import slurm_duration, zone
 
-FIELDS = (
-    "JobID",
-    "JobIDRaw",
-    "Cluster",
-    "Partition",
-    "QOS",
-    "Account",
-    "User",
-    "Submit",
-    "Eligible",
-    "Start",
-    "End",
-    "Elapsed",
-    "State",
-    "ExitCode",
-    "NNodes",
-    "NodeList",
-    "AllocTRES",
-    "ReqTRES",
-    "Constraints",
-    "Timelimit",
-    "ReqMem",
-    "TotalCPU",
-    "MaxRSS",
-    "TRESUsageInTot",
-    "NTasks",
-    "JobName",
-    "SubmitLine",
-)
 # Of a delimiter that was random once: no name of a job holds it.
 BETWEEN = "0b8f3c52-6a0e-4a3f-9f2d-8f6c2b1d7e90"
 CPU_NODE = "cpu0001"
@@ -72,9 +43,10 @@ _BATCH_S, _BATCH_KIB = 2, 8_000  # CPU time and memory of a batch script
 def write_accounting(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:
     """Write `sacct --parsable2 --duplicates` as of the plan's end: local times, steps included."""
     with file.open("w", encoding="utf-8") as out:
-        out.write(BETWEEN.join(FIELDS) + "\n")
-        for record in _records(plan, runs):
-            out.write(BETWEEN.join(record[field] for field in FIELDS) + "\n")
+        for number, record in enumerate(_records(plan, runs)):
+            if not number:
+                out.write(BETWEEN.join(record) + "\n")
+            out.write(BETWEEN.join(record.values()) + "\n")
 
 
 def write_gpu_map(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:
@@ -126,24 +98,17 @@ def write_devices_mapping(file: Path) -> None:
 
 def write_configuration(plan: SimulationPlan, file: Path) -> None:
     """Write the site's configuration: time zone, partitions, models of the nodes."""
-    lines = [
-        "[site]",
-        f'time_zone = "{plan.time_zone}"',
-        f'cluster = "{plan.cluster}"',
-        "",
-        "[slurm]",
-        'shared = ["shared"]',
-        'exclusive = ["gpu"]',
-        "",
-        "[nodes.models]",
-    ]
     models: list[str] = []
     gpus: list[str] = []
     for number, group in enumerate(plan.groups):
         names = fold([node.name for node in plan.nodes() if node.group == number])
         models.append(f'"{names}" = "{group.driver.name}"')
         gpus.append(f'"{names}" = {group.gpus}')
-    lines += [*models, "", "[nodes.gpus]", *gpus]
+    lines = [
+        f'[site]\ntime_zone = "{plan.time_zone}"\ncluster = "{plan.cluster}"\n',
+        '[slurm]\nshared = ["shared"]\nexclusive = ["gpu"]\n',
+        *("[nodes.models]", *models, "", "[nodes.gpus]", *gpus),
+    ]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

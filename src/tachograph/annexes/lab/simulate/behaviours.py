@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -145,92 +146,73 @@ class ActivityPhase(NamedTuple):
     level: ActivityLevel
 
 
+class CourseActivity(StrEnum):
+    """Activity of a job for some time."""
+
+    WORK = "work"
+    ALONE = "alone"  # only its first GPU works
+    LOAD = "load"  # data are loaded, GPUs do next to nothing
+    REST = "rest"
+    BLIP = "blip"  # something tiny runs while the job is idle: a monitor, a heartbeat
+    SPIN = "spin"  # busy-waiting: utilisation near 100 %, no arithmetic, no memory traffic
+    STUCK = "stuck"  # the same, without any change
+    COLD = "cold"  # nothing runs yet, and holds no memory
+
+
+class ActivityStep(NamedTuple):
+    """From `begin_s` after the job's start on it does this.
+
+    `share`: of the work; of a blip, its utilisation; of spinning, its SM activity; of loading, of
+    the memory.
+    """
+
+    begin_s: int
+    doing: CourseActivity
+    share: float = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class JobBehaviour:
-    """Behaviour of a job: level, end of loading, planted interval (s after start), working GPUs.
+    """Behaviour of a job: level at full work, what it does when, planted interval (s after start).
 
-    `uneven`: how far the work of a GPU may be below that of the first one. `course`: what it
-    follows instead of its kind, and `shares` of the work for each of its GPUs; 0 does nothing.
+    `shares`: of the work, of each of its GPUs; 0 does nothing.
     """
 
     kind: JobKind
     work: ActivityLevel
-    loaded_s: int
-    planted: tuple[int, int] | None
-    busy_slot: int
-    spread: float
-    uneven: float = 0.0
-    course: JobCourse | None = None
-    shares: tuple[float, ...] = ()
+    steps: tuple[ActivityStep, ...]
+    shares: tuple[float, ...]
+    planted: tuple[int, int] | None = None
+    spread: float = 0.0
 
-    def phases(self, slot: int, slots: int) -> list[ActivityPhase]:
-        """Return the activity of GPU `slot` of `slots` from the job's start on."""
-        if self.course is not None:
-            return self._course_phases(self.course, slot)
-        if self.kind is JobKind.IDLE or not self._works(slot, slots):
+    def phases(self, slot: int) -> list[ActivityPhase]:
+        """Return the activity of a GPU from the job's start on."""
+        if self.shares[slot] == 0:
             held_mib = min(self.work.hbm_mib, CONTEXT_MIB) if slot % 2 else NOTHING_HELD_MIB
             return [ActivityPhase(0, idle_level(held_mib))]
-        work = self.work.scaled(self._share(slot))
-        phases = [ActivityPhase(self.loaded_s, work)]
-        if self.loaded_s:
-            loading = LOADING._replace(hbm_mib=float(round(self.work.hbm_mib * 0.4)))
-            phases.insert(0, ActivityPhase(0, loading))
-        return phases if self.planted is None else self._with_rest(phases, self.planted, work)
+        return [ActivityPhase(step.begin_s, self._level(step, slot)) for step in self.steps]
 
-    def _works(self, slot: int, slots: int) -> bool:
-        if self.kind is JobKind.ONE_GPU:
-            return slot == self.busy_slot % slots
-        return self.kind is not JobKind.HALF_USED or slot < (slots + 1) // 2
+    def with_shares(self, share: Callable[[float], float]) -> JobBehaviour:
+        """Return the job with a share of the work, of a number 0..1, on all GPUs but the first."""
+        places = [(slot * 0.381966 + self.spread) % 1.0 for slot in range(len(self.shares))]
+        return replace(self, shares=(1.0, *map(share, places[1:])))
 
-    def _share(self, slot: int) -> float:
-        """Work share of this GPU: in imbalanced jobs one GPU has all, the others 10 to 35 %."""
-        if slot == 0:
-            return 1.0
-        if self.kind is not JobKind.IMBALANCED:
-            return max(0.02, 1.0 - self.uneven * ((slot * 0.381966 + self.spread) % 1.0))
-        return 0.10 + 0.25 * ((slot * 0.381966 + self.spread) % 1.0)
-
-    def _with_rest(
-        self, phases: list[ActivityPhase], planted: tuple[int, int], work: ActivityLevel
-    ) -> list[ActivityPhase]:
-        """Level without work in the planted interval; a deadlock busy-waits there."""
-        begin, end = planted
-        if self.kind is JobKind.COLD_START:
-            return [ActivityPhase(0, idle_level()), ActivityPhase(end, work)]
-        resting = idle_level(self.work.hbm_mib)
-        if self.kind is JobKind.DEADLOCK:
-            resting = resting._replace(util=1.0, sm=0.008, occupancy=0.001)
-        kept = [phase for phase in phases if phase.begin_s < begin]
-        after = [ActivityPhase(end, work)] if self.kind is JobKind.STALLED else []
-        return [*kept, ActivityPhase(begin, resting), *after]
-
-    def _course_phases(self, course: JobCourse, slot: int) -> list[ActivityPhase]:
-        share = self.shares[slot]
-        if share == 0:
-            return [ActivityPhase(0, idle_level(CONTEXT_MIB if slot % 2 else NOTHING_HELD_MIB))]
-        phases, begin_s = [], 0.0
-        for stretch in course.stretches:
-            phases.append(ActivityPhase(round(begin_s), self._level(stretch, slot, share)))
-            begin_s += 60 * stretch.minutes
-        return phases
-
-    def _level(self, stretch: CourseStretch, slot: int, share: float) -> ActivityLevel:
-        held = idle_level(self.work.hbm_mib)
-        match stretch.doing:
-            case CourseActivity.SPIN:
-                return held._replace(
-                    util=1.0, sm=stretch.share, occupancy=stretch.share / 8, noise=0.02
-                )
+    def _level(self, step: ActivityStep, slot: int) -> ActivityLevel:
+        held, share = idle_level(self.work.hbm_mib), step.share
+        match step.doing:
+            case CourseActivity.SPIN | CourseActivity.STUCK as doing:
+                noise = 0.02 if doing is CourseActivity.SPIN else 0.0
+                return held._replace(util=1.0, sm=share, occupancy=share / 8, noise=noise)
             case CourseActivity.BLIP if slot == 0:
-                return held._replace(
-                    util=stretch.share, sm=stretch.share / 8, occupancy=stretch.share / 64
-                )
+                return held._replace(util=share, sm=share / 8, occupancy=share / 64)
             case CourseActivity.LOAD:
-                return LOADING._replace(hbm_mib=held.hbm_mib)
+                return LOADING._replace(hbm_mib=float(round(held.hbm_mib * share)))
+            case CourseActivity.COLD:
+                return idle_level()
             case CourseActivity.WORK:
-                return self.work.scaled(stretch.share * share)
+                return self.work.scaled(share * self.shares[slot])
             case CourseActivity.ALONE if slot == 0:
-                return self.work.scaled(stretch.share * share)
+                return self.work.scaled(share * self.shares[slot])
         return held
 
 
@@ -316,9 +298,37 @@ def behave(
         )
     loaded_s = 0 if elapsed_s < 600 else int(rng.integers(15, 90))
     slot, spread = int(rng.integers(0, max(1, gpus))), float(rng.random())
-    return JobBehaviour(
-        kind, ActivityLevel(**drawn), loaded_s, _planted(kind, rng, elapsed_s), slot, spread
-    )
+    planted = _planted(kind, rng, elapsed_s)
+    shares = [1.0] * gpus
+    if kind is JobKind.ONE_GPU:
+        shares = [float(other == slot) for other in range(gpus)]
+    elif kind is JobKind.HALF_USED:
+        shares = _half(rng, [gpus])
+    elif kind is JobKind.IDLE:
+        shares = [0.0] * gpus
+    steps = _steps(kind, loaded_s, planted)
+    made = JobBehaviour(kind, ActivityLevel(**drawn), steps, tuple(shares), planted, spread)
+    return made.with_shares(lambda part: 0.10 + 0.25 * part) if kind is JobKind.IMBALANCED else made
+
+
+def _steps(
+    kind: JobKind, loaded_s: int, planted: tuple[int, int] | None
+) -> tuple[ActivityStep, ...]:
+    """Loading, work, and the planted interval, after which only some go on."""
+    steps = [ActivityStep(0, CourseActivity.LOAD, 0.4)] if loaded_s else []
+    steps.append(ActivityStep(loaded_s, CourseActivity.WORK))
+    if planted is None:
+        return tuple(steps)
+    begin, end = planted
+    rest = ActivityStep(begin, CourseActivity.REST)
+    if kind is JobKind.DEADLOCK:
+        rest = ActivityStep(begin, CourseActivity.STUCK, 0.008)
+    elif kind is JobKind.COLD_START:
+        rest = ActivityStep(begin, CourseActivity.COLD)
+    steps = [*(step for step in steps if step.begin_s < begin), rest]
+    if kind in (JobKind.STALLED, JobKind.COLD_START):
+        steps.append(ActivityStep(end, CourseActivity.WORK))
+    return tuple(steps)
 
 
 def _planted(kind: JobKind, rng: np.random.Generator, elapsed_s: int) -> tuple[int, int] | None:
@@ -334,23 +344,9 @@ def _planted(kind: JobKind, rng: np.random.Generator, elapsed_s: int) -> tuple[i
     return None
 
 
-class CourseActivity(StrEnum):
-    """Activity of a job in a stretch of its course."""
-
-    WORK = "work"
-    ALONE = "alone"  # only its first GPU works
-    LOAD = "load"  # data are loaded, GPUs do next to nothing
-    REST = "rest"
-    BLIP = "blip"  # something tiny runs while the job is idle: a monitor, a heartbeat
-    SPIN = "spin"  # busy-waiting: utilisation near 100 %, no arithmetic, no memory traffic
-
-
 @dataclass(frozen=True, slots=True)
 class CourseStretch:
-    """Minutes of one activity.
-
-    `share`: of the work; of a blip, its utilisation; of spinning, its SM activity.
-    """
+    """Minutes of one activity; `share`: as of ActivityStep."""
 
     minutes: float
     doing: CourseActivity = CourseActivity.WORK
@@ -379,6 +375,15 @@ class JobCourse:
         """Length in seconds."""
         return round(60 * sum(stretch.minutes for stretch in self.stretches))
 
+    @property
+    def steps(self) -> tuple[ActivityStep, ...]:
+        """Its stretches, with their begins."""
+        ends = accumulate((60 * stretch.minutes for stretch in self.stretches), initial=0.0)
+        return tuple(
+            ActivityStep(round(begin), stretch.doing, stretch.share)
+            for begin, stretch in zip(ends, self.stretches, strict=False)
+        )
+
 
 def follow(
     behaviour: JobBehaviour, course: JobCourse, rng: np.random.Generator, *, per_node: Sequence[int]
@@ -386,7 +391,7 @@ def follow(
     """Return the job with a course; `per_node`: GPUs on each of its nodes."""
     work = behaviour.work._replace(**dict(course.work))
     shares = tuple(round(share, 6) for share in SHARING[course.taking_part](rng, per_node))
-    return replace(behaviour, work=work, planted=None, course=course, shares=shares)
+    return replace(behaviour, work=work, planted=None, steps=course.steps, shares=shares)
 
 
 def _idle_nodes(rng: np.random.Generator, per_node: Sequence[int]) -> list[float]:

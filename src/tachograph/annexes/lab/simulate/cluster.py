@@ -86,8 +86,11 @@ def simulate(
     progress: Callable[[int, int], None] | None = None,
     *,
     take: Callable[[Path], None] | None = None,
+    requests: Sequence[SimulatedRequest] = (),
 ) -> SimulatedCluster:
     """Write the simulated cluster into `folder` and return it with its truth.
+
+    `requests`: of jobs in place of those of the plan.
 
     Memory is bounded by `plan.rows_per_file` and by the jobs, not by the length of the recording.
     The same plan gives the same files. `progress(samples done, samples in all)` is called after
@@ -99,7 +102,7 @@ def simulate(
     try:
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise UsageError("not an empty folder", where=str(root), do="name a new folder")
-        return _simulate(plan, root, progress, take)
+        return _simulate(plan, root, progress, take, requests)
     except OSError as problem:
         raise LakeError(
             problem.strerror or str(problem),
@@ -113,14 +116,15 @@ def _simulate(
     root: Path,
     progress: Callable[[int, int], None] | None,
     take: Callable[[Path], None] | None,
+    requests: Sequence[SimulatedRequest],
 ) -> SimulatedCluster:
     for part in ("telemetry", "accounting", "allocations", "truth"):
         (root / part).mkdir(parents=True, exist_ok=True)
-    requests: Sequence[SimulatedRequest] = ()
     if plan.shared_gpus:
         runs = sharing_runs(plan)
     else:
-        requests = habit_requests(plan) if plan.recorded_days else sample_requests(plan)
+        if not requests:
+            requests = habit_requests(plan) if plan.recorded_days else sample_requests(plan)
         runs = place_runs(plan, requests)
     held = Occupancy.of(runs)
     files, rows, sums, log = write_telemetry(plan, root / "telemetry", held, progress, take=take)

@@ -103,7 +103,6 @@ def _runs(plan: SimulationPlan) -> Iterator[SimulatedRequest]:
                 exit_code="0:0",
                 user=job.user,
                 name=job.name,
-                qos="regular",
                 host_gpus=job.host_gpus,
                 # Other kinds behave by themselves.
                 course=course if job.kind is JobKind.STEADY else None,

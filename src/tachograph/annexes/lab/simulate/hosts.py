@@ -69,6 +69,7 @@ def write_hosts(
     `take` is called with each file, which is then not returned.
     """
     files, defects = list[Path](), [pl.DataFrame(schema=DEFECTS)]
+    keep = take or files.append
     nodes = plan.nodes()
     lacking = _lacking(plan)
     wide = np.array([len(held.runs[row.run].places) > 1 for row in held.allocations] + [False])
@@ -88,10 +89,7 @@ def write_hosts(
             samples.filter(of_day).write_parquet(
                 file, compression="zstd", compression_level=1, statistics=False
             )
-            if take is None:
-                files.append(file)
-            else:
-                take(file)
+            keep(file)
     return sorted(files), pl.concat(defects)
 
 

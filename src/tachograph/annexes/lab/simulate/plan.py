@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.devices import DEVICES_BY_NAME, Device
 from tachograph.catalog.errors import UsageError
+
+if TYPE_CHECKING:
+    from tachograph.annexes.lab.simulate.workload import JobShapes
 
 RECORDED_COUNTERS = tuple(counter.name for counter in COUNTERS if counter.ldms_name)
 LEAN_COUNTERS = (
@@ -103,8 +107,7 @@ class SimulationPlan:
     `each_kind`: how often every job kind occurs at least, where the nodes and the time allow it.
     `time_zone`: of the accounting. `rows_per_file`: upper bound of samples held in memory and
     written into one file. `as_printed`: values in the digits that dcgm-exporter prints.
-    `as_in_study`: a population with the shapes of the published study. `job_groups`: jobs repeat
-    those of so many groups, by load; 0: each job is another. `judged_jobs`: so many jobs to measure
+    `shapes`: of the population, None: those of the demo. `judged_jobs`: so many jobs to measure
     judgement with (`judging`), at any load; 0: jobs by load. `recorded_days`: jobs are those of
     `habits`, on these days only, and other days have no samples; (): all days, other jobs. `hosts`:
     what the hosts count is written, too, once a minute. `nodes_away`: some nodes are down, drained
@@ -128,9 +131,8 @@ class SimulationPlan:
     cluster: str = "sim"
     rows_per_file: int = 1_500_000
     as_printed: bool = False
-    as_in_study: bool = False
+    shapes: JobShapes | None = None
     judged_jobs: int = 0
-    job_groups: int = 0
     recorded_days: tuple[int, ...] = ()
     hosts: bool = False
     nodes_away: bool = False
@@ -138,15 +140,9 @@ class SimulationPlan:
 
     def __post_init__(self) -> None:
         """Check what the options of `lab simulate` do not bound. Errors: UsageError."""
-        for is_wrong, what in (
-            (
-                not 1 <= self.interval_s <= 600 or 86400 % self.interval_s > 0,
-                "interval_s must divide a day, at most 600",
-            ),
-            (not 0 <= self.job_groups <= 100_000, "job_groups must lie between 0 and 100000"),
-        ):
-            if is_wrong:
-                raise UsageError(f"plan of a simulated cluster: {what}", do="change the plan")
+        if not 1 <= self.interval_s <= 600 or 86400 % self.interval_s > 0:
+            what = "interval_s must divide a day, at most 600"
+            raise UsageError(f"plan of a simulated cluster: {what}", do="change the plan")
 
     @classmethod
     def demo(cls, *, seed: int = 7) -> SimulationPlan:
@@ -195,21 +191,6 @@ class SimulationPlan:
             counters=LEAN_COUNTERS,
             defects=False,
             shared_gpus=True,
-        )
-
-    @classmethod
-    def month(cls, *, seed: int = 1) -> SimulationPlan:
-        """31 days, 1,792 nodes, 7,168 A100, 1.92e9 samples; job shapes of the published study."""
-        return cls(
-            seed=seed,
-            days=31,
-            groups=(NodeGroup(1536, 4, "A100 SXM 40GB"), NodeGroup(256, 4, "A100 SXM 80GB")),
-            shared=0.04,
-            counters=LEAN_COUNTERS,
-            median_hours=4.3,
-            rows_per_file=2_800_000,
-            as_printed=True,
-            as_in_study=True,
         )
 
     @classmethod

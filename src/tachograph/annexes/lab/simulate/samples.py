@@ -96,7 +96,7 @@ class Occupancy:
             if begins[-1] == row.start_s:  # the GPU was handed over at once: nothing between
                 for column in (begins, origins, levels, owners):
                     column.pop()
-            for phase in run.behaviour.phases(row.slot, run.gpus):
+            for phase in run.behaviour.phases(row.slot):
                 begins.append(row.start_s + phase.begin_s)
                 levels.append(phase.level)
                 origins.append(row.start_s)

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,9 @@ import polars as pl
 
 from tachograph.annexes.lab.simulate.behaviours import (
     ActivityLevel,
-    CourseStretch,
+    ActivityStep,
+    CourseActivity,
     JobBehaviour,
-    JobCourse,
     JobKind,
 )
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
@@ -246,20 +247,14 @@ def _run(
         exit_code=exit_code,
         user=job.user,
         name=job.name,
-        qos="regular",
         share=share,
     )
-    stretches = tuple(CourseStretch(length / 60, share=rate) for length, rate in member.stretches)
-    behaviour = JobBehaviour(
-        kind=JobKind.STEADY,
-        work=job.work,
-        loaded_s=0,
-        planted=None,
-        busy_slot=0,
-        spread=0.0,
-        course=JobCourse("sharing", JobKind.STEADY, stretches, nodes=0),
-        shares=(1.0,),
+    begins = accumulate((length for length, _ in member.stretches), initial=0.0)
+    steps = tuple(
+        ActivityStep(round(begin_s), CourseActivity.WORK, rate)
+        for begin_s, (_, rate) in zip(begins, member.stretches, strict=False)
     )
+    behaviour = JobBehaviour(JobKind.STEADY, job.work, steps, shares=(1.0,))
     return SimulatedRun(
         request,
         start_s,

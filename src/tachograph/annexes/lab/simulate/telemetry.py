@@ -29,7 +29,7 @@ from tachograph.annexes.lab.simulate.samples import (
     fill_values,
     sample_times,
 )
-from tachograph.annexes.lab.simulate.truth import TruthSums
+from tachograph.annexes.lab.simulate.truth import segment_sums
 from tachograph.catalog.counters import COUNTERS_BY_NAME, LDMS_PREFIX
 
 Progress = Callable[[int, int], None]  # samples done, samples in all
@@ -76,8 +76,8 @@ def write_telemetry(
     *,
     by_time: bool = False,
     take: Callable[[Path], None] | None = None,
-) -> tuple[list[Path], int, TruthSums, DefectLog]:
-    """Write all telemetry; return files, their rows, sums per allocation, and defects.
+) -> tuple[list[Path], int, list[pl.DataFrame], DefectLog]:
+    """Write all telemetry; return files, their rows, sums of segments, and defects.
 
     `parts`: only these of `parts_of_nodes`. `by_time`: rows of a file in order of time, with all
     nodes mixed. `take` is called with each file, which is then not returned.
@@ -85,8 +85,9 @@ def write_telemetry(
     folder.mkdir(parents=True, exist_ok=True)
     nodes = plan.nodes()
     drawn = faults.sample_defects(plan, nodes)
-    log, sums = DefectLog(), TruthSums.none(len(held.allocations))
+    log, sums = DefectLog(), list[pl.DataFrame]()
     files: list[Path] = []
+    keep = take or files.append
     rows, done = 0, 0
     divided = parts_of_nodes(plan, nodes)
     for number, part in enumerate(divided):
@@ -108,10 +109,7 @@ def write_telemetry(
                 f"{date}-group{number:03d}.parquet" if len(divided) > 1 else f"{date}.parquet"
             )
             rows += _write_day(plan, file, sources, day, drawn, sums, log, by_time=by_time)
-            if take is None:
-                files.append(file)
-            else:
-                take(file)
+            keep(file)
             done += len(part) * gpus * plan.samples_per_day
             if progress is not None:
                 progress(done, plan.samples)
@@ -133,7 +131,7 @@ def _write_day(
     sources: Sequence[NodeTelemetry],
     day: int,
     drawn: Mapping[tuple[int, int], list[TelemetryDefect]],
-    sums: TruthSums,
+    sums: list[pl.DataFrame],
     log: DefectLog,
     *,
     by_time: bool,
@@ -160,7 +158,7 @@ def _day_of_nodes(
     day: int,
     drawn: Mapping[tuple[int, int], list[TelemetryDefect]],
     log: DefectLog,
-    sums: TruthSums,
+    sums: list[pl.DataFrame],
 ) -> tuple[dict[str, Array], I64, list[SampleBlock]]:
     """Return counters, times and blocks of a group's nodes on a day, with defects of values
     only.
@@ -193,7 +191,7 @@ def _fill_block(
     defects: Sequence[TelemetryDefect],
     first: int,
     out: Mapping[str, Array],
-    sums: TruthSums,
+    sums: list[pl.DataFrame],
 ) -> SampleBlock:
     """Fill `out` with the counters of a node and day, before defects; add them to the sums."""
     node, group = source.node, plan.groups[source.node.group]
@@ -203,7 +201,7 @@ def _fill_block(
         np.random.SFC64(np.random.SeedSequence([plan.seed, 8, node.index, day]))
     )
     fill_values(plan, group, segments, times, source.state, rng, out)
-    sums.add(segments, times, out)
+    sums.append(segment_sums(segments, out))
     return SampleBlock(first, node, group.gpus, times, defects)
 
 

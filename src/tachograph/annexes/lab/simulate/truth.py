@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -20,12 +19,10 @@ import numpy as np
 import polars as pl
 
 from tachograph.annexes.lab.simulate.behaviours import JOB_KINDS, ActivityLevel, ActivityPhase
-from tachograph.annexes.lab.simulate.defects import measured
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.samples import (
     COLUMN,
     F64,
-    I64,
     SUMMED,
     Array,
     Occupancy,
@@ -35,110 +32,77 @@ from tachograph.annexes.lab.simulate.workload import SimulatedRequest, Simulated
 from tachograph.catalog.tables import TIME
 
 _PERCENT = {"gpu_util": 0.01}
+_COUNTED = {"allocation": pl.Int64(), "samples": pl.Int64()}
+_HELD = {
+    "allocation": pl.Int64(),
+    "run": pl.Int64(),
+    "job_id": pl.String(),
+    "node": pl.String(),
+    "gpu": pl.Int16(),
+    "start": pl.Int64(),
+    "end": pl.Int64(),
+}
 
 
-@dataclass(slots=True)
-class TruthSums:
-    """Per allocation: samples, sums of SUMMED, maxima, first and last energy (J).
+def segment_sums(segments: Segments, out: Mapping[str, Array]) -> pl.DataFrame:
+    """Return a row per segment of a node and day in which a job held the GPU, in producer's units.
 
-    Sums are in the producer's units.
+    Columns: allocation, samples, sums of SUMMED, <counter>_max, first and last energy (J), as far as
+    they are measured.
     """
-
-    samples: I64
-    total: F64
-    util_max: F64
-    hbm_max: F64
-    energy_first: F64
-    energy_last: F64
-
-    @classmethod
-    def none(cls, allocations: int) -> TruthSums:
-        """Nothing summed yet."""
-        zeros, unknown = np.zeros(allocations), np.full(allocations, np.nan)
-        return cls(
-            samples=np.zeros(allocations, np.int64),
-            total=np.zeros((allocations, len(SUMMED))),
-            util_max=zeros,
-            hbm_max=zeros.copy(),
-            energy_first=unknown,
-            energy_last=unknown.copy(),
-        )
-
-    def add(self, segments: Segments, times: I64, out: Mapping[str, Array]) -> None:
-        """Add the samples of a node and day, in order of days."""
-        busy = segments.allocation >= 0
-        owners, firsts = segments.allocation[busy], segments.first[busy]
-        if not owners.size:
-            return
-        np.add.at(self.samples, owners, segments.count[busy])
-        for place, name in enumerate(SUMMED):
-            if name in out:
-                sums = np.add.reduceat(out[name], segments.first, dtype=np.float64)[busy]
-                np.add.at(self.total[:, place], owners, sums)
-        for name, target in (("gpu_util", self.util_max), ("hbm_used_mib", self.hbm_max)):
-            if name in out:
-                maxima = np.maximum.reduceat(out[name], segments.first)[busy]
-                np.maximum.at(target, owners, maxima)
-        if "energy_j" in out:
-            lasts = firsts + segments.count[busy] - 1
-            for owner, first, last in zip(owners, firsts, lasts, strict=True):
-                if np.isnan(self.energy_first[owner]):
-                    self.energy_first[owner] = out["energy_j"][first] / 1e3
-                self.energy_last[owner] = out["energy_j"][last] / 1e3
+    first, count = segments.first, segments.count
+    columns = {"allocation": segments.allocation, "samples": count}
+    for name in SUMMED:
+        if name in out:
+            columns[name] = np.add.reduceat(out[name], first, dtype=np.float64)
+    for name in ("gpu_util", "hbm_used_mib"):
+        if name in out:
+            columns[f"{name}_max"] = np.maximum.reduceat(out[name], first).astype(np.float64)
+    if "energy_j" in out:
+        columns["energy_first"] = out["energy_j"][first] / 1e3
+        columns["energy_last"] = out["energy_j"][first + count - 1] / 1e3
+    return pl.DataFrame(columns).filter(pl.col("allocation") >= 0)
 
 
 def gpus_frame(
-    plan: SimulationPlan, held: Occupancy, sums: TruthSums, defects: pl.DataFrame
+    plan: SimulationPlan, held: Occupancy, sums: Sequence[pl.DataFrame], defects: pl.DataFrame
 ) -> pl.DataFrame:
     """Return one row per (run, node, gpu): means before defects; null without samples.
 
-    Columns: run, job_id, node, gpu, start, end, samples, <counter>_mean, gpu_util_max (fraction),
-    hbm_used_mib_max, energy_counter_j (last minus first sample), defects.
+    `sums`: of `segment_sums`, in order of days. Columns: run, job_id, node, gpu, start, end,
+    samples, <counter>_mean, gpu_util_max (fraction), hbm_used_mib_max, energy_counter_j (last minus
+    first sample), defects.
     """
     names = [node.name for node in plan.nodes()]
-    runs, allocations = held.runs, held.allocations
-    there = sums.samples > 0
-    count = np.where(there, sums.samples, 1)
-    columns: dict[str, object] = {
-        "run": pl.Series([row.run for row in allocations], dtype=pl.Int64),
-        "job_id": pl.Series(
-            [str(raw_id(runs[row.run].request)) for row in allocations], dtype=pl.String
-        ),
-        "node": pl.Series([names[row.node] for row in allocations], dtype=pl.String),
-        "gpu": pl.Series([row.gpu for row in allocations], dtype=pl.Int16),
-        "start": _times(plan, [row.start_s for row in allocations]),
-        "end": _times(plan, [min(row.end_s, plan.seconds) for row in allocations]),
-        "samples": sums.samples,
-    }
-    for place, name in enumerate(SUMMED):
-        columns[f"{name}_mean"] = sums.total[:, place] / count * _PERCENT.get(name, 1.0)
-    columns["gpu_util_max"] = sums.util_max / 100
-    columns["hbm_used_mib_max"] = sums.hbm_max
-    columns["energy_counter_j"] = sums.energy_last - sums.energy_first
-    frame = pl.DataFrame(columns)
-    values = [name for name in frame.columns if _counter_of(name) in plan.counters]
-    kept = [pl.when(_is_known(plan, name)).then(name) for name in values]
-    frame = frame.select("run", "job_id", "node", "gpu", "start", "end", "samples", *kept)
+    rows = [
+        (
+            *(number, row.run, str(raw_id(held.runs[row.run].request)), names[row.node], row.gpu),
+            *(row.start_s, min(row.end_s, plan.seconds)),
+        )
+        for number, row in enumerate(held.allocations)
+    ]
+    found = pl.concat([pl.DataFrame(schema=_COUNTED), *sums], how="diagonal")
+    means = [name for name in SUMMED if name in found.columns]
+    of_rows = found.group_by("allocation").agg(
+        pl.col("samples").sum(),
+        *(_mean(name).alias(f"{name}_mean") for name in means),
+        pl.col("^gpu_util_max$").max() / 100,
+        pl.col("^hbm_used_mib_max$").max(),
+        pl.col("^energy_last$").last().alias("energy_counter_j") - pl.col("^energy_first$").first(),
+    )
+    frame = pl.DataFrame(rows, schema=_HELD, orient="row")
+    frame = frame.join(of_rows, on="allocation", how="left", maintain_order="left")
+    frame = frame.drop("allocation").with_columns(
+        pl.col("samples").fill_null(0),
+        *(_as_time(plan, pl.col(name)).cast(TIME).alias(name) for name in ("start", "end")),
+    )
     return frame.with_columns(defects=_touching(frame, defects))
 
 
-def _counter_of(column: str) -> str:
-    """Return the counter of a column of the truth."""
-    return (
-        "energy_j"
-        if column == "energy_counter_j"
-        else column.removesuffix("_mean").removesuffix("_max")
-    )
-
-
-def _is_known(plan: SimulationPlan, column: str) -> pl.Expr:
-    """Whether there are samples and the counter is measured on the node."""
-    unmeasured = [
-        node.name
-        for node in plan.nodes()
-        if _counter_of(column) not in measured(plan, plan.groups[node.group])
-    ]
-    return (pl.col("samples") > 0) & ~pl.col("node").is_in(unmeasured)
+def _mean(name: str) -> pl.Expr:
+    """Return the mean over the samples in which a counter was measured."""
+    samples = pl.col("samples").filter(pl.col(name).is_not_null()).sum()
+    return (pl.col(name).sum() * _PERCENT.get(name, 1.0) / samples).fill_nan(None)
 
 
 def jobs_frame(
@@ -243,7 +207,7 @@ def _expected(plan: SimulationPlan, run: SimulatedRun) -> float | None:
     """Mean utilisation by design over all GPUs and the recorded run time."""
     if run.behaviour is None or run.start_s is None or run.end_s is None or not run.gpus:
         return None
-    lines = [run.behaviour.phases(slot, run.gpus) for slot in range(run.gpus)]
+    lines = [run.behaviour.phases(slot) for slot in range(run.gpus)]
     return mean_util(lines, min(run.end_s, plan.seconds) - run.start_s)
 
 
@@ -272,16 +236,6 @@ def _touching(gpus: pl.DataFrame, defects: pl.DataFrame) -> pl.Series:
 def _as_time(plan: SimulationPlan, seconds: pl.Expr) -> pl.Expr:
     micro = (seconds.cast(pl.Int64) + plan.start_s) * 1_000_000
     return micro.cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
-
-
-def _times(plan: SimulationPlan, seconds: list[int]) -> pl.Series:
-    return (
-        pl.Series(seconds, dtype=pl.Int64)
-        .to_frame("s")
-        .select(_as_time(plan, pl.col("s")))
-        .to_series()
-        .cast(TIME)
-    )
 
 
 HANG_S = 3600  # T: an interval as long as this, or longer
@@ -329,7 +283,7 @@ def _class_row(plan: SimulationPlan, run: SimulatedRun) -> dict[str, Any] | None
     if state_of(plan, run) == "RUNNING":
         return None
     elapsed_s = (run.end_s or 0) - run.start_s
-    lines = [run.behaviour.phases(slot, run.gpus) for slot in range(run.gpus)]
+    lines = [run.behaviour.phases(slot) for slot in range(run.gpus)]
     rests = rest_intervals(lines, elapsed_s)
     per_node = [len(gpus) for _, gpus in run.places]
     work = np.array([mean_util([line], elapsed_s) for line in lines])

@@ -7,7 +7,8 @@ log-normal run times, few users with most of the jobs. The study's samples are n
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -18,83 +19,13 @@ from tachograph.annexes.lab.simulate import behaviours
 from tachograph.annexes.lab.simulate.behaviours import (
     JOB_KINDS,
     LONGEST_S,
+    Draw,
     JobBehaviour,
     JobKind,
     behave,
     follow,
 )
 from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulatedNode, SimulationPlan
-
-# (nodes, share of the jobs); 0: a part of a shared node
-STUDY_SIZES: tuple[tuple[int, float], ...] = (
-    *((0, 0.03), (1, 0.845), (2, 0.05), (4, 0.03), (8, 0.02), (16, 0.012)),
-    *((32, 0.007), (64, 0.003), (128, 0.002), (256, 0.001)),
-)
-STUDY_LONGEST_S = 48 * 3600
-STUDY_WEIGHTS: Mapping[JobKind, float] = {
-    **{kind: facts.weight for kind, facts in JOB_KINDS.items()},
-    JobKind.STEADY: 0.52,
-    JobKind.MEMORY_BOUND: 0.10,
-    JobKind.ONE_GPU: 0.10,
-    JobKind.TENSOR: 0.03,
-    JobKind.COMPUTE_BOUND: 0.04,
-}
-# pipes of ordinary jobs: (share of the jobs, {pipe: least and most activity}, most that GPUs of a
-# job differ)
-_MIX: tuple[tuple[float, Mapping[str, tuple[float, float]], float], ...] = (
-    (0.50, {"fp64": (0.02, 0.35)}, 1.0),
-    (0.23, {"fp64": (0.02, 0.25), "dfma": (0.02, 0.2)}, 0.8),
-    (0.08, {"fp32": (0.02, 0.4)}, 0.6),
-    (0.08, {"hmma": (0.03, 0.4)}, 2.0),
-    (0.05, {"fp32": (0.02, 0.2), "hmma": (0.03, 0.3)}, 1.3),
-    (0.03, {"fp64": (0.02, 0.2), "fp32": (0.02, 0.2)}, 0.9),
-    (0.003, {"fp16": (0.02, 0.3)}, 0.9),
-    (0.027, {}, 0.9),
-)
-
-
-_PLAIN = frozenset(
-    {JobKind.STEADY, JobKind.DEBUG, JobKind.SHORT}
-)  # nothing planted that pauses or differences would mask
-_ALIKE = frozenset(
-    {
-        *_PLAIN,
-        JobKind.ONE_GPU,
-        JobKind.HALF_USED,
-        JobKind.IMBALANCED,
-        JobKind.LOW_MEMORY,
-        JobKind.STALLED,
-        JobKind.HUNG,
-        JobKind.IDLE,
-    }
-)
-
-
-def as_in_study(behaviour: JobBehaviour, rng: np.random.Generator) -> JobBehaviour:
-    """Return an ordinary job with the study's pipes, evenness and pauses; others unchanged."""
-    if behaviour.kind not in _ALIKE:
-        return behaviour
-    shares = np.array([share for share, _, _ in _MIX])
-    _, pipes, most = _MIX[int(rng.choice(len(_MIX), p=shares / shares.sum()))]
-    util = 0.2 + 0.8 * float(rng.beta(1.7, 0.9))
-    drawn = {pipe: util * float(rng.uniform(low, high)) for pipe, (low, high) in pipes.items()}
-    sm = min(util, max(sum(drawn.values()), util * float(rng.uniform(0.4, 0.9))))
-    levels = {
-        **dict.fromkeys(("fp64", "fp32", "fp16", "hmma", "imma", "dfma"), 0.0),
-        **drawn,
-        "util": util,
-        "sm": sm,
-        "occupancy": sm * float(rng.uniform(0.2, 0.7)),
-        "dram": min(0.86, max(0.002, sum(drawn.values()) * float(np.exp(rng.normal(0.7, 0.7))))),
-        "noise": float(rng.uniform(0.04, 0.5)),
-    }
-    pauses = {"period_s": float(rng.integers(30, 900)), "duty": float(rng.beta(2.0, 1.3))}
-    uneven = most * float(rng.beta(1.2, 1.2))
-    if behaviour.kind not in _PLAIN:
-        pauses, uneven = {}, 0.0
-    work = behaviour.work._replace(**levels, **pauses)
-    return replace(behaviour, work=work, uneven=uneven)
-
 
 LARGE_MEMORY_MIB = 64 * 1024  # a constraint for large memory is written from here on
 FIRST_JOB_ID = 1_000_001
@@ -135,6 +66,23 @@ _NEEDS_PIPES = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class JobShapes:
+    """Shapes of a population: share of each kind, (nodes, share of the jobs), longest run time.
+
+    0 nodes: a part of a shared node. `shared_waits`: no job waits for one that waits for a part of
+    a shared node, which are few. `change`: what becomes of the behaviour of each job.
+    """
+
+    weights: Mapping[JobKind, float] = field(
+        default_factory=lambda: {kind: facts.weight for kind, facts in JOB_KINDS.items()}
+    )
+    sizes: Sequence[tuple[int, float]] = _SIZES
+    longest_s: int = LONGEST_S
+    shared_waits: bool = False
+    change: Callable[[JobBehaviour, Draw], JobBehaviour] = lambda behaviour, _: behaviour
+
+
 class GpuShare(NamedTuple):
     """A part of a GPU: so many of the `whole` shards, or hundredths by MPS, that the GPU has."""
 
@@ -159,7 +107,7 @@ class SimulatedRequest:
     exit_code: str
     user: int
     name: str
-    qos: str
+    qos: str = "regular"
     array: tuple[int, int] | None = None  # (job id of the array, index)
     job_id: int = 0
     het: bool = False  # a component without GPUs leads it
@@ -185,20 +133,16 @@ def sample_requests(plan: SimulationPlan) -> list[SimulatedRequest]:
     """Return requests by submission: each kind `each_kind` times, then by weight up to the load."""
     rng = np.random.default_rng([plan.seed, 1])
     if plan.judged_jobs:
-        return _numbered(
+        return numbered(
             _draw_courses(plan, behaviours.accuracy_population(plan.judged_jobs, rng), rng)
         )
-    if plan.job_groups:
-        return _numbered(_draw_repeated(plan, rng))
     budget = plan.load * plan.gpus * plan.seconds
     planned_kinds = [kind for kind in JobKind for _ in range(plan.each_kind)]
+    shapes = plan.shapes or JobShapes()
     kinds = list(JOB_KINDS)
-    if plan.as_in_study:
-        weights = np.array([STUDY_WEIGHTS[kind] for kind in kinds])
-    else:
-        weights = np.array([JOB_KINDS[kind].weight for kind in kinds])
+    weights = np.array([shapes.weights[kind] for kind in kinds])
     weights /= weights.sum()
-    users = _activity()
+    users = user_activity()
     requests: list[SimulatedRequest] = []
     spent = 0.0
     while len(requests) < len(planned_kinds) or spent < budget:
@@ -206,125 +150,50 @@ def sample_requests(plan: SimulationPlan) -> list[SimulatedRequest]:
         planned = serial < len(planned_kinds)
         kind = planned_kinds[serial] if planned else kinds[int(rng.choice(len(kinds), p=weights))]
         user = int(rng.choice(_USERS, p=users))
-        request = _draw_one(plan, rng, serial, kind, user, planned=planned)
+        request = draw_request(plan, rng, serial, kind, user, planned=planned)
         tasks = 0
         if not planned and rng.random() < 0.04 and request.nodes <= 1:
             tasks = int(rng.integers(3, 9))
         requests += _tasks(request, tasks, rng)
         spent += sum(request.gpus * request.run_s for request in requests[serial:])
-    return _numbered(requests)
+    return numbered(requests)
 
 
-def _activity() -> NDArray[np.float64]:
+def user_activity() -> NDArray[np.float64]:
     """Shares of the users in the jobs."""
     users = 1.0 / np.arange(1, _USERS + 1, dtype=np.float64) ** 1.2
     return np.asarray(users / users.sum(), dtype=np.float64)
 
 
 def _draw_courses(
-    plan: SimulationPlan, courses: Iterable[behaviours.JobCourse], rng: np.random.Generator
-) -> list[SimulatedRequest]:
+    plan: SimulationPlan, courses: Iterable[behaviours.JobCourse], rng: Draw
+) -> Iterator[SimulatedRequest]:
     """Jobs with one course each, submitted early enough to end in time in short queues."""
-    users = _activity()
-    drawn = []
+    users = user_activity()
     for serial, course in enumerate(courses):
         group, kind = _choose_group(plan, rng, course.kind)
         gpus, nodes = plan.groups[group].gpus, min(course.nodes, _whole_nodes(plan, group))
-        ends = ("TIMEOUT", "0:0") if course.stuck and rng.random() < 0.6 else None
-        state, exit_code = ends or (
-            ("CANCELLED", "0:15") if course.stuck else _choose_end(rng, kind)
-        )
-        run_s, state = (
-            course.run_s,
-            "COMPLETED" if state == "TIMEOUT" and not course.stuck else state,
-        )
-        limit_min = _choose_limit(rng, run_s, state)
+        stopped = course.stuck and rng.random() < 0.6
+        state, exit_code = ("CANCELLED", "0:15") if course.stuck else choose_end(rng, kind)
+        if state == "TIMEOUT" or stopped:
+            state, exit_code = "TIMEOUT" if stopped else "COMPLETED", "0:0"
+        limit_min = _choose_limit(rng, course.run_s, state)
         part = int(rng.integers(min(course.min_gpus, gpus), gpus)) if nodes == 0 else 0
-        drawn.append(
-            SimulatedRequest(
-                serial=serial,
-                submit_s=int(rng.uniform(0, max(1, plan.seconds - run_s - 4 * 3600))),
-                kind=kind,
-                group=group,
-                gpus=part or nodes * gpus,
-                nodes=nodes,
-                run_s=run_s,
-                limit_min=limit_min,
-                state=state,
-                exit_code=exit_code,
-                user=int(rng.choice(_USERS, p=users)),
-                name=_NAMES[int(rng.integers(len(_NAMES)))],
-                qos="regular",
-                course=course,
-            )
+        yield SimulatedRequest(
+            serial=serial,
+            submit_s=int(rng.uniform(0, max(1, plan.seconds - course.run_s - 4 * 3600))),
+            kind=kind,
+            group=group,
+            gpus=part or nodes * gpus,
+            nodes=nodes,
+            run_s=course.run_s,
+            limit_min=limit_min,
+            state=state,
+            exit_code=exit_code,
+            user=int(rng.choice(_USERS, p=users)),
+            name=_NAMES[int(rng.integers(len(_NAMES)))],
+            course=course,
         )
-    return drawn
-
-
-_CHANGED = 0.01  # share of the runs of a job group that do something else under its name
-_HANGING = 0.15  # share of job groups with some hanging runs
-_HANGS = 0.2  # share of their runs
-
-
-def _draw_repeated(plan: SimulationPlan, rng: np.random.Generator) -> list[SimulatedRequest]:
-    """Jobs submitted repeatedly: a group keeps size, limit, memory and behaviour.
-
-    Run times spread around the group's; some runs fail on the way, some groups hang at times, few
-    runs are changed.
-    """
-    kinds = [
-        kind for kind in JOB_KINDS if kind not in (JobKind.HUNG, JobKind.DEADLOCK, JobKind.CPU_ONLY)
-    ]
-    weights = np.array([JOB_KINDS[kind].weight for kind in kinds])
-    users, groups = _activity(), list[SimulatedRequest]()
-    for number in range(plan.job_groups):
-        usual = kinds[int(rng.choice(len(kinds), p=weights / weights.sum()))]
-        made = _draw_one(plan, rng, number, usual, int(rng.choice(_USERS, p=users)), planned=False)
-        groups.append(
-            replace(made, of_group=number, het=False, fails_once=False, cancelled_waiting=False)
-        )
-    spreads, slack = rng.uniform(0.01, 0.25, len(groups)), rng.uniform(1.2, 5.0, len(groups))
-    hanging, numbered = rng.random(len(groups)) < _HANGING, rng.random(len(groups)) < 0.3
-    shares = 1.0 / np.arange(1, len(groups) + 1) ** 0.8
-    drawn, spent, budget = list[SimulatedRequest](), 0.0, plan.load * plan.gpus * plan.seconds
-    while spent < budget:
-        number = int(rng.choice(len(groups), p=shares / shares.sum()))
-        group, spread, serial = groups[number], float(spreads[number]), len(drawn)
-        limit_s = 300 * -int(-group.run_s * float(np.exp(3 * spread)) * slack[number] // 300)
-        changed, hangs = (
-            bool(rng.random() < _CHANGED),
-            bool(hanging[number] and rng.random() < _HANGS),
-        )
-        needs_s = max(
-            JOB_KINDS[group.kind].min_s, group.run_s * float(np.exp(rng.normal(0.0, spread)))
-        )
-        kind: JobKind = JobKind.STEADY if changed and group.gpus else group.kind
-        needs_s *= float(np.exp(rng.normal(0.0, 0.7))) if changed else 1.0
-        state, exit_code = _choose_end(rng, JobKind.STEADY)
-        state, exit_code = ("COMPLETED", "0:0") if state == "TIMEOUT" else (state, exit_code)
-        run_s = int(needs_s if state == "COMPLETED" else needs_s * rng.uniform(0.05, 1.0))
-        if hangs and limit_s >= JOB_KINDS[JobKind.HUNG].min_s and group.gpus:
-            kind, run_s, (state, exit_code) = JobKind.HUNG, limit_s, ("TIMEOUT", "0:0")
-        elif run_s > limit_s:
-            run_s, state, exit_code = limit_s, "TIMEOUT", "0:0"
-        if run_s < JOB_KINDS[kind].min_s:  # it ended before the planted problem shows
-            kind = JobKind.STEADY
-        name = f"{group.name}_{number:02d}"
-        drawn.append(
-            replace(
-                group,
-                serial=serial,
-                submit_s=int(rng.uniform(0, plan.seconds)),
-                kind=kind,
-                run_s=run_s,
-                limit_min=limit_s // 60,
-                state=state,
-                exit_code=exit_code,
-                name=f"{name}_{serial:05d}" if numbered[number] else name,
-            )
-        )
-        spent += max(group.gpus, 1) * run_s
-    return drawn
 
 
 def _whole_nodes(plan: SimulationPlan, number: int) -> int:
@@ -332,22 +201,23 @@ def _whole_nodes(plan: SimulationPlan, number: int) -> int:
     return plan.groups[number].count - plan.shared_nodes(plan.groups[number])
 
 
-def _draw_one(
+def draw_request(
     plan: SimulationPlan,
-    rng: np.random.Generator,
+    rng: Draw,
     serial: int,
     kind: JobKind,
     user: int,
     *,
     planned: bool,
 ) -> SimulatedRequest:
+    """Return a request of a kind; a planned one is small, and ends within the plan."""
     group, kind = _choose_group(plan, rng, kind)
     facts = JOB_KINDS[kind]
     nodes, gpus = _choose_size(plan, rng, group, facts.min_gpus, planned=planned)
     if kind is JobKind.CPU_ONLY:
         nodes, gpus = 1, 0
     run_s = _choose_run_time(plan, rng, kind, 0.35 if planned else 0.6)
-    state, exit_code = _choose_end(rng, kind)
+    state, exit_code = choose_end(rng, kind)
     limit_min = _choose_limit(rng, run_s, state)
     if state == "TIMEOUT":
         run_s = limit_min * 60 + int(rng.integers(1, 31))
@@ -374,9 +244,7 @@ def _draw_one(
     )
 
 
-def _choose_group(
-    plan: SimulationPlan, rng: np.random.Generator, kind: JobKind
-) -> tuple[int, JobKind]:
+def _choose_group(plan: SimulationPlan, rng: Draw, kind: JobKind) -> tuple[int, JobKind]:
     """Return a node group where the kind is visible; the steady kind if there is none."""
     suits = [_suits(group, kind) for group in plan.groups]
     if not any(suits):
@@ -399,20 +267,16 @@ def _suits(group: NodeGroup, kind: JobKind) -> bool:
 
 
 def _choose_size(
-    plan: SimulationPlan, rng: np.random.Generator, number: int, min_gpus: int, *, planned: bool
+    plan: SimulationPlan, rng: Draw, number: int, min_gpus: int, *, planned: bool
 ) -> tuple[int, int]:
     """(nodes, GPUs); nodes 0 for a part of a shared node."""
     group = plan.groups[number]
     shared, whole = plan.shared_nodes(group), _whole_nodes(plan, number)
     most = 2 if planned else max(1, whole // 3)
-    known: tuple[tuple[int, float], ...] = STUDY_SIZES if plan.as_in_study else _SIZES
     sizes = [
         (nodes, share)
-        for nodes, share in known
-        if nodes <= most and (nodes or (shared and min_gpus <= 2))
-    ]
-    sizes = [
-        (nodes, share) for nodes, share in sizes if nodes * group.gpus >= min_gpus or not nodes
+        for nodes, share in (plan.shapes or JobShapes()).sizes
+        if nodes <= most and (nodes * group.gpus >= min_gpus if nodes else shared and min_gpus <= 2)
     ]
     sizes = sizes or [(-(-min_gpus // group.gpus), 1.0)]
     shares = np.array([share for _, share in sizes])
@@ -425,12 +289,10 @@ def _choose_size(
     return 0, int(rng.integers(least, max(least + 1, group.gpus)))
 
 
-def _choose_run_time(
-    plan: SimulationPlan, rng: np.random.Generator, kind: JobKind, share: float
-) -> int:
+def _choose_run_time(plan: SimulationPlan, rng: Draw, kind: JobKind, share: float) -> int:
     """Seconds, at most a share of the plan's length."""
     facts = JOB_KINDS[kind]
-    longest = STUDY_LONGEST_S if plan.as_in_study and facts.max_s == LONGEST_S else facts.max_s
+    longest = (plan.shapes or JobShapes()).longest_s if facts.max_s == LONGEST_S else facts.max_s
     longest = min(longest, int(share * plan.seconds))
     if kind is JobKind.SHORT:
         return int(rng.integers(facts.min_s, longest))
@@ -439,7 +301,8 @@ def _choose_run_time(
     return int(min(max(seconds, facts.min_s), max(longest, facts.min_s)))
 
 
-def _choose_end(rng: np.random.Generator, kind: JobKind) -> tuple[str, str]:
+def choose_end(rng: Draw, kind: JobKind) -> tuple[str, str]:
+    """Return how a job ends: state and exit code."""
     if kind in (JobKind.HUNG, JobKind.DEADLOCK):
         return ("TIMEOUT", "0:0") if rng.random() < 0.6 else ("CANCELLED", "0:15")
     if kind is JobKind.SHORT:
@@ -456,16 +319,14 @@ def _choose_end(rng: np.random.Generator, kind: JobKind) -> tuple[str, str]:
     return state, code
 
 
-def _choose_limit(rng: np.random.Generator, run_s: int, state: str) -> int:
+def _choose_limit(rng: Draw, run_s: int, state: str) -> int:
     """Minutes, rounded up to five unless the job runs into its limit."""
     if state == "TIMEOUT":
         return max(2, run_s // 60)
     return max(2, 5 * -int(-run_s * rng.uniform(1.05, 3) // 300))
 
 
-def _tasks(
-    request: SimulatedRequest, tasks: int, rng: np.random.Generator
-) -> list[SimulatedRequest]:
+def _tasks(request: SimulatedRequest, tasks: int, rng: Draw) -> list[SimulatedRequest]:
     """The request, or the tasks of an array: the same job with run times of its own."""
     if not tasks or request.het or request.fails_once or request.state == "TIMEOUT":
         return [request]
@@ -479,16 +340,13 @@ def _tasks(
     ]
 
 
-def _numbered(requests: list[SimulatedRequest]) -> list[SimulatedRequest]:
+def numbered(requests: Iterable[SimulatedRequest]) -> list[SimulatedRequest]:
     """Job ids in order of submission; as in Slurm, an array's last task has the array's id."""
     requests = sorted(requests, key=lambda request: (request.submit_s, request.serial))
     next_id = FIRST_JOB_ID
     numbered: list[SimulatedRequest] = []
     arrays: dict[int, int] = {}
-    sizes: dict[int, int] = {}
-    for request in requests:
-        if request.array:
-            sizes[request.array[0]] = sizes.get(request.array[0], 0) + 1
+    sizes = Counter(request.array[0] for request in requests if request.array)
     for serial, request in enumerate(requests):
         job_id, array = next_id, request.array
         if array is None:
@@ -613,7 +471,7 @@ def _place_group(
     """Runs on the nodes of one group."""
     if not nodes:
         return
-    gpus = plan.groups[nodes[0].group].gpus
+    gpus, shapes = plan.groups[nodes[0].group].gpus, plan.shapes or JobShapes()
     rng = np.random.default_rng([plan.seed, 2, nodes[0].group])
     pool = _FreeNodes(
         [node.index for node in nodes if not node.shared],
@@ -629,7 +487,7 @@ def _place_group(
         pool.release_until(now)
         while arrivals and arrivals[0][0] <= now:
             queue.append(heapq.heappop(arrivals)[2])
-        for request in _startable(queue, pool, now, shared_waits=plan.as_in_study):
+        for request in _startable(queue, pool, now, shared_waits=shapes.shared_waits):
             places = pool.take(request, gpus)
             if places is None:
                 continue
@@ -678,7 +536,7 @@ def _never(request: SimulatedRequest, end_s: int | None) -> SimulatedRun:
     return SimulatedRun(request, None, end_s, (), state, "0:0", None, mapped=False)
 
 
-def _behaving(plan: SimulationPlan, run: SimulatedRun, rng: np.random.Generator) -> SimulatedRun:
+def _behaving(plan: SimulationPlan, run: SimulatedRun, rng: Draw) -> SimulatedRun:
     """The run with its behaviour; steady if the plan ends before the planted problem shows."""
     request, start_s, end_s = run.request, run.start_s or 0, run.end_s or 0
     if (end_s > plan.seconds or run.state == "NODE_FAIL") and request.kind in _NEEDS_ITS_END:
@@ -696,8 +554,9 @@ def _behaving(plan: SimulationPlan, run: SimulatedRun, rng: np.random.Generator)
         capacity_mib=group.device.hbm_mib,
         usable_mib=usable,
     )
-    if plan.as_in_study:
-        behaviour = as_in_study(behaviour, np.random.default_rng([plan.seed, 10, request.serial]))
+    if plan.shapes is not None:
+        changing = np.random.default_rng([plan.seed, 10, request.serial])
+        behaviour = plan.shapes.change(behaviour, changing)
     if request.course is not None:
         course = np.random.default_rng([plan.seed, 11, request.serial])
         per_node = [len(gpus) for _, gpus in run.places]
