@@ -21,12 +21,16 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
+from tachograph.annexes.share.colocation import (
+    ColocateReport,
+    ColocateRequest,
+    build_colocate_report,
+)
 from tachograph.annexes.share.demand import Calibration
-from tachograph.annexes.share.job_groups import MOST_KERNELS, GivenProfile
+from tachograph.annexes.share.job_groups import LEAST_RUNS, MOST_KERNELS, GivenProfile
 from tachograph.annexes.share.nsight.launches import Chip, Launch
 from tachograph.annexes.share.sharing_text import colocate_lines
-from tachograph.catalog.config import InterferenceOptions, Thresholds
+from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import JOB_SUMMARIES
 
 GOAL_S = 10.0
@@ -136,7 +140,7 @@ def launches(chance: random.Random, heavy: float) -> list[Launch]:
 
 
 def reported(
-    summaries: Iterator[dict[str, Any]], **options: Any
+    summaries: Iterator[dict[str, Any]], *, least_runs: int = LEAST_RUNS, **options: Any
 ) -> tuple[ColocateReport, float, float]:
     """Return the report on made-up jobs, and the wall and processor time that it and its lines
     took.
@@ -144,15 +148,13 @@ def reported(
     rows = [{**dict.fromkeys(JOB_SUMMARIES.schema), **row} for row in summaries]
     frame = pl.DataFrame(rows, JOB_SUMMARIES.schema)
     verdicts = frame.select("job_key", code=pl.lit("stable"), verdict=pl.lit("yes"))
-    settings = InterferenceOptions()
     begin, began = time.perf_counter(), time.process_time()
     report = build_colocate_report(
         frame,
         verdicts,
-        settings=settings,
-        thresholds=Thresholds(),
+        ColocateRequest(least_runs=least_runs, top=20),
+        configuration=Configuration(),
         calibration=Calibration(),
-        top=20,
         **options,
     )
     colocate_lines(report, top=20)

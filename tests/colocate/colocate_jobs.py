@@ -10,8 +10,14 @@ import numpy as np
 import polars as pl
 
 from jobframes import START, frame, summary
-from tachograph.annexes.share.demand import NOTHING, Calibration, Demand, GpuCapacity
-from tachograph.annexes.share.mixes import CorunBounds, SmShares
+from tachograph.annexes.share.demand import (
+    NOTHING,
+    Calibration,
+    CorunBounds,
+    Demand,
+    GpuCapacity,
+)
+from tachograph.annexes.share.mixes import SmShares
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.tables import JOB_SUMMARIES
 

@@ -6,21 +6,15 @@ import math
 
 import numpy as np
 import pytest
-from colocate_jobs import job
 
-from tachograph.annexes.share.capacity import gpu_of_device
-from tachograph.annexes.share.demand import NOTHING, Calibration, Demand
+from tachograph.annexes.share.demand import NOTHING, CorunBounds, Demand
 from tachograph.annexes.share.mixes import (
-    CorunBounds,
     bounds_of_mixes,
     busy_of,
-    corun_bounds,
     mix,
     of_means,
     worst_kernels,
 )
-from tachograph.catalog.config import InterferenceOptions
-from tachograph.catalog.devices import DEVICES_BY_NAME
 
 
 def demand(name: str = "k", **given: float | None) -> Demand:
@@ -28,19 +22,6 @@ def demand(name: str = "k", **given: float | None) -> Demand:
         pipe: share for pipe in ("issue", "fma") if (share := given.pop(pipe, None)) is not None
     }
     return Demand(name=name, cycles=cycles, **given)  # type: ignore[arg-type]
-
-
-def test_a_mix_is_weighted_by_time_and_keeps_the_worst_phase() -> None:
-    found = mix(
-        [demand("a", fma=0.9, dram=0.1), demand("b", fma=0.1, dram=0.5)],
-        [1.0, 3.0],
-        name="both",
-    )
-    assert [share for share, _ in found.members] == [0.25, 0.75]
-    assert found.mean.cycles["fma"] == pytest.approx(0.25 * 0.9 + 0.75 * 0.1)
-    assert found.mean.dram == pytest.approx(0.25 * 0.1 + 0.75 * 0.5)
-    assert (found.highest.cycles["fma"], found.highest.dram) == (0.9, 0.5)
-    assert (found.mean.name, found.highest.name) == ("both", "both")
 
 
 def test_what_one_member_does_not_report_is_not_known_of_the_mean() -> None:
@@ -92,36 +73,6 @@ def test_in_turns_one_meets_launches_and_beside_each_other_time(
     assert bounds_of_mixes([one], [unknown], law).slowdown[0, 0] == pytest.approx(1.9)
 
 
-def test_the_estimator_is_called_in_one_place_and_its_interval_holds_turns_where_unsure() -> None:
-    gpu, settings = gpu_of_device(DEVICES_BY_NAME["A100 SXM 80GB"]), InterferenceOptions()
-    unknown, known = Demand(name="u"), demand("k", issue=0.2, fma=0.2)
-    found = corun_bounds(
-        [unknown, known], [known], gpu=gpu, calibration=Calibration(), settings=settings
-    )
-    assert (found.low <= found.slowdown).all()
-    assert (found.slowdown <= found.high).all()
-    assert (found.low[0, 0], found.slowdown[0, 0]) == (1.0, pytest.approx(2**0.5))
-    assert found.high.min() >= 2.0
-
-
-def test_means_become_what_is_requested_while_busy() -> None:
-    row = job(
-        1,
-        gr_engine_active_mean=0.5,
-        sm_active_mean=0.25,
-        dram_active_mean=0.1,
-        fp64_active_mean=0.05,
-    )
-    found = of_means(row)
-    assert found.dram == pytest.approx(0.1 / 0.5)
-    assert found.sm_share == pytest.approx(0.25 / 0.5)
-    assert found.cycles["fp64"] == pytest.approx(0.05 / 0.25)
-    assert found.cycles["fma"] == pytest.approx(0.08 / 0.25)
-    assert found.hbm_bytes == 10240 * 2**20
-    assert "issue" not in found.cycles
-    assert (found.irregular, found.l2_hit, found.footprint) == (None, None, None)
-
-
 def test_nothing_measured_is_nothing_known() -> None:
     found = of_means({})
     numbers = (found.dram, found.sm_share, found.hbm_bytes, found.launch_s)
@@ -129,16 +80,3 @@ def test_nothing_measured_is_nothing_known() -> None:
     assert busy_of({}) is None
     assert of_means({"dram_active_mean": 0.3}).dram is None  # of which time is not known
     assert busy_of({"gr_engine_active_mean": math.nan, "gpu_util_mean": 0.2}) == 0.2
-
-
-def test_rounding_never_needs_for_more_than_there_is() -> None:
-    found = of_means(
-        job(
-            1,
-            gr_engine_active_mean=0.4,
-            sm_active_mean=0.41,
-            tensor_active_mean=0.42,
-            dram_active_mean=0.5,
-        )
-    )
-    assert (found.dram, found.sm_share, found.cycles["tensor"]) == (1.0, 1.0, 1.0)

@@ -13,14 +13,18 @@ import pytest
 from colocate_jobs import job, lake_of, law_by_hand
 from profile_csv import QMC, Ran, raw
 
-from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
+from tachograph.annexes.share.colocation import (
+    ColocateReport,
+    ColocateRequest,
+    build_colocate_report,
+)
 from tachograph.annexes.share.demand import Calibration
-from tachograph.annexes.share.job_groups import MOST_KERNELS, GivenProfile
+from tachograph.annexes.share.job_groups import GivenProfile
 from tachograph.annexes.share.nsight.launches import Launch
 from tachograph.annexes.share.nsight.reports import read_reports
 from tachograph.annexes.share.sharing_json import colocate_csv, colocate_json
 from tachograph.annexes.share.sharing_text import colocate_lines
-from tachograph.catalog.config import InterferenceOptions, Thresholds
+from tachograph.catalog.config import Configuration, InterferenceOptions
 from tachograph.catalog.errors import InputError, NotFoundError, UsageError
 from tachograph.cli.output import json_bytes
 from tachograph.report.lines import to_text
@@ -58,19 +62,17 @@ def rows(*names: str, **given: Any) -> list[dict[str, Any]]:
     ]
 
 
-def report(jobs: Sequence[dict[str, Any]], *given: GivenProfile, **options: Any) -> ColocateReport:
+def report(jobs: Sequence[dict[str, Any]], *given: GivenProfile, **request: Any) -> ColocateReport:
     summaries, verdicts = lake_of(*jobs)
-    settings = options.pop("settings", SETTINGS)
-    chosen: dict[str, Any] = {"law": law_by_hand, "least_runs": 1} | options
     return build_colocate_report(
         summaries,
         verdicts,
-        settings=settings,
-        thresholds=Thresholds(),
+        ColocateRequest(**{"least_runs": 1, **request}),
+        configuration=Configuration(interference=SETTINGS),
         calibration=Calibration(achievable_share=0.8),
         profiles=given,
         read=read,
-        **chosen,
+        law=law_by_hand,
     )
 
 
@@ -230,18 +232,6 @@ def test_reports_of_one_kind_add_up_and_the_command_comes_first(files: dict[str,
     assert profile.seconds == pytest.approx(0.06)
     shares = {demand.name: share for share, demand in profile.mix.members}
     assert shares == pytest.approx({"a": 30 / 60, "b": 10 / 60, "c": 5 / 60, "d": 15 / 60})
-
-
-def test_of_many_kernels_the_longest_count(tmp_path: Path) -> None:
-    many = [Ran(f"void k{n}(int)", 100.0 - n, 0.01 * n) for n in range(MOST_KERNELS + 5)]
-    (tmp_path / "many.csv").write_text(raw(many), encoding="utf-8")
-    (kind,) = report(rows("x"), GivenProfile("ann/x", str(tmp_path / "many.csv"))).profiled
-    assert kind.profile is not None
-    profile = kind.profile
-    assert (len(profile.mix.members), profile.kernels) == (MOST_KERNELS, MOST_KERNELS + 5)
-    longest = many[:MOST_KERNELS]
-    issue = sum(ran.ms * ran.issue for ran in longest) / sum(ran.ms for ran in longest)
-    assert profile.mix.mean.cycles["issue"] == pytest.approx(issue)
 
 
 def test_the_matrix_and_the_pairs_show_the_same(files: dict[str, str]) -> None:

@@ -6,34 +6,41 @@ import csv
 import io
 import json
 import re
+from itertools import combinations_with_replacement
 from typing import Any
 
-import polars as pl
 import pytest
 from colocate_jobs import job, lake_of, law_by_hand
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
+from tachograph.annexes.share.colocation import (
+    ColocateReport,
+    ColocateRequest,
+    build_colocate_report,
+)
 from tachograph.annexes.share.demand import Calibration
 from tachograph.annexes.share.job_groups import LEFT_OUT
 from tachograph.annexes.share.sharing_json import colocate_csv, colocate_json
 from tachograph.annexes.share.sharing_text import colocate_lines
-from tachograph.catalog.config import InterferenceOptions, Thresholds
+from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.cli.output import json_bytes
 from tachograph.report.lines import to_text
 
-SETTINGS = InterferenceOptions()
 
-
-def report(*rows: dict[str, Any], stable: str = "yes", **given: Any) -> ColocateReport:
+def report(*rows: dict[str, Any], stable: str = "yes", **request: Any) -> ColocateReport:
     summaries, verdicts = lake_of(*rows, stable=stable)
-    options: dict[str, Any] = {
-        "settings": SETTINGS,
-        "thresholds": Thresholds(),
-        "calibration": Calibration(achievable_share=0.8),
-        "law": law_by_hand,
-    }
-    return build_colocate_report(summaries, verdicts, **(options | given))
+    if stable == "never":
+        verdicts = verdicts.clear()
+    return build_colocate_report(
+        summaries,
+        verdicts,
+        ColocateRequest(**request),
+        configuration=Configuration(),
+        calibration=Calibration(achievable_share=0.8),
+        law=law_by_hand,
+    )
 
 
 def printed(found: ColocateReport, width: int = 110) -> str:
@@ -69,55 +76,6 @@ def test_runs_of_one_kind_are_packed_two_by_two() -> None:
     assert found.trials == ()
 
 
-def test_slowdown_and_hours_by_hand() -> None:
-    rows = [job(1, name="a", elapsed_s=10800.0, gr_engine_active_mean=0.7)]
-    rows += [job(2, name="b", user="bob", gr_engine_active_mean=0.5, elapsed_s=7200.0)]
-    found = report(*rows, least_runs=1)
-    assert found.proposals == ()
-    (proposal,) = found.trials
-    assert (proposal.one.label, proposal.other.label) == ("ann/a", "bob/b")
-    best = proposal.best
-    assert best is not None
-    assert (best.mode, best.low, proposal.verdict) == ("mps", (1.0, 1.0), "try")
-    assert best.high == pytest.approx((1.5, 1.7))
-    assert proposal.overlap_h == 2.0
-    assert proposal.saved_h == pytest.approx(2.0 * (2 - 1.7))
-    assert (proposal.saved_most_h, found.saved_most_h, found.saved_h) == (2.0, 2.0, 0.0)
-    assert not proposal.same_user
-    assert "1 pair may, depending on kernels that are not known: up to 2.0 h" in " ".join(
-        printed(found).split()
-    )
-
-
-def test_no_kind_is_in_two_pairs_and_own_jobs_come_first() -> None:
-    rows = [
-        job(n, user=user, name="a", hbm_used_mib_max=30000.0, **RARE)
-        for n, user in enumerate(["ann", "ann"], 1)
-    ]
-    rows += [
-        job(n, user="bob", name=name, elapsed_s=36000.0, **RARE)
-        for n, name in ((3, "b"), (4, "b"), (5, "c"), (6, "c"))
-    ]
-    found = report(*rows)
-    labels = [{pair.one.label, pair.other.label} for pair in found.proposals]
-    assert labels == [{"bob/b", "bob/c"}, {"ann/a"}]
-    every = report(*rows, every=True)
-    assert every.proposals == found.proposals
-    assert len(every.refused) == 6 - 2
-    assert all(pair.taken for pair in every.refused)
-
-
-def test_pairs_to_try_are_of_groups_that_are_not_proposed() -> None:
-    often = {"gr_engine_active_mean": 0.6}
-    rows = [job(n, name="a", **RARE) for n in (1, 2)] + [job(n, name="b", **often) for n in (3, 4)]
-    found = report(
-        *rows, job(5, user="bob", name="c", **often), job(6, user="bob", name="c", **often)
-    )
-    assert [(pair.one.label, pair.other.label) for pair in found.proposals] == [("ann/a", "ann/a")]
-    assert len(found.trials) == 2  # each with itself: pairs of one user come first
-    assert {pair.verdict for pair in found.trials} == {"try"}
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -150,19 +108,11 @@ def test_who_is_left_out_and_why(change: dict[str, Any], reason: str) -> None:
     assert LEFT_OUT[reason] in " ".join(printed(found).split())
 
 
-@pytest.mark.parametrize(("stable", "reason"), [("no", "unsteady"), ("unknown", "short")])
+@pytest.mark.parametrize(
+    ("stable", "reason"), [("no", "unsteady"), ("unknown", "short"), ("never", "short")]
+)
 def test_only_steady_jobs_share(stable: str, reason: str) -> None:
     assert reasons(report(job(1), job(2), stable=stable)) == {reason: 2}
-    summaries, verdicts = lake_of(job(1), job(2))
-    never = build_colocate_report(
-        summaries,
-        verdicts.clear(),
-        settings=SETTINGS,
-        thresholds=Thresholds(),
-        calibration=Calibration(),
-        law=law_by_hand,
-    )
-    assert reasons(never) == {"short": 2}
 
 
 def test_one_name_for_different_work_is_taken_apart_by_array() -> None:
@@ -266,17 +216,48 @@ def test_nothing_predicted_is_called_measured() -> None:
         assert not re.search(r"\bmeasured\b|no SM is shared|\bsafe\.|Safe:", text)
 
 
-@pytest.mark.parametrize("width", [60, 80, 200])
-def test_what_users_write_does_not_steer_terminals(width: int) -> None:
-    rows = [job(n, name="a\x1b[2Jb\nc", user="größe") for n in (1, 2)]
-    text = printed(report(*rows), width)
-    assert "\x1b" not in text
-    assert "größe/a\\x1b" in text
+SOME = st.fixed_dictionaries(
+    {
+        "user": st.sampled_from(["ann", "bob"]),
+        "name": st.sampled_from("abcd"),
+        "gpus": st.sampled_from([1, 1, 4]),
+        "gr_engine_active_mean": st.sampled_from([0.05, 0.08, 0.6, 0.9]),
+        "hbm_used_mib_max": st.sampled_from([8000.0, 30000.0, 45000.0]),
+        "elapsed_s": st.sampled_from([3600.0, 36000.0]),
+    }
+)
 
 
-def test_order_of_rows_changes_nothing() -> None:
-    rows = [job(n, user=user, tensor_active_mean=0.01 * n) for n, user in enumerate("aabbccdd", 1)]
-    one, other = report(*rows), report(*reversed(rows))
-    assert colocate_json(one) == colocate_json(other)
-    assert one.trials
-    assert pl.DataFrame(lake_of(*rows)[1]).height == 8
+@given(st.lists(SOME, max_size=9))
+def test_each_group_is_in_one_pair_and_each_pair_in_one_list(given_rows: list[Any]) -> None:
+    """In any order of the jobs, with pairs of one user first."""
+    rows = [job(number, **given) for number, given in enumerate(given_rows)]
+    found = report(*rows, least_runs=1, every=True)
+    assert colocate_json(found) == colocate_json(report(*reversed(rows), least_runs=1, every=True))
+    matched = [*found.proposals, *found.trials]
+    assert {pair.verdict for pair in found.proposals} <= {"share"}
+    assert {pair.verdict for pair in found.trials} <= {"try"}
+    in_pairs = [
+        (group.label, group.gpus)
+        for pair in matched
+        for group in ([pair.one] if pair.one is pair.other else [pair.one, pair.other])
+    ]
+    assert len(in_pairs) == len(set(in_pairs))
+    groups: dict[tuple[str, int], int] = {}
+    for pair in (*matched, *found.refused):
+        groups |= {(group.label, group.gpus): group.runs for group in (pair.one, pair.other)}
+        taken = {(pair.one.label, pair.one.gpus), (pair.other.label, pair.other.gpus)}
+        assert pair in matched or pair.taken == bool(taken & set(in_pairs))
+    possible = [
+        (one, other)
+        for one, other in combinations_with_replacement(sorted(groups), 2)
+        if one[1] == other[1] and (one != other or groups[one] > 1)
+    ]
+    listed = [
+        tuple(sorted([(pair.one.label, pair.one.gpus), (pair.other.label, pair.other.gpus)]))
+        for pair in (*matched, *found.refused)
+    ]
+    assert sorted(listed) == sorted(possible)
+    own = [pair.same_user for pair in found.proposals]
+    free = [pair for pair in found.refused if pair.same_user and not pair.taken]
+    assert all(own) or not [pair for pair in free if pair.saved_h > 0]

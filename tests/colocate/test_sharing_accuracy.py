@@ -19,23 +19,21 @@ from madelake import held, job, make_lake, summarized, utc
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.shared_gpus import sharing_runs
 from tachograph.annexes.share.shared_runs import (
-    MeasuredSlowdown,
     PairKey,
     RunGroup,
+    SlowdownInterval,
     shared_runs,
     slowdown_by_time,
 )
 from tachograph.annexes.share.sharing_accuracy import (
     AccuracyReport,
     PairAccuracy,
-    Prediction,
     accuracy_headline,
     accuracy_json,
     accuracy_lines,
     read_held_runs,
 )
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.lake.delta import Lake
 from tachograph.report.lines import to_text
 
@@ -255,24 +253,24 @@ def test_who_else_was_on_the_gpu(tmp_path: Path, given: dict[str, Any], beside: 
     assert left_out.get(("ann", "several"), 0) == 3 - beside
 
 
-TIME = MeasuredSlowdown(1.3, 1.2, 1.4)
+TIME = SlowdownInterval(1.3, 1.2, 1.4)
 
 
 @pytest.mark.parametrize(
     ("measured", "predicted", "result"),
     [
-        (TIME, Prediction(1.3, 1.3, 1.3), "within"),
-        (TIME, Prediction(1.1, 1.0, 1.25), "above"),
-        (TIME, Prediction(1.1, 1.0, 1.19), "above*"),
-        (TIME, Prediction(1.5, 1.35, 1.6), "below"),
-        (TIME, Prediction(1.5, 1.41, 1.6), "below*"),
+        (TIME, SlowdownInterval(1.3, 1.3, 1.3), "within"),
+        (TIME, SlowdownInterval(1.1, 1.0, 1.25), "above"),
+        (TIME, SlowdownInterval(1.1, 1.0, 1.19), "above*"),
+        (TIME, SlowdownInterval(1.5, 1.35, 1.6), "below"),
+        (TIME, SlowdownInterval(1.5, 1.41, 1.6), "below*"),
         (TIME, None, "not predicted"),
-        (None, Prediction(1.5, 1.41, 1.6), "too few runs"),
+        (None, SlowdownInterval(1.5, 1.41, 1.6), "too few runs"),
         (None, None, "too few runs"),
     ],
 )
 def test_results(
-    measured: MeasuredSlowdown | None, predicted: Prediction | None, result: str
+    measured: SlowdownInterval | None, predicted: SlowdownInterval | None, result: str
 ) -> None:
     """With a star where the intervals do not overlap."""
     report = report_of((measured, predicted))
@@ -283,7 +281,9 @@ def test_results(
     assert row.endswith(f"  {result}")
 
 
-def report_of(*slowdowns: tuple[MeasuredSlowdown | None, Prediction | None]) -> AccuracyReport:
+def report_of(
+    *slowdowns: tuple[SlowdownInterval | None, SlowdownInterval | None],
+) -> AccuracyReport:
     group, partner = (RunGroup(user, "train", "A40", 1) for user in ("ann", "bob"))
     key = PairKey(group, partner, 0.5, 0.25)
     pairs = [
@@ -294,7 +294,7 @@ def report_of(*slowdowns: tuple[MeasuredSlowdown | None, Prediction | None]) -> 
 
 
 def test_the_first_line_has_the_answer() -> None:
-    low, high = Prediction(1.1, 1.0, 1.35), Prediction(1.6, 1.5, 1.7)
+    low, high = SlowdownInterval(1.1, 1.0, 1.35), SlowdownInterval(1.6, 1.5, 1.7)
     assert accuracy_headline(report_of((TIME, low), (TIME, high), (None, low))) == (
         "1 of 2 measured slowdowns on shared GPUs within what was predicted; predictions are 0.25 "
         "off on average, 0.05 too high."
@@ -312,19 +312,3 @@ def test_caveats_shares_and_left_out_runs_are_printed() -> None:
     assert "MPS 50 % / 25 %" in text
     assert "! ann/train beside bob/train: 16 CPUs alone, 8 beside it." in text
     assert "Left out: 2 runs beside another for less than 80 % of their time: ann/train 2." in text
-
-
-def test_every_run_on_a_shared_gpu_is_read_with_its_company(site: Path) -> None:
-    runs = {run.key: run for run in read_held_runs(Lake.open(str(site / "lake")), Configuration())}
-    summaries = Lake.open(str(site / "lake")).latest(JOB_SUMMARIES)
-    by_id = {row["job_id"]: runs.get(row["job_key"]) for row in summaries.to_dicts()}
-    for planted in held_runs(PLAN, sharing_runs(PLAN)):
-        read = by_id[planted.key]
-        if planted.group.name == "solo":
-            continue
-        assert read is not None
-        for name in ("group", "start", "end", "elapsed_s", "completed", "gpus", "alone", "cpus"):
-            assert getattr(read, name) == getattr(planted, name), name
-        assert read.mps == planted.mps
-        assert bool(read.rates) == read.alone
-    assert not [run for run in runs.values() if run.group.name == "solo" and not run.alone]

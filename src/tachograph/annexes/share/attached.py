@@ -45,33 +45,11 @@ def to_attach(report: NcuReport, at: datetime, *, most: int = MOST_LAUNCHES) -> 
 def attached_job_kernels(
     lake: Lake, job_key: str, configuration: Configuration, *, most: int = SHOWN_KERNELS
 ) -> JobKernels:
-    """Return short views of the reports attached to a run; reads no calibration."""
+    """Return short views of the reports attached to a run; `most`: listed kernels per report."""
     attached = read_attached(lake, job_key)
     if not attached:
         return NO_KERNELS
-    return job_kernels(attached, calibration_of(configuration), most=most)
-
-
-def profiled_launches(
-    lake: Lake, job_key: str, reports: Sequence[Path]
-) -> list[Mapping[str, Any]] | None:
-    """Return launch metrics of `reports`, else of the reports attached to a run of a job.
-
-    None without reports. Errors: those of `read_reports`.
-    """
-    if reports:
-        read: Sequence[NcuReport] = read_reports(reports)
-    else:
-        read = [profile.report for profile in read_attached(lake, job_key)]
-    if not read:
-        return None
-    return [launch.metrics for report in read for launch in report.launches]
-
-
-def job_kernels(
-    attached: Sequence[AttachedProfile], calibration: Calibration, *, most: int = SHOWN_KERNELS
-) -> JobKernels:
-    """Return short views of reports attached to a job; `most`: listed kernels per report."""
+    calibration = calibration_of(configuration)
     reports = []
     for profile in attached:
         report = profile.report
@@ -92,6 +70,19 @@ def job_kernels(
     launches = chain.from_iterable(profile.report.launches for profile in attached)
     count, _, longest = _shortened(launches, calibration, 1)
     return JobKernels(tuple(reports), count, next(iter(longest), None))
+
+
+def profiled_launches(
+    lake: Lake, job_key: str, reports: Sequence[Path]
+) -> list[Mapping[str, Any]] | None:
+    """Return launch metrics of `reports`, else of the reports attached to a run of a job.
+
+    None without reports. Errors: those of `read_reports`.
+    """
+    read: Iterable[NcuReport] = (profile.report for profile in read_attached(lake, job_key))
+    if reports:
+        read = read_reports(reports)
+    return [launch.metrics for report in read for launch in report.launches] or None
 
 
 def _shortened(

@@ -15,7 +15,6 @@ from tachograph.catalog import devices
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.units import MI, plural
 
-REPORT, CATALOGUE = "the report", "the catalogue of devices"  # sources of a value
 _KIB = 1024.0
 _BITS = 8.0
 # Of the memory clock: all memory of GPUs moves data on both, deviceQuery calculates the same way.
@@ -83,7 +82,7 @@ _OF_MODELS: Mapping[str, str] = MappingProxyType(
 
 
 def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacity:
-    """Return the resources of the GPU of a report, and for each value its source; None: unknown.
+    """Return the resources of the GPU of a report; None: unknown.
 
     The report comes first: attributes of its device, of a details page the number of SMs. Then
     the published limits of the compute capability, then the catalogue of devices, unless the report
@@ -91,40 +90,22 @@ def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacit
     resources.
 
     >>> gpu = gpu_of(Chip("NVIDIA H100 PCIe", "9.0", {"multiprocessor_count": 114.0}))
-    >>> gpu.sms, gpu.threads_per_sm, gpu.sources["sms"]
-    (114, 2048, 'the report')
+    >>> gpu.sms, gpu.threads_per_sm
+    (114, 2048)
     >>> gpu_of(Chip()).sms is None
     True
     """
-    known: dict[str, float] = {}
-    sources: dict[str, str] = {}
     capability = chip.compute_capability or capability_of(chip.attributes)
-    for values, source in (
-        (_reported(chip.attributes, metrics or {}), REPORT),
-        (_CAPABILITIES.get(capability or "", {}), f"compute capability {capability} as published"),
-        (_catalogued(device_of(chip)), CATALOGUE),
-    ):
-        for name, value in values.items():
-            if name not in known:
-                known[name], sources[name] = value, source
-    return _gpu(chip.name or _NAMELESS, capability, known, sources)
+    published = {**_catalogued(device_of(chip)), **_CAPABILITIES.get(capability or "", {})}
+    reported = _reported(chip.attributes, metrics or {})
+    return _gpu(chip.name or _NAMELESS, capability, published | reported)
 
 
-def _gpu(
-    name: str,
-    capability: str | None,
-    known: Mapping[str, float],
-    sources: Mapping[str, str],
-) -> GpuCapacity:
+def _gpu(name: str, capability: str | None, known: Mapping[str, float]) -> GpuCapacity:
     values: dict[str, Any] = {
         field: int(value) if field in _COUNTS else value for field, value in known.items()
     }
-    return GpuCapacity(
-        name=name,
-        compute_capability=capability,
-        sources=MappingProxyType(dict(sources)),
-        **values,
-    )
+    return GpuCapacity(name=name, compute_capability=capability, **values)
 
 
 def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
@@ -160,10 +141,8 @@ def gpu_of_device(device: devices.Device) -> GpuCapacity:
     65536
     """
     capability = capability_of_device(device)
-    limits, values = _CAPABILITIES.get(capability or "", {}), _catalogued(device)
-    published = dict.fromkeys(limits, f"compute capability {capability} as published")
-    sources = published | dict.fromkeys(values, CATALOGUE)
-    return _gpu(device.name, capability, {**limits, **values}, sources)
+    limits = _CAPABILITIES.get(capability or "", {})
+    return _gpu(device.name, capability, {**limits, **_catalogued(device)})
 
 
 def device_called(name: str) -> devices.Device:
@@ -269,7 +248,7 @@ class LaunchShape:
     """Launch of a kernel, what it takes of the GPU, and how it spreads; None: unknown.
 
     Of the longest launch: grid, block, footprint, and how many times it fills the GPU as profiled.
-    seconds: mean of a launch. sm_hz: mean clock of the SMs. Nsight Compute reports no power.
+    sm_hz: mean clock of the SMs. Nsight Compute reports no power.
     """
 
     grid: tuple[int, int, int] | None
@@ -277,7 +256,6 @@ class LaunchShape:
     footprint: Footprint | None
     sms: int | None  # of the GPU
     waves: float | None = None
-    seconds: float | None = None
     sm_hz: float | None = None
 
     def placement(self) -> dict[str, float | None]:

@@ -13,7 +13,7 @@ import polars as pl
 
 from tachograph.annexes.share.calibration import of_model
 from tachograph.annexes.share.capacity import gpu_of_device
-from tachograph.annexes.share.demand import Calibration
+from tachograph.annexes.share.demand import Calibration, CorunBounds
 from tachograph.annexes.share.job_groups import (
     LEAST_RUNS,
     GivenProfile,
@@ -25,15 +25,30 @@ from tachograph.annexes.share.job_groups import (
     named,
     profiled,
 )
-from tachograph.annexes.share.mixes import CorunBounds, CorunLaw, corun_bounds
+from tachograph.annexes.share.mixes import CorunLaw, corun_bounds
 from tachograph.annexes.share.proposals import GroupPairs, SharingProposal, matched
 from tachograph.catalog.arrays import Flags, Floats
-from tachograph.catalog.config import InterferenceOptions, Thresholds
+from tachograph.catalog.config import Configuration, InterferenceOptions
 from tachograph.catalog.devices import match_device
 from tachograph.catalog.errors import UsageError
 
 # Of one model and number of GPUs, those of most GPU-hours, where each pair is a row or a cell.
 MOST_GROUPS = 150
+
+
+@dataclass(frozen=True, slots=True)
+class ColocateRequest:
+    """Request for the report. every: also pairs that are not proposed, at most `top` of them.
+
+    least_runs: of a group. pair: two groups (user/name) or jobs (ids) that shall be explained.
+    matrix: all groups beside all in place of proposals.
+    """
+
+    least_runs: int = LEAST_RUNS
+    every: bool = False
+    top: int | None = None
+    pair: tuple[str, str] | None = None
+    matrix: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +88,13 @@ class ColocateReport:
     missing: tuple[str, ...]
     calibration: Calibration
     settings: InterferenceOptions
-    least_runs: int = LEAST_RUNS
-    cut: int = 0
-    not_proposed: int = 0
-    zone_name: str = "UTC"
-    profiled: tuple[JobGroup, ...] = ()
-    refused_profiles: tuple[str, ...] = ()
-    matrices: tuple[GroupMatrix, ...] | None = None
+    least_runs: int
+    cut: int
+    not_proposed: int
+    zone_name: str
+    profiled: tuple[JobGroup, ...]
+    refused_profiles: tuple[str, ...]
+    matrices: tuple[GroupMatrix, ...] | None
 
     @property
     def saved_h(self) -> float:
@@ -95,40 +110,30 @@ class ColocateReport:
 def build_colocate_report(
     summaries: pl.DataFrame,
     verdicts: pl.DataFrame,
+    request: ColocateRequest,
     *,
-    settings: InterferenceOptions,
-    thresholds: Thresholds,
+    configuration: Configuration,
     calibration: Calibration,
-    least_runs: int = LEAST_RUNS,
-    every: bool = False,
-    top: int | None = None,
-    pair: tuple[str, str] | None = None,
-    matrix: bool = False,
     profiles: Sequence[GivenProfile] = (),
     read: LaunchReader = lambda report: (),
-    zone_name: str = "UTC",
     law: CorunLaw = corun_bounds,
 ) -> ColocateReport:
     """Return the report on (already filtered) rows of job_summaries.
 
     `verdicts`: rows of findings with job_key, code, verdict, those of the class `stable` among
-    them. `every`: pairs that are not proposed, too, at most `top` of them. `pair`: two kinds
-    (user/name) or jobs (ids) that shall be explained. `matrix`: all kinds beside all in place of
-    proposals. `profiles`: reports of Nsight Compute of kinds, which `read` reads. `law`: of kernels
-    that share a GPU. Errors: NotFoundError for a kind of the pair that there is not; UsageError for
-    one that cannot be compared; that of the first profile where none named at the command can be
-    used.
+    them. `profiles`: reports of Nsight Compute of kinds, which `read` reads. `law`: of kernels that
+    share a GPU. Errors: NotFoundError for a kind of the pair that there is not; UsageError for one
+    that cannot be compared; that of the first profile where none named at the command can be used.
     """
-    if least_runs < 1:
-        raise UsageError(f"invalid --runs {least_runs}", do="give 1 or more")
+    settings, pair = configuration.interference, request.pair
     achievable = _achievable(summaries, calibration)
     found = candidates(
         summaries,
         verdicts,
         settings=settings,
-        thresholds=thresholds,
+        thresholds=configuration.thresholds,
         achievable=achievable,
-        least_runs=1 if pair else least_runs,
+        least_runs=1 if pair else request.least_runs,
     )
     found, refused_profiles = profiled(found, profiles, read)
 
@@ -145,18 +150,16 @@ def build_colocate_report(
     trials: list[SharingProposal] = []
     refused: list[SharingProposal] = []
     for groups in comparable:
-        if matrix:
+        if request.matrix:
             matrices.append(_matrix(pairs_of(groups[:MOST_GROUPS])))
             continue
         whole = pairs_of(groups)
         shared, worth_a_try = _matched(whole)
         proposals += [whole.proposal(i, j) for i, j in shared]
         trials += [whole.proposal(i, j) for i, j in worth_a_try]
-        if every:
+        if request.every:
             refused += _others(whole, {*shared, *worth_a_try})
-    cut = 0
-    if matrix or every:
-        cut = sum(max(0, len(groups) - MOST_GROUPS) for groups in comparable)
+    cut = sum(max(0, len(groups) - MOST_GROUPS) for groups in comparable)
     return ColocateReport(
         jobs=summaries.height,
         gpu_hours=float(summaries.get_column("gpu_hours").sum()),
@@ -165,19 +168,19 @@ def build_colocate_report(
         kinds=len(found.kinds),
         proposals=tuple(sorted(proposals, key=_order)),
         trials=tuple(sorted(trials, key=_order)),
-        refused=tuple(sorted(refused, key=_order)[:top]),
+        refused=tuple(sorted(refused, key=_order)[: request.top]),
         not_proposed=len(refused),
         chosen=tuple(chosen),
         left_out=tuple(found.reasons()),
         missing=tuple(missing_counters(summaries)) if summaries.height else (),
         calibration=calibration,
         settings=settings,
-        least_runs=least_runs,
-        cut=cut,
-        zone_name=zone_name,
+        least_runs=request.least_runs,
+        cut=cut if request.matrix or request.every else 0,
+        zone_name=configuration.site.time_zone,
         profiled=tuple(kind for kind in found.kinds if kind.profile),
         refused_profiles=refused_profiles,
-        matrices=tuple(matrices) if matrix else None,
+        matrices=tuple(matrices) if request.matrix else None,
     )
 
 

@@ -33,7 +33,7 @@ PORTS: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 BandwidthBasis = Literal["achievable", "peak"]
-NOTHING = 255  # in Matrix.binding
+NOTHING = 255  # in CorunBounds.binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCapacity:
-    """Resources of a GPU, None: unknown. `sources`: {field: report or device catalogue}."""
+    """Resources of a GPU, None: unknown."""
 
     name: str
     sms: int | None = None
@@ -123,7 +123,6 @@ class GpuCapacity:
     hbm_bytes: float | None = None
     compute_capability: str | None = None
     power_limit_w: float | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +166,6 @@ H100_NVL = GpuCapacity(
     hbm_bytes=94 * 2.0**30,
     compute_capability="9.0",
     power_limit_w=400.0,
-    sources=MappingProxyType({"*": "published with the measurements"}),
 )
 
 
@@ -217,27 +215,30 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
-    """All pairs, as arrays of shape (rows, columns).
+class CorunBounds:
+    """Slowdown of each row beside each column while both run, and the interval that holds it.
 
-    slowdown[i, j]: of row i while column j runs beside it; low, high: its interval. gain: as in
-    Estimate. binding[i, j]: place in `resources` of what binds row i, NOTHING for none. in_turn:
-    share 0..1 of the longer launch in which the other cannot run. safe, may_thrash: as in Estimate.
+    Arrays of shape (rows, columns). binding: place in `resources` of what slows the row, NOTHING
+    for none. in_turn: share 0..1 of the longer launch in which the other cannot run.
     """
 
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    resources: tuple[str, ...]
     slowdown: Floats
     low: Floats
     high: Floats
-    gain: Floats
     binding: Bytes
+    resources: tuple[str, ...]
     in_turn: Floats
-    safe: Bytes
-    may_thrash: Flags
 
     def bound_by(self, row: int, column: int) -> str | None:
         """Return the binding resource of a row beside a column, or None."""
         place = int(self.binding[row, column])
         return None if place == NOTHING else self.resources[place]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix(CorunBounds):
+    """All pairs of kernels; gain, safe, may_thrash: as in Estimate."""
+
+    gain: Floats
+    safe: Flags
+    may_thrash: Flags

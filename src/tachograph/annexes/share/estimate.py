@@ -64,7 +64,7 @@ def estimate(
     may_thrash = bool(first.may_thrash[0, 0])
     unknown = _unknown(demands, kernels, gpu, calibration, may_thrash=may_thrash)
     return Estimate(
-        members=(_member(first), _member(second)),
+        members=(_member(first, demands[0].name), _member(second, demands[1].name)),
         sums=_sums(kernels),
         gain=float(first.gain[0, 0]),
         safe=bool(first.safe[0, 0]),
@@ -73,10 +73,10 @@ def estimate(
     )
 
 
-def _member(found: Matrix) -> CorunOutcome:
+def _member(found: Matrix, name: str) -> CorunOutcome:
     """Return the only pair of a matrix."""
     return CorunOutcome(
-        name=found.rows[0],
+        name=name,
         slowdown=float(found.slowdown[0, 0]),
         low=float(found.low[0, 0]),
         high=float(found.high[0, 0]),
@@ -110,7 +110,7 @@ def _matrices(
     sharing: Sharing,
     settings: InterferenceOptions | None,
 ) -> tuple[Matrix, Matrix]:
-    """Return the estimates of rows beside columns, and those of columns beside rows, transposed."""
+    """Return the estimates of rows beside columns, and in the same cells those of the columns."""
     shares = sharing.shares or (1.0, 1.0)
     if len(shares) != 2 or not all(0.0 < share <= 1.0 for share in shares):
         given = ", ".join(f"{share:g}" for share in shares)
@@ -131,7 +131,6 @@ def _matrices(
         )
         for start in range(0, len(rows), step)
     ]
-    names = [tuple(one.name for one in demands) for demands in (rows, columns)]
     of_rows, of_columns = (
         _slowed(PairSlowdowns(*map(np.concatenate, zip(*of_parts, strict=True))), times)
         for of_parts, times in zip(
@@ -141,25 +140,21 @@ def _matrices(
     most = (settings or InterferenceOptions()).max_slowdown
     gain = 1.0 / of_rows.slowdown + 1.0 / of_columns.slowdown
     safe = np.maximum(of_rows.high, of_columns.high) <= most
-    found = []
-    for place, one in enumerate((of_rows, of_columns)):
-        turned = (lambda values: values) if place == 0 else np.transpose
-        found.append(
-            Matrix(
-                rows=names[place],
-                columns=names[1 - place],
-                resources=RESOURCES,
-                slowdown=turned(one.slowdown),
-                low=turned(one.low),
-                high=turned(one.high),
-                gain=turned(gain),
-                binding=turned(one.binding).astype(np.uint8),
-                in_turn=turned(one.in_turn),
-                safe=turned(safe).astype(np.uint8),
-                may_thrash=turned(one.may_thrash),
-            )
+    first, second = (
+        Matrix(
+            slowdown=one.slowdown,
+            low=one.low,
+            high=one.high,
+            binding=one.binding.astype(np.uint8),
+            resources=RESOURCES,
+            in_turn=one.in_turn,
+            gain=gain,
+            safe=safe,
+            may_thrash=one.may_thrash,
         )
-    return found[0], found[1]
+        for one in (of_rows, of_columns)
+    )
+    return first, second
 
 
 def _slowed(found: PairSlowdowns, times: Floats) -> PairSlowdowns:

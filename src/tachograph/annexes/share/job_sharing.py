@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from tachograph.annexes.share.calibration import calibration_of
-from tachograph.annexes.share.colocation import ColocateReport, build_colocate_report
-from tachograph.annexes.share.job_groups import LEAST_RUNS, GivenProfile
+from tachograph.annexes.share.colocation import (
+    ColocateReport,
+    ColocateRequest,
+    build_colocate_report,
+)
+from tachograph.annexes.share.job_groups import GivenProfile
 from tachograph.annexes.share.kernel_facts import KernelsReport, KernelsRequest
 from tachograph.annexes.share.kernel_report import build_kernels_report
 from tachograph.annexes.share.nsight.launches import Launch, NcuReport
@@ -28,26 +34,19 @@ def read_sharing(
     configuration: Configuration,
     wanted: JobFilter,
     *,
-    least_runs: int = LEAST_RUNS,
-    every: bool = False,
-    top: int | None = None,
-    pair: tuple[str, str] | None = None,
-    matrix: bool = False,
     profiles: Sequence[GivenProfile] = (),
     remark: Callable[[str], None] = lambda _: None,
+    **request: Any,
 ) -> ColocateReport:
-    """Return the report on co-location of the selected jobs.
-
-    Options are those of build_colocate_report.
+    """Return the report on co-location of the selected jobs; `request`: as of ColocateRequest.
 
     `profiles`: added to those of the configuration. Groups without either use the reports attached
     to their jobs. `remark` is called with problems of files. Errors: those of filter_jobs and
     build_colocate_report.
     """
-    settings = configuration.interference
     jobs, verdicts = jobs_and_intervals(lake, wanted, ("stable",))
     given = list(profiles)
-    for group, report in settings.profiles.items():
+    for group, report in configuration.interference.profiles.items():
         given.append(GivenProfile(group, report, "configuration"))
     runs = {
         f"reports of job {job}": (job, keys) for job, keys in _attached_runs(lake, jobs).items()
@@ -55,24 +54,22 @@ def read_sharing(
     given += [GivenProfile(job, name, "job") for name, (job, _) in runs.items()]
 
     def read(report: str) -> list[Launch]:
+        found: Iterable[NcuReport]
         if report in runs:
-            return _attached_launches(lake, runs[report][1])
-        return _launches(report, remark)
+            attached = (read_attached(lake, key) for key in runs[report][1])
+            found = (profile.report for profile in chain.from_iterable(attached))
+        else:
+            found = _reports(report, remark)
+        return [launch for part in found for launch in part.launches]
 
     return build_colocate_report(
         jobs,
         verdicts,
-        settings=settings,
-        thresholds=configuration.thresholds,
+        ColocateRequest(**request),
+        configuration=configuration,
         calibration=calibration_of(configuration),
-        least_runs=least_runs,
-        every=every,
-        top=top,
-        pair=pair,
-        matrix=matrix,
         profiles=given,
         read=read,
-        zone_name=configuration.site.time_zone,
     )
 
 
@@ -115,23 +112,13 @@ def _attached_runs(lake: Lake, jobs: pl.DataFrame) -> dict[str, list[str]]:
     return runs
 
 
-def _attached_launches(lake: Lake, job_keys: Sequence[str]) -> list[Launch]:
-    """The launches of all reports that are attached to runs of a job."""
-    launches: list[Launch] = []
-    for key in job_keys:
-        for profile in read_attached(lake, key):
-            launches += profile.report.launches
-    return launches
-
-
-def _launches(report: str, remark: Callable[[str], None]) -> list[Launch]:
-    """The launches of a file, or of all reports in a folder; unreadable ones are reported.
+def _reports(name: str, remark: Callable[[str], None]) -> tuple[NcuReport, ...]:
+    """The report in a file, or all in a folder; what cannot be read is remarked.
 
     Errors: InputError where nothing could be read.
     """
-    launches: list[Launch] = []
-    for part in read_reports([Path(report)], remark=remark):
+    found = read_reports([Path(name)], remark=remark)
+    for part in found:
         for problem in part.problems:
             remark(f"{part.file}: {problem}")
-        launches += part.launches
-    return launches
+    return found

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
 from tachograph.annexes.share import kernel_metrics, nsight_scores
-from tachograph.annexes.share.demand import Calibration, Estimate, GpuCapacity, Sharing
+from tachograph.annexes.share.demand import Calibration, Estimate, GpuCapacity, Matrix, Sharing
 from tachograph.annexes.share.kernel_limits import KernelLimits
 from tachograph.annexes.share.kernel_metrics import PIPE_NAMES, PIPES, pipe_metric
 from tachograph.annexes.share.kernel_names import NumberedKernel
-from tachograph.annexes.share.kernels import Kernel
+from tachograph.annexes.share.kernels import Kernel, Missing
 from tachograph.annexes.share.utilization import Pitfall, Sensitivity, idle_sms
 
 _WARPS = 64  # of an SM where unknown: most chips have 64, some 48 or 32
@@ -141,10 +141,9 @@ class KernelsRequest:
     """
 
     kernels: tuple[str, ...] = ()
-    device: str | None = None
     top: int | None = None
     explain: str | None = None
-    together: tuple[str, str] | None = None
+    together: Sequence[str] | None = None
     matrix: bool = False
     shares: tuple[float, float] | None = None
 
@@ -161,15 +160,6 @@ class KernelView(NumberedKernel):
 
 
 @dataclass(frozen=True, slots=True)
-class MissingMetric:
-    """A metric that was not collected. `of`: numbers of the kernels that lack it."""
-
-    metric: str
-    meaning: str
-    of: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class PairEstimate:
     """Estimate for two kernels that run at the same time."""
 
@@ -178,37 +168,19 @@ class PairEstimate:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelPair:
-    """A pair of kernels. slowdown: of the row beside the column; low, high: its interval.
-
-    binding: the resource, or None.
-    """
-
-    row: int
-    row_name: str
-    column: int
-    column_name: str
-    slowdown: float
-    low: float
-    high: float
-    gain: float
-    binding: str | None
-    safe: bool
-
-
-@dataclass(frozen=True, slots=True)
 class GpuPart:
-    """Kernels of one GPU. pairs: of all kernels, by row; None: not requested.
+    """Kernels of one GPU. pairs: each beside each; None: not requested.
 
-    collect_with: the command that collects what lacks.
+    not_collected: {metric: numbers of the kernels that lack it}. collect_with: the command that
+    collects what lacks.
     """
 
     gpu: GpuCapacity
     calibration: Calibration
     kernels: tuple[KernelView, ...]
     left_out: int  # kernels beyond `top`
-    pairs: tuple[KernelPair, ...] | None
-    not_collected: tuple[MissingMetric, ...]
+    pairs: Matrix | None
+    not_collected: Mapping[Missing, Sequence[int]]
     collect_with: str | None
 
 

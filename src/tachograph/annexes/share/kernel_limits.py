@@ -23,7 +23,6 @@ class Limit:
     resource: str
     demand: float
     head_room: float
-    measured_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelL
         reading = kernel.readings.get(name)
         if reading is not None:
             used = achievable(reading.value, calibration) if name == "dram" else reading.value
-            unordered.append(Limit(name, used, 1 - used, reading.metric))
+            unordered.append(Limit(name, used, 1 - used))
     resources = tuple(sorted(unordered, key=lambda limit: -limit.demand))
     fullest = resources[0] if resources and resources[0].demand >= NEAR else None
     small_grid = None

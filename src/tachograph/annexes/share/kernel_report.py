@@ -15,15 +15,13 @@ from typing import Any
 
 from tachograph.annexes.share.calibration import calibration_of, of_model
 from tachograph.annexes.share.capacity import capability_of_device
-from tachograph.annexes.share.demand import Calibration, Sharing
+from tachograph.annexes.share.demand import Calibration, Matrix, Sharing
 from tachograph.annexes.share.estimate import estimate, matrix
 from tachograph.annexes.share.kernel_facts import (
     GpuPart,
-    KernelPair,
     KernelsReport,
     KernelsRequest,
     KernelView,
-    MissingMetric,
     PairEstimate,
     ReportFileRead,
     facts_of,
@@ -63,7 +61,7 @@ def build_kernels_report(
         )
     numbered = _numbered(kernels)
     calibration = calibration_of(configuration)
-    selected = {id(kernel) for kernel in matching_kernels(kernels, request.kernels, request.device)}
+    selected = {id(kernel) for kernel in matching_kernels(kernels, request.kernels)}
     shown = [kernel for kernel in numbered if id(kernel.kernel) in selected]
     gpus: dict[Hashable, list[NumberedKernel]] = {}
     for kernel in shown:
@@ -116,27 +114,11 @@ def _together(members: Sequence[NumberedKernel], how: Mapping[str, Any]) -> Pair
     return PairEstimate(tuple(members), estimate(demands, gpu=gpu, **how))
 
 
-def _pairs(kernels: Sequence[NumberedKernel], how: Mapping[str, Any]) -> tuple[KernelPair, ...]:
+def _pairs(kernels: Sequence[NumberedKernel], how: Mapping[str, Any]) -> Matrix:
     """Every pair of kernels of one GPU."""
     demands, gpu = [kernel.demand for kernel in kernels], kernels[0].kernel.gpu
     how = {**how, "calibration": of_model(how["calibration"], gpu.name)}
-    pairs = matrix(demands, gpu=gpu, **how)
-    return tuple(
-        KernelPair(
-            row.number,
-            row.label,
-            column.number,
-            column.label,
-            float(pairs.slowdown[i, j]),
-            float(pairs.low[i, j]),
-            float(pairs.high[i, j]),
-            float(pairs.gain[i, j]),
-            pairs.bound_by(i, j),
-            bool(pairs.safe[i, j]),
-        )
-        for i, row in enumerate(kernels)
-        for j, column in enumerate(kernels)
-    )
+    return matrix(demands, gpu=gpu, **how)
 
 
 def _view(numbered: NumberedKernel, calibration: Calibration) -> KernelView:
@@ -190,9 +172,7 @@ def _part(
         kernels=tuple(_view(kernel, calibration) for kernel in shown),
         left_out=len(numbered) - len(shown),
         pairs=_pairs(shown, how) if request.matrix else None,
-        not_collected=tuple(
-            MissingMetric(lack.metric, lack.meaning, tuple(of)) for lack, of in numbers.items()
-        ),
+        not_collected=numbers,
         collect_with=collect_command(numbers),
     )
 

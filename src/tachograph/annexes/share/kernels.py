@@ -217,7 +217,6 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
             footprint,
             gpu.sms,
             metrics.get("launch__waves_per_multiprocessor"),
-            launch_s,
             metrics.get(kernel_metrics.SM_HZ),
         ),
         variants=len({(launch.grid, launch.block) for launch in launches}),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import polars as pl
 
-from tachograph.annexes.share.kernel_facts import KernelFact, KernelsReport, KernelView
+from tachograph.annexes.share.demand import Matrix
+from tachograph.annexes.share.kernel_facts import GpuPart, KernelFact, KernelsReport, KernelView
 from tachograph.annexes.share.kernels_sentences import limits_sentence
 from tachograph.catalog.spreadsheets import table_csv
 from tachograph.report.json_values import json_values
@@ -24,6 +26,7 @@ _NOT_PRINTED = (
     "stalls",
     "missing",
 )
+_NUMBERS = ("slowdown", "low", "high", "gain")  # of a pair
 _COLUMNS = ("number", "label", "name", "launches", "seconds", "share")
 _LEVELS = {"sensitive_to": "high", "sensitive_some": "some", "sensitive_unknown": "unknown"}
 
@@ -31,10 +34,7 @@ _LEVELS = {"sensitive_to": "high", "sensitive_some": "some", "sensitive_unknown"
 def kernels_json(report: KernelsReport) -> dict[str, Any]:
     """Return the report as JSON values: fractions 0..1, seconds, byte/s, scores 0..100."""
     values = json_values(report, without=("parts", "together", "explained"))
-    values["gpus"] = [
-        {**json_values(part, without=("kernels",)), "kernels": list(map(_kernel, part.kernels))}
-        for part in report.parts
-    ]
+    values["gpus"] = list(map(_part, report.parts))
     values["explained"] = None if report.explained is None else report.explained.number
     values["together"] = None
     if report.together is not None:
@@ -60,6 +60,32 @@ def kernels_csv(report: KernelsReport, *, raw: bool = False) -> str:
     return table_csv(pl.DataFrame(rows, infer_schema_length=None), raw=raw)
 
 
+def _part(part: GpuPart) -> dict[str, Any]:
+    return {
+        **json_values(part, without=("kernels", "pairs", "not_collected")),
+        "kernels": list(map(_kernel, part.kernels)),
+        "pairs": None if part.pairs is None else list(_pairs(part.kernels, part.pairs)),
+        "not_collected": [
+            {"metric": lack.metric, "meaning": lack.meaning, "of": numbers}
+            for lack, numbers in part.not_collected.items()
+        ],
+    }
+
+
+def _pairs(kernels: Sequence[KernelView], pairs: Matrix) -> Iterator[dict[str, Any]]:
+    """Yield each kernel beside each, by row."""
+    for (i, row), (j, column) in product(enumerate(kernels), repeat=2):
+        yield {
+            "row": row.number,
+            "row_name": row.label,
+            "column": column.number,
+            "column_name": column.label,
+            **{name: float(getattr(pairs, name)[i, j]) for name in _NUMBERS},
+            "binding": pairs.bound_by(i, j),
+            "safe": bool(pairs.safe[i, j]),
+        }
+
+
 def _kernel(view: KernelView) -> dict[str, Any]:
     kernel, limits = view.kernel, view.limits
     facts = view.facts.values()
@@ -69,7 +95,7 @@ def _kernel(view: KernelView) -> dict[str, Any]:
         "share": view.share,
         **json_values(kernel, without=_NOT_PRINTED),
         "not_collected": json_values(kernel.missing),
-        **json_values(kernel.shape, without=("footprint", "seconds")),
+        **json_values(kernel.shape, without=("footprint",)),
         "demand": json_values(kernel.demand, without=("name",)),
         "uses": _values(view.facts),
         "read_from": {fact.name: fact.metric for fact in facts if fact.value is not None},

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 
 from tachograph.annexes.share import kernels_sentences as sentences
+from tachograph.annexes.share.demand import Matrix
 from tachograph.annexes.share.kernel_facts import (
     GpuPart,
     KernelFact,
-    KernelPair,
     KernelsReport,
     KernelView,
     PairEstimate,
@@ -147,28 +148,31 @@ def part_sections(part: GpuPart) -> Iterator[KernelSection]:
     pitfalls = [f"{why}: {sentences.first_of(kernels)}" for why, kernels in of.items()]
     yield KernelSection("Pitfalls", (), pitfalls)
     lacks = [
-        f"{lack.metric}: {lack.meaning} (kernel {sentences.first_of(map(str, lack.of))})"
-        for lack in part.not_collected
+        f"{lack.metric}: {lack.meaning} (kernel {sentences.first_of(map(str, numbers))})"
+        for lack, numbers in part.not_collected.items()
     ]
     yield _lacking(lacks, part.collect_with)
 
 
-def _pair_section(part: GpuPart, pairs: Sequence[KernelPair]) -> KernelSection:
+def _pair_section(part: GpuPart, pairs: Matrix) -> KernelSection:
     """Return the slowdown of each kernel while the other one runs, and the best pairs."""
     count = len(part.kernels)
     labels = [f"{view.number} {shortened(view.label, _LEAST_NAME)}" for view in part.kernels]
     columns = [TextColumn("", labels)]
     for index, view in enumerate(part.kernels):
-        slowdowns = [sentences.factor(pair.slowdown) for pair in pairs[index::count]]
+        slowdowns = list(map(sentences.factor, pairs.slowdown[:, index].tolist()))
         columns.append(TextColumn(str(view.number), slowdowns, right=True, hide=count - index))
     note = [sentences.calibration_sentence(part)]
     if count > MOST_COLUMNS:
         columns = []
         note = [f"{count} x {count} pairs: all of them with --json or --csv", *note]
-    # Either way round it is one pair.
-    safe = [pair for pair in pairs if pair.safe and pair.row <= pair.column]
-    safe.sort(key=lambda pair: -(pair.gain or 0.0))
-    best = [f"{pair.row}+{pair.column} ({sentences.part_of_time(pair.gain)})" for pair in safe]
+    safe = [
+        (float(pairs.gain[i, j]), f"{part.kernels[i].number}+{part.kernels[j].number}")
+        for i, j in combinations_with_replacement(range(count), 2)
+        if pairs.safe[i, j]
+    ]
+    safe.sort(key=lambda pair: -pair[0])
+    best = [f"{numbers} ({sentences.part_of_time(gain)})" for gain, numbers in safe]
     meaning = "upper ends of both within the limit; time together, of one after the other"
     note.append(f"Safe ({meaning}): {sentences.first_of(best) or 'no pair'}.")
     return KernelSection("Slowdown of a row while a column runs beside it", columns, note)

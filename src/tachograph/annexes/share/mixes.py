@@ -15,12 +15,13 @@ from tachograph.annexes.share.demand import (
     CYCLES,
     NOTHING,
     Calibration,
+    CorunBounds,
     Demand,
     GpuCapacity,
     Sharing,
 )
 from tachograph.annexes.share.estimate import matrix
-from tachograph.catalog.arrays import Bytes, Floats
+from tachograph.catalog.arrays import Floats
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.units import MI
 
@@ -30,7 +31,6 @@ COUNTER_OF_PIPE: Mapping[str, str] = MappingProxyType(
     {"fp16": "fp16_active", "fma": "fp32_active", "fp64": "fp64_active", "tensor": "tensor_active"}
 )
 LEAST_ACTIVE = 0.01  # below it a ratio of pipe and SM activity is rounding error
-TURNS = 2.0  # slowdown of two that take turns all the time
 
 MixMembers = tuple[tuple[float, Demand], ...]  # (share of the time, demand), shares add up to 1
 SmShares = tuple[float, float]  # of two that share a GPU, each above 0 and at most 1
@@ -160,22 +160,6 @@ def _share(part: float | None, whole: float | None) -> float | None:
     return max(0.0, min(1.0, part / whole))
 
 
-@dataclass(frozen=True, slots=True)
-class CorunBounds:
-    """Slowdown of each row beside each column while both run, and the interval that holds it.
-
-    binding: index in `resources` of what slows the row, NOTHING for none. in_turn: share 0..1 of
-    the time in which one waits for the other.
-    """
-
-    slowdown: Floats
-    low: Floats
-    high: Floats
-    binding: Bytes
-    resources: tuple[str, ...]
-    in_turn: Floats
-
-
 # Of rows and columns, with the options of `corun_bounds`.
 CorunLaw = Callable[..., CorunBounds]
 
@@ -194,11 +178,8 @@ def corun_bounds(
     All advice on sharing calls the estimator here.
     """
     sharing = Sharing("mps", shares)
-    pairs = matrix(
+    return matrix(
         rows, columns, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings
-    )
-    return CorunBounds(
-        pairs.slowdown, pairs.low, pairs.high, pairs.binding, pairs.resources, pairs.in_turn
     )
 
 

@@ -14,10 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from tachograph.annexes.share.demand import NOTHING, Calibration, GpuCapacity
+from tachograph.annexes.share.demand import Calibration, CorunBounds, GpuCapacity
 from tachograph.annexes.share.job_groups import JobGroup
 from tachograph.annexes.share.mixes import (
-    CorunBounds,
     CorunLaw,
     bounds_of_mixes,
     corun_bounds,
@@ -402,8 +401,7 @@ class GroupPairs:
         bounds = self.by_kernels[part][1]
         cells = [(self.profiled.index(i), self.profiled.index(j))]
         cells.append(cells[0][::-1])
-        index = int(bounds.binding[max(cells, key=lambda cell: bounds.slowdown[cell])])
-        return None if index == NOTHING else bounds.resources[index]
+        return bounds.bound_by(*max(cells, key=lambda cell: bounds.slowdown[cell]))
 
 
 def _both(numbers: Floats) -> Both:

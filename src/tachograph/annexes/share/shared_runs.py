@@ -126,8 +126,8 @@ class SharedRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredSlowdown:
-    """Median over each run beside the other and each alone, and its interval of CONFIDENCE."""
+class SlowdownInterval:
+    """Slowdown of a job group beside another, measured or predicted, and its interval."""
 
     slowdown: float
     low: float
@@ -215,7 +215,7 @@ def _covered_s(met: Sequence[Meeting], gpu: HeldGpu) -> float:
     return covered_s
 
 
-def slowdown_by_time(pair: SharedPair) -> MeasuredSlowdown | None:
+def slowdown_by_time(pair: SharedPair) -> SlowdownInterval | None:
     """Return how much longer completed runs took while beside the other; None: too few runs."""
     alone = [run.elapsed_s for run in pair.alone]
     return median_slowdown(alone, [(row.run.elapsed_s, row.share) for row in pair.beside])
@@ -247,7 +247,7 @@ def _median_rates(runs: Sequence[HeldRun]) -> dict[str, float]:
 
 def slowdown_by_rate(
     pair: SharedPair, counter: str, shared_rates: Mapping[str, Mapping[str, float]]
-) -> MeasuredSlowdown | None:
+) -> SlowdownInterval | None:
     """Return how much slower the work of a group went on beside the other, by one counter.
 
     `shared_rates`: {run: {counter: mean of its GPUs while the other was there}}.
@@ -267,7 +267,7 @@ def slowdown_by_rate(
 
 def median_slowdown(
     alone: Sequence[float], beside: Sequence[tuple[float, float]]
-) -> MeasuredSlowdown | None:
+) -> SlowdownInterval | None:
     """Return the slowdown of (duration, share of it beside another) against durations alone.
 
     The interval is that of Hodges and Lehmann: it inverts the rank-sum test of Mann and Whitney, so
@@ -276,7 +276,7 @@ def median_slowdown(
     than LEAST_RUNS on a side.
 
     >>> median_slowdown([100, 102, 104], [(125, 1.0), (120, 1.0), (130, 1.0)])
-    MeasuredSlowdown(slowdown=1.2254901960784315, low=1.1538461538461537, high=1.2999999999999998)
+    SlowdownInterval(slowdown=1.2254901960784315, low=1.1538461538461537, high=1.2999999999999998)
     >>> median_slowdown([100, 102, 104], [(125, 1.0), (120, 1.0)]) is None
     True
     """
@@ -289,7 +289,7 @@ def median_slowdown(
     )
     rank = _lowest_rank(len(alone), len(beside))
     low, high = ratios[rank], ratios[-1 - rank]
-    return MeasuredSlowdown(median(ratios), low, high) if math.isfinite(high) else None
+    return SlowdownInterval(median(ratios), low, high) if math.isfinite(high) else None
 
 
 def _while_beside(duration: float, share: float, alone: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -22,11 +22,10 @@ from tachograph.annexes.share.shared_runs import (
     MOSTLY,
     HeldGpu,
     HeldRun,
-    MeasuredSlowdown,
     PairKey,
     RunGroup,
     SharedPair,
-    SharedRuns,
+    SlowdownInterval,
     caveats,
     own_counter,
     shared_runs,
@@ -57,15 +56,6 @@ _GPU = ("node", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
-    """Predicted slowdown of a job group beside another, while it uses the GPU, and its interval."""
-
-    slowdown: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class PairAccuracy:
     """A job group beside another: measured, and predicted; None: unknown.
 
@@ -75,10 +65,10 @@ class PairAccuracy:
     key: PairKey
     alone: int
     beside: int
-    by_time: MeasuredSlowdown | None
-    by_counter: MeasuredSlowdown | None
+    by_time: SlowdownInterval | None
+    by_counter: SlowdownInterval | None
     counter: str | None
-    predicted: Prediction | None
+    predicted: SlowdownInterval | None
     caveats: tuple[str, ...]
 
     @property
@@ -136,7 +126,7 @@ class AccuracyReport:
         return sum(pair.result == "within" for pair in self.pairs)
 
 
-def predictions(report: ColocateReport) -> Callable[[RunGroup, RunGroup], Prediction | None]:
+def predictions(report: ColocateReport) -> Callable[[RunGroup, RunGroup], SlowdownInterval | None]:
     """Return a function of two job groups: the predicted slowdown of the first beside the other.
 
     This is all that is taken from the advice: `matrices` of its report.
@@ -148,13 +138,13 @@ def predictions(report: ColocateReport) -> Callable[[RunGroup, RunGroup], Predic
                 group = RunGroup(kind.user, kind.name, kind.device.name, kind.gpus)
                 places[group] = (matrix, place)
 
-    def predicted(group: RunGroup, partner: RunGroup) -> Prediction | None:
+    def predicted(group: RunGroup, partner: RunGroup) -> SlowdownInterval | None:
         if group not in places or partner not in places:
             return None
         (matrix, row), (_, column) = places[group], places[partner]
         bounds = matrix.bounds
         ends = (bounds.slowdown, bounds.low, bounds.high)
-        return Prediction(*(float(end[row, column]) for end in ends))
+        return SlowdownInterval(*(float(end[row, column]) for end in ends))
 
     return predicted
 
@@ -187,16 +177,7 @@ def read_accuracy(
         remark=remark,
     )
     rates = read_rates(lake, filter(own_counter, found.pairs))
-    return accuracy_report(found, predictions(advice), rates, shared)
-
-
-def accuracy_report(
-    found: SharedRuns,
-    predicted: Callable[[RunGroup, RunGroup], Prediction | None],
-    rates: Mapping[str, Mapping[str, float]],
-    shared: int,
-) -> AccuracyReport:
-    """Return all pairs with both slowdowns; `rates`: as of `slowdown_by_rate`."""
+    predicted = predictions(advice)
     pairs = []
     for pair in found.pairs:
         counter = own_counter(pair)
@@ -230,10 +211,17 @@ def read_held_runs(lake: Lake, configuration: Configuration) -> list[HeldRun]:
     records = _gpu_records(everyone, shared, of_all, devices, configuration)
     facts = gpu_facts(inventory(devices, configuration.nodes))[0].filter(pl.col("mig").is_null())
     models = {(node, gpu): model for node, gpu, model in facts.select(*_GPU, "gpu_model").rows()}
-    gpus: dict[str, set[HeldGpu]] = defaultdict(set)
-    for key, *gpu in records.filter(pl.col("gpu").is_not_null()).rows():
-        gpus[key].add(HeldGpu(*gpu))
-    unnamed = _without_gpus(records, of_all, gpus)
+    named = records.filter(pl.col("gpu").is_not_null())
+    # A share of an unnamed GPU may be of any that others share on its node.
+    shares = of_all.filter(pl.col("gpus").is_null())
+    rest = records.join(shares, on="job_key", how="semi")
+    rest = rest.join(named, on=["job_key", "node"], how="anti").drop("gpu").unique()
+    there = named.select("cluster", *_GPU).unique()
+    perhaps = rest.join(there, on=["cluster", "node"], nulls_equal=True)
+    unnamed = set(rest["job_key"])
+    gpus: dict[str, set[HeldGpu]] = {key: set() for key in unnamed}
+    for key, *gpu in pl.concat([named, perhaps]).rows():
+        gpus.setdefault(key, set()).add(HeldGpu(*gpu))
     names = shared.select("user", "name").unique()
     known = (pl.col("attribution") != "ambiguous") & (pl.col("gpus") > 0)
     same = of_all.filter(known).join(names, on=["user", "name"], how="semi", nulls_equal=True)
@@ -264,24 +252,6 @@ def _gpu_records(
     not_over = (pl.col("end") > pl.col("run_start")).fill_null(value=True)
     mine = rows.join(runs, on="job_id").filter(may_be_of("of_job"), begun, not_over)
     return mine.select("job_key", pl.col("of_job").alias("cluster"), *_GPU).unique()
-
-
-def _without_gpus(
-    records: pl.DataFrame, of_all: pl.DataFrame, gpus: dict[str, set[HeldGpu]]
-) -> frozenset[str]:
-    """Return runs with shares of an unnamed GPU; in `gpus` they get all that others share there."""
-    shares = of_all.filter(pl.col("gpus").is_null()).select("job_key")
-    named = records.filter(pl.col("gpu").is_not_null())
-    rest = records.join(shares, on="job_key", how="semi").join(
-        named, on=["job_key", "node"], how="anti"
-    )
-    there: dict[tuple[str | None, str], set[HeldGpu]] = defaultdict(set)
-    for held in list(gpus.values()):
-        for gpu in held:
-            there[gpu.cluster, gpu.node].add(gpu)
-    for key, cluster, node, _ in rest.rows():
-        gpus[key] |= there[cluster, node]
-    return frozenset(rest["job_key"])
 
 
 def _held_run(
@@ -445,7 +415,7 @@ def _mode(pair: PairAccuracy) -> str:
     return f"MPS {' / '.join(text(part, 'fraction') for part in parts)}"
 
 
-def _interval(numbers: MeasuredSlowdown | Prediction | None) -> str:
+def _interval(numbers: SlowdownInterval | None) -> str:
     if numbers is None:
         return "unknown"
     return f"{times(numbers.slowdown)} ({numbers.low:.2f}-{numbers.high:.2f})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from tachograph.annexes.share.advice import PROFILE_THEM, resource, spans, times
 from tachograph.annexes.share.colocation import ColocateReport, GroupMatrix
@@ -288,43 +287,40 @@ def missing_sentence(report: ColocateReport) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalColumn:
-    """A column of the pairs: title, cells; `hide`: lower values are hidden first."""
-
-    title: str
-    cell: Callable[[SharingProposal], str]
-    right: bool = False
-    hide: int | None = None
-
-
 def _freed(pair: SharingProposal) -> str:
     return " to ".join(
         dict.fromkeys(text(hours, "h") for hours in (pair.saved_h, pair.saved_most_h))
     )
 
 
-PROPOSAL_COLUMNS = (
-    ProposalColumn("one", lambda pair: short_label(pair.one)),
-    ProposalColumn(
-        "other", lambda pair: "itself" if pair.one is pair.other else short_label(pair.other)
-    ),
-    ProposalColumn("GPUs", lambda pair: f"{pair.one.gpus} x {pair.one.device.name}", hide=2),
-    ProposalColumn("mode", answer),
-    ProposalColumn(
-        "slowdown", lambda pair: spans(pair.best.low, pair.best.high) if pair.best else text(None)
-    ),
-    ProposalColumn("memory", lambda pair: text(pair.memory, "fraction"), hide=1),
-    ProposalColumn("frees", _freed, right=True),
-)
+def proposal_columns(pairs: Sequence[SharingProposal]) -> list[TextColumn]:
+    """Return the columns of a table of pairs."""
+
+    def cells(cell: Callable[[SharingProposal], str]) -> list[str]:
+        return list(map(cell, pairs))
+
+    return [
+        TextColumn("one", cells(lambda pair: short_label(pair.one))),
+        TextColumn("other", cells(_other)),
+        TextColumn("GPUs", cells(lambda pair: f"{pair.one.gpus} x {pair.one.device.name}"), hide=2),
+        TextColumn("mode", cells(answer)),
+        TextColumn("slowdown", cells(_slowdown)),
+        TextColumn("memory", cells(lambda pair: text(pair.memory, "fraction")), hide=1),
+        TextColumn("frees", cells(_freed), right=True),
+    ]
+
+
+def _other(pair: SharingProposal) -> str:
+    return "itself" if pair.one is pair.other else short_label(pair.other)
+
+
+def _slowdown(pair: SharingProposal) -> str:
+    return text(None) if pair.best is None else spans(pair.best.low, pair.best.high)
 
 
 def _table(proposals: Sequence[SharingProposal], width: int) -> list[Line]:
     numbers = [str(number) for number, _ in enumerate(proposals, 1)]
-    columns = [TextColumn("", numbers, right=True)]
-    for column in PROPOSAL_COLUMNS:
-        cells = list(map(column.cell, proposals))
-        columns.append(TextColumn(column.title, cells, right=column.right, hide=column.hide))
+    columns = [TextColumn("", numbers, right=True), *proposal_columns(proposals)]
     return fit_table(columns, width).with_note(width=width)
 
 

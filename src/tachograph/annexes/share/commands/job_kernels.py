@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tachograph.lake.delta import Lake
 
 # options that choose what is shown, and have no meaning where reports are attached or detached
-_SHOWING = ("kernel", "top", "device", "explain", "together", "matrix", "mps_share", "csv", "html")
+_SHOWING = ("kernel", "top", "explain", "together", "matrix", "mps_share", "csv", "html")
 
 
 def add_job_options(parser: Parser) -> None:

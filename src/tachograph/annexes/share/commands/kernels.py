@@ -54,9 +54,6 @@ def add_arguments(parser: Parser) -> None:
         help=f"the N longest-running kernels of each GPU (default: {_TOP} in text)",
     )
     chosen.add_argument(
-        "--device", metavar="NAME", help="only kernels on a GPU whose name contains this"
-    )
-    chosen.add_argument(
         "--gpu",
         metavar="MODEL",
         help="GPU of reports that name none, as listed by `tachograph lake devices`",
@@ -104,12 +101,9 @@ def _report(arguments: Arguments) -> int:
     exported = arguments.json or arguments.csv or arguments.html is not None
     request = KernelsRequest(
         kernels=tuple(arguments.kernel),
-        device=arguments.device,
         top=arguments.top if arguments.top is not None or exported else _TOP,
         explain=arguments.explain,
-        together=None
-        if arguments.together is None
-        else (arguments.together[0], arguments.together[1]),
+        together=arguments.together,
         matrix=arguments.matrix or arguments.html is not None,
         shares=arguments.mps_share,
     )

@@ -11,7 +11,6 @@ from tachograph.annexes.share.colocation import ColocateReport
 from tachograph.annexes.share.proposals import SharingProposal
 from tachograph.annexes.share.sharing_setup import cautions, probation, setup_steps
 from tachograph.annexes.share.sharing_text import (
-    PROPOSAL_COLUMNS,
     about_lines,
     headlines,
     left_out_lines,
@@ -19,6 +18,7 @@ from tachograph.annexes.share.sharing_text import (
     mode_columns,
     note_lines,
     profile_lines,
+    proposal_columns,
     tables,
     why,
 )
@@ -103,7 +103,7 @@ def sharing_values(report: ColocateReport, *, top: int) -> dict[str, Any]:
         tables_of_pairs.append(
             {
                 "title": title,
-                "rows": [[column.cell(pair) for column in PROPOSAL_COLUMNS] for pair in shown],
+                "columns": proposal_columns(shown),
                 "pairs": [(pair.one.label, pair.other.label) for pair in shown],
                 "more": f"{len(shown):,} of {plural(len(pairs), 'pair')}" if more else "",
             }
@@ -116,7 +116,6 @@ def sharing_values(report: ColocateReport, *, top: int) -> dict[str, Any]:
         "headline": result,
         "about": jobs,
         "missing": missing_sentence(report) if report.missing else "",
-        "columns": PROPOSAL_COLUMNS,
         "tables": tables_of_pairs,
         "notes": sentences(note_lines(report, _WHOLE)) if tables_of_pairs else [],
         "profiled": profiled,
@@ -129,7 +128,7 @@ def _explained(report: ColocateReport, proposal: SharingProposal) -> dict[str, A
     """Return a pair in parts: sentences, modes as a table, steps to type, and sentences again."""
     return {
         "about": sentences(about_lines(report, proposal, _WHOLE)),
-        "modes": [(column.title, column.cells) for column in mode_columns(proposal)],
+        "modes": mode_columns(proposal),
         "why": list(why(report, proposal)),
         "steps": setup_steps(proposal, report.settings),
         "lists": [
