@@ -108,22 +108,3 @@ def test_two_that_live_on_l2_are_not_safe_though_next_to_nothing_goes_to_dram(
         assert not found.safe
     little = replace(sweep, l2_hit=0.9, l2_bandwidth=None if bandwidth is None else 0.005)
     assert estimate([sweep, little], gpu=RTX_5090).safe
-
-
-def test_two_that_live_on_l2_are_never_safe() -> None:
-    """Measured on an RTX 5090: 1.82 times as long; half of L2's bandwidth each is no reason to
-    call it safe.
-    """
-    copy = Demand(
-        name="copy", cycles=dict.fromkeys(CYCLES, 0.05), dram=0.0, l2_hit=1.0, irregular=1.0, launch_s=1.0,
-        l1_hit=0.0, footprint=Footprint(66, 1024, 32, 1024.0),
-    )  # fmt: skip
-    for one in (
-        copy,
-        replace(copy, l2_bandwidth=0.9),
-        replace(copy, l2_bandwidth=0.3),
-        replace(copy, l2_bytes=8e6),
-    ):
-        assert not estimate([one, one], gpu=H100_NVL).safe
-    fits = replace(copy, l2_bandwidth=0.3, l2_bytes=8e6, l2_bytes_per_s=1e12)
-    assert estimate([fits, fits], gpu=H100_NVL).safe

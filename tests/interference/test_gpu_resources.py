@@ -25,8 +25,7 @@ def test_the_report_counts_before_what_is_published() -> None:
         gpu.l2_bytes,
     )
     assert found == (132, 32, 65536, 233472.0, 52428800.0)
-    assert gpu.sources["l2_bytes"] == "the report"
-    assert gpu.sources["l1_bytes"] == "compute capability 9.0 as published"
+    assert gpu.l1_bytes == 256 * 1024.0
 
 
 def test_the_catalogue_fills_what_the_report_does_not_report() -> None:
@@ -37,7 +36,6 @@ def test_the_catalogue_fills_what_the_report_does_not_report() -> None:
         row.hbm_bytes_per_s,
         row.l2_bytes,
     )
-    assert gpu.sources["sms"] == "the catalogue of devices"
     assert (gpu.threads_per_sm, gpu.l1_bytes) == (2048, 192 * 1024.0)
 
 
@@ -48,33 +46,18 @@ def test_a_slice_of_a_gpu_is_not_taken_for_the_whole() -> None:
     assert (gpu.sms, gpu.dram_bytes_per_s, gpu.hbm_bytes) == (16, None, None)
 
 
-def test_an_unknown_chip_has_nothing_unreported() -> None:
-    gpu = gpu_of(Chip("GeForce RTX 9999", "42.0"))
-    found = (
-        gpu.sms,
-        gpu.threads_per_sm,
-        gpu.blocks_per_sm,
-        gpu.l1_bytes,
-        gpu.l2_bytes,
-        gpu.dram_bytes_per_s,
-    )
-    assert found == (None,) * 6
-    assert dict(gpu.sources) == {}
-    assert (gpu.name, gpu.schedulers) == ("GeForce RTX 9999", 4)
-
-
 def test_bandwidth_is_that_of_clock_and_bus_then_of_the_catalogue() -> None:
     by_clock = gpu_of(H100).dram_bytes_per_s
     assert by_clock == pytest.approx(2 * 2619e6 * 6016 / 8)
     assert by_clock == pytest.approx(DEVICES_BY_NAME["H100 NVL 94GB"].hbm_bytes_per_s, rel=0.02)
     bare = replace(H100, attributes={"multiprocessor_count": 132.0})
-    assert gpu_of(bare).sources["dram_bytes_per_s"] == "the catalogue of devices"
+    assert gpu_of(bare).dram_bytes_per_s == DEVICES_BY_NAME["H100 NVL 94GB"].hbm_bytes_per_s
 
 
 def test_the_details_page_shows_sms_without_attributes() -> None:
     found = {"launch__sm_count": 82.0}
     gpu = gpu_of(Chip(), found)
-    assert (gpu.sms, gpu.threads_per_sm, gpu.sources["sms"]) == (82, None, "the report")
+    assert (gpu.sms, gpu.threads_per_sm) == (82, None)
     assert gpu_of(Chip(), {**found, "launch__uses_green_context": 1.0}).sms is None
     assert gpu_of(H100, found).sms == 132
 

@@ -13,22 +13,6 @@ from in_process import run_here
 from tachograph.annexes.share.kernels import Kernel, kernels_of
 from tachograph.annexes.share.nsight.reports import read_report
 
-# name, unit, value as the raw page writes it
-RAW = (
-    ("device__attribute_display_name", "", "NVIDIA A100-SXM4-40GB"),
-    ("device__attribute_multiprocessor_count", "", "108"),
-    ("dram__bytes.sum.per_second", "Gbyte/second", "622"),
-    ("gpu__time_duration.sum", "usecond", "250"),
-    ("launch__grid_size", "", "216"),
-    ("launch__block_size", "", "1,024"),
-    ("launch__registers_per_thread", "register/thread", "32"),
-    ("launch__shared_mem_per_block", "Kbyte/block", "1.02"),
-    ("lts__t_sector_hit_rate.pct", "%", "62.5"),
-    ("sm__cycles_active.avg", "cycle", "30,000"),
-    ("sm__cycles_elapsed.max", "cycle", "40,000"),
-    ("sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active", "%", "12.5"),
-    ("sm__inst_issued.avg.per_cycle_active", "inst/cycle", "1.5"),
-)
 DETAILS = (
     ("GPU Speed Of Light Throughput", "DRAM Throughput", "%", "40"),
     ("GPU Speed Of Light Throughput", "Duration", "us", "250"),
@@ -48,31 +32,6 @@ def only(folder: Path, text: str) -> Kernel:
     path.write_text("==PROF== Connected to process 17\n" + text)
     (kernel,) = kernels_of(read_report(path).launches)
     return kernel
-
-
-def test_a_raw_page(tmp_path: Path) -> None:
-    names, units, values = zip(*RAW, strict=True)
-    head = ["ID", "Kernel Name", "Block Size", "Grid Size", "Device", "CC", *names]
-    row = ["0", "void ns::axpy<float>(int)", "(1024, 1, 1)", "(216, 1, 1)", "0", "8.0", *values]
-    kernel = only(tmp_path, line(head) + line(["", "", "", "", "", "", *units]) + line(row))
-    demand = kernel.demand
-    assert (kernel.short, kernel.gpu.name, kernel.gpu.sms) == (
-        "ns::axpy",
-        "NVIDIA A100-SXM4-40GB",
-        108,
-    )
-    assert kernel.seconds == pytest.approx(250e-6)
-    assert demand.cycles == {"issue": pytest.approx(0.375), "fma": pytest.approx(0.125)}
-    assert demand.dram == pytest.approx(622e9 / 1555e9)
-    assert demand.l2_hit == pytest.approx(0.625)
-    assert demand.sm_share == pytest.approx(0.75)
-    assert demand.footprint is not None
-    assert (demand.footprint.blocks, demand.footprint.threads, demand.footprint.blocks_per_sm) == (
-        216,
-        1024,
-        2,
-    )
-    assert (demand.l1_hit, demand.irregular) == (None, None)
 
 
 def test_a_details_page_which_shows_no_attributes(tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
+from math import fsum
+from operator import mul
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_launches import H100, STALLS, busy, launch, waiting
+from published_launches import H100, busy, launch, waiting
 
 from tachograph.annexes.share.kernel_names import labels
 from tachograph.annexes.share.kernels import Kernel, kernels_of, short_name
@@ -19,31 +22,12 @@ L2_HIT = "lts__t_sector_hit_rate.pct"
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
 IPC = "sm__inst_issued.avg.per_cycle_active"
 ACTIVE = "sm__cycles_active.avg"
+REGULAR = re.compile("_(wait|math_pipe_throttle|branch_resolving)_")  # waits of a fixed length
 
 
 def only(*launches: Launch) -> Kernel:
     (kernel,) = kernels_of(launches)
     return kernel
-
-
-def test_rates_are_weighted_by_time_and_counts_add_up() -> None:
-    kernel = only(
-        launch({DRAM: 80.0, "dram__bytes.sum": 300.0}, seconds=3e-3),
-        launch({DRAM: 20.0, "dram__bytes.sum": 50.0}, seconds=1e-3, number=1),
-    )
-    assert kernel.metrics[DRAM] == pytest.approx((80.0 * 3 + 20.0) / 4)
-    assert kernel.metrics["dram__bytes.sum"] == 350.0
-    assert kernel.launches == 2
-    assert kernel.seconds == pytest.approx(4e-3)
-
-
-def test_what_is_per_active_cycle_is_weighted_by_active_cycles() -> None:
-    kernel = only(launch({IPC: 4.0, ACTIVE: 10.0}), launch({IPC: 1.0, ACTIVE: 30.0}, number=1))
-    assert kernel.metrics[IPC] == pytest.approx((4.0 * 10 + 1.0 * 30) / 40)
-    unreported = only(
-        launch({IPC: 4.0, ACTIVE: 10.0}, seconds=1e-3), launch({IPC: 1.0}, seconds=3e-3, number=1)
-    )
-    assert unreported.metrics[IPC] == pytest.approx((4.0 + 1.0 * 3) / 4)
 
 
 @pytest.mark.parametrize(
@@ -82,15 +66,6 @@ def test_a_launch_without_time_is_counted_and_reported_but_weighs_nothing(
     assert any(line.startswith("1 of 2") and problem in line for line in kernel.problems)
 
 
-def test_where_no_launch_shows_a_duration_each_counts_alike_and_seconds_are_unknown() -> None:
-    kernel = only(launch({DRAM: 40.0}, seconds=None), launch({DRAM: 60.0}, seconds=None, number=1))
-    assert kernel.metrics[DRAM] == pytest.approx(50.0)
-    assert kernel.seconds is None
-    assert kernel.demand.seconds is None
-    assert any("each counts alike" in line for line in kernel.problems)
-    assert "gpu__time_duration.sum" in [lack.metric for lack in kernel.missing]
-
-
 def test_other_gpus_blocks_and_slices_are_other_kernels() -> None:
     a100 = Chip("NVIDIA A100-SXM4-80GB", "8.0")
     mig = replace(H100, attributes={**H100.attributes, "multiprocessor_count": 16.0})
@@ -104,12 +79,6 @@ def test_other_gpus_blocks_and_slices_are_other_kernels() -> None:
         == 4
     )
     assert len(kernels_of([one, launch({}, report="b.ncu-rep")])) == 1
-
-
-def test_irregular_is_the_share_of_waiting_that_differs_in_length() -> None:
-    found = waiting(long_scoreboard=3.0, barrier=1.0, wait=4.0, selected=1.0, not_selected=90.0)
-    assert only(launch(found)).demand.irregular == pytest.approx(4.0 / 8.0)
-    assert only(launch(waiting(wait=2.0, selected=1.0))).demand.irregular == 0.0
 
 
 def test_some_stalls_are_not_all_stalls() -> None:
@@ -169,21 +138,6 @@ LAUNCHES = st.lists(
 
 
 @settings(deadline=None)
-@given(METRICS, st.integers(1, 6), st.sampled_from([None, 1e-6, 0.02]))
-def test_copies_of_a_launch_are_that_launch(
-    metrics: dict[str, float], copies: int, seconds: float | None
-) -> None:
-    one = only(launch(metrics, seconds=seconds))
-    many = only(*(launch(metrics, seconds=seconds, number=number) for number in range(copies)))
-    assert many.launches == copies
-    for metric, value in one.metrics.items():
-        scale = copies if metric.endswith((".sum", ".avg", ".min", ".max")) else 1
-        assert many.metrics[metric] == pytest.approx(scale * value)
-    assert many.demand.dram == pytest.approx(one.demand.dram)
-    assert many.demand.irregular == pytest.approx(one.demand.irregular)
-
-
-@settings(deadline=None)
 @given(LAUNCHES, st.randoms())
 def test_the_order_of_launches_does_not_matter(
     found: list[tuple[dict[str, float], float | None]], chance: random.Random
@@ -197,28 +151,58 @@ def test_the_order_of_launches_does_not_matter(
     assert kernels_of(launches) == kernels_of(mixed)
 
 
+# what a rate, a ratio or a hit rate is weighted by where every launch with it has that
+WHOLE = {IPC: ACTIVE, **dict.fromkeys(waiting(), "smsp__inst_issued.sum")}
+
+
 @settings(deadline=None)
 @given(LAUNCHES)
-def test_a_mean_lies_between_and_what_was_not_measured_stays_unknown(
+def test_launches_are_merged_as_plain_sums_do(
     found: list[tuple[dict[str, float], float | None]],
 ) -> None:
+    """Counts add up, over the share of the time that has them; all else is a weighted mean."""
     kernel = only(
         *(
             launch(metrics, seconds=seconds, number=at)
             for at, (metrics, seconds) in enumerate(found)
         )
     )
-    timed = [metrics for metrics, seconds in found if seconds] or [metrics for metrics, _ in found]
-    for metric in (DRAM, L2_HIT, IPC, *waiting()):
-        values = [metrics[metric] for metrics in timed if metric in metrics]
-        if not values:
+    timed = [(metrics, seconds) for metrics, seconds in found if seconds]
+    weighted = timed or [(metrics, 1.0) for metrics, _ in found]
+    whole_s = fsum(seconds for _, seconds in weighted)
+    assert kernel.launches == len(found)
+    assert kernel.seconds == (pytest.approx(whole_s) if timed else None)
+    assert kernel.demand.seconds == kernel.seconds
+    for metric in (
+        DRAM,
+        L2_HIT,
+        IPC,
+        ACTIVE,
+        "dram__bytes.sum",
+        "smsp__inst_issued.sum",
+        *waiting(),
+    ):
+        there = [(metrics, seconds) for metrics, seconds in weighted if metric in metrics]
+        if not there:
             assert metric not in kernel.metrics
-        else:
-            assert min(values) <= kernel.metrics[metric] <= max(values)
-    both = {"dram__bytes.sum", "gpu__time_duration.sum"} <= kernel.metrics.keys()
-    if DRAM in kernel.metrics or not both:
-        assert (kernel.demand.dram is None) == (DRAM not in kernel.metrics)
-    assert len(STALLS) == len(waiting())
+            continue
+        values = [metrics[metric] for metrics, _ in there]
+        if metric.endswith((".sum", ".avg")):
+            covered = fsum(seconds for _, seconds in there) / whole_s
+            assert kernel.metrics[metric] == pytest.approx(fsum(values) / covered)
+            continue
+        weights = [metrics.get(WHOLE.get(metric, ""), -1.0) for metrics, _ in there]
+        if min(weights) < 0 or not sum(weights):
+            weights = [seconds for _, seconds in there]
+        expected = fsum(map(mul, values, weights)) / fsum(weights)
+        assert kernel.metrics[metric] == pytest.approx(expected)
+        assert min(values) <= kernel.metrics[metric] <= max(values)
+    waits = {name: kernel.metrics.get(name) for name in waiting()}
+    if None not in waits.values():
+        shares = {name: value or 0.0 for name, value in waits.items() if "selected" not in name}
+        longer = [value for name, value in shares.items() if not REGULAR.search(name)]
+        total = fsum(shares.values())
+        assert kernel.demand.irregular == pytest.approx(fsum(longer) / total if total else 0.0)
 
 
 def test_stores_that_hit_l2_are_no_reuse() -> None:

@@ -42,27 +42,6 @@ def of(kernel: Kernel, resource: str) -> Sensitivity:
 # utilization
 
 
-@pytest.mark.parametrize(
-    ("blocks", "needed", "taken", "waves", "tail"),
-    [
-        (132, 66, 0.5, 0.5, 0.5),
-        (264, 132, 1.0, 1.0, 0.0),
-        (330, 132, 1.0, 1.25, 0.375),
-        (1, 1, 0.5 / 132, 1 / 264, 263 / 264),
-    ],
-)
-def test_how_sleep_kernels_lie_on_sms(
-    blocks: int, needed: int, taken: float, waves: float, tail: float
-) -> None:
-    kernel = only(sleep(blocks))
-    assert kernel.shape.placement() == {
-        "sms_needed": needed,
-        "slots_taken": pytest.approx(taken),
-        "waves": pytest.approx(waves),
-        "tail": pytest.approx(tail),
-    }
-
-
 @settings(deadline=None)
 @given(st.integers(1, 1024), st.integers(1, 255), st.integers(0, 200_000))
 def test_blocks_that_fit_are_as_many_as_an_sm_can_hold(
@@ -92,21 +71,6 @@ def test_the_profiler_shows_how_many_blocks_fit_when_it_names_all_limits() -> No
 
 
 # limits
-
-
-def test_the_fullest_resource_limits_and_head_room_is_the_rest() -> None:
-    found = limits(only(DMUL[96.59]))
-    assert found.bound == "throughput"
-    assert found.limiting is not None
-    assert found.limiting.resource == "fp64"
-    assert found.limiting.demand == pytest.approx(0.9659)
-    assert found.limiting.measured_by == kernel_metrics.pipe_metric("fp64")
-    assert [limit.head_room for limit in found.resources] == [
-        pytest.approx(1 - limit.demand) for limit in found.resources
-    ]
-    assert [limit.demand for limit in found.resources] == sorted(
-        (limit.demand for limit in found.resources), reverse=True
-    )
 
 
 def test_a_grid_smaller_than_the_gpu_is_what_limits() -> None:
@@ -156,27 +120,6 @@ def test_susceptibility_of_published_kernels() -> None:
         "some",
         "high",
     )
-
-
-@pytest.mark.parametrize(("hit", "expected"), [(90.0, "high"), (50.0, "some"), (5.0, "low")])
-def test_hit_rates(hit: float, expected: str) -> None:
-    metrics = {
-        kernel_metrics.L2_HIT: hit,
-        kernel_metrics.L2_BUSY: 40.0,
-        kernel_metrics.L1_HIT: hit,
-        kernel_metrics.L1_BUSY: 40.0,
-    }
-    kernel = only(launch(metrics))
-    assert (level(kernel, "l2"), level(kernel, "l1")) == (expected, expected)
-    assert of(kernel, "l2").value == pytest.approx(hit / 100)
-
-
-def test_hits_of_a_cache_with_nothing_to_do_do_not_count() -> None:
-    assert (
-        level(only(launch({kernel_metrics.L2_HIT: 99.0, kernel_metrics.L2_BUSY: 0.5})), "l2")
-        == "low"
-    )
-    assert level(only(launch({kernel_metrics.L2_HIT: 99.0})), "l2") == "high"
 
 
 def test_what_was_not_collected_is_unknown_and_names_its_options() -> None:

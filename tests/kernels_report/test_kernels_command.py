@@ -58,7 +58,6 @@ def test_kernels_are_chosen_by_name_number_and_time(
     assert names("--top", "1") == ["sleep_<132>"]
     assert names("--kernel", "mm*", "--kernel", "copy") == ["copy", "mm_1024"]
     assert sorted(names("--kernel", "*dmul<?>*")) == [f"dmul<{number}>" for number in range(1, 5)]
-    assert len(names("--device", "h100")) == 13
     _, out, _ = run(capsys, "good.csv", "--top", "2")
     assert "2 kernels, 2 launches, 40 ms; 11 more kernels took less time" in out
     code, _, err = run(capsys, "good.csv", "--kernel", "fmull")
@@ -66,8 +65,6 @@ def test_kernels_are_chosen_by_name_number_and_time(
     assert "no kernel 'fmull'; the reports have: " in err
     code, _, err = run(capsys, "good.csv", "--explain", "nosuch")
     assert (code, "the reports have: " in err, " and 9 more" in err) == (6, True, True)
-    code, _, err = run(capsys, "good.csv", "--device", "A100")
-    assert (code, "NVIDIA H100 NVL" in err) == (6, True)
     assert run(capsys, "good.csv", "--top", "0")[0] == 2
 
 
@@ -160,15 +157,6 @@ def test_a_file_that_cannot_be_read_is_reported_and_does_not_hide_the_others(
     assert (file["launches"], len(file["problems"]) > 0) == (0, True)
 
 
-def test_a_folder_stands_for_its_reports(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "sub").mkdir()
-    (folder / "sub" / "more.csv").write_text(raw_csv([made("copy")]))
-    assert "13 kernels, 14 launches" in run(capsys, ".")[1]
-    (folder / "nothing").mkdir()
-    code, _, err = run(capsys, "nothing")
-    assert (code, "nothing" in err) == (4, True)
-
-
 def test_what_was_not_collected_is_reported_with_the_command(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,18 +173,6 @@ def test_what_was_not_collected_is_reported_with_the_command(
     assert "issue" not in kernel["demand"]["cycles"]
     explained = run(capsys, "few.csv", "--explain", "copy")[1]
     assert "needs sm__inst_executed.avg.per_cycle_elapsed" in explained
-
-
-def test_a_name_does_not_steer_the_terminal(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("odd.csv").write_text(raw_csv([Made("<b>\x1b[2Jevil</b>(int)", 132, 128, 1.0)]))
-    for arguments in ((), ("--explain", "1"), ("--html", "odd.html")):
-        code, out, _ = run(capsys, "odd.csv", *arguments)
-        assert (code, "\x1b" in out) == (0, False)
-    page = Path("odd.html").read_text()
-    assert "\x1b" not in page
-    assert "<b>\\x1b" not in page
 
 
 def test_the_sample_of_the_documentation_is_what_the_script_writes() -> None:

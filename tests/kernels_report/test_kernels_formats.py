@@ -84,18 +84,9 @@ def test_text_json_and_page_show_the_same_numbers(tmp_path: Path) -> None:
         for fact in view.facts.values():
             assert kernel["uses"][fact.name] == fact.value
     assert part.pairs is not None
-    for pair, kernels in zip(values["gpus"][0]["pairs"], part.pairs, strict=True):
-        assert (pair["row"], pair["column"]) == (kernels.row, kernels.column)
-        assert pair["slowdown"] == kernels.slowdown
-        assert factor(pair["slowdown"]) in page
-
-
-def test_what_is_missing_is_no_zero(tmp_path: Path) -> None:
-    found = report(
-        tmp_path, PUBLISHED[:1], without=("gpu__dram", "dram__", "sm__inst_executed_pipe_lsu")
-    )
-    assert "–" in lines(found)
-    assert kernels_json(found)["gpus"][0]["kernels"][0]["uses"]["dram"] is None
+    pairs = values["gpus"][0]["pairs"]
+    assert [pair["slowdown"] for pair in pairs] == part.pairs.slowdown.ravel().tolist()
+    assert all(factor(pair["slowdown"]) in page for pair in pairs)
 
 
 def test_nothing_is_wider_than_it_may_be(tmp_path: Path) -> None:
@@ -110,11 +101,6 @@ def test_nothing_is_wider_than_it_may_be(tmp_path: Path) -> None:
     explained = report(tmp_path, request=KernelsRequest(explain="copy"))
     for line in lines(explained, 80).splitlines():
         assert len(line) <= 80, line
-
-
-def test_ascii_is_ascii(tmp_path: Path) -> None:
-    assert lines(report(tmp_path), ascii_only=True).isascii()
-    assert lines(report(tmp_path, request=KernelsRequest(explain="mm")), ascii_only=True).isascii()
 
 
 def test_one_kernel_in_full(

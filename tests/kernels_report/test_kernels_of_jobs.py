@@ -13,11 +13,8 @@ from subprocess import CompletedProcess
 import pytest
 
 from in_process import run_here
-from madelake import held, job, make_lake, summarized, utc
 from nsight_reports import PUBLISHED, raw_csv, sample
 from tachograph.annexes.share.attached import MOST_LAUNCHES
-from tachograph.catalog.tables import PROFILES
-from tachograph.lake.delta import Lake
 
 JOB = "1000002"
 
@@ -83,23 +80,6 @@ def test_an_attached_report_is_shown_as_its_file_is(folder: Path) -> None:
     ]
     kernels(folder, "--job", JOB, "--html", "page.html", "--quiet")
     assert "good.csv" in (folder / "page.html").read_text(encoding="utf-8")
-
-
-def test_attached_again_nothing_changes(folder: Path) -> None:
-    kernels(folder, "good.csv", "--job", JOB)
-    before = Lake.open(str(folder / "lake")).version(PROFILES)
-    again = kernels(folder, "good.csv", "--job", JOB)
-    assert again == "Already attached to job 1000002: 13 kernels, 13 launches of good.csv\n"
-    assert Lake.open(str(folder / "lake")).version(PROFILES) == before
-    both = kernels(folder, "good.csv", "copy.csv", "--job", JOB)
-    assert both == (
-        "Attached 1 kernel, 3 launches of copy.csv to job 1000002; "
-        "Already attached to job 1000002: 13 kernels, 13 launches of good.csv\n"
-    )
-    values = json.loads(kernels(folder, "copy.csv", "good.csv", "--job", JOB, "--json"))
-    assert [(one["report"], one["new"], one["launches"], one["kernels"]) for one in values["attached"]] == [
-        ("copy.csv", False, 3, 1), ("good.csv", False, 13, 13)
-    ]  # fmt: skip
 
 
 def test_the_report_of_the_job_has_the_same_numbers_in_every_form(folder: Path) -> None:
@@ -196,26 +176,3 @@ def test_of_many_launches_the_longest_are_attached(folder: Path) -> None:
     }  # fmt: skip
     (report,) = json.loads(run(folder, "job", JOB, "--json").stdout)["kernels"]
     assert (report["launches"], report["launches_kept"]) == (1003, 1000)
-
-
-def test_a_job_id_of_several_clusters_needs_the_cluster(tmp_path: Path) -> None:
-    start, end = utc(1), utc(1, 1)
-    jobs = [job("7", start, end, cluster=cluster, user="ann", gpus=1) for cluster in ("a", "b")]
-    held_by = {cluster: held("7", f"n{cluster}", [0], start, end) for cluster in ("a", "b")}
-    lake = make_lake(
-        tmp_path / "lake",
-        jobs=jobs,
-        allocations=[row | {"cluster": name} for name, rows in held_by.items() for row in rows],
-    )
-    summarized(lake)
-    (tmp_path / "good.csv").write_text(sample(), encoding="utf-8")
-    code, line = failed(tmp_path, "good.csv", "--job", "7", "--lake", "lake")
-    assert (code, "clusters" in line) == (2, True), line
-    assert kernels(
-        tmp_path, "good.csv", "--job", "7", "--cluster", "b", "--lake", "lake"
-    ).startswith("Attached 13")
-    assert (
-        "no report is attached"
-        in failed(tmp_path, "--job", "7", "--cluster", "a", "--lake", "lake")[1]
-    )
-    assert "13 kernels" in kernels(tmp_path, "--job", "7", "--cluster", "b", "--lake", "lake")

@@ -27,7 +27,6 @@ from ncu_csv import (
 )
 
 from tachograph.annexes.share.nsight.launches import NcuReport
-from tachograph.annexes.share.nsight.metrics import unit_factor
 
 OWN = "Command line profiler metrics"
 TIMES = {
@@ -223,20 +222,3 @@ def test_the_chip_of_a_raw_page(tmp_path: Path) -> None:
         "total_memory": 99857989632.0,
     }
     assert (launch.grid, launch.block) == ((512, 2, 1), None)
-
-
-@pytest.mark.parametrize(
-    ("unit", "factor"),
-    [
-        ("Kbyte/block", 1e3),
-        ("byte/second", 1.0),
-        ("Kbyte/us", 1e9),
-        ("msecond", 1e6),
-        ("cycle/second", 1.0),
-        ("inst/cycle", 1.0),
-        ("TPC", 1.0),
-        ("%/register", 1.0),
-    ],
-)
-def test_units(unit: str, factor: float) -> None:
-    assert unit_factor(unit) == factor

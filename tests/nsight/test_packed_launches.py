@@ -64,18 +64,6 @@ def test_launches_come_back_as_they_were(launches: list[Launch]) -> None:
     assert pack_launches(found) == packed
 
 
-def test_the_object_names_its_version_and_has_no_names_of_a_person() -> None:
-    launch = Launch(
-        "ann::copy", {"b": 2.0, "a": 0.5}, Chip("H100"), "ann.csv", 7, ranges=("ann/step",)
-    )
-    packed = pack_launches([launch, launch])
-    content = json.loads(packed.content)
-    assert (content["version"], content["metrics"]) == (VERSION, ["a", "b"])
-    assert [one["values"] for one in content["launches"]] == [[0.5, 2.0]] * 2
-    assert "ann" not in packed.content
-    assert (packed.kernels, packed.ranges) == (("ann::copy",), ("ann/step",))
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -12,72 +12,12 @@ from pathlib import Path
 import pytest
 
 from made_report import Instanced, MadeLaunch, Single, Value, compressed, report, write
-from tachograph.annexes.share.nsight.launches import Chip, Launch, NcuReport
+from tachograph.annexes.share.nsight.launches import NcuReport
 from tachograph.annexes.share.nsight.reports import read_report
-
-H200: dict[str, Value] = {
-    "device__attribute_display_name": "NVIDIA H200",
-    "device__attribute_compute_capability_major": 9,
-    "device__attribute_compute_capability_minor": 0,
-    "device__attribute_multiprocessor_count": 132,
-    "device__attribute_clock_rate": 1_980_000,
-    "device__attribute_total_memory": 150_754_820_096,
-}
-CHIP = Chip(
-    "NVIDIA H200",
-    "9.0",
-    {
-        "compute_capability_major": 9.0,
-        "compute_capability_minor": 0.0,
-        "multiprocessor_count": 132.0,
-        "clock_rate": 1_980_000.0,
-        "total_memory": 150_754_820_096.0,
-    },
-)
 
 
 def read(folder: Path, *launches: MadeLaunch) -> NcuReport:
     return read_report(write(folder / "made.ncu-rep", launches))
-
-
-def test_a_launch_with_all_that_belongs_to_it(tmp_path: Path) -> None:
-    grid: dict[str, Value] = {
-        f"launch__grid_dim_{axis}": size for axis, size in zip("xyz", (264, 2, 1), strict=True)
-    }
-    block: dict[str, Value] = {
-        f"launch__block_dim_{axis}": size for axis, size in zip("xyz", (32, 8, 1), strict=True)
-    }
-    made = MadeLaunch(
-        "void axpy<float>(int, float, float const*, float*)",
-        "axpy",
-        metrics={**H200, **grid, **block, "gpu__time_duration.sum": 12_345.0},
-        ranges=("epoch 3", "backward"),
-    )
-    found = read(tmp_path, made)
-    assert (found.rejects, found.problems) == ((), ())
-    assert found.file == str(tmp_path / "made.ncu-rep")
-    assert found.launches == (
-        Launch(
-            kernel="void axpy<float>(int, float, float const*, float*)",
-            metrics={
-                **{
-                    f"launch__grid_dim_{axis}": size
-                    for axis, size in zip("xyz", (264.0, 2.0, 1.0), strict=True)
-                },
-                **{
-                    f"launch__block_dim_{axis}": size
-                    for axis, size in zip("xyz", (32.0, 8.0, 1.0), strict=True)
-                },
-                "gpu__time_duration.sum": 12_345.0,
-            },
-            chip=CHIP,
-            report=str(tmp_path / "made.ncu-rep"),
-            number=0,
-            grid=(264, 2, 1),
-            block=(32, 8, 1),
-            ranges=("epoch 3", "backward"),
-        ),
-    )
 
 
 def test_every_kind_of_value_exactly(tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import re
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -54,26 +52,6 @@ def test_a_file_of_others(tmp_path: Path) -> None:
     assert refusal(path) == f"{path}: Permission denied; name a readable file"
 
 
-def test_files_of_other_kinds(tmp_path: Path) -> None:
-    path = tmp_path / "a.ncu-rep"
-    for content in (
-        b"",
-        b"\0" * 5000,
-        b'"ID","Process ID"\n',
-        b"NVR",
-        b"NVR\1" + WHOLE[4:],
-        b"\x1f\x8b\x08\0" * 9,
-    ):
-        path.write_bytes(content)
-        found = read_report(path)
-        assert (found.launches, bool(found.problems)) == ((), True)
-    nsys = tmp_path / "a.sqlite"
-    with sqlite3.connect(nsys) as database:
-        database.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start int)")
-    database.close()
-    assert read_report(nsys).problems[0].startswith("it contains no table of Nsight Compute")
-
-
 @pytest.mark.parametrize("length", [300, 1100, len(WHOLE) // 2, len(WHOLE) - 1])
 def test_a_cut_file_gives_whole_launches_and_reports_the_rest(tmp_path: Path, length: int) -> None:
     path = tmp_path / "a.ncu-rep"
@@ -119,40 +97,6 @@ def test_a_launch_that_is_damaged_inside(tmp_path: Path) -> None:
     assert problem.startswith(
         "parts of it are damaged, their metrics are missing: Can't parse message"
     )
-
-
-def test_random_damage_never_gets_out(tmp_path: Path) -> None:
-    draw = random.Random(7)
-    path, deaths = tmp_path / "a.ncu-repz", 0
-    for _ in range(6):
-        content = bytearray(WHOLE)
-        for _ in range(draw.choice((1, 2, 5))):
-            at = draw.randrange(len(content))
-            match draw.randrange(3):
-                case 0:
-                    content[at] ^= 1 << draw.randrange(8)
-                case 1:
-                    del content[at : at + draw.randrange(1, 20)]
-                case _:
-                    content[at : at + 4] = draw.choice(
-                        (b"\xff\xff\xff\xff", b"\0\0\0\0", b"\xff\xff\xff\x7f")
-                    )
-        path.write_bytes(compressed(content))
-        try:
-            found = read_report(path)
-        except InputError:
-            continue
-        deaths += any(DIED.fullmatch(problem) for problem in found.problems)
-        assert len(found.launches) <= len(MADE)
-    assert deaths  # such damage was among it
-
-
-def test_a_compressed_report_that_is_cut_off(tmp_path: Path) -> None:
-    path = tmp_path / "a.ncu-repz"
-    path.write_bytes(compressed(WHOLE)[:-50])
-    found = read_report(path)
-    assert [launch.number for launch in found.launches] == list(range(6))
-    assert found.rejects == (Reject(DAMAGED, None, 2, ""),)
 
 
 FAKE = """

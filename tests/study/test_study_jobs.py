@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from typing import Any
 
 import polars as pl
@@ -14,7 +12,6 @@ from tachograph.annexes.lab.figures.dataset import FILTER_REASONS, JobSet, choos
 from tachograph.catalog.errors import LakeError, NotFoundError, UsageError
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.lake.filters import JobFilter
-from tachograph.pipeline.summaries import excluded as exclude
 
 EXCLUDED = [
     None,
@@ -82,14 +79,6 @@ def test_a_filter_switched_off_brings_back_jobs_that_only_it_removes(
     for one in found.removals:
         assert one.ignored is (one.reason in no_filter)
         assert not (one.ignored and one.removed)
-
-
-def test_every_reason_of_the_filters_has_its_place() -> None:
-    source = inspect.getsource(exclude)
-    names = set(re.findall(r'^        "(\w+)":', source, re.M)) | set(
-        re.findall(r'reasons\["(\w+)"\]', source)
-    )
-    assert names == set(FILTER_REASONS)
 
 
 def test_nothing_left_tells_what_removed_the_jobs() -> None:

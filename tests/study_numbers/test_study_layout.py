@@ -14,11 +14,10 @@ import duckdb
 import polars as pl
 import pytest
 from neighbours import neighbour
-from polars.testing import assert_frame_equal
 from simulated_lake import command, lake_of
 
 from in_process import run_here
-from tachograph.catalog.tables import ALLOCATIONS, JOB_SUMMARIES, JOBS
+from tachograph.catalog.tables import JOB_SUMMARIES, JOBS
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_summaries
 
@@ -159,45 +158,6 @@ def test_a_quoted_submit_line_is_what_was_submitted(study: Study) -> None:
         for lake in (study.lake, study.ordinary)
     ]
     assert lines[0] == lines[1]
-
-
-def test_chunks_of_any_size_give_the_same(study: Study, tmp_path: Path) -> None:
-    """A job that goes on in the next file has rows of both, which add up."""
-    rows = pl.read_parquet(study.layout.notebooks / "ldms_set1.parquet").sort("ts_ns")
-    files = [tmp_path / f"{number}.parquet" for number in range(3)]
-    for number, file in enumerate(files):
-        rows.slice(number * (rows.height // 3 + 1), rows.height // 3 + 1).write_parquet(file)
-    lake = read_layout(study.layout, files, tmp_path / "lake")
-    columns = (
-        "job_id",
-        "samples",
-        "gpus",
-        "gpu_hours",
-        "gpu_util_mean",
-        "spatial_imbalance",
-        "coverage",
-    )
-    found, whole = (read_summaries(each).select(columns) for each in (lake, study.lake))
-    assert_frame_equal(found, whole, check_row_order=False, rel_tol=1e-6)
-
-
-def test_numbers_as_programs_write_them(study: Study, tmp_path: Path) -> None:
-    """Ids, steps and counts of nodes that went through a table of floats."""
-    rows = pl.read_parquet(study.layout.notebooks / "ldms_set1.parquet")
-    file = tmp_path / "samples.parquet"
-    rows.with_columns(pl.col("JobID").cast(pl.Float64), pl.lit(0.0).alias("step")).write_parquet(
-        file
-    )
-    accounting = pl.read_csv(study.layout.notebooks / "slurm.csv")
-    accounting.with_columns(pl.col("JobID", "NNodes").cast(pl.Float64)).write_csv(
-        tmp_path / "slurm.csv"
-    )
-    lake = read_layout(study.layout, [file], tmp_path / "lake", accounting=tmp_path / "slurm.csv")
-    jobs = set(study.layout.jobs.get_column("job_id"))
-    assert set(lake.latest(JOBS).get_column("job_id")) == jobs
-    assert set(lake.latest(ALLOCATIONS).select("job_id", "step").rows()) == {
-        (job, "0") for job in jobs
-    }
 
 
 def test_fewer_nodes_than_the_accounting_has(study: Study, tmp_path: Path) -> None:
