@@ -7,13 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from tachograph.annexes.share.demand import NOTHING, CorunBounds, Demand
+from tachograph.annexes.share.demand import CorunBounds, Demand
 from tachograph.annexes.share.mixes import (
     bounds_of_mixes,
     busy_of,
     mix,
     of_means,
-    worst_kernels,
 )
 
 
@@ -30,26 +29,6 @@ def test_what_one_member_does_not_report_is_not_known_of_the_mean() -> None:
     assert (found.mean.dram, found.mean.hbm_bytes, found.highest.hbm_bytes) == (None, 1e9, 1e9)
     assert dict(found.highest.cycles) == {"issue": 0.3, "fma": 0.5}
     assert found.highest.dram == 0.4
-
-
-def test_two_mixes_are_expected_to_meet_by_their_shares() -> None:
-    table = {("a", "c"): 1.0, ("a", "d"): 2.0, ("b", "c"): 1.5, ("b", "d"): 3.0}
-
-    def law(rows: list[Demand], columns: list[Demand]) -> CorunBounds:
-        slowdown = np.array([[table[row.name, column.name] for column in columns] for row in rows])
-        binding = np.array([[NOTHING, 0], [1, 0]], np.uint8)
-        low, in_turn = np.ones((2, 2)), np.zeros((2, 2))
-        return CorunBounds(slowdown, low, 2 * slowdown, binding, ("dram", "l2"), in_turn)
-
-    one = mix([demand("a"), demand("b")], [1.0, 3.0], name="one")
-    other = mix([demand("c"), demand("d")], [1.0, 1.0], name="other")
-    found = bounds_of_mixes([one], [other], law)
-    expected = 0.25 * 0.5 * (1.0 + 2.0) + 0.75 * 0.5 * (1.5 + 3.0)
-    assert found.slowdown.tolist() == [[pytest.approx(expected)]]
-    assert found.high.tolist() == [[pytest.approx(2 * expected)]]
-    assert found.low.tolist() == [[pytest.approx(1.0)]]
-    assert found.resources[found.binding[0, 0]] == "dram"  # loses 0.875 of 1.0625
-    assert worst_kernels(one, other, law) == ("b", "d", 6.0)
 
 
 @pytest.mark.parametrize(("in_turn", "expected"), [(0.0, 1.9), (1.0, 1.1), (0.5, 1.5)])

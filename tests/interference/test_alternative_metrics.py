@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from published_launches import BIG, busy, launch
+from published_launches import busy, launch
 
 from tachograph.annexes.share import utilization
 from tachograph.annexes.share.capacity import gpu_of
-from tachograph.annexes.share.demand import Calibration, Footprint
+from tachograph.annexes.share.demand import Calibration
 from tachograph.annexes.share.kernel_limits import NEAR, limits
 from tachograph.annexes.share.kernels import Kernel, kernels_of
 from tachograph.annexes.share.nsight.launches import Chip, Launch
@@ -138,23 +137,6 @@ def test_fp16_has_a_pipeline_of_its_own_up_to_ga100(capability: str | None, own:
     assert limits(kernel).limited_by == ("fp16" if own else "latency")
     unmeasured = only(launch(busy(1.0, 50.0, lsu=30.0), chip=Chip("x", capability)))
     assert "fp16" not in unmeasured.demand.cycles  # as FMA, which would have it
-
-
-def test_the_shape_of_a_launch_has_all_that_sharing_depends_on() -> None:
-    limit = {
-        f"launch__occupancy_limit_{what}": 4.0
-        for what in ("blocks", "registers", "shared_mem", "warps")
-    }
-    clock = {"gpc__cycles_elapsed.avg.per_second": 1.5e9}
-    longest = launch({**BIG, **limit, **clock}, seconds=3e-3, grid=(396, 2, 1))
-    other = launch({**BIG, **limit, **clock}, seconds=1e-3, grid=(396, 2, 1), number=1)
-    kernel = only(longest, other, replace(other, number=2))
-    assert kernel.launches == 3
-    shape = kernel.shape
-    assert (shape.grid, shape.block, shape.sms) == ((396, 2, 1), (128, 1, 1), 132)
-    assert shape.footprint == Footprint(792, 128, 16, 1024.0, 4)
-    assert shape.sm_hz == pytest.approx(1.5e9)
-    assert kernel.shape.placement()["waves"] == pytest.approx(792 / (4 * 132))
 
 
 # (bus in bit, clock of memory in kHz) as drivers report them

@@ -7,11 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from in_process import run_here
-from tachograph.annexes.share.kernels import Kernel, kernels_of
-from tachograph.annexes.share.nsight.reports import read_report
 
 DETAILS = (
     ("GPU Speed Of Light Throughput", "DRAM Throughput", "%", "40"),
@@ -25,30 +21,6 @@ DETAILS = (
 
 def line(cells: list[str]) -> str:
     return ",".join(f'"{cell}"' for cell in cells) + "\n"
-
-
-def only(folder: Path, text: str) -> Kernel:
-    path = folder / "report.csv"
-    path.write_text("==PROF== Connected to process 17\n" + text)
-    (kernel,) = kernels_of(read_report(path).launches)
-    return kernel
-
-
-def test_a_details_page_which_shows_no_attributes(tmp_path: Path) -> None:
-    head = ["ID", "Kernel Name", "Block Size", "Grid Size", "Device", "CC"]
-    head += ["Section Name", "Metric Name", "Metric Unit", "Metric Value"]
-    rows = (line(["0", "axpy", "(1024, 1, 1)", "(216, 1, 1)", "0", "8.0", *row]) for row in DETAILS)
-    kernel = only(tmp_path, line(head) + "".join(rows))
-    assert (kernel.gpu.sms, kernel.gpu.threads_per_sm, kernel.gpu.dram_bytes_per_s) == (
-        108,
-        2048,
-        None,
-    )
-    assert kernel.demand.cycles == {"issue": pytest.approx(0.375)}
-    assert kernel.demand.dram == pytest.approx(0.4)
-    assert kernel.demand.footprint is not None
-    assert kernel.demand.footprint.blocks_per_sm is None
-    assert {lack.options for lack in kernel.missing} == {"--set full"}
 
 
 def test_reports_that_name_no_gpu_are_put_together_where_it_is_told(tmp_path: Path) -> None:

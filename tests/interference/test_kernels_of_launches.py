@@ -16,7 +16,7 @@ from published_launches import H100, busy, launch, waiting
 from tachograph.annexes.share.kernel_names import labels
 from tachograph.annexes.share.kernels import Kernel, kernels_of, short_name
 from tachograph.annexes.share.nsight.launches import Chip, Launch
-from tachograph.annexes.share.utilization import idle_sms, sensitivities
+from tachograph.annexes.share.utilization import idle_sms
 
 L2_HIT = "lts__t_sector_hit_rate.pct"
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -203,31 +203,3 @@ def test_launches_are_merged_as_plain_sums_do(
         longer = [value for name, value in shares.items() if not REGULAR.search(name)]
         total = fsum(shares.values())
         assert kernel.demand.irregular == pytest.approx(fsum(longer) / total if total else 0.0)
-
-
-def test_stores_that_hit_l2_are_no_reuse() -> None:
-    """Random numbers that are written hit L2 with each sector, and pass on to DRAM: they do not
-    live on it.
-    """
-    stores = {
-        L2_HIT: 99.9,
-        "lts__throughput.avg.pct_of_peak_sustained_elapsed": 40.0,
-        "lts__t_sectors.sum": 1e6,
-    }
-    passed = only(launch({**stores, "dram__bytes.sum": 0.98 * 32e6}))
-    read = only(
-        launch(
-            {
-                **stores,
-                "lts__t_sector_op_read_hit_rate.pct": 99.0,
-                "lts__t_sectors_op_read.sum": 1e4,
-            },
-            number=1,
-        )
-    )
-    assert passed.demand.l2_hit == pytest.approx(0.02)
-    assert read.demand.l2_hit == pytest.approx(0.0099)
-    for kernel in (passed, read):
-        assert {one.resource: one.level for one in sensitivities(kernel)}["l2"] == "low"
-    lives_on_it = only(launch({**stores, "dram__bytes.sum": 0.1 * 32e6}))
-    assert {one.resource: one.level for one in sensitivities(lives_on_it)}["l2"] == "high"

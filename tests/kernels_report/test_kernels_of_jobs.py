@@ -14,7 +14,6 @@ import pytest
 
 from in_process import run_here
 from nsight_reports import PUBLISHED, raw_csv, sample
-from tachograph.annexes.share.attached import MOST_LAUNCHES
 
 JOB = "1000002"
 
@@ -159,20 +158,3 @@ def test_reports_are_detached(folder: Path) -> None:
 def test_errors_are_one_line(folder: Path, words: list[str], code: int, message: str) -> None:
     found, line = failed(folder, *words)
     assert (found, message in line) == (code, True), line
-
-
-def test_of_many_launches_the_longest_are_attached(folder: Path) -> None:
-    one, short = PUBLISHED[0], PUBLISHED[10]
-    (folder / "many.csv").write_text(raw_csv([one] * 3 + [short] * MOST_LAUNCHES), encoding="utf-8")
-    done = run(folder, "share", "kernels", "many.csv", "--job", JOB)
-    assert done.stdout == "Attached 2 kernels, 1,000 launches of many.csv to job 1000002\n"
-    assert "many.csv: 3 of 1,003 launches left out, the longest 1,000 are attached" in done.stderr
-    values = json.loads(run(folder, "share", "kernels", "--job", JOB, "--json").stdout)
-    assert values["problems"] == [
-        "many.csv: 3 of 1,003 launches are left out: the longest were attached"
-    ]
-    assert {kernel["label"]: kernel["launches"] for kernel in values["gpus"][0]["kernels"]} == {
-        "copy": 3, "mm_1024": MOST_LAUNCHES - 3
-    }  # fmt: skip
-    (report,) = json.loads(run(folder, "job", JOB, "--json").stdout)["kernels"]
-    assert (report["launches"], report["launches_kept"]) == (1003, 1000)

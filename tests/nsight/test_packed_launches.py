@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tachograph.annexes.share.nsight.launches import Chip, Launch, encodable
 from tachograph.annexes.share.nsight.packed_launches import (
     VERSION,
-    PackedLaunches,
     pack_launches,
     unpack_launches,
 )
@@ -61,7 +60,7 @@ def test_launches_come_back_as_they_were(launches: list[Launch]) -> None:
     found = unpack_launches(packed, report="kept.csv")
     assert [plain(launch) for launch in found] == [plain(launch) for launch in launches]
     assert {launch.report for launch in found} <= {"kept.csv"}
-    assert pack_launches(found) == packed
+    assert unpack_launches(pack_launches(found), report="kept.csv") == found
 
 
 @pytest.mark.parametrize(
@@ -74,6 +73,6 @@ def test_launches_come_back_as_they_were(launches: list[Launch]) -> None:
 )
 def test_what_cannot_be_read_is_an_error(changed: dict[str, object], message: str) -> None:
     packed = pack_launches([Launch("copy", {"a": 1.0}, Chip("H100"), "a.csv", 0)])
-    content = msgspec.json.encode(json.loads(packed.content) | changed).decode()
+    content = msgspec.json.encode(json.loads(packed["content"]) | changed).decode()
     with pytest.raises(InputError, match=message):
-        unpack_launches(PackedLaunches(packed.kernels, packed.ranges, content), report="a.csv")
+        unpack_launches(packed | {"content": content}, report="a.csv")

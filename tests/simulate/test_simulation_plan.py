@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sized_plan import month_plan, sized_plan
-from tachograph.annexes.lab.simulate.behaviours import JOB_KINDS, JobKind, behave
+from tachograph.annexes.lab.simulate.behaviours import JobKind
 from tachograph.annexes.lab.simulate.defects import DefectKind
 from tachograph.annexes.lab.simulate.defects import sample_defects as draw_defects
 from tachograph.annexes.lab.simulate.plan import DRIVER, NodeGroup, SimulationPlan
@@ -129,34 +129,6 @@ def test_no_plan_puts_two_jobs_on_one_gpu(
             assert begins == sorted(set(begins))
             assert begins[0] == 0
             assert begins[-1] < run.end_s - run.start_s
-
-
-@given(
-    st.sampled_from([kind for kind in JobKind if kind is not JobKind.CPU_ONLY]),
-    st.integers(0, 10**6),
-    st.integers(2, 64),
-)
-def test_levels_stay_possible(kind: JobKind, seed: int, gpus: int) -> None:
-    elapsed = max(JOB_KINDS[kind].min_s, 400 if kind is not JobKind.SHORT else 20)
-    made = behave(
-        kind,
-        np.random.default_rng(seed),
-        elapsed_s=elapsed,
-        gpus=gpus,
-        capacity_mib=40960,
-        usable_mib=40441,
-    )
-    for slot in range(gpus):
-        for phase in made.phases(slot):
-            level = phase.level
-            assert 0 <= level.occupancy <= level.sm <= 0.995 * level.util + 1e-9 <= 1
-            assert (
-                max(level.fp64, level.fp32, level.fp16, level.hmma + level.imma + level.dfma)
-                <= level.sm
-            )
-            assert 0 <= level.dram < 0.87
-            assert 0 <= level.hbm_mib <= 40441
-            assert 0 <= level.heat <= 1
 
 
 def test_defects_never_overlap_on_a_node() -> None:

@@ -172,7 +172,7 @@ def test_a_configuration_that_tune_did_not_write_stays(
     site.write_text("[site]\n", encoding="utf-8")
     for target, message in (
         (site, "tune did not write it"),
-        (tmp_path, "is a folder"),
+        (tmp_path, "Is a directory"),
         (tmp_path / "a" / "b", "folder"),
     ):
         code, _, err = run(

@@ -41,7 +41,6 @@ from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import GPU_SAMPLES, JOB_GPUS, JOB_MINUTES, PIPES
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake import query
-from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_tables
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.problems import lake_errors
@@ -146,16 +145,6 @@ class LakeStudy:
 
     opened: OpenLake
 
-    @property
-    def lake(self) -> Lake:
-        """The lake."""
-        return self.opened.lake
-
-    @property
-    def configuration(self) -> Configuration:
-        """Configuration of the lake."""
-        return self.opened.configuration
-
     def study(
         self,
         figures: str | Sequence[str] = (),
@@ -173,13 +162,17 @@ class LakeStudy:
         """
         entries = chosen_figures(figures)
         settings, chosen, jobs, windows = self._studied(entries, wanted, options)
-        with lake_errors(self.lake.uri(JOB_GPUS)):
+        with lake_errors(self.opened.lake.uri(JOB_GPUS)):
             units = self._held(chosen.jobs).select("node", "gpu", "gpu_model").unique().collect()
-        site = self.configuration.site
+        site = self.opened.configuration.site
         report = build_study(
             jobs,
             describe_dataset(
-                chosen, units, lake=self.lake.name, recorded=self._recorded(), stale=self._stale()
+                chosen,
+                units,
+                lake=self.opened.lake.name,
+                recorded=self._recorded(),
+                stale=self._stale(),
             ),
             settings,
             site=site.cluster,
@@ -219,7 +212,7 @@ class LakeStudy:
         """Settings, the jobs they select with the metrics they define, and compared windows."""
         check_names(options, StudyChoice)
         wanted = self.opened.filter(options) if wanted is None else wanted
-        settings = settings_of(options, wanted, self.configuration)
+        settings = settings_of(options, wanted, self.opened.configuration)
 
         compared = any(entry.name == "window_lengths" for entry in entries)
 
@@ -254,10 +247,10 @@ class LakeStudy:
         window_s, analysis = settings.options.window_s, settings.analysis
         if window_s == analysis.window_s:
             return None
-        with lake_errors(self.lake.location):
+        with lake_errors(self.opened.lake.location):
             held = self._held(jobs).select(WINDOW_GPU_COLUMNS).collect()
             return spatial_imbalance(
-                query.scan_rows(self.lake, JOB_MINUTES, jobs),
+                query.scan_rows(self.opened.lake, JOB_MINUTES, jobs),
                 with_gpus_held(jobs, held),
                 held,
                 window_s=window_s,
@@ -266,15 +259,15 @@ class LakeStudy:
 
     def _held(self, jobs: pl.DataFrame) -> pl.LazyFrame:
         """The rows of job_gpus of some jobs, not read yet."""
-        return query.scan_rows(self.lake, JOB_GPUS, jobs)
+        return query.scan_rows(self.opened.lake, JOB_GPUS, jobs)
 
     def _summaries_and_answers(self, wanted: JobFilter) -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = query.read_summaries(self.lake)
-        return summaries, query.read_answers(self.lake, summaries, wanted.findings)
+        summaries = query.read_summaries(self.opened.lake)
+        return summaries, query.read_answers(self.opened.lake, summaries, wanted.findings)
 
     def _recorded(self) -> RecordedSamples:
         """Facts on the samples from the log."""
-        facts = describe_tables(self.lake, [GPU_SAMPLES])
+        facts = describe_tables(self.opened.lake, [GPU_SAMPLES])
         return (
             RecordedSamples(facts[0].rows, facts[0].first, facts[0].last)
             if facts
@@ -283,7 +276,9 @@ class LakeStudy:
 
     def _stale(self) -> bool:
         """Whether the last analysis used another configuration."""
-        return is_stale(self.lake, self.configuration, JobJudge(self.configuration).digest)
+        return is_stale(
+            self.opened.lake, self.opened.configuration, JobJudge(self.opened.configuration).digest
+        )
 
 
 def dataset_type() -> type[Any]:

@@ -12,11 +12,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.annexes.share.nsight.launches import Launch, NcuReport, encodable
-from tachograph.annexes.share.nsight.packed_launches import (
-    PackedLaunches,
-    pack_launches,
-    unpack_launches,
-)
+from tachograph.annexes.share.nsight.packed_launches import pack_launches, unpack_launches
 from tachograph.catalog.errors import InputError, LakeError, NotFoundError
 from tachograph.catalog.tables import PROFILES
 from tachograph.lake.conform import resolve
@@ -26,6 +22,7 @@ from tachograph.lake.problems import lake_errors
 # The one name of all appends: a name of its own for each would stay in the log for ever.
 _APPENDS = "profiles"
 _CONTENT = ("content", "kernels", "ranges")
+_SAME = ("digest", *_CONTENT)
 _FACTS = tuple(name for name in PROFILES.schema if name not in _CONTENT)
 _DIGITS = 8  # characters of a digest, after names that several reports of a job have
 
@@ -54,8 +51,8 @@ def attach_profiles(
     rows = [_row(job_key, job_id, profile) for profile in profiles]
 
     def new(stored: pl.DataFrame) -> list[dict[str, Any]]:
-        known = {row["digest"]: _packed(row) for row in stored.iter_rows(named=True)}
-        return [row for row in rows if known.get(row["digest"]) != _packed(row)]
+        known = stored.select(_SAME).to_dicts()
+        return [row for row in rows if {name: row[name] for name in _SAME} not in known]
 
     return tuple(row["digest"] for row in _append(lake, job_key, new))
 
@@ -103,7 +100,6 @@ def read_attached(lake: Lake, job_key: str) -> tuple[AttachedProfile, ...]:
 
 def _row(job_key: str, job_id: str, given: AttachedProfile) -> dict[str, Any]:
     report = given.report
-    packed = pack_launches(report.launches)
     return {
         "job_key": job_key,
         "job_id": job_id,
@@ -112,10 +108,8 @@ def _row(job_key: str, job_id: str, given: AttachedProfile) -> dict[str, Any]:
         "at": given.at,
         "launches": given.launches,
         "launches_kept": len(report.launches),
-        "kernels": list(packed.kernels),
-        "ranges": list(packed.ranges),
         "problems": list(map(encodable, report.problems)),
-        "content": packed.content,
+        **pack_launches(report.launches),
     }
 
 
@@ -154,10 +148,6 @@ def _read(lake: Lake, job_keys: Collection[str] | None, columns: Sequence[str]) 
         return rows.join(attached, on=row, how="semi").select(columns).collect()
 
 
-def _packed(row: Mapping[str, Any]) -> PackedLaunches:
-    return PackedLaunches(tuple(row["kernels"]), tuple(row["ranges"]), row["content"])
-
-
 def _profile(row: Mapping[str, Any], *, alone: bool) -> AttachedProfile:
     name = row["report"] if alone else f"{row['report']} ({row['digest'][:_DIGITS]})"
     launches: tuple[Launch, ...] = ()
@@ -168,7 +158,7 @@ def _profile(row: Mapping[str, Any], *, alone: bool) -> AttachedProfile:
             f"{left_out:,} of {row['launches']:,} launches are left out: the longest were attached"
         )
     try:
-        launches = unpack_launches(_packed(row), report=name)
+        launches = unpack_launches(row, report=name)
     except InputError as problem:
         problems.append(f"{problem.what}; {problem.do}")
     report = NcuReport(name, launches, problems=tuple(problems), digest=row["digest"])

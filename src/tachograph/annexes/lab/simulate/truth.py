@@ -59,8 +59,8 @@ def segment_sums(segments: Segments, out: Mapping[str, Array]) -> pl.DataFrame:
         if name in out:
             columns[f"{name}_max"] = np.maximum.reduceat(out[name], first).astype(np.float64)
     if "energy_j" in out:
-        columns["energy_first"] = out["energy_j"][first] / 1e3
-        columns["energy_last"] = out["energy_j"][first + count - 1] / 1e3
+        columns["energy_first"] = out["energy_j"][first].astype(np.float64) / 1e3
+        columns["energy_last"] = out["energy_j"][first + count - 1].astype(np.float64) / 1e3
     return pl.DataFrame(columns).filter(pl.col("allocation") >= 0)
 
 

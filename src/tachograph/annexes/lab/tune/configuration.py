@@ -46,24 +46,16 @@ def _table(key: str, values: Mapping[str, str]) -> Iterator[str]:
 def check_target(path: str | Path) -> None:
     """Raise UsageError if the file cannot be written, or was not written by `tune`."""
     file = Path(path)
-    if file.is_dir():
-        raise UsageError("is a folder", where=str(file), do="name a file in it")
-    if not file.parent.is_dir():
-        raise UsageError(
-            "its folder does not exist",
-            where=str(file),
-            do="create the folder, or name another file",
-        )
-    if not os.access(file.parent, os.W_OK):
-        raise UsageError(
-            "its folder cannot be written into", where=str(file), do="name another file"
-        )
     try:
-        head = file.read_bytes()[:200] if file.exists() else b""
+        head = file.read_bytes()[:200]
+    except FileNotFoundError:
+        if os.access(file.parent, os.W_OK):
+            return
+        what = "its folder does not exist, or cannot be written into"
+        raise UsageError(what, where=str(file), do="name another file") from None
     except OSError as problem:
-        raise UsageError(
-            problem.strerror or str(problem), where=str(file), do="name another file"
-        ) from None
+        what = problem.strerror or str(problem)
+        raise UsageError(what, where=str(file), do="name another file") from None
     if head and b"by `tachograph lab tune" not in head.split(b"\n")[0]:
         raise UsageError(
             "exists, and tune did not write it", where=str(file), do="name a new file, or remove it"

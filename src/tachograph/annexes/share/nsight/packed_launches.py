@@ -8,8 +8,8 @@ the object, so they can be replaced without reading it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -17,15 +17,6 @@ from tachograph.annexes.share.nsight.launches import Chip, Launch
 from tachograph.catalog.errors import InputError
 
 VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class PackedLaunches:
-    """Names of kernels and NVTX ranges, each once, and the JSON object that points to them."""
-
-    kernels: tuple[str, ...]
-    ranges: tuple[str, ...]
-    content: str
 
 
 class _PackedLaunch(msgspec.Struct, frozen=True):
@@ -44,8 +35,11 @@ class _Content(msgspec.Struct, frozen=True, tag_field="version", tag=VERSION):
     launches: list[_PackedLaunch]
 
 
-def pack_launches(launches: Sequence[Launch]) -> PackedLaunches:
-    """Return packed launches in order; JSON has null for NaN and infinite values."""
+def pack_launches(launches: Sequence[Launch]) -> dict[str, Any]:
+    """Return kernels and NVTX ranges, each name once, and as content the object that points to them.
+
+    JSON has null for NaN and infinite values.
+    """
     metrics = sorted({name for launch in launches for name in launch.metrics})
     kernels: dict[str, int] = {}
     ranges: dict[str, int] = {}
@@ -66,29 +60,29 @@ def pack_launches(launches: Sequence[Launch]) -> PackedLaunches:
             )
         )
     content = msgspec.json.encode(_Content(metrics, chips, packed)).decode()
-    return PackedLaunches(tuple(kernels), tuple(ranges), content)
+    return {"kernels": list(kernels), "ranges": list(ranges), "content": content}
 
 
-def unpack_launches(packed: PackedLaunches, *, report: str) -> tuple[Launch, ...]:
+def unpack_launches(packed: Mapping[str, Any], *, report: str) -> tuple[Launch, ...]:
     """Return the launches as if `report` was the file that they were read from.
 
     Errors: InputError for an object of another version, or one that is damaged.
     """
     try:
-        content = msgspec.json.decode(packed.content, type=_Content)
+        content = msgspec.json.decode(packed["content"], type=_Content)
         launches = []
         for launch in content.launches:
             values = zip(content.metrics, launch.values, strict=False)
             launches.append(
                 Launch(
-                    kernel=packed.kernels[launch.kernel],
+                    kernel=packed["kernels"][launch.kernel],
                     metrics={name: value for name, value in values if value is not None},
                     chip=content.chips[launch.chip],
                     report=report,
                     number=launch.number,
                     grid=launch.grid,
                     block=launch.block,
-                    ranges=tuple(packed.ranges[index] for index in launch.ranges),
+                    ranges=tuple(packed["ranges"][index] for index in launch.ranges),
                 )
             )
         return tuple(launches)
