@@ -12,8 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from tachograph.annexes.lab.simulate.behaviours import JOB_KINDS, Draw, JobBehaviour, JobKind
-from tachograph.annexes.lab.simulate.plan import LEAN_COUNTERS, NodeGroup, SimulationPlan
-from tachograph.annexes.lab.simulate.workload import JobShapes
+from tachograph.annexes.lab.simulate.plan import LEAN_COUNTERS, JobShapes, NodeGroup, SimulationPlan
 
 
 def sized_plan(samples: int, *, seed: int = 1) -> SimulationPlan:

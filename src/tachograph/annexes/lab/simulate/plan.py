@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
+from tachograph.annexes.lab.simulate.behaviours import (
+    JOB_KINDS,
+    LONGEST_S,
+    Draw,
+    JobBehaviour,
+    JobKind,
+)
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.devices import DEVICES_BY_NAME, Device
 from tachograph.catalog.errors import UsageError
-
-if TYPE_CHECKING:
-    from tachograph.annexes.lab.simulate.workload import JobShapes
 
 RECORDED_COUNTERS = tuple(counter.name for counter in COUNTERS if counter.ldms_name)
 LEAN_COUNTERS = (
@@ -39,6 +42,17 @@ PIPE_COUNTERS = (
     "tensor_hmma_active",
     "tensor_imma_active",
     "tensor_dfma_active",
+)
+_SIZES = (
+    (0, 0.12),
+    (1, 0.70),
+    (2, 0.08),
+    (4, 0.045),
+    (8, 0.03),
+    (16, 0.013),
+    (32, 0.007),
+    (64, 0.003),
+    (128, 0.002),
 )
 
 
@@ -96,6 +110,23 @@ class SimulatedNode:
     index: int
     group: int
     shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobShapes:
+    """Shapes of a population: share of each kind, (nodes, share of the jobs), longest run time.
+
+    0 nodes: a part of a shared node. `shared_waits`: no job waits for one that waits for a part of
+    a shared node, which are few. `change`: what becomes of the behaviour of each job.
+    """
+
+    weights: Mapping[JobKind, float] = field(
+        default_factory=lambda: {kind: facts.weight for kind, facts in JOB_KINDS.items()}
+    )
+    sizes: Sequence[tuple[int, float]] = _SIZES
+    longest_s: int = LONGEST_S
+    shared_waits: bool = False
+    change: Callable[[JobBehaviour, Draw], JobBehaviour] = lambda behaviour, _: behaviour
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def segment_sums(segments: Segments, out: Mapping[str, Array]) -> pl.DataFrame:
     they are measured.
     """
     first, count = segments.first, segments.count
-    columns = {"allocation": segments.allocation, "samples": count}
+    columns: dict[str, Array] = {"allocation": segments.allocation, "samples": count}
     for name in SUMMED:
         if name in out:
             columns[name] = np.add.reduceat(out[name], first, dtype=np.float64)

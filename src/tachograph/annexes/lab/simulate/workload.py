@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -25,21 +25,15 @@ from tachograph.annexes.lab.simulate.behaviours import (
     behave,
     follow,
 )
-from tachograph.annexes.lab.simulate.plan import NodeGroup, SimulatedNode, SimulationPlan
+from tachograph.annexes.lab.simulate.plan import (
+    JobShapes,
+    NodeGroup,
+    SimulatedNode,
+    SimulationPlan,
+)
 
 LARGE_MEMORY_MIB = 64 * 1024  # a constraint for large memory is written from here on
 FIRST_JOB_ID = 1_000_001
-_SIZES = (
-    (0, 0.12),
-    (1, 0.70),
-    (2, 0.08),
-    (4, 0.045),
-    (8, 0.03),
-    (16, 0.013),
-    (32, 0.007),
-    (64, 0.003),
-    (128, 0.002),
-)
 _USERS, _ACCOUNTS = 60, 18
 _NAMES = (
     "train",
@@ -64,23 +58,6 @@ _NEEDS_PIPES = frozenset(
         JobKind.DEADLOCK,
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class JobShapes:
-    """Shapes of a population: share of each kind, (nodes, share of the jobs), longest run time.
-
-    0 nodes: a part of a shared node. `shared_waits`: no job waits for one that waits for a part of
-    a shared node, which are few. `change`: what becomes of the behaviour of each job.
-    """
-
-    weights: Mapping[JobKind, float] = field(
-        default_factory=lambda: {kind: facts.weight for kind, facts in JOB_KINDS.items()}
-    )
-    sizes: Sequence[tuple[int, float]] = _SIZES
-    longest_s: int = LONGEST_S
-    shared_waits: bool = False
-    change: Callable[[JobBehaviour, Draw], JobBehaviour] = lambda behaviour, _: behaviour
 
 
 class GpuShare(NamedTuple):
