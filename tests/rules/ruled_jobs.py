@@ -15,6 +15,8 @@ from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.tables import JOB_GPUS, JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.finding import Finding
 from tachograph.judge.finding import read_findings as read
+from tachograph.judge.rules.metrics import OFFERED, MeasuredRanks
+from tachograph.judge.rules.model import RuleLevel
 from tachograph.judge.rules.ruleset import RuleSet, read_rules
 from tachograph.judge.rules.verdicts import judge_rules
 
@@ -74,6 +76,39 @@ def found(job: Job, code: str, ruleset: RuleSet = SHIPPED) -> Finding:
     rows = judge_rules(job.summary, job.devices, job.nodes, ruleset.only([code]))
     (one,) = read(rows.with_columns(seq=pl.lit(1)))
     return one
+
+
+@dataclass(frozen=True)
+class MeasuredJob:
+    """What was measured of one job: null is unknown."""
+
+    measured: MeasuredRanks
+    place: int = 0
+
+    def labels(self, level: RuleLevel) -> list[str]:
+        """The names of its GPUs or nodes."""
+        return list(self.measured.labels(level))[self.ranks(level)]
+
+    def ranks(self, level: RuleLevel) -> slice:
+        """Where its GPUs or nodes are among those of all jobs."""
+        counts = self.measured.rank_counts(level)
+        first = int(counts[: self.place].sum())
+        return slice(first, first + int(counts[self.place]))
+
+    def of_ranks(self, name: str) -> list[Any]:
+        """A metric by GPU or node."""
+        return self.values(name)[self.ranks(OFFERED[name].level)]
+
+    def of_job(self, name: str) -> Any:
+        """A metric of the job."""
+        return self.values(name)[self.place]
+
+    def values(self, name: str) -> list[Any]:
+        """A metric of all jobs, GPUs or nodes."""
+        metric = OFFERED[name]
+        known, values = self.measured.values(name, metric.level, is_text=metric.text)
+        pairs = zip(known.tolist(), values.tolist(), strict=True)
+        return [value if is_known else None for is_known, value in pairs]
 
 
 def together(jobs: Sequence[Job]) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:

@@ -5,11 +5,12 @@ null.
 from __future__ import annotations
 
 import random
+from itertools import product
 from typing import Any
 
 import polars as pl
 import pytest
-from ruled_jobs import Job, Row, together
+from ruled_jobs import Job, MeasuredJob, Row, together
 
 from tachograph.judge.rules.metrics import COMPUTED, OF_HOSTS, OFFERED, measure
 
@@ -26,7 +27,7 @@ WORK = (
 
 def one(job: Job, *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Values of the job, and of its ranks."""
-    measured = measure(job.summary, job.devices, job.nodes, names).job(0)
+    measured = MeasuredJob(measure(job.summary, job.devices, job.nodes, names))
     levels = {name: OFFERED[name].level for name in names}
     of_job = {name: measured.of_job(name) for name in names if levels[name] == "job"}
     return of_job, {name: measured.of_ranks(name) for name in names if levels[name] != "job"}
@@ -64,13 +65,13 @@ def test_work_is_that_of_plain_loops_for_many_jobs_at_once() -> None:
             None if not reported or row["gpu_util_mean"] is None else row["gpu_util_mean"] * seconds
             for row in ordered
         ]
-        seen = measured.job(place)
+        seen = MeasuredJob(measured, place)
         assert seen.of_ranks("work") == (pytest.approx(work) if None not in work else work)
         nodes = sorted({row["node"] for row in ordered})
         for node, total, held in zip(
             nodes,
-            seen.of_ranks("node_gpu_work_s") or (),
-            seen.of_ranks("node_gpus") or (),
+            seen.of_ranks("node_gpu_work_s"),
+            seen.of_ranks("node_gpus"),
             strict=True,
         ):
             mine = [each for each, row in zip(work, ordered, strict=True) if row["node"] == node]
@@ -85,17 +86,24 @@ def test_the_order_of_gpus_does_not_matter() -> None:
     jobs, gpus, nodes = together(random_jobs(4, 10))
     straight = measure(jobs, gpus, nodes, WORK)
     turned = measure(jobs, gpus.reverse(), nodes, WORK)
-    assert straight == turned
+    for place, name in product(range(10), WORK):
+        level = OFFERED[name].level
+        assert (straight.rank_counts("gpu") == turned.rank_counts("gpu")).all()
+        pair = [MeasuredJob(measured, place) for measured in (straight, turned)]
+        one, other = (job.of_job(name) if level == "job" else job.of_ranks(name) for job in pair)
+        assert one == other
 
 
 def test_a_gpu_is_called_by_its_node_where_there_are_several() -> None:
     here = Job(gpus=[{"gpu": 0}, {"gpu": 1, "mig": 7}])
     there = Job(gpus=[{"gpu": 0}, {"node": "n2", "gpu": 0}])
-    assert list(measure(here.summary, here.devices, here.nodes, ["work"]).job(0).labels("gpu")) == [
+    assert list(
+        MeasuredJob(measure(here.summary, here.devices, here.nodes, ["work"])).labels("gpu")
+    ) == [
         "GPU 0",
         "GPU 1/7",
     ]
-    labels = measure(there.summary, there.devices, there.nodes, ["work"]).job(0).labels("gpu")
+    labels = MeasuredJob(measure(there.summary, there.devices, there.nodes, ["work"])).labels("gpu")
     assert list(labels) == ["n1 GPU 0", "n2 GPU 0"]
 
 
@@ -171,13 +179,14 @@ def test_the_table_is_closed_and_each_name_is_of_one_level() -> None:
 
 def test_a_job_without_rows_of_gpus_has_no_ranks() -> None:
     job = Job()
-    measured = measure(job.summary, job.devices, job.nodes, WORK).job(0)
-    assert measured.of_ranks("work") is None
+    measured = MeasuredJob(measure(job.summary, job.devices, job.nodes, WORK))
+    assert measured.of_ranks("work") == []
     assert list(measured.labels("gpu")) == []
 
 
 def test_every_metric_is_computed() -> None:
     jobs, gpus, nodes = together(random_jobs(5, 3))
     measured = measure(jobs, gpus, nodes, list(OFFERED))
-    assert set(measured.of_jobs) | set(measured.of_ranks) == set(OFFERED)
+    columns = {name for table in measured.tables.values() for name in table.columns}
+    assert set(OFFERED) <= columns
     assert isinstance(jobs, pl.DataFrame)

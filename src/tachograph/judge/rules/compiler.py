@@ -23,7 +23,7 @@ _RANK_NAMES: Mapping[str, RuleLevel | None] = {
     "Node": "node",
 }
 _MANY = range(1, 100)
-# {function: numbers of arguments that it takes}. Those of a list alone are `program.REDUCTIONS`.
+# {function: numbers of arguments that it takes}. Those of a list alone are `columns.REDUCTIONS`.
 FUNCTIONS: Mapping[str, Collection[int]] = {
     "max": _MANY,
     "min": _MANY,

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import polars as pl
 
+from tachograph.catalog.arrays import Flags, Longs
 from tachograph.catalog.counters import COUNTERS, COUNTERS_BY_NAME, CounterKind
 from tachograph.catalog.tables import (
     HOST_CHARACTERISTICS,
@@ -20,7 +22,7 @@ from tachograph.catalog.tables import (
     SCORES,
 )
 from tachograph.judge.limiter import of_model
-from tachograph.judge.rules.model import RuleLevel, RuleMetric
+from tachograph.judge.rules.model import LONGEST_TEXT, RuleLevel, RuleMetric
 from tachograph.pipeline.timelines import ACTIVITY
 
 # Columns that rows are given.
@@ -247,7 +249,6 @@ OFFERED: Mapping[str, Offered] = {
 OF_HOSTS = frozenset(f"node_{name}" for name in HOST_CHARACTERISTICS)
 
 
-Scalar = float | str | None
 _LABEL = "_label"
 # Of a job's samples: with fewer a mean times the run time is extrapolated rather than measured.
 ENOUGH = 0.5
@@ -255,44 +256,31 @@ ENOUGH = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRanks:
-    """Metrics of jobs in order: one value per job, and one for each of its GPUs and nodes."""
+    """Metrics of jobs, of their GPUs and of their nodes, in order of jobs (`model.JobMetrics`).
 
-    of_jobs: Mapping[str, Sequence[Scalar]]
-    of_ranks: Mapping[str, Sequence[Sequence[Scalar]]]
-    labels: Mapping[str, Sequence[Sequence[str]]]
+    tables: by level, with a column per metric. counts: ranks of each job.
+    """
 
-    def job(self, place: int) -> JobRanks:
-        """Return the job at `place`."""
-        return JobRanks(self, place)
+    count: int
+    tables: Mapping[str, pl.DataFrame]
+    counts: Mapping[str, Longs]
 
+    def rank_counts(self, level: RuleLevel) -> Longs:
+        """Return the number of GPUs or nodes of each job."""
+        return self.counts[level]
 
-@dataclass(frozen=True, slots=True)
-class JobRanks:
-    """One job, as the language reads its metrics (`model.Ranks`)."""
+    def labels(self, level: RuleLevel) -> Sequence[str]:
+        """Return the names of all GPUs or nodes."""
+        return self.tables[level].get_column(_LABEL).to_list() if level in self.tables else []
 
-    measured: MeasuredRanks
-    place: int
-
-    def labels(self, kind: RuleLevel) -> Sequence[str]:
-        """Return the names of its GPUs or nodes; those of processes are unknown."""
-        of_kind = self.measured.labels.get(kind)
-        return () if of_kind is None else of_kind[self.place]
-
-    def of_ranks(self, metric: str) -> Sequence[Scalar] | None:
-        """Return a metric by GPU or node in the order of `labels`; None without any."""
-        values = self.measured.of_ranks.get(metric)
-        return (values[self.place] or None) if values is not None else None
-
-    def of_job(self, metric: str) -> Scalar:
-        """Return a metric of the job; None: unknown."""
-        values = self.measured.of_jobs.get(metric)
-        return None if values is None else values[self.place]
-
-    def all_of(self, metrics: Collection[str]) -> tuple[object, ...]:
-        """Return what a rule that reads these metrics can read of the job."""
-        labels = [tuple(of[self.place]) for of in self.measured.labels.values()]
-        values = [tuple(self.of_ranks(metric) or ()) for metric in metrics]
-        return (*labels, *values, *map(self.of_job, metrics))
+    def values(self, metric: str, level: RuleLevel, *, is_text: bool) -> tuple[Flags, Any]:
+        """Return which values of a metric are known, and the values; null and NaN are unknown."""
+        column = self.tables[level].get_column(metric)
+        if is_text:
+            texts = column.cast(pl.String).str.slice(0, LONGEST_TEXT)
+            return texts.is_not_null().to_numpy(), texts.to_numpy()
+        numbers = column.cast(pl.Float64).to_numpy()
+        return np.isfinite(numbers), numbers
 
 
 def measure(
@@ -309,29 +297,22 @@ def measure(
     rows = jobs.with_columns(
         _activity("mean").alias(ACTIVITY_MEAN), _activity("max").alias(ACTIVITY_MAX)
     )
-    of_jobs = rows.select(OFFERED[name].of.alias(name) for name in wanted["job"]).to_dict(
-        as_series=False
-    )
+    tables = {"job": rows.select(OFFERED[name].of.alias(name) for name in wanted["job"])}
     if not wanted["gpu"] and not wanted["node"]:
-        return MeasuredRanks(of_jobs, {}, {})
+        none = np.zeros(jobs.height, np.int64)
+        return MeasuredRanks(jobs.height, tables, {"gpu": none, "node": none})
     devices = _devices(jobs, gpus)
     metrics = [OFFERED[name].of.alias(name) for name in wanted["gpu"]]
-    of_gpus = _lists(jobs, devices.select("job_key", _LABEL, *metrics))
-    of_nodes = _lists(jobs, _nodes(devices, node_minutes, wanted["node"]))
-    labels = {"gpu": of_gpus.pop(_LABEL), "node": of_nodes.pop(_LABEL)}
-    return MeasuredRanks(of_jobs, of_gpus | of_nodes, labels)
-
-
-def _lists(jobs: pl.DataFrame, frame: pl.DataFrame) -> dict[str, list[list[Any]]]:
-    """Return the columns of a frame of GPUs or nodes: a list for each of the jobs, in their
-    order.
-    """
-    lists = frame.group_by("job_key", maintain_order=True).agg(pl.all())
-    in_order = jobs.select("job_key").join(lists, on="job_key", how="left", maintain_order="left")
-    columns: dict[str, list[list[Any]]] = {}
-    for name, values in in_order.drop("job_key").to_dict(as_series=False).items():
-        columns[name] = [value or [] for value in values]
-    return columns
+    places = jobs.select("job_key").with_row_index("_place")
+    counts = {}
+    for level, frame in (
+        ("gpu", devices.select("job_key", _LABEL, *metrics)),
+        ("node", _nodes(devices, node_minutes, wanted["node"])),
+    ):
+        of_jobs = places.join(frame, on="job_key", maintain_order="left_right")
+        tables[level] = of_jobs
+        counts[level] = np.bincount(of_jobs.get_column("_place").to_numpy(), minlength=jobs.height)
+    return MeasuredRanks(jobs.height, tables, counts)
 
 
 def _activity(statistic: str, of: str = "") -> pl.Expr:

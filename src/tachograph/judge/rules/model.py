@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+from tachograph.catalog.arrays import Flags, Longs
 from tachograph.judge.rules.documents import RuleError, place_of
 from tachograph.judge.rules.expression import Node
 
@@ -22,6 +23,12 @@ class RulePair(NamedTuple):
 Scalar = float | bool | str | None  # None: unknown
 Value = Scalar | RulePair | list[float | bool | str | RulePair | None]
 ProblemSeverity = Literal["error", "warning"]
+VERDICTS: Mapping[bool | None, Literal["yes", "no", "unknown"]] = {
+    True: "yes",
+    False: "no",
+    None: "unknown",
+}  # of alerts
+LONGEST_TEXT = 200  # characters of a name or text of a job; what is longer is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +193,23 @@ class Ranks(Protocol):
         """Return a metric of the job."""
 
 
+class JobMetrics(Protocol):
+    """Data of `count` jobs for rules; that of their ranks one job behind the other."""
+
+    @property
+    def count(self) -> int:
+        """The number of jobs."""
+
+    def rank_counts(self, level: RuleLevel) -> Longs:
+        """Return the number of GPUs or nodes of each job."""
+
+    def labels(self, level: RuleLevel) -> Sequence[str]:
+        """Return the names of all GPUs or nodes."""
+
+    def values(self, metric: str, level: RuleLevel, *, is_text: bool) -> tuple[Flags, Any]:
+        """Return which values of a metric are known, and the values, by job, GPU or node."""
+
+
 @dataclass(frozen=True, slots=True)
 class RuleOutcome:
     """What came of one rule over one job.
@@ -208,6 +232,4 @@ class RuleOutcome:
     @property
     def verdict(self) -> Literal["yes", "no", "unknown"]:
         """The alert as a verdict of findings."""
-        if self.alert is None:
-            return "unknown"
-        return "yes" if self.alert else "no"
+        return VERDICTS[self.alert]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import repeat
 from typing import cast
 
 import msgspec
@@ -18,9 +19,9 @@ from tachograph.judge.finding import (
     relation_holds,
 )
 from tachograph.judge.rules.expression import Node, walk
-from tachograph.judge.rules.metrics import OFFERED, JobRanks, MeasuredRanks, measure
-from tachograph.judge.rules.model import RuleOutcome, Value
-from tachograph.judge.rules.program import evaluate
+from tachograph.judge.rules.metrics import OFFERED, MeasuredRanks, measure
+from tachograph.judge.rules.model import VERDICTS, RuleOutcome
+from tachograph.judge.rules.program import RuleEvaluation
 from tachograph.judge.rules.ruleset import RuleEntry, RuleSet, counters_of
 
 SHOWN_RANKS = 8
@@ -51,30 +52,22 @@ def rule_verdicts(
     ruleset: RuleSet,
     questions: Mapping[str, Set[str]],
 ) -> pl.DataFrame:
-    """Return (job_key, code, verdict) of rules on jobs with samples: `questions` by code of check.
-
-    A rule is evaluated once for jobs that are alike in all that it reads.
-    """
+    """Return (job_key, code, verdict) of rules on jobs with samples: `questions` by code of check."""
     entries = [entry for entry in ruleset.entries if entry.check.code in questions]
     names = {name for entry in entries for name in entry.program.needs}
     measured = measure(jobs, gpus, node_minutes, names)
-    rows: list[tuple[str, str, str]] = []
+    keys = jobs.get_column("job_key")
+    parts = [pl.DataFrame(schema=dict.fromkeys(("job_key", "code", "verdict"), pl.String()))]
     for entry in entries:
-        asked = questions[entry.check.code]
-        outcomes: dict[tuple[object, ...], str] = {}
-        for place, job_key in enumerate(jobs["job_key"]):
-            if job_key not in asked:
-                continue
-            job = measured.job(place)
-            values = job.all_of(entry.program.needs)
-            verdict = outcomes.get(values)
-            if verdict is None:
-                verdict = evaluate(entry.program, job, entry.values).verdict
-                outcomes[values] = verdict
-            rows.append((job_key, entry.code, verdict))
-    return pl.DataFrame(
-        rows, schema=dict.fromkeys(("job_key", "code", "verdict"), pl.String()), orient="row"
-    )
+        alerts = RuleEvaluation(entry.program, measured, entry.values).alerts
+        verdicts = pl.DataFrame(
+            {"job_key": keys, "verdict": [VERDICTS[alert] for alert in alerts]},
+            schema_overrides={"verdict": pl.String()},
+        )
+        in_question = pl.col("job_key").is_in(list(questions[entry.check.code]))
+        rows = verdicts.filter(in_question).select("job_key", "verdict", code=pl.lit(entry.code))
+        parts.append(rows.select("job_key", "code", "verdict"))
+    return pl.concat(parts)
 
 
 def _unseen(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> frozenset[str]:
@@ -89,35 +82,39 @@ def _of_rule(
     entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unseen: Set[str]
 ) -> pl.DataFrame:
     """Result of one rule per job; without samples, rules about them are never denied."""
-    comparisons = comparisons_of(entry)
-    check = entry.check
+    check, evaluation = entry.check, RuleEvaluation(entry.program, measured, entry.values)
     of_gpus = not any(OFFERED[name].level == "node" for name in entry.program.needs)
-    judged = ("verdict", "severity", "sentence", "advice", "evidence", "checks", "needs")
-    columns: dict[str, list[object]] = {name: [] for name in judged}
-    hours = jobs["gpu_hours"].to_list()
-    needs: dict[tuple[str, ...], str | None] = {(): None}
-    for place, job_key in enumerate(jobs["job_key"]):
-        job = measured.job(place)
-        outcome = evaluate(entry.program, job, entry.values)
-        checks = tuple([comparison.check(outcome, job, entry.values) for comparison in comparisons])
-        columns["severity"].append(check.severity)
-        if check.of_samples and outcome.verdict == "no" and job_key in unseen:
-            columns["verdict"].append("unknown")
-            columns["sentence"].append(_NO_SAMPLE)
-        else:
-            columns["verdict"].append(outcome.verdict)
-            columns["sentence"].append(rule_sentence(entry, outcome, checks))
-        if outcome.verdict == "yes":
-            columns["advice"].append(check.advice)
-            columns["evidence"].append(_evidence(outcome, hours[place], of_gpus=of_gpus))
-        else:
-            columns["advice"].append(None)
-            columns["evidence"].append("{}")
-        columns["checks"].append(_encoder.encode(checks).decode())
-        if outcome.unknown not in needs:
-            needs[outcome.unknown] = ",".join(counters_of(outcome.unknown))
-        columns["needs"].append(needs[outcome.unknown])
+    columns: dict[str, list[str | None]] = {
+        name: [] for name in ("verdict", "sentence", "advice", "evidence", "checks", "needs")
+    }
+    verdicts, sentences, advice, evidence, encoded, needs = columns.values()
+    compared = [comparison.checks(evaluation, entry.values) for comparison in comparisons_of(entry)]
+    checks_of_jobs = zip(*compared, strict=True) if compared else repeat(())
+    facts = zip(evaluation.alerts, checks_of_jobs, jobs["job_key"], jobs["gpu_hours"], strict=False)
+    for index, (alert, checks, job_key, hours) in enumerate(facts):
+        encoded.append(_encoder.encode(checks).decode())
+        if alert:
+            outcome = evaluation.outcome(index)
+            verdicts.append("yes")
+            sentences.append(_triggered(entry, outcome))
+            advice.append(check.advice)
+            evidence.append(_evidence(outcome, hours, of_gpus=of_gpus))
+            needs.append(None)
+            continue
+        advice.append(None)
+        evidence.append("{}")
+        if alert is None:
+            outcome = evaluation.outcome(index)
+            verdicts.append("unknown")
+            sentences.append(_undetermined(outcome))
+            needs.append(",".join(counters_of(outcome.unknown)) if outcome.unknown else None)
+            continue
+        needs.append(None)
+        is_unseen = check.of_samples and job_key in unseen
+        verdicts.append("unknown" if is_unseen else "no")
+        sentences.append(_NO_SAMPLE if is_unseen else _not_triggered(checks))
     fixed: dict[str, str | None] = {"code": entry.code, "kind": "check", "title": entry.rule.name}
+    fixed["severity"] = check.severity
     fixed |= dict.fromkeys(("confidence", "begin", "end", "covered_by"))
     same = [pl.lit(value, dtype=FINDING_SCHEMA[name]).alias(name) for name, value in fixed.items()]
     listed = pl.col("needs").str.split(",").fill_null([])  # faster than a list of lists
@@ -142,32 +139,38 @@ class Comparison:
     metric: str | None  # where `name` is a metric of the job, and not a term
     label: str  # what people call it
 
-    def check(
-        self, outcome: RuleOutcome, job: JobRanks, parameters: Mapping[str, float]
-    ) -> CheckedValue:
-        """Return the value of one job against the threshold."""
-        value = job.of_job(self.metric) if self.metric else outcome.values.get(self.name)
-        if type(value) is not float:
-            value = self.value(value)
+    def checks(
+        self, evaluation: RuleEvaluation, parameters: Mapping[str, float]
+    ) -> list[CheckedValue]:
+        """Return the value of each job against the threshold."""
         threshold = (
             self.threshold if isinstance(self.threshold, float) else parameters[self.threshold]
         )
-        holds = None if value is None else relation_holds(value, self.relation, threshold)
-        return CheckedValue(self.label, value, self.relation, threshold, self.unit, holds)
+        label, relation, unit = self.label, self.relation, self.unit
+        return [
+            CheckedValue(
+                label,
+                value,
+                relation,
+                threshold,
+                unit,
+                None if value is None else relation_holds(value, relation, threshold),
+            )
+            for value in self.values(evaluation)
+        ]
 
-    def value(self, value: Value) -> float | None:
-        """Return the compared number; None: missing, or unknown for some rank."""
-        if not isinstance(value, list):
-            return _number(value)
-        known: list[float] = []
-        for of_rank in value:
-            number = _number(getattr(of_rank, self.part, None) if self.part else of_rank)
-            if number is None:
-                return None
-            known.append(number)
-        if not known:
-            return None
-        return max(known) if self.relation in (">", ">=") else min(known)
+    def values(self, evaluation: RuleEvaluation) -> list[float | None]:
+        """Return the compared number of each job; None: missing, or unknown for some rank."""
+        if self.metric:
+            known, numbers = evaluation.columns.jobs.values(self.metric, "job", is_text=False)
+            return [
+                value if is_known else None
+                for is_known, value in zip(known.tolist(), numbers.tolist(), strict=True)
+            ]
+        column = evaluation.columns.terms[self.name]
+        if self.part:
+            column = column.part(self.part)
+        return column.extremes(highest=self.relation in (">", ">="))
 
 
 def comparisons_of(entry: RuleEntry) -> tuple[Comparison, ...]:
@@ -215,25 +218,19 @@ def _comparison(
     return Comparison(name, part, relation, limit, unit, metric, label)
 
 
-def _number(value: Value) -> float | None:
-    """The value, where it is one number; None where it is not, or unknown."""
-    if type(value) is float:
-        return value
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _triggered(entry: RuleEntry, outcome: RuleOutcome) -> str:
+    message = outcome.text or f"{entry.rule.name}."
+    if entry.rule.level == "job" or not outcome.ranks:
+        return message
+    return f"{_ranks(outcome.ranks)}: {message}"
 
 
-def rule_sentence(entry: RuleEntry, outcome: RuleOutcome, checks: Iterable[CheckedValue]) -> str:
-    """Return the sentence on a job: the rule's text if it holds, else the reason."""
-    if outcome.alert:
-        message = outcome.text or f"{entry.rule.name}."
-        return (
-            message
-            if entry.rule.level == "job" or not outcome.ranks
-            else f"{_ranks(outcome.ranks)}: {message}"
-        )
-    if outcome.alert is None:
-        missing = [f"{', '.join(outcome.unknown)} not known"] if outcome.unknown else []
-        return f"Unknown: {'; '.join([*missing, *outcome.reasons])}."
+def _undetermined(outcome: RuleOutcome) -> str:
+    missing = [f"{', '.join(outcome.unknown)} not known"] if outcome.unknown else []
+    return f"Unknown: {'; '.join([*missing, *outcome.reasons])}."
+
+
+def _not_triggered(checks: Iterable[CheckedValue]) -> str:
     missed = [check for check in checks if check.holds is False]
     return f"Not triggered: {', '.join(map(_missed, missed))}." if missed else "Not triggered."
 
