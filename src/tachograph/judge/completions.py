@@ -10,15 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter, methodcaller
+from itertools import groupby
 
 import polars as pl
 import polars.selectors as cs
 
-from tachograph.catalog.counters import COUNTERS, COUNTERS_BY_NAME, Counter, CounterKind
+from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import HOST_CHARACTERISTICS, OTHER_IMBALANCES, RESOURCES
-from tachograph.judge.fills import FILLS, IDLE, Fill, State
+from tachograph.judge.fills import (
+    BURST,
+    BURSTS_EVERY,
+    FILLS,
+    IDLE,
+    PIECE_MINUTES,
+    Fill,
+    for_each,
+    settings_of,
+)
 from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import ACTIVITY, AVERAGED
 from tachograph.pipeline.timelines import WORK as WORK_COUNTERS
@@ -29,10 +38,7 @@ _LINK_BYTES_PER_S = 1e13
 # before the first and after the last sample of a job that are judged: more would change no verdict
 _MOST_MINUTES = 1440
 MOST_ROWS = 200_000  # minutes of completed jobs that are in memory at a time
-
-
-_PIECE_MINUTES = 15
-_BURST, _BURSTS_EVERY = 2, 6  # minutes
+_ROLES = ("_state", "_rest")  # of a fill's states, in the names of columns
 
 
 def carried(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
@@ -282,34 +288,34 @@ def completed(
         minutes.group_by("job_key").agg(pl.col("_missing").max()).filter(pl.col("_missing") == 0)
     )
     whole = whole.join(host_minutes, on="job_key", how="anti").select("job_key")
-    parts = []
-    of = []
-    for number, fill in enumerate(fills):
-        if number == 1:
-            minutes = minutes.join(whole, on="job_key", how="anti", maintain_order="left")
-        key = pl.concat_str("job_key", pl.lit(f"\n{number}"))  # no key of a job has a line break
-        of.append(tables.jobs.select(key.alias("job_key"), job="job_key"))
-        filled = gpus.with_columns(**_counters(fill)).with_columns(**_derived(fill))
+    once, minutes = (
+        minutes.join(whole, on="job_key", how=how, maintain_order="left")
+        for how in ("semi", "anti")
+    )
+    measured = (tables.jobs, tables.gpus, tables.timelines, tables.node_minutes)
+    parts: list[list[pl.DataFrame]] = []
+    for _, group in groupby(enumerate(fills), lambda pair: (pair[1].steady, pair[1].alike)):
+        numbered = dict(group)
+        settings, fill = settings_of(numbered), next(iter(numbered.values()))
+        filled = for_each(settings, gpus)
+        filled = filled.with_columns(**_counters(fill)).with_columns(**_derived(fill))
+        first = settings.filter(_number=0)
+        every = pl.concat([for_each(first, once), for_each(settings, minutes)])
         rows = (
-            _summaries(jobs, filled, fill),
+            _summaries(for_each(settings, jobs), filled, fill),
             filled,
-            _filled_minutes(minutes, fill, idle_util),
-            _filled_host_minutes(host_minutes, fill),
+            _filled_minutes(every, fill, idle_util),
+            _filled_host_minutes(host_minutes, numbered),
         )
-        measured = (tables.jobs, tables.gpus, tables.timelines, tables.node_minutes)
-        parts.append(
-            [
-                _like(table, frame.with_columns(key))
-                for table, frame in zip(measured, rows, strict=True)
-            ]
-        )
+        parts.append([_like(table, frame) for table, frame in zip(measured, rows, strict=True)])
     same_minutes = {
         f"{job_key}\n{number}": f"{job_key}\n0"
         for job_key in whole.get_column("job_key")
         for number in range(1, len(fills))
     }
     jobs, gpus, timelines, node_minutes = map(pl.concat, zip(*parts, strict=True))
-    keys = pl.concat(of)
+    keys = for_each(settings_of(dict(enumerate(fills))), tables.jobs.select("job_key"))
+    keys = keys.select("job_key", job="_of")
     alike = _alike(jobs, gpus, keys.join(whole, left_on="job", right_on="job_key"))
     jobs, gpus, keys = (
         frame.join(alike, on="job_key", how="anti", maintain_order="left")
@@ -390,26 +396,23 @@ def _with_shares(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     ).drop("start", "as_of", "elapsed_s", "_interval_s", "_of_job")
 
 
-def _part(fill: Fill) -> pl.Expr:
+def _part() -> pl.Expr:
     """The part of its unmeasured time in which a GPU is in the state of a fill."""
-    pieces = {"always": None, "bursts": None, "begin": 1, "end": 1, "both": 2}[fill.when]
-    if pieces is None:
-        part = pl.lit(1.0 if fill.when == "always" else _BURST / _BURSTS_EVERY)
-    else:
-        seconds = pl.col("_share") * pl.col("_run_s")
-        part = (pieces * _PIECE_MINUTES * _MINUTE_S / seconds).clip(0.0, 1.0)
-    if fill.who == "all":
-        return part
-    return pl.when("_busiest" if fill.who == "busiest" else "_least").then(part).otherwise(0.0)
+    seconds = pl.col("_share") * pl.col("_run_s")
+    piece = (pl.col("_piece_s") / seconds).clip(0.0, 1.0)
+    part = pl.when(pl.col("_piece_s").is_null()).then("_flat").otherwise(piece)
+    who = pl.col("_who")
+    has = (who == "all") | ((who == "busiest") & pl.col("_busiest"))
+    return pl.when(has | ((who == "least busy") & pl.col("_least"))).then(part).otherwise(0.0)
 
 
 def _counters(fill: Fill) -> dict[str, pl.Expr]:
     """Means and maxima of a GPU's counters over the whole time, where its job measured them."""
-    share, part = pl.col("_share"), _part(fill)
+    share, part = pl.col("_share"), _part()
     found: dict[str, pl.Expr] = {}
     for counter in COUNTERS:
         mean, most = pl.col(f"{counter.name}_mean"), pl.col(f"{counter.name}_max")
-        value, peak = _then(counter, fill, part)
+        value, peak = _then(counter, part)
         if fill.steady:
             value, peak = (own.fill_null(own.mean().over("job_key")) for own in (mean, most))
         has = pl.when(f"_has_{counter.name}")
@@ -425,38 +428,33 @@ def _counters(fill: Fill) -> dict[str, pl.Expr]:
     return found
 
 
-def _then(counter: Counter, fill: Fill, part: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
+def _then(counter: Counter, part: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
     """Mean and maximum of a counter in the time without samples."""
     mean, most = pl.col(f"{counter.name}_mean"), pl.col(f"{counter.name}_max")
+    errors = pl.when("_errors")
     if counter.kind in (CounterKind.FRACTION, CounterKind.RATE) or counter.name == "power_w":
-        there, rest = (_level(counter, state) for state in (fill.state, fill.rest))
+        there, rest = (pl.col(f"{role}_{counter.name}") for role in ("_state", "_rest"))
+        if counter.name == "power_w":
+            there, rest = (pl.col("_board") * pl.col(f"{role}_power") for role in _ROLES)
         peak = pl.max_horizontal(pl.when(part > 0).then(there), pl.when(part < 1).then(rest))
         return part * there + (1 - part) * rest, peak
     if counter.unit == "bitmask":
-        bits = 2.0**32 - 1 if fill.errors else 0.0
-        return pl.lit(float(fill.errors)), pl.lit(bits)
+        return pl.col("_errors").cast(pl.Float64), errors.then(2.0**32 - 1).otherwise(0.0)
     if counter.kind is CounterKind.CUMULATIVE or counter.unit in ("code", "flag"):
         # What happens between two samples shows in the second: only the edges hide it.
-        happened = pl.col("_edges").cast(pl.Float64) if fill.errors else pl.lit(0.0)
+        happened = errors.then(pl.col("_edges").cast(pl.Float64)).otherwise(0.0)
         return mean, most.fill_null(0.0) + happened
-    return mean, pl.lit(counter.high) if fill.errors else most
-
-
-def _level(counter: Counter, state: State) -> pl.Expr:
-    """A counter of a GPU in a state."""
-    if counter.name == "power_w":
-        return pl.col("_board") * state.power
-    return pl.lit(_highest(counter, state))
+    return mean, errors.then(pl.lit(counter.high)).otherwise(most)
 
 
 def _derived(fill: Fill) -> dict[str, pl.Expr]:
     """What is made of a GPU's counters, which are completed already."""
-    share, part = pl.col("_share"), _part(fill)
+    share, part = pl.col("_share"), _part()
     own = pl.col("zero_util_fraction").fill_null(0.0)
-    zero, zero_in_rest = (not state.fraction("gpu_util") for state in (fill.state, fill.rest))
+    zero, zero_in_rest = ((pl.col(f"{role}_gpu_util") == 0).cast(pl.Float64) for role in _ROLES)
     zeros = own if fill.steady else part * zero + (1 - part) * zero_in_rest
     highest = pl.col("gpu_util_max")
-    events = pl.col("_edges").cast(pl.Int64) if fill.errors else pl.lit(0)
+    events = pl.when("_errors").then(pl.col("_edges").cast(pl.Int64)).otherwise(0)
     return {
         "zero_util_fraction": pl.when("_has_gpu_util").then(own * (1 - share) + zeros * share),
         "temporal_imbalance": pl.when(highest > 0).then(1 - pl.col("gpu_util_mean") / highest),
@@ -472,6 +470,8 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, fill: Fill) -> pl.DataFra
     """Return the rows of job_summaries over the whole time; `gpus` are completed."""
     means = [pl.col(f"{c.name}_mean").mean() for c in COUNTERS]
     peaks = [pl.col(f"{c.name}_max").max() for c in COUNTERS]
+    # a mean of the same numbers may differ from them in the last digit
+    is_flat = (pl.col("_who") == "all") & pl.col("_piece_s").is_null()
     summed = gpus.group_by("job_key").agg(
         *means,
         *peaks,
@@ -480,7 +480,7 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, fill: Fill) -> pl.DataFra
         pl.col("xid_events").sum(),
         gpus_never_used=(pl.col("gpu_util_max") == 0).sum().cast(pl.Int64),
         _share=pl.col("_share").mean(),
-        _part=_part(fill).mean(),
+        _part=pl.when(is_flat.first()).then(_part().first()).otherwise(_part().mean()),
         _rows=pl.len(),
     )
     names = [name for name in summed.columns if not name.startswith("_") and name != "job_key"]
@@ -506,9 +506,9 @@ def _imbalances(fill: Fill) -> dict[str, pl.Expr]:
     found: dict[str, pl.Expr] = {}
     for name in ("gpu_util", *OTHER_IMBALANCES):
         column = "spatial_imbalance" if name == "gpu_util" else f"spatial_imbalance_{name}"
-        active = fill.state.fraction(name) or fill.rest.fraction(name)
-        added = pl.col("_share") * float(active > 0)
-        lag = pl.lit(0.0) if fill.who == "all" else 1 - 1 / pl.col("_rows")
+        active = pl.max_horizontal(f"{role}_{name}" for role in _ROLES)
+        added = pl.col("_share") * (active > 0).cast(pl.Float64)
+        lag = pl.when(pl.col("_who") == "all").then(0.0).otherwise(1 - 1 / pl.col("_rows"))
         known = pl.col(column).fill_null(0.0) * counted
         value = (known + lag * added) / (counted + added)
         measured = pl.col(f"{name}_max").is_not_null() & (pl.col("_rows") > 1)
@@ -525,7 +525,7 @@ def _at_work(fill: Fill) -> dict[str, pl.Expr]:
     for resource in RESOURCES:
         level = pl.col(resource.at_work).fill_null(0.0)
         work = pl.col(resource.share).fill_null(0.0) * measured
-        then = max(_highest(COUNTERS_BY_NAME[name], fill.state) for name in resource.counters)
+        then = pl.max_horizontal(f"_state_{name}" for name in resource.counters)
         total, square = level * work + then * added, level**2 * work + then**2 * added
         known = pl.any_horizontal(pl.col(f"{name}_max").is_not_null() for name in resource.counters)
         found[resource.at_work] = pl.when(known & (total > 0)).then(square / total)
@@ -533,16 +533,10 @@ def _at_work(fill: Fill) -> dict[str, pl.Expr]:
     return found
 
 
-def _highest(counter: Counter, state: State) -> float:
-    """A fraction or a rate of a GPU in a state."""
-    if counter.kind is CounterKind.RATE:
-        return counter.high if state.links else 0.0
-    return state.fraction(counter.name)
-
-
 def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
     """Return one row per job and minute of its run, with `_missing`, its GPUs without samples.
 
+    `_at_begin`, `_at_end`: whether a minute is among the first or last that lack samples.
     Where samples come about once a minute, those around a minute stand for it. The last
     minute counts where it is long enough for a sample.
     """
@@ -573,6 +567,12 @@ def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFram
         timelines, on=["job_key", "minute"], how="left", maintain_order="left"
     )
     every = every.with_columns(_missing=_missing_gpus())
+    unseen = (pl.col("_missing") > 0).cast(pl.Int32)
+    from_begin = unseen.cum_sum().over("job_key")
+    every = every.with_columns(
+        _at_begin=from_begin <= PIECE_MINUTES,
+        _at_end=from_begin > unseen.sum().over("job_key") - PIECE_MINUTES,
+    )
     counts = ("measured_gpus", "idle_gpus", "active_sum", "idle_power_w")
     every = every.with_columns(pl.col(*counts).fill_null(0))
     return every.filter(pl.col("measured_gpus") + pl.col("_missing") > 0)
@@ -603,48 +603,52 @@ def _missing_gpus() -> pl.Expr:
     return missing.cast(pl.Int32)
 
 
-def _doing(fill: Fill) -> pl.Expr:
+def _doing() -> pl.Expr:
     """How many of the GPUs without samples in a minute are in the state of a fill."""
-    missing = pl.col("_missing")
-    doing = missing if fill.who == "all" else missing.clip(upper_bound=1)
-    if fill.when == "always":
-        return doing
-    if fill.when == "bursts":
-        return doing * (pl.col("minute") % _BURSTS_EVERY < _BURST)
-    unseen = (missing > 0).cast(pl.Int32)
-    from_begin = unseen.cum_sum().over("job_key")
-    at_begin = from_begin <= _PIECE_MINUTES
-    at_end = from_begin > unseen.sum().over("job_key") - _PIECE_MINUTES
-    return doing * {"begin": at_begin, "end": at_end, "both": at_begin | at_end}[fill.when]
+    missing, when = pl.col("_missing"), pl.col("_when")
+    doing = pl.when(pl.col("_who") == "all").then(missing).otherwise(missing.clip(upper_bound=1))
+    in_part = (
+        pl.when(when == "bursts")
+        .then(pl.col("minute") % BURSTS_EVERY < BURST)
+        .when(when == "begin")
+        .then("_at_begin")
+        .when(when == "end")
+        .then("_at_end")
+        .when(when == "both")
+        .then(pl.col("_at_begin") | pl.col("_at_end"))
+        .otherwise(pl.lit(value=True))
+    )
+    return doing * in_part
 
 
 def _filled_minutes(every: pl.DataFrame, fill: Fill, idle_util: float) -> pl.DataFrame:
     """Return the minutes as if the GPUs without samples had done what `fill` says."""
-    every = every.with_columns(_doing=_doing(fill)).with_columns(
+    every = every.with_columns(_doing=_doing()).with_columns(
         _resting=pl.col("_missing") - pl.col("_doing")
     )
-    states = ((fill.state, pl.col("_doing")), (fill.rest, pl.col("_resting")))
+    states = tuple(zip(_ROLES, (pl.col("_doing"), pl.col("_resting")), strict=True))
     missing, measured = pl.col("_missing"), pl.col("measured_gpus")
 
     def highest(names: Iterable[str]) -> pl.Expr:
         return pl.max_horizontal(
-            pl.when(gpus > 0).then(max(state.fraction(name) for name in names))
-            for state, gpus in states
+            pl.when(gpus > 0).then(pl.max_horizontal(f"{role}_{name}" for name in names))
+            for role, gpus in states
         )
 
-    def added(value: Callable[[State], float]) -> pl.Expr:
-        return pl.sum_horizontal(gpus * value(state) for state, gpus in states)
+    def added(name: str, factor: float = 1.0) -> pl.Expr:
+        return pl.sum_horizontal(
+            gpus * (factor * pl.col(f"{role}_{name}")) for role, gpus in states
+        )
 
     most = {name: highest([name]) for name in ACTIVITY}
     most |= {"busy": highest(["gpu_util"]), "work": highest(WORK_COUNTERS)}
-    totals = {f"mean_{name}": added(methodcaller("fraction", name)) for name in AVERAGED}
+    watts, links = pl.col("_board") * added("power"), added("links", _LINK_BYTES_PER_S)
+    totals = {"pcie": links, "nvlink": links, "power_w": watts}
+    totals = {f"mean_{name}": totals.get(name, added(name)) for name in AVERAGED}
+    totals["power_w"] = watts
     most["highest_power_w"] = pl.max_horizontal(
-        pl.when(gpus > 0).then(pl.col("_board") * state.power) for state, gpus in states
+        pl.when(gpus > 0).then(pl.col("_board") * pl.col(f"{role}_power")) for role, gpus in states
     )
-    links = added(lambda state: _LINK_BYTES_PER_S * state.links)
-    totals |= {"mean_pcie": links, "mean_nvlink": links}
-    watts = pl.col("_board") * added(attrgetter("power"))
-    totals |= {"mean_power_w": watts, "power_w": watts}
     whole = {name: pl.max_horizontal(name, value) for name, value in most.items()}
     for name, total in totals.items():
         known = pl.col(name).fill_null(0.0) * measured
@@ -654,13 +658,15 @@ def _filled_minutes(every: pl.DataFrame, fill: Fill, idle_util: float) -> pl.Dat
         whole = {
             name: pl.coalesce(as_else(pl.col(name)).mean().over("job_key"), name) for name in whole
         }
-    level = methodcaller("fraction", ACTIVITY[0])
-    idle = pl.sum_horizontal(gpus * (level(state) < idle_util) for state, gpus in states)
+    levels = [(pl.col(f"{role}_{ACTIVITY[0]}"), gpus) for role, gpus in states]
+    idle = pl.sum_horizontal(gpus * (level < idle_util) for level, gpus in levels)
+    active = pl.sum_horizontal(
+        gpus * pl.when(level >= idle_util).then(level).otherwise(0.0) for level, gpus in levels
+    )
     sums = {
         "measured_gpus": measured + missing,
         "idle_gpus": pl.col("idle_gpus") + idle,
-        "active_sum": pl.col("active_sum")
-        + added(lambda state: level(state) * (level(state) >= idle_util)),
+        "active_sum": pl.col("active_sum") + active,
         "idle_power_w": pl.col("idle_power_w")
         + idle * pl.col("_board").fill_null(0.0) * IDLE.power,
     }
@@ -691,17 +697,22 @@ def _every_host_minute(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> pl.Dat
     )
 
 
-def _filled_host_minutes(every: pl.DataFrame, fill: Fill) -> pl.DataFrame:
+def _filled_host_minutes(every: pl.DataFrame, fills: Mapping[int, Fill]) -> pl.DataFrame:
     """Return the minutes of nodes: what is missing was idle, lively, or like its neighbours."""
     node = ("job_key", "node")
-    filled: list[pl.Expr] = []
-    for name in (name for name in HOST_CHARACTERISTICS if name in every.columns):
-        value = pl.col(name)
-        if fill.errors:
-            lively = 2 * value.max().over(node) * (pl.col("minute") % 2)
-            filled.append(value.fill_null(lively))
-        elif fill.state is IDLE:
-            filled.append(value.fill_null(value.min().over(node) * 0))
-        else:
-            filled.append(value.forward_fill().backward_fill().over(node))
-    return every.with_columns(filled)
+    values = [pl.col(name) for name in HOST_CHARACTERISTICS if name in every.columns]
+    filled = {
+        "lively": [
+            value.fill_null(2 * value.max().over(node) * (pl.col("minute") % 2)) for value in values
+        ],
+        "idle": [value.fill_null(value.min().over(node) * 0) for value in values],
+        "alike": [value.forward_fill().backward_fill().over(node) for value in values],
+    }
+    kinds = {
+        number: "lively" if fill.errors else "idle" if fill.state is IDLE else "alike"
+        for number, fill in fills.items()
+    }
+    frames = {kind: _like(every, every.with_columns(filled[kind])) for kind in kinds.values()}
+    key = [pl.concat_str("job_key", pl.lit(f"\n{number}")) for number in kinds]
+    pairs = zip(kinds.values(), key, strict=True)
+    return pl.concat([frames[kind].with_columns(of_fill) for kind, of_fill in pairs])

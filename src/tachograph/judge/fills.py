@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import polars as pl
+
 from tachograph.catalog.counters import COUNTERS, CounterKind
+
+PIECE_MINUTES = 15
+BURST, BURSTS_EVERY = 2, 6  # minutes
+# pieces in which a fill is in its state
+_PIECES = {"begin": 1, "end": 1, "both": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +80,46 @@ FILLS: tuple[Fill, ...] = (
     Fill(_BUSY, IDLE, steady=True),
     Fill(_BUSY, IDLE, steady=True, alike=True),
 )
+
+
+def settings_of(fills: Mapping[int, Fill]) -> pl.DataFrame:
+    """Return a row for each fill: its `_number`, and what it says, so that all are computed alike.
+
+    `_state_...`, `_rest_...`: counters in both of its states. `_piece_s`: length of its part; null:
+    it is the share `_flat`.
+    """
+    return pl.DataFrame(
+        [
+            {
+                "_number": number,
+                "_who": fill.who,
+                "_when": fill.when,
+                "_errors": fill.errors,
+                "_piece_s": _PIECES.get(fill.when, 0) * PIECE_MINUTES * 60.0 or None,
+                "_flat": BURST / BURSTS_EVERY if fill.when == "bursts" else 1.0,
+                **_levels("_state", fill.state),
+                **_levels("_rest", fill.rest),
+            }
+            for number, fill in fills.items()
+        ],
+        schema_overrides={"_piece_s": pl.Float64()},
+    )
+
+
+def _levels(role: str, state: State) -> dict[str, float]:
+    levels = {counter.name: state.fraction(counter.name) for counter in COUNTERS}
+    for counter in COUNTERS:
+        if counter.kind is CounterKind.RATE:
+            levels[counter.name] = counter.high if state.links else 0.0
+    levels |= {"power": state.power, "links": float(state.links)}
+    return {f"{role}_{name}": float(value) for name, value in levels.items()}
+
+
+def for_each(settings: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows for each of some fills, with its columns of `settings_of`.
+
+    `_of`: the key of the job; no key of a job has a line break.
+    """
+    key = pl.concat_str("job_key", pl.lit("\n"), "_number")
+    crossed = settings.join(rows, how="cross", maintain_order="left_right")
+    return crossed.with_columns(key, _of="job_key")
