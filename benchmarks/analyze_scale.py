@@ -44,7 +44,7 @@ from tachograph.pipeline.minutes import MinuteWriter
 SIZES = (10_000_000, 30_000_000)
 GOAL_US = 0.25  # of processor time, a sample
 GOAL_REST_US = 0.15  # of that without judging
-GOAL_JUDGE_MS = 0.4  # of processor time, a job
+GOAL_JUDGE_MS = 0.3  # of processor time, a job
 GOAL_RATIO = 2.5  # decode and reduce over decode
 MEDIAN_HOURS = 4.5  # of a job, as in Plan.month: 40 jobs a million samples
 PHASES: tuple[tuple[str, Any, str], ...] = (

@@ -1,8 +1,9 @@
-"""Prints what judging jobs that were measured in part costs beside jobs that were measured whole.
+"""Prints what judging a job costs, and jobs measured in part beside jobs measured whole.
 
-The jobs of a lake that are over are judged in one process: as if all samples were there, with a
-tenth missing here and there, and with a tenth of the minutes missing in one piece. Times are those
-of the processor, with one thread of Polars; the lake is analyzed in a copy, which is not timed.
+The largest batch of jobs of a lake is judged in one process as it was recorded. Those that are over
+are judged as if all samples were there, with a tenth missing here and there, and with a tenth of
+the minutes missing in one piece. Times are the least of some rounds, those of the processor, with
+one thread of Polars; the lake is analyzed in a copy, which is not timed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tachograph.pipeline.run import analyze
 from tachograph.pipeline.summaries import JobTables
 
 GOAL_RATIO = 8.0
+GOAL_MS = 0.3  # a job, as recorded
 KEPT = 0.9  # of the samples
 
 
@@ -71,6 +73,7 @@ def main() -> int:
     parser.add_argument("--demo", help="a folder with lake/ and tachograph.toml; else made")
     parser.add_argument("--as-of", default="2025-03-05")
     parser.add_argument("--jobs", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "tachograph-demo"
@@ -87,22 +90,23 @@ def main() -> int:
     tables = replace(tables, jobs=tables.jobs.head(options.jobs))
     partial = with_samples(tables, KEPT)
     cases = {
+        "recorded": tables,
         "whole": with_samples(tables, 1.0),
         "samples_missing": partial,
         "minutes_missing": with_hole(partial),
     }
     judge = JobJudge(settings)
     judge(cases["whole"])  # compiles
-    times = {}
-    for case, given in cases.items():
+    times = dict.fromkeys(cases, float("inf"))
+    for case in options.rounds * tuple(cases):
         begin = time.process_time()
-        judge(given)
-        times[case] = time.process_time() - begin
-    jobs = cases["whole"].jobs.height
+        judge(cases[case])
+        times[case] = min(times[case], time.process_time() - begin)
+    jobs = {case: tables.jobs.height for case, tables in cases.items()}
     ratios = {case: round(spent / times["whole"], 1) for case, spent in times.items()}
-    milliseconds = {case: round(1000 * spent / jobs, 2) for case, spent in times.items()}
+    milliseconds = {case: round(1000 * spent / jobs[case], 2) for case, spent in times.items()}
     print(json.dumps({"jobs": jobs, "ms_per_job": milliseconds, "ratios": ratios}, indent=1))
-    return int(ratios["samples_missing"] > GOAL_RATIO)
+    return int(ratios["samples_missing"] > GOAL_RATIO or milliseconds["recorded"] > GOAL_MS)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 
 import polars as pl
@@ -298,13 +299,15 @@ def completed(
         numbered = dict(group)
         settings, fill = settings_of(numbered), next(iter(numbered.values()))
         filled = for_each(settings, gpus)
-        filled = filled.with_columns(**_counters(fill)).with_columns(**_derived(fill))
+        filled = filled.with_columns(_part=_part())
+        filled = filled.with_columns(**_counters(steady=fill.steady, alike=fill.alike))
+        filled = filled.with_columns(**_derived(steady=fill.steady))
         first = settings.filter(_number=0)
         every = pl.concat([for_each(first, once), for_each(settings, minutes)])
         rows = (
             _summaries(for_each(settings, jobs), filled, fill),
             filled,
-            _filled_minutes(every, fill, idle_util),
+            _filled_minutes(every, steady=fill.steady, idle_util=idle_util),
             _filled_host_minutes(host_minutes, numbered),
         )
         parts.append([_like(table, frame) for table, frame in zip(measured, rows, strict=True)])
@@ -406,18 +409,19 @@ def _part() -> pl.Expr:
     return pl.when(has | ((who == "least busy") & pl.col("_least"))).then(part).otherwise(0.0)
 
 
-def _counters(fill: Fill) -> dict[str, pl.Expr]:
+@cache
+def _counters(*, steady: bool, alike: bool) -> Mapping[str, pl.Expr]:
     """Means and maxima of a GPU's counters over the whole time, where its job measured them."""
-    share, part = pl.col("_share"), _part()
+    share = pl.col("_share")
     found: dict[str, pl.Expr] = {}
     for counter in COUNTERS:
         mean, most = pl.col(f"{counter.name}_mean"), pl.col(f"{counter.name}_max")
-        value, peak = _then(counter, part)
-        if fill.steady:
+        value, peak = _then(counter, pl.col("_part"))
+        if steady:
             value, peak = (own.fill_null(own.mean().over("job_key")) for own in (mean, most))
         has = pl.when(f"_has_{counter.name}")
         whole = pl.coalesce(mean * (1 - share) + value * share, value)
-        if fill.alike and counter.kind is CounterKind.FRACTION:
+        if alike and counter.kind is CounterKind.FRACTION:
             most_known = mean.filter(share == share.min()).mean().over("job_key")
             known = mean.fill_null(0.0) * (1 - share)
             whole = most_known.clip(known, known + share)
@@ -447,12 +451,13 @@ def _then(counter: Counter, part: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
     return mean, errors.then(pl.lit(counter.high)).otherwise(most)
 
 
-def _derived(fill: Fill) -> dict[str, pl.Expr]:
+@cache
+def _derived(*, steady: bool) -> Mapping[str, pl.Expr]:
     """What is made of a GPU's counters, which are completed already."""
-    share, part = pl.col("_share"), _part()
+    share, part = pl.col("_share"), pl.col("_part")
     own = pl.col("zero_util_fraction").fill_null(0.0)
     zero, zero_in_rest = ((pl.col(f"{role}_gpu_util") == 0).cast(pl.Float64) for role in _ROLES)
-    zeros = own if fill.steady else part * zero + (1 - part) * zero_in_rest
+    zeros = own if steady else part * zero + (1 - part) * zero_in_rest
     highest = pl.col("gpu_util_max")
     events = pl.when("_errors").then(pl.col("_edges").cast(pl.Int64)).otherwise(0)
     return {
@@ -471,7 +476,7 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, fill: Fill) -> pl.DataFra
     means = [pl.col(f"{c.name}_mean").mean() for c in COUNTERS]
     peaks = [pl.col(f"{c.name}_max").max() for c in COUNTERS]
     # a mean of the same numbers may differ from them in the last digit
-    is_flat = (pl.col("_who") == "all") & pl.col("_piece_s").is_null()
+    part, is_flat = pl.col("_part"), (pl.col("_who") == "all") & pl.col("_piece_s").is_null()
     summed = gpus.group_by("job_key").agg(
         *means,
         *peaks,
@@ -480,7 +485,7 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, fill: Fill) -> pl.DataFra
         pl.col("xid_events").sum(),
         gpus_never_used=(pl.col("gpu_util_max") == 0).sum().cast(pl.Int64),
         _share=pl.col("_share").mean(),
-        _part=pl.when(is_flat.first()).then(_part().first()).otherwise(_part().mean()),
+        _part=pl.when(is_flat.first()).then(part.first()).otherwise(part.mean()),
         _rows=pl.len(),
     )
     names = [name for name in summed.columns if not name.startswith("_") and name != "job_key"]
@@ -493,15 +498,13 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, fill: Fill) -> pl.DataFra
     return whole.with_columns(
         coverage=1.0,
         gpus_seen=pl.coalesce("gpus", "gpus_seen"),
-        **_imbalances(fill),
-        **_at_work(fill),
+        **({} if fill.steady else {**_imbalances(), **_at_work()}),
     )
 
 
-def _imbalances(fill: Fill) -> dict[str, pl.Expr]:
+@cache
+def _imbalances() -> Mapping[str, pl.Expr]:
     """Imbalance over GPUs: a mean over windows with activity."""
-    if fill.steady:
-        return {}
     counted = (1 - pl.col("_share")) * (1 - pl.col("spatial_zero_fraction").fill_null(0.0))
     found: dict[str, pl.Expr] = {}
     for name in ("gpu_util", *OTHER_IMBALANCES):
@@ -516,10 +519,9 @@ def _imbalances(fill: Fill) -> dict[str, pl.Expr]:
     return found
 
 
-def _at_work(fill: Fill) -> dict[str, pl.Expr]:
+@cache
+def _at_work() -> Mapping[str, pl.Expr]:
     """The level of pipes, memory and links at work, weighted by themselves; their share of time."""
-    if fill.steady:
-        return {}
     measured, added = 1 - pl.col("_share"), pl.col("_part") * pl.col("_share")
     found: dict[str, pl.Expr] = {}
     for resource in RESOURCES:
@@ -621,11 +623,15 @@ def _doing() -> pl.Expr:
     return doing * in_part
 
 
-def _filled_minutes(every: pl.DataFrame, fill: Fill, idle_util: float) -> pl.DataFrame:
-    """Return the minutes as if the GPUs without samples had done what `fill` says."""
-    every = every.with_columns(_doing=_doing()).with_columns(
-        _resting=pl.col("_missing") - pl.col("_doing")
-    )
+def _filled_minutes(every: pl.DataFrame, *, steady: bool, idle_util: float) -> pl.DataFrame:
+    """Return the minutes as if the GPUs without samples had done what fills say."""
+    every = every.with_columns(_doing=_doing())
+    every = every.with_columns(_resting=pl.col("_missing") - pl.col("_doing"))
+    return every.with_columns(**_of_minutes(steady=steady, idle_util=idle_util))
+
+
+@cache
+def _of_minutes(*, steady: bool, idle_util: float) -> Mapping[str, pl.Expr]:
     states = tuple(zip(_ROLES, (pl.col("_doing"), pl.col("_resting")), strict=True))
     missing, measured = pl.col("_missing"), pl.col("measured_gpus")
 
@@ -653,7 +659,7 @@ def _filled_minutes(every: pl.DataFrame, fill: Fill, idle_util: float) -> pl.Dat
     for name, total in totals.items():
         known = pl.col(name).fill_null(0.0) * measured
         whole[name] = (known + total) / (measured + missing)
-    if fill.steady:
+    if steady:
         as_else = pl.when(missing == 0).then
         whole = {
             name: pl.coalesce(as_else(pl.col(name)).mean().over("job_key"), name) for name in whole
@@ -670,13 +676,10 @@ def _filled_minutes(every: pl.DataFrame, fill: Fill, idle_util: float) -> pl.Dat
         "idle_power_w": pl.col("idle_power_w")
         + idle * pl.col("_board").fill_null(0.0) * IDLE.power,
     }
-    changed = {
+    return {
         name: pl.when((missing > 0) & pl.col(f"_has_{name}")).then(value).otherwise(name)
         for name, value in (whole | sums).items()
     }
-    return every.with_columns(
-        value.cast(every.schema[name]).alias(name) for name, value in changed.items()
-    )
 
 
 def _every_host_minute(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> pl.DataFrame:
@@ -685,9 +688,8 @@ def _every_host_minute(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> pl.Dat
         return node_minutes
     spans = jobs.select("job_key", _minutes=(pl.col("_seconds") / _MINUTE_S).floor().cast(pl.Int32))
     nodes = node_minutes.select("job_key", "node").unique(maintain_order=True)
-    every = nodes.join(spans, on="job_key", maintain_order="left").with_columns(
-        minute=pl.int_ranges(0, "_minutes")
-    )
+    every = nodes.join(spans, on="job_key", maintain_order="left")
+    every = every.with_columns(minute=pl.int_ranges(0, "_minutes"))
     every = every.explode("minute", empty_as_null=False).with_columns(
         pl.col("minute").cast(node_minutes.schema["minute"])
     )
@@ -712,7 +714,7 @@ def _filled_host_minutes(every: pl.DataFrame, fills: Mapping[int, Fill]) -> pl.D
         number: "lively" if fill.errors else "idle" if fill.state is IDLE else "alike"
         for number, fill in fills.items()
     }
-    frames = {kind: _like(every, every.with_columns(filled[kind])) for kind in kinds.values()}
+    frames = {kind: _like(every, every.with_columns(filled[kind])) for kind in set(kinds.values())}
     key = [pl.concat_str("job_key", pl.lit(f"\n{number}")) for number in kinds]
     pairs = zip(kinds.values(), key, strict=True)
     return pl.concat([frames[kind].with_columns(of_fill) for kind, of_fill in pairs])

@@ -141,12 +141,23 @@ def class_inputs(
             do=f"use {', '.join(CLASS_CODES)}",
         )
     known = jobs.filter(pl.col("attribution") != "ambiguous")
-    found = [_gpu_form(known, gpus, timelines, settings, job_classes)]
     with_nodes = known.join(
         node_minutes.select("job_key").unique(), on="job_key", how="semi", maintain_order="left"
     )
+    of_hosts = node_minutes
+    if not any(each.of_minutes for each in job_classes):
+        # without a class that reads minutes jobs have none
+        known, with_nodes = (jobs.with_columns(as_of="start") for jobs in (known, with_nodes))
+        timelines, node_minutes = timelines.clear(), node_minutes.clear()
+    series = gpu_series(known, timelines, gpus=gpus)
+    units = node_units(series.job_keys, gpus), gpu_units(series.job_keys, gpus)
+    form = _form(known, series, units, settings, job_classes, host=False)
+    levels = level_windows(series, width=settings.window_minutes)
+    found = [dataclasses.replace(form, levels=levels)]
     if with_nodes.height:
-        found.append(_host_form(with_nodes, gpus, timelines, node_minutes, settings, job_classes))
+        series = host_series(with_nodes, node_minutes, timelines)
+        nodes = host_units(series.job_keys, of_hosts, gpus)
+        found.append(_form(with_nodes, series, (nodes, nodes), settings, job_classes, host=True))
     return tuple(found)
 
 
@@ -207,35 +218,6 @@ def _undetermined(
             "no",
         )
     return Finding(job_class.code, job_class.severity, job_class.title, message, verdict=verdict)
-
-
-def _gpu_form(
-    jobs: pl.DataFrame,
-    gpus: pl.DataFrame,
-    timelines: pl.DataFrame,
-    settings: ClassOptions,
-    job_classes: Sequence[JobClass],
-) -> ClassInput:
-    # without a class that reads minutes jobs have none
-    of_minutes = any(each.of_minutes for each in job_classes)
-    timed = jobs if of_minutes else jobs.with_columns(as_of="start")
-    series = gpu_series(timed, timelines if of_minutes else timelines.clear(), gpus=gpus)
-    units = node_units(series.job_keys, gpus), gpu_units(series.job_keys, gpus)
-    form = _form(jobs, series, units, settings, job_classes, host=False)
-    return dataclasses.replace(form, levels=level_windows(series, width=settings.window_minutes))
-
-
-def _host_form(
-    jobs: pl.DataFrame,
-    gpus: pl.DataFrame,
-    timelines: pl.DataFrame,
-    node_minutes: pl.DataFrame,
-    settings: ClassOptions,
-    job_classes: Sequence[JobClass],
-) -> ClassInput:
-    series = host_series(jobs, node_minutes, timelines)
-    units = host_units(series.job_keys, node_minutes, gpus)
-    return _form(jobs, series, (units, units), settings, job_classes, host=True)
 
 
 def _form(

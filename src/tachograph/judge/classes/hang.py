@@ -23,7 +23,7 @@ from tachograph.judge.classes.windows import (
     level_votes,
     majority,
 )
-from tachograph.judge.classes.work_level import PINNED, WAITING, WORKING, low_is_usual
+from tachograph.judge.classes.work_level import PINNED, WAITING, WORKING, low_is_usual, median
 from tachograph.judge.finding import CheckedValue, Finding, FindingConfidence, Severity
 
 # Characteristics that count work: where there is one the votes decide, as published.
@@ -146,7 +146,7 @@ class HangCase:
     def spinning(self) -> bool:
         """Whether the busiest GPU looked busy in most of the interval."""
         busy = _known(self.utilisation[self.begin : self.end])
-        return bool(busy.size) and float(np.median(busy)) >= SPINNING
+        return bool(busy.size) and median(busy) >= SPINNING
 
     def mean_inside(self, name: str) -> float | None:
         """Return the mean of a characteristic in the interval."""
@@ -200,37 +200,37 @@ def judge_hang(
     }
     answers = majority([each.vote for each in votes.values()]).tolist()
     message = np.stack([each.vote for each in votes.values()]).T.tolist()
-    levels = None
+    levels, counted = None, np.zeros(len(answers), bool)
     if form.levels is not None:
+        counted = np.any([form.series.measures(name) for name in _COUNTERS], axis=0)
         levels = level_votes(form.levels, where=place.where, hang_minutes=limits.hang)
     for at, minutes in enumerate(form.series.minutes.tolist()):
         case = HangCase(form, at, minutes, votes, dict(zip(names, message[at], strict=True)))
         if levels is None:
             yield at, _finding(place, job_class, case, answers[at])
         else:
-            yield at, _gpu_finding(place, job_class, case, answers[at], levels)
+            answer, level = answers[at], int(levels.vote[at])
+            by_level = HangCase(form, at, minutes, {WORK_LEVEL: levels}, {WORK_LEVEL: level})
+            if not counted[at]:
+                lacking = case.with_vote(MISSING)
+                yield at, _level_finding(place, job_class, by_level, lacking)
+            elif _decides(case, answer, by_level):
+                yield at, _level_finding(place, job_class, by_level, [])
+            else:
+                no_hang = answer == UNDECIDED and level == NO and place.where != END
+                yield at, _finding(place, job_class, case, NO if no_hang else answer)
 
 
-def _gpu_finding(
-    place: HangPlace, job_class: JobClass, case: HangCase, answer: int, levels: HangVotes
-) -> Finding:
-    """Return the finding by votes where work was counted, else by the level of work.
+def _decides(case: HangCase, answer: int, by_level: HangCase) -> bool:
+    """Return whether the level of work decides, though work was counted.
 
-    Counters may vote "no hang" for many SMs that spin: there the level decides.
+    Counters may vote "no hang" for many SMs that spin.
     """
-    level = int(levels.vote[case.place])
-    by_level = replace(case, votes={WORK_LEVEL: levels}, own_votes={WORK_LEVEL: level})
-    if all(np.isnan(case.values(name)).all() for name in _COUNTERS):
-        return _level_finding(place, job_class, by_level, case.with_vote(MISSING))
+    level = by_level.own_votes[WORK_LEVEL]
     if answer == NO and level == YES:
         waiting = _with_interval(by_level)
-        if waiting.spinning and waiting.counted:
-            return _level_finding(place, job_class, by_level, [])
-    if answer == YES and level == NO and _moves_data(_with_interval(case)):
-        return _level_finding(place, job_class, by_level, [])
-    if answer == UNDECIDED and level == NO and place.where != END:
-        answer = NO
-    return _finding(place, job_class, case, answer)
+        return waiting.spinning and waiting.counted
+    return answer == YES and level == NO and _moves_data(_with_interval(case))
 
 
 def _moves_data(case: HangCase) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tachograph.catalog.arrays import Bytes, Ints, Longs, Singles
+from tachograph.catalog.arrays import Bytes, Flags, Ints, Longs, Singles
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import HOST_CHARACTERISTICS
 from tachograph.judge.classes import kernel
@@ -63,6 +63,12 @@ class Series:
         """Return the values of a characteristic; NaN everywhere where it was never measured."""
         found = self.values.get(name)
         return np.full(int(self.offset[-1]), np.nan, np.float32) if found is None else found
+
+    def measures(self, name: str) -> Flags:
+        """Return which jobs have a measured minute of a characteristic."""
+        known = np.concatenate(([0], np.cumsum(~np.isnan(self.of(name)))))
+        measured: Flags = np.diff(known[self.offset]) > 0
+        return measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,11 +82,13 @@ def _shares_of_own(
     power, traffic = np.full((2, len(minutes.util)), np.nan, np.float32)
     awake = ~(minutes.util < AWAKE)
     for job, (first, last) in enumerate(pairwise(offset.tolist())):
+        if first == last:
+            continue
         watts, memory = minutes.power_w[first:last], minutes.memory[first:last]
         used = awake[first:last]
         idle = watts[~used & ~np.isnan(watts)]
         if idle.size >= _IDLE_MINUTES:
-            floor = float(np.median(idle))
+            floor = median(idle)
         else:
             floor = IDLE_SHARE * _known_or(float(board_w[job]), _highest(watts))
         at_work = usual_at_work(watts[used], floor)
@@ -109,11 +111,24 @@ def _by_utilisation(share: Singles, util: Singles) -> Singles:
     at_work = util[(share >= NEAR_HIGHEST) & ~np.isnan(util)]
     if not at_work.size:
         return share
-    usual = np.float32(min(1.0, float(np.median(at_work))))
+    usual = np.float32(min(1.0, median(at_work)))
     compared = share * usual
     compared[(share >= WORKING) & (compared < WAITING)] = WAITING
     lower = (util >= PINNED) & (share >= WAITING) & (share < NEAR_HIGHEST)
     return np.where(lower, compared, share)
+
+
+def median(values: Singles) -> float:
+    """Return the median of known numbers: for few of them np.median takes ten times as long.
+
+    >>> median(np.array([3, 1, 2, 9], np.float32)), median(np.array([3, 1, 2], np.float32))
+    (2.5, 2.0)
+    """
+    half = values.size // 2
+    if values.size % 2:
+        return float(np.partition(values, half)[half])
+    below, above = np.partition(values, (half - 1, half))[half - 1 : half + 1]
+    return float((below + above) / 2)
 
 
 def usual_at_work(values: Singles, floor: float) -> float:
@@ -130,7 +145,7 @@ def usual_at_work(values: Singles, floor: float) -> float:
     high = float(np.partition(known, -LEAST_WORK)[-LEAST_WORK])
     if high <= floor:
         return high
-    return float(np.median(known[known >= floor + NEAR_HIGHEST * (high - floor)]))
+    return median(known[known >= floor + NEAR_HIGHEST * (high - floor)])
 
 
 def low_is_usual(level: Singles, util: Singles, inside: Flags) -> bool:

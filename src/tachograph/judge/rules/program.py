@@ -424,13 +424,17 @@ class RuleEvaluation:
         values = {name: column.of_job(index) for name, column in columns.terms.items()}
         if alert:
             return self._alerted(index, values)
-        if alert is False:
-            return RuleOutcome(False, values)
+        if alert is None:
+            return replace(self.undetermined(index), values=values)
+        return RuleOutcome(False, values)
+
+    def undetermined(self, index: int) -> RuleOutcome:
+        """Return what is missing of a job, and the reasons; without values."""
         unknown, reasons = (
             tuple(dict.fromkeys(text for jobs, text in notes if jobs[index]))
-            for notes in (columns.missing, columns.reasons)
+            for notes in (self.columns.missing, self.columns.reasons)
         )
-        return RuleOutcome(None, values, unknown=unknown, reasons=reasons[:_MOST_REASONS])
+        return RuleOutcome(None, unknown=unknown, reasons=reasons[:_MOST_REASONS])
 
     def _alerted(self, index: int, values: Mapping[str, Any]) -> RuleOutcome:
         """Return the outcome of a job for which the rule alerts, with its texts."""

@@ -104,7 +104,7 @@ def _of_rule(
         advice.append(None)
         evidence.append("{}")
         if alert is None:
-            outcome = evaluation.outcome(index)
+            outcome = evaluation.undetermined(index)
             verdicts.append("unknown")
             sentences.append(_undetermined(outcome))
             needs.append(",".join(counters_of(outcome.unknown)) if outcome.unknown else None)
