@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -105,10 +103,11 @@ def gpu_series(
     light = ((looks_busy >= AWAKE) | (sm >= SM_AWAKE)) & (looks_busy < SPINNING)
     surely = (work >= WORK) | (sm >= SM_BUSY)
     works = np.where(surely, kernel.WORKS, np.where(light, kernel.LIGHT, 0)).astype(np.uint8)
-    partial = _partly_measured(known, places.offset, _held(places.keys, gpus))
+    held, by_some_of = _reports(places.keys, gpus)
+    partial = _partly_measured(known, places.offset, held)
     unsure = ~surely & (partial | ~(looks_busy < AWAKE))
     lengths = np.diff(places.offset)
-    some = {name: np.repeat(_reported_by_some(places.keys, gpus, name), lengths) for name in values}
+    some = {name: np.repeat(by_some_of[name], lengths) for name in values}
     by_some = some["tensor_active"] | some["dram_active"]
     columns = MinuteColumns(
         util=looks_busy,
@@ -188,12 +187,20 @@ class _Places:
 def _places(jobs: pl.DataFrame, frame: pl.DataFrame) -> _Places:
     """One element per minute from start to end; of a running job to the last measured minute."""
     keys = tuple(jobs["job_key"].to_list())
-    last = dict(frame.group_by("job_key").agg(pl.col("minute").max()).iter_rows())
-    lengths: list[int] = []
-    for row in jobs.select("job_key", "state", "start", "as_of").iter_rows(named=True):
-        measured = last.get(row["job_key"], -1) + 1
-        is_running = row["state"] == "RUNNING" and row["job_key"] in last
-        lengths.append(max(measured, 0 if is_running else minutes_of(row)))
+    measured = frame.group_by("job_key").agg(measured=pl.col("minute").max() + 1)
+    run = (pl.col("as_of") - pl.col("start")).dt.total_microseconds()
+    ran = (run / 1e6 / 60).ceil().cast(pl.Int64).fill_null(0)
+    is_running = (pl.col("state") == "RUNNING") & pl.col("measured").is_not_null()
+    lengths = (
+        jobs.join(measured, on="job_key", how="left", maintain_order="left")
+        .select(
+            pl.max_horizontal(
+                pl.col("measured").fill_null(0), pl.when(is_running).then(0).otherwise(ran), 0
+            )
+        )
+        .to_series()
+        .to_numpy()
+    )
     offset = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64)
     return _Places(keys, offset, *_rows(keys, offset, frame))
 
@@ -212,19 +219,6 @@ def _rows(
     place = np.repeat(first, lengths) + minute
     rows = (np.repeat(first, lengths) >= 0) & (minute >= 0) & (place < np.repeat(end, lengths))
     return rows, place[rows]
-
-
-def minutes_of(job: Mapping[str, Any]) -> int:
-    """Return how many minutes a job ran, a part of one as one: from `start` to `as_of`.
-
-    >>> from datetime import datetime
-    >>> minutes_of({"start": datetime(2026, 1, 1, 10, 0), "as_of": datetime(2026, 1, 1, 10, 23, 30)})
-    24
-    """
-    if job["start"] is None or job["as_of"] is None:
-        return 0
-    seconds: float = (job["as_of"] - job["start"]).total_seconds()
-    return max(0, math.ceil(seconds / 60))
 
 
 def _activity(places: _Places, timelines: pl.DataFrame) -> Singles:
@@ -256,28 +250,22 @@ def _work(
     return np.where(np.isnan(work), most, work)
 
 
-def _held(keys: Sequence[str], gpus: pl.DataFrame | None) -> Singles:
-    """Return how many GPUs each job held; 0 if unknown."""
+def _reports(keys: Sequence[str], gpus: pl.DataFrame | None) -> tuple[Singles, Mapping[str, Flags]]:
+    """Return how many GPUs each job held (0: unknown), and where not all report, some do not.
+
+    Of each characteristic the jobs in which too many GPUs never report it.
+    """
     if gpus is None:
-        return np.zeros(len(keys), np.float32)
-    return _of_jobs(keys, gpus.group_by("job_key").agg(pl.len()))
-
-
-def _reported_by_some(
-    keys: Sequence[str], gpus: pl.DataFrame | None, name: str
-) -> NDArray[np.bool_]:
-    """Return jobs in which some GPUs report a characteristic, but too many never do."""
-    if gpus is None:
-        return np.zeros(len(keys), np.bool_)
-    reports = pl.any_horizontal(pl.col(_REPORTED_BY[name]).is_not_null())
-    known = _of_jobs(keys, gpus.group_by("job_key").agg(reports.sum()))
-    return np.asarray(known < ALL_REPORT * _held(keys, gpus))
-
-
-def _of_jobs(keys: Sequence[str], numbers: pl.DataFrame) -> Singles:
-    """Return a frame's second column per job of its first; 0 if missing."""
-    found = dict(numbers.iter_rows())
-    return np.array([found.get(key, 0) for key in keys], np.float32)
+        return np.zeros(len(keys), np.float32), dict.fromkeys(GPU, np.zeros(len(keys), np.bool_))
+    counted = gpus.group_by("job_key").agg(
+        pl.len().alias("held"),
+        **{name: pl.any_horizontal(pl.col(_REPORTED_BY[name]).is_not_null()).sum() for name in GPU},
+    )
+    jobs = pl.DataFrame({"job_key": keys}, schema={"job_key": pl.String})
+    of_jobs = jobs.join(counted, on="job_key", how="left", maintain_order="left").fill_null(0)
+    counts = {name: of_jobs.get_column(name).cast(pl.Float32).to_numpy() for name in ("held", *GPU)}
+    held = counts.pop("held")
+    return held, {name: known < ALL_REPORT * held for name, known in counts.items()}
 
 
 def _partly_measured(measured: Singles, offset: Longs, held: Singles) -> NDArray[np.bool_]:
