@@ -6,6 +6,7 @@ import matplotlib.image
 import pytest
 
 from tachograph.annexes.lab.figures import style
+from tachograph.annexes.lab.figures.registry import FORMATS
 
 
 @pytest.mark.parametrize("width", [style.COLUMN_IN, style.PAGE_IN])
@@ -31,6 +32,15 @@ def test_every_format_has_the_same_figure_twice(tmp_path: Path) -> None:
     assert once[0].startswith(b"%PDF")
     assert b"/FontFile2" in once[0]
     assert b"<text" not in once[1]
+
+
+def test_a_figure_is_drawn_once_per_format(tmp_path: Path) -> None:
+    with style.style():
+        figure, _ = style.new_figure(style.COLUMN_IN, 2.0)
+    draws: list[object] = []
+    figure.canvas.mpl_connect("draw_event", draws.append)
+    style.save(figure, tmp_path, "figure")
+    assert len(draws) == len(FORMATS)
 
 
 @pytest.mark.parametrize(

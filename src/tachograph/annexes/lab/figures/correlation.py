@@ -266,7 +266,7 @@ def _write_cells(axes: Axes, matrix: Floats) -> None:
             light = np.dot(colours((rho + 1) / 2)[:3], (0.299, 0.587, 0.114))
             written = _signed(rho) if abs(rho) >= STRONG else "–"
             colour = style.ON_LIGHT if light > 0.5 else style.ON_DARK
-            axes.text(column, row, written, ha="center", va="center", fontsize=5.8, color=colour)
+            style.write_cell(axes, column, row, written, colour)
     for edge in range(len(matrix) + 1):
         axes.axhline(edge - 0.5, color="white", linewidth=0.7)
         axes.axvline(edge - 0.5, color="white", linewidth=0.7)

@@ -173,16 +173,9 @@ def _draw_type(axes: Axes, numbers: FigureNumbers, kind: str) -> QuadMesh:
         cells.drop("type").filter(pl.col("jobs") > 0).iter_rows()
     ):
         dark = np.dot(colours(mean)[:3], (0.299, 0.587, 0.114)) < 0.5
-        axes.text(
-            (low + high) / 2,
-            (below + above) / 2,
-            style.short_count(jobs),
-            ha="center",
-            va="center",
-            fontsize=5.8,
-            zorder=4,
-            color=style.ON_DARK if dark else style.ON_LIGHT,
-        )
+        colour = style.ON_DARK if dark else style.ON_LIGHT
+        middle = ((low + high) / 2, (below + above) / 2)
+        style.write_cell(axes, *middle, style.short_count(jobs), colour)
     axes.axline((0, 0), slope=1, color=style.INK, linestyle="--", linewidth=0.8, alpha=0.6)
     axes.set_xlim(0, pipe[-1])
     axes.set_ylim(0, dram[-1])
