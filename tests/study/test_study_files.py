@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from base64 import b64decode
 from pathlib import Path
 
 import polars as pl
@@ -40,6 +41,17 @@ def test_every_file_that_is_named_is_there(study_lake: Path, tmp_path: Path) -> 
     for name, question in QUESTIONS.items():
         assert f"{name}  {question[:40]}" in done.out
     assert f"{len(study['files'])} files in {folder}" in done.out
+
+
+def test_the_page_has_the_png_where_no_svg_is_written(study_lake: Path, tmp_path: Path) -> None:
+    figures(study_lake, "-o", str(tmp_path), "--figure", "6", "--format", "png", "--format", "pdf")
+    assert not list(tmp_path.glob("*.svg"))
+    page = (tmp_path / "study.html").read_text(encoding="utf-8")
+    ((width, shown),) = re.findall(
+        r'width: (\d+)%[^<]*><img src="data:image/png;base64,([^"]*)"', page
+    )
+    assert width == "100"
+    assert b64decode(shown) == (tmp_path / "06_spatial_imbalance.png").read_bytes()
 
 
 @pytest.mark.slow

@@ -41,10 +41,11 @@ from tachograph.catalog.version import __version__
 from tachograph.report.pages import environment
 
 _WIDTH = re.compile(rb'<svg [^>]*?width="([\d.]+)pt"')
+_PNG = b"\x89PNG"  # how a file in this format begins
 
 
 def study_html(report: StudyReport, pictures: Mapping[str, bytes]) -> str:
-    """Return the page. `pictures`: the drawn figures as SVG."""
+    """Return the page. `pictures`: the drawn figures as SVG or PNG."""
 
     def picture(figure: MadeFigure) -> Markup:
         content = pictures.get(figure.entry.name)
@@ -93,19 +94,23 @@ def draw_study(report: StudyReport, progress: Progress | None = None) -> dict[st
 
 def _picture(figure: MadeFigure, content: bytes) -> Markup:
     """A figure as a page element at its usual width; the page needs no other file."""
-    drawing = b64encode(themed(content.decode()).encode()).decode()
+    is_png = content.startswith(_PNG)
+    drawing = b64encode(content if is_png else themed(content.decode()).encode()).decode()
     width = picture_width(content)
     return Markup(
         '<div class="picture" style="width: {}%; --share: {}">'
-        '<img src="data:image/svg+xml;base64,{}" alt="{}"></div>'
-    ).format(width, width / 100, drawing, figure.entry.title)
+        '<img src="data:image/{};base64,{}" alt="{}"></div>'
+    ).format(width, width / 100, "png" if is_png else "svg+xml", drawing, figure.entry.title)
 
 
 def picture_width(content: bytes) -> int:
-    """Return the width of an SVG in percent of the page; 100 for two columns of a paper."""
-    found = _WIDTH.search(content[:2000])
-    share = float(found[1]) / (72 * style.PAGE_IN) if found else 1.0
-    return round(100 * min(1.0, share))
+    """Return the width of an SVG or PNG in percent of the page; 100 for two columns of a paper."""
+    if content.startswith(_PNG):
+        width_in = int.from_bytes(content[16:20]) / style.DPI
+    else:
+        found = _WIDTH.search(content[:2000])
+        width_in = float(found[1]) / 72 if found else style.PAGE_IN
+    return round(100 * min(1.0, width_in / style.PAGE_IN))
 
 
 PAGES = ("study.html", "study.json")
@@ -216,11 +221,12 @@ def _write_numbers(figure: MadeFigure, folder: Path) -> None:
 
 
 def _draw_files(figure: MadeFigure, folder: Path, formats: Sequence[str]) -> bytes:
-    """Write the drawing in each format; return the SVG, which stays only if it is one of them."""
-    style.save(figure.draw(), folder, figure.entry.stem, sorted({*formats, "svg"}))
-    drawing = folder / f"{figure.entry.stem}.svg"
+    """Write the drawing in each format; return it for the page: as SVG, else PNG, if written."""
+    on_page = "png" if "png" in formats and "svg" not in formats else "svg"
+    style.save(figure.draw(), folder, figure.entry.stem, sorted({*formats, on_page}))
+    drawing = folder / f"{figure.entry.stem}.{on_page}"
     content = drawing.read_bytes()
-    if "svg" not in formats:
+    if on_page not in formats:
         drawing.unlink()
     return content
 
