@@ -98,6 +98,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _study(arguments: Arguments) -> int:
+    import gc
     from pathlib import Path
 
     from tachograph.annexes.lab.figures.registry import FORMATS
@@ -116,6 +117,8 @@ def _study(arguments: Arguments) -> int:
             progress=progress,
             **_options(arguments),
         )
+        # Drawing leaves many objects to collect; what was imported need not be searched each time.
+        gc.freeze()
         written = study.write(folder, formats=formats, progress=progress)
     if study.dataset.stale:
         narrator.say(
