@@ -5,15 +5,16 @@ times, ratios, numbers.
 
 CLONE is a clone of github.com/hpcgroup/ldms-analysis-scripts-ipdps26, which is not included. Its
 notebooks run unchanged, one after the other, in the folder that notebook_layout.py writes, with
-CLONE on their path; `--python` is an interpreter that has what they import (duckdb, pandas,
-pyarrow, seaborn, upsetplot, matplotlib before 3.11) and nbclient, ipykernel. Constants that fit the
-size of their month are replaced with `--replace OLD NEW`.
+CLONE on their path; `--python` is an interpreter that has what they import (duckdb, pandas before
+3, pyarrow, seaborn, upsetplot, matplotlib before 3.11) and nbclient, ipykernel. Constants that fit
+the size of their month are replaced with `--replace OLD NEW`.
 
 What is timed: of a notebook its cells, imports included, start of the kernel not; of Tachograph the
-commands, start and imports included, from a lake that holds the samples. Ingest is told beside.
-Both draw PNG. Peak memory is that of the process. The first analysis after an installation
-compiles, which takes half a minute: run it twice. Without --notebooks only Tachograph runs. Prints
-one JSON object; `--markdown` prints the table of times instead.
+commands, start and imports included, from a lake that holds the samples. Ingest stands beside. Both
+draw the eleven published figures as PNG. Compiled modules are kept, as an installer does. Peak
+memory is that of the process. The first analysis after an installation compiles, which takes half a
+minute: run it twice. Without --notebooks only Tachograph runs. Prints one JSON object; `--markdown`
+prints the table of times instead.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import polars as pl
 
 import notebook_layout
 from notebook_layout import Layout
+from tachograph.annexes.lab.figures.registry import FIGURES
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.counters import COUNTERS
 from tachograph.lake.delta import Lake
@@ -43,6 +45,11 @@ Times = dict[str, float]
 P = "nersc_ldms_dcgm_"
 PERCENT = 100.0
 NOTEBOOKS = "[0-9]*.ipynb"
+# the figures that the notebooks draw, with their metrics
+PUBLISHED = (
+    "--variant=notebooks",
+    *(f"--figure={entry.name}" for entry in FIGURES if entry.number <= 11),
+)
 # Run by the other interpreter: cells in a kernel of its own. Begin and end are taken inside of it,
 # and tables that stand in its variables are kept.
 EXECUTE = """
@@ -91,6 +98,7 @@ def timed(command: Sequence[str], folder: Path) -> Times:
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, *command],
         cwd=folder,
+        env={name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"},
         capture_output=True,
         text=True,
         check=False,
@@ -126,7 +134,7 @@ def run_ours(layout: Layout, lake: Path, study: Path) -> dict[str, Times]:
         "ingest": _together(ingests),
         "analyze": timed(["analyze", *as_of, *common], folder),
         "figures": timed(
-            ["study", "-o", str(study), "--variant", "notebooks", "--format", "png", *common],
+            ["study", "-o", str(study), *PUBLISHED, "--format", "png", *common],
             folder,
         ),
     }
