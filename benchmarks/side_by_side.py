@@ -13,8 +13,9 @@ What is timed: of a notebook its cells, imports included, start of the kernel no
 commands, start and imports included, from a lake that holds the samples. Ingest stands beside. Both
 draw the eleven published figures as PNG. Compiled modules are kept, as an installer does. Peak
 memory is that of the process. The first analysis after an installation compiles, which takes half a
-minute: run it twice. Without --notebooks only Tachograph runs. Prints one JSON object; `--markdown`
-prints the table of times instead.
+minute: run it twice. Without --notebooks only Tachograph runs, and DuckDB over the raw Parquet for
+the means and imbalances alone (`duckdb_queries.py`). Prints one JSON object; `--markdown` prints the
+table of times instead.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 
 import polars as pl
 
+import duckdb_queries
 import notebook_layout
 from notebook_layout import Layout
 from tachograph.annexes.lab.figures.registry import FIGURES
@@ -90,13 +92,18 @@ sys.exit(code)
 
 
 def timed(command: Sequence[str], folder: Path) -> Times:
-    """Return wall and CPU seconds and peak memory (MiB) of one `tachograph` command.
+    """Return wall and CPU seconds and peak memory (MiB) of one `tachograph` command."""
+    return timed_python(["-c", COMMAND, *command], folder)
+
+
+def timed_python(arguments: Sequence[str], folder: Path) -> Times:
+    """Return the same of Python with these arguments, which last prints its peak memory (KiB).
 
     Errors: RuntimeError when it fails.
     """
     begin, before = time.perf_counter(), os.times()
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *command],
+        [sys.executable, *arguments],
         cwd=folder,
         env={name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"},
         capture_output=True,
@@ -104,7 +111,7 @@ def timed(command: Sequence[str], folder: Path) -> Times:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"tachograph {' '.join(command)} failed: {done.stderr}")
+        raise RuntimeError(f"{arguments} failed: {done.stderr}")
     after = os.times()
     cpu_s = (
         after.children_user + after.children_system - before.children_user - before.children_system
@@ -138,6 +145,34 @@ def run_ours(layout: Layout, lake: Path, study: Path) -> dict[str, Times]:
             folder,
         ),
     }
+
+
+def run_duckdb(layout: Layout, jobs: pl.DataFrame, folder: Path) -> tuple[Times, dict[str, float]]:
+    """Return what means and imbalances take in DuckDB over the raw files, and how far apart they
+    are from ours, relative to the larger one.
+    """
+    held, out = folder / "held.parquet", folder / "duckdb.parquet"
+    layout.cluster.gpus.join(jobs, on="job_id", how="semi").write_parquet(held)
+    script = Path(duckdb_queries.__file__)
+    telemetry = layout.tachograph / "telemetry" / "*.parquet"
+    times = timed_python([str(script), str(telemetry), str(held), str(out)], folder)
+    # power_w_mean of the notebooks is energy over time
+    names = [f"{name}_mean" for name in duckdb_queries.MEASURED if name != "power_w"]
+    names += ["spatial_imbalance", "temporal_imbalance"]
+    percent = pl.col("gpu_util_mean", "mem_copy_util_mean") / PERCENT
+    theirs = pl.read_parquet(out).with_columns(percent).unpivot(names, index="job_id")
+    both = theirs.join(
+        jobs.unpivot(names, index="job_id", value_name="ours"), on=["job_id", "variable"]
+    ).drop_nulls()
+    size = pl.max_horizontal(pl.col("value", "ours").abs())
+    apart = ((pl.col("value") - pl.col("ours")).abs() / size).fill_nan(0)
+    found = both.select(
+        jobs=pl.col("job_id").n_unique(),
+        numbers=pl.len(),
+        equal_to_1e6=(apart < 1e-6).sum(),
+        largest_relative_difference=apart.max(),
+    )
+    return times, found.row(0, named=True)
 
 
 def _together(runs: Iterable[Times]) -> Times:
@@ -353,6 +388,7 @@ def markdown(report: Mapping[str, Any]) -> str:
         rows["**notebooks together**"] = _together(done)
     ours: dict[str, Times] = report["tachograph"]
     rows |= {f"`tachograph {name}`": times for name, times in ours.items()}
+    rows["`duckdb_queries.py`"] = report["duckdb"]
     rows["**analyze and figures**"] = _together([ours["analyze"], ours["figures"]])
     for name, times in rows.items():
         cells = f"{times} | |" if isinstance(times, str) else " | ".join(
@@ -374,16 +410,18 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         options.samples, folder / "data", median_hours=options.median_hours
     )
     ours = run_ours(layout, folder / "lake", folder / "study")
+    jobs = as_in_notebooks(read_summaries(Lake.open(str(folder / "lake"))), AnalysisOptions())
+    duckdb_times, duckdb_numbers = run_duckdb(layout, jobs, folder)
     report: dict[str, Any] = {
         "benchmark": "side_by_side",
         "samples": layout.samples,
         "jobs": layout.jobs.height,
         "cores": os.cpu_count(),
         "tachograph": ours,
+        "duckdb": duckdb_times | {"compared": duckdb_numbers},
     }
     if options.notebooks is None:
         return report
-    jobs = as_in_notebooks(read_summaries(Lake.open(str(folder / "lake"))), AnalysisOptions())
     theirs: dict[str, Times | str] = {}
     numbers = {}
     for notebook in sorted(

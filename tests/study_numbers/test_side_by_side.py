@@ -73,3 +73,20 @@ def test_a_notebook_runs_is_timed_and_compared(layout: Any, clone: Path, tmp_pat
     assert other["job_metrics.mean_utilization"]["largest_difference"] == pytest.approx(
         1.0, abs=1e-6
     )
+
+
+@pytest.mark.slow
+def test_duckdb_finds_the_means_of_the_simulation(layout: Any, tmp_path: Path) -> None:
+    held, out = tmp_path / "held.parquet", tmp_path / "jobs.parquet"
+    layout.cluster.gpus.join(layout.jobs, on="job_id", how="semi").write_parquet(held)
+    script = str(Path(side_by_side.duckdb_queries.__file__))
+    telemetry = str(layout.tachograph / "telemetry" / "*.parquet")
+    times = side_by_side.timed_python([script, telemetry, str(held), str(out)], tmp_path)
+    assert 0 < times["cpu_s"] < 60 < times["mib"]
+    found = pl.read_parquet(out).join(layout.jobs, on="job_id", suffix="_planted")
+    assert found.height == layout.jobs.height
+    for counter, size in (("gpu_util", 100.0), ("fp64_active", 1.0), ("power_w", 1.0)):
+        planted = found.get_column(f"{counter}_mean_planted") * size
+        assert found.get_column(f"{counter}_mean").to_list() == pytest.approx(planted.to_list())
+    spatial = found.get_column("spatial_imbalance")
+    assert (spatial.is_null() == (found.get_column("gpus") == 1)).all()
