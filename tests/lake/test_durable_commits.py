@@ -161,7 +161,7 @@ def test_an_entry_is_what_delta_itself_would_write(lake: Lake) -> None:
     new = add_action("day=2026-03-01/part-new.parquet", 7, old.day, samples(), data_change=True)
     actions: list[AddAction | RemoveAction] = [new, remove_action(old.path, old.size, old.day)]
     marks = [Transaction("other", 3, 5)]
-    ours = parsed(commit_entry(delta, schema, actions, marks))
+    ours = parsed(commit_entry(delta, GPU_SAMPLES, actions, marks))
     properties = CommitProperties(app_transactions=marks, max_commit_retries=0)
     delta.create_write_transaction(
         actions, mode="append", schema=schema, partition_by=["day"], commit_properties=properties

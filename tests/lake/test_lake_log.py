@@ -17,12 +17,14 @@ import pytest
 from deltalake import DeltaTable
 from lake_rows import START, lying, samples
 
+from jobframes import frame
 from tachograph.catalog.errors import LakeError
-from tachograph.catalog.tables import GPU_SAMPLES, LakeTable
+from tachograph.catalog.tables import GPU_SAMPLES, JOBS, LakeTable
 from tachograph.lake import commits
 from tachograph.lake.commits import WRITING
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
+from tachograph.lake.log_format import delta_schema
 
 DAYS_AGO_S = 3 * 86400
 ROUNDS, APPENDS, CHECKPOINT_EVERY = 3, 12, 10
@@ -113,3 +115,44 @@ def test_a_reader_beside_who_makes_the_table_finds_none_yet(tmp_path: Path) -> N
             ended.set()
         writing.result()
     assert found == {-1}
+
+
+def statistics_of(lake: Lake, table: LakeTable) -> set[str]:
+    """The columns of which a reader decodes minima from the log."""
+    delta = lake.delta(table)
+    assert delta is not None
+    names = delta.get_add_actions(flatten=True).schema.names
+    return {name.removeprefix("min.") for name in names if name.startswith("min.")}
+
+
+def test_of_jobs_only_those_statistics_are_decoded_that_choose_files(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    rows = frame(JOBS, [{"job_id": "7", "cluster": "c"}]).drop("seq")
+    lake.append(JOBS, rows, app_id="new")
+    append(lake, 0)
+    assert statistics_of(lake, JOBS) == {"job_id", "seq"}
+    assert {"node", "xid"} <= statistics_of(lake, GPU_SAMPLES)
+    [file] = lake.files(JOBS)
+    assert (file.keys, file.seq, file.least_seq) == (("7", "7"), 1, 1)
+    [of_samples] = lake.files(GPU_SAMPLES)
+    assert "xid" in of_samples.empty
+
+
+def test_the_next_commit_declares_statistics_in_an_older_log(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    kept = {"delta.checkpointInterval": "7", "delta.dataSkippingNumIndexedCols": "-1"}
+    DeltaTable.create(lake.uri(JOBS), schema=delta_schema(JOBS), configuration=kept)
+    rows = frame(JOBS, [{"job_id": "7", "cluster": "c"}]).drop("seq")
+    for number in range(2):
+        lake.append(JOBS, rows, app_id=f"{number}")
+    delta = lake.delta(JOBS)
+    assert delta is not None
+    assert kept.items() <= delta.metadata().configuration.items()
+    assert statistics_of(lake, JOBS) == {"job_id", "seq"}
+    changes = [b'"metaData"' in path.read_bytes() for path in sorted(delta_log(lake))]
+    assert changes == [True, True, False]
+
+
+def delta_log(lake: Lake) -> list[Path]:
+    """The entries of the log of jobs."""
+    return list(Path(lake.uri(JOBS), "_delta_log").glob("*.json"))

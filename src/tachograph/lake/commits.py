@@ -37,6 +37,7 @@ from tachograph.catalog.durable import (
     sync_folder,
 )
 from tachograph.catalog.errors import LakeError
+from tachograph.catalog.tables import LakeTable
 from tachograph.catalog.version import __version__
 from tachograph.lake.log_files import (
     HINT,
@@ -46,7 +47,7 @@ from tachograph.lake.log_files import (
     entry_name,
     hinted_version,
 )
-from tachograph.lake.log_format import milliseconds
+from tachograph.lake.log_format import delta_schema, milliseconds, properties_of
 
 WRITING = "writing-"  # what begins so is being written, or was by a process that was killed
 CHECKPOINT_EVERY = 50  # versions
@@ -56,11 +57,14 @@ _SAFE = "/=:-_.~!$'()*,;@"  # characters of a path that stay as they are in an e
 
 def commit_entry(
     delta: DeltaTable,
-    schema: Schema,
+    table: LakeTable,
     actions: Sequence[AddAction | RemoveAction],
     transactions: Sequence[Transaction],
 ) -> bytes:
-    """Return the log entry that follows `delta`; a different schema changes the table's."""
+    """Return the log entry that follows `delta`.
+
+    A different schema, or a property that the table does not have yet, changes its metadata.
+    """
     metadata = delta.metadata()
     operation = {
         "mode": "Append",
@@ -70,8 +74,10 @@ def commit_entry(
     lines: list[dict[str, Any]] = [
         {"commitInfo": about | {"engineInfo": f"tachograph:{__version__}"}}
     ]
-    if delta.schema() != schema:
-        lines.append({"metaData": _metadata(metadata, schema)})
+    schema = delta_schema(table)
+    configuration = {**properties_of(table), **metadata.configuration}
+    if delta.schema() != schema or configuration != metadata.configuration:
+        lines.append({"metaData": _metadata(metadata, schema, configuration)})
     lines += [
         {"txn": {"appId": t.app_id, "version": t.version, "lastUpdated": t.last_updated}}
         for t in transactions
@@ -81,7 +87,7 @@ def commit_entry(
     return b"\n".join(map(msgspec.json.encode, lines)) + b"\n"
 
 
-def _metadata(before: Any, schema: Schema) -> dict[str, Any]:
+def _metadata(before: Any, schema: Schema, configuration: Mapping[str, str]) -> dict[str, Any]:
     return {
         "id": before.id,
         "name": before.name,
@@ -90,7 +96,7 @@ def _metadata(before: Any, schema: Schema) -> dict[str, Any]:
         "schemaString": schema.to_json(),
         "partitionColumns": before.partition_columns,
         "createdTime": before.created_time,
-        "configuration": before.configuration,
+        "configuration": configuration,
     }
 
 

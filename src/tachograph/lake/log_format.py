@@ -52,6 +52,18 @@ _WRITER_FEATURES = _READER_FEATURES | {"appendOnly", "invariants"}
 _STATISTICS = ("t", "node", "job_key", "job_id", "seq")
 
 
+def properties_of(table: LakeTable) -> dict[str, str]:
+    """Return the properties of a table in Delta's log.
+
+    Delta decodes the statistics of every file, of every column that they are declared for, each
+    time a log is read. Counts of nulls of other columns choose only files of days.
+    """
+    if table.by_day:
+        return dict(PROPERTIES)
+    names = ",".join(name for name in _STATISTICS if name in table.schema)
+    return {**PROPERTIES, "delta.dataSkippingStatsColumns": names}
+
+
 def delta_schema(table: LakeTable) -> Schema:
     """Return the schema of a table in types of Delta."""
     fields = [
@@ -71,8 +83,11 @@ def _delta_type(dtype: pl.DataType) -> PrimitiveType | ArrayType:
     return PrimitiveType(_DELTA_TYPES[dtype.base_type()])
 
 
-def statistics_of(frame: pl.DataFrame) -> str:
-    """Return the row count, minima and maxima of a file in Delta's format."""
+def statistics_of(frame: pl.DataFrame, *, nulls_of_all: bool) -> str:
+    """Return the row count, minima, maxima and counts of nulls of a file in Delta's format.
+
+    `nulls_of_all`: of all columns; else of those that have minima.
+    """
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     for name in _STATISTICS:
@@ -81,7 +96,8 @@ def statistics_of(frame: pl.DataFrame) -> str:
             low, high = column.min(), column.max()
             if low is not None and high is not None:
                 least[name], greatest[name] = _plain(low), _plain(high)
-    nulls = frame.null_count().row(0, named=True)
+    counted = frame if nulls_of_all else frame.select(least.keys())
+    nulls = counted.null_count().row(0, named=True) if counted.width else {}
     return json.dumps(
         {"numRecords": frame.height, "minValues": least, "maxValues": greatest, "nullCount": nulls}
     )
@@ -109,7 +125,7 @@ def add_action(
         partition_values={DAY: day.isoformat()} if day is not None else {},
         modification_time=milliseconds(),
         data_change=data_change,
-        stats=statistics_of(frame),
+        stats=statistics_of(frame, nulls_of_all=day is not None),
     )
 
 

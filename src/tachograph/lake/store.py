@@ -32,7 +32,7 @@ from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import FINDINGS, GPU_SAMPLES, LakeTable
 from tachograph.lake import commits
 from tachograph.lake.log_files import LOG
-from tachograph.lake.log_format import DAY, PROPERTIES, delta_schema
+from tachograph.lake.log_format import DAY, delta_schema, properties_of
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 RETRIES, RETRY_S, CONNECT_S, ANSWER_S = 4, 20, 4, 30
@@ -122,7 +122,10 @@ class Folder:
         """Make a table without rows; another process may have. Errors: DeltaError, OSError."""
         partition_by = [DAY] if table.by_day else None
         commits.create_table(
-            Path(location), delta_schema(table), partition_by=partition_by, configuration=PROPERTIES
+            Path(location),
+            delta_schema(table),
+            partition_by=partition_by,
+            configuration=properties_of(table),
         )
 
     def commit(
@@ -141,7 +144,7 @@ class Folder:
         commits.settle(
             Path(location), [action.path for action in actions if isinstance(action, AddAction)]
         )
-        entry = commits.commit_entry(delta, delta_schema(table), actions, transactions)
+        entry = commits.commit_entry(delta, table, actions, transactions)
         return commits.commit(Path(location), delta, entry)
 
     def vacuum(self, delta: DeltaTable, location: str, hours: int, *, unnamed: bool) -> int:
@@ -216,7 +219,7 @@ class ObjectStore:
             mode="ignore",
             partition_by=[DAY] if table.by_day else None,
             storage_options=self.delta,
-            configuration={**PROPERTIES, **_REMOTE_PROPERTIES},
+            configuration={**properties_of(table), **_REMOTE_PROPERTIES},
             commit_properties=CommitProperties(max_commit_retries=0),  # or it is created twice
             raise_if_key_not_exists=False,
         )
