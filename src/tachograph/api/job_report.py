@@ -100,17 +100,12 @@ def _kernels(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -
 
 
 def _same_jobs(row: Mapping[str, Any]) -> pl.Expr:
-    """Select the user's jobs with the same name and number of GPUs.
+    """Select the user's jobs with the same name and number of GPUs, this one among them.
 
     A job without a name matches only itself.
     """
-    own: pl.Expr = pl.col("job_key") == row["job_key"]
-    if row["name"] is None:
-        return own
-    alike = pl.all_horizontal(
-        pl.col(name).eq_missing(row[name]) for name in ("user", "cluster", "name", "gpus")
-    )
-    return pl.any_horizontal(own, alike)
+    names = ("job_key",) if row["name"] is None else ("user", "cluster", "name", "gpus")
+    return pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in names)
 
 
 def _largest_request_mib(lake: Lake, row: Mapping[str, Any]) -> float | None:

@@ -37,8 +37,8 @@ from tachograph.sources.slurm.partitions import read_partitions
 
 _SIZE = ("user", "cluster", "name", "gpus")  # by which jobs are alike
 ALIKE_COLUMNS = (
-    *("job_key", "seq", "partition", "nodes", "state", "exit_code", "exit_signal"),
-    *("start", "as_of", "elapsed_s", "mem_requested_mib", *_SIZE),
+    *("job_key", "seq", "nodes", "state", "exit_code", "exit_signal"),
+    *("start", "elapsed_s", "mem_requested_mib", *_SIZE),
 )
 _LAST_RUNS = 20  # of a job group, whose steps are read
 

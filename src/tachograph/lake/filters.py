@@ -403,18 +403,19 @@ def answers_to(findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
 
 
 def sort_jobs(
-    jobs: pl.DataFrame, sort: str, limit: int | None = None, *, first_user: str = ""
+    jobs: pl.DataFrame | pl.LazyFrame, sort: str, limit: int | None = None, *, first_user: str = ""
 ) -> pl.DataFrame:
     """Return jobs sorted by a column (`-` for descending), jobs without a value last.
 
-    `limit`: only the first of them, for which no copy of all rows is made. `first_user`: the jobs
-    of this user come before all others.
+    `limit`: only the first of them, for which no copy of all rows is made; of a lazy frame only
+    these are kept in memory. `first_user`: the jobs of this user come before all others.
     """
     by = sort.removeprefix("-")
-    key = pl.col(by).list.len() if isinstance(jobs.schema[by], pl.List) else pl.col(by)
+    key = pl.col(by).list.len() if isinstance(jobs.collect_schema()[by], pl.List) else pl.col(by)
     keys, descending = [key, pl.col("job_key")], [sort.startswith("-"), False]
     if first_user:
         keys.insert(0, pl.col("user").eq_missing(pl.lit(first_user)))
         descending.insert(0, True)
     ordered = jobs.lazy().sort(keys, descending=descending, nulls_last=True)
-    return (ordered if limit is None else ordered.head(limit)).collect()
+    chosen = ordered if limit is None else ordered.head(limit)
+    return chosen.collect(engine="streaming" if isinstance(jobs, pl.LazyFrame) else "auto")

@@ -33,7 +33,7 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.lake.conform import resolve
-from tachograph.lake.current import FEW_KEYS, files_between
+from tachograph.lake.current import FEW_KEYS, files_between, scan_current
 from tachograph.lake.data_files import DataFile, span_of
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import (
@@ -103,18 +103,31 @@ def _holds_polled_jobs(lake: Lake, version: int) -> bool:
 @lru_cache(maxsize=8)
 def _latest_of(lake: Lake, table: LakeTable, version: int) -> datetime | None:
     """The latest start or end of a job in a version of a table."""
-    if version < 0:
-        return None
-    started = lake.scan(table)
-    times = ["start", "end"]
+    files = sorted(lake.files(table), key=lambda file: file.seq)
+    latest = _latest_in(lake, table, files[-1:])
+    later = _latest_in(lake, table, files[:-1], after=latest)
+    return latest if later is None else later
+
+
+def _latest_in(
+    lake: Lake, table: LakeTable, files: Sequence[DataFile], *, after: datetime | None = None
+) -> datetime | None:
+    """The latest start or end of a job in some files, if it is later than `after`.
+
+    Row groups whose statistics show that all is earlier are not decoded.
+    """
+    times = [pl.col("start"), pl.col("end")]
+    started = lake.read_files(table, files)
     if table is JOBS:
-        started = started.filter(pl.col("state").ne_missing("PENDING")).with_columns(
-            known=pl.col("start") + pl.duration(microseconds=pl.col("elapsed_s") * 1e6)
-        )
-        times.append("known")
+        started = started.filter(pl.col("state").ne_missing("PENDING"))
+        ran = pl.col("start") + pl.duration(microseconds=pl.col("elapsed_s") * 1e6)
+        times.append(pl.when(pl.col("end").is_null()).then(ran))
+    if after is not None:
+        later = [pl.col("start") > after, pl.col("end") > after]
+        started = started.filter(pl.any_horizontal(*later, pl.col("end").is_null()))
     with lake_errors(lake.uri(table)):
-        latest = started.select(pl.max_horizontal(pl.col(times).max())).collect().item()
-    return latest if isinstance(latest, datetime) else None
+        found = started.select(pl.max_horizontal(time.max() for time in times)).collect().item()
+    return found if isinstance(found, datetime) and (after is None or found > after) else None
 
 
 def read_consistently(lake: Lake, read: Callable[[], T]) -> T:
@@ -144,11 +157,15 @@ def read_summaries(
     `columns`: read only these, which is much less for many jobs. `keys`: only jobs with these
     job_keys. `where`: only jobs that meet it. Errors: LakeError before the first analysis.
     """
+    _check_analyzed(lake)
+    return lake.latest(JOB_SUMMARIES, columns, keys, where)
+
+
+def _check_analyzed(lake: Lake) -> None:
     if lake.version(JOB_SUMMARIES) < 0 and lake.version(ANALYSES) < 0:
         raise LakeError(
             "nothing was analyzed yet", where=lake.location, do="run `tachograph analyze`"
         )
-    return lake.latest(JOB_SUMMARIES, columns, keys, where)
 
 
 def read_job_row(
@@ -496,6 +513,11 @@ class FirstJobs:
     limit: int
     first_user: str = ""
 
+    @property
+    def by(self) -> str:
+        """The column by which they are sorted."""
+        return self.sort.removeprefix("-")
+
 
 @dataclass(frozen=True, slots=True)
 class SelectedJobs:
@@ -535,20 +557,23 @@ def select_jobs(
             return SelectedJobs(
                 jobs if columns is None else jobs.select(columns), jobs.height, found
             )
-        sorted_by = () if first is None else _sorted_by(first)
-        names = read_summaries(
-            lake, tuple(dict.fromkeys(("job_key", "seq", *sorted_by))), where=where
-        )
-        before = names.height
-        if wanted.findings:
-            names = _answered(lake, names, wanted)
-        chosen = names if first is None else _first(lake, names, first)
+        every = False
+        if first is None or wanted.findings or first.by in _OF_FINDINGS:
+            sorted_by = () if first is None else _sorted_by(first)
+            names = read_summaries(lake, _with_keys(sorted_by), where=where)
+            before = names.height
+            if wanted.findings:
+                names = _answered(lake, names, wanted)
+            chosen = names if first is None else _first(lake, names, first)
+            matching = names.height
+            every = where is None and first is None and matching == before
+        else:
+            chosen, matching = _first_scanned(lake, where, first)
         found = read_answers(
             lake, chosen if answers or wanted.findings else chosen.clear(), wanted.findings
         )
-        every = where is None and first is None and chosen.height == before
         jobs = read_summaries(lake, columns, keys=None if every else chosen["job_key"].to_list())
-        return SelectedJobs(jobs, names.height, found)
+        return SelectedJobs(jobs, matching, found)
 
     return read_consistently(lake, read)
 
@@ -570,24 +595,39 @@ def _answered(lake: Lake, jobs: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame
 _OF_FINDINGS = (FINDINGS_COLUMN, SEVERITY_COLUMN)
 
 
+def _with_keys(columns: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(("job_key", "seq", *columns)))
+
+
 def _sorted_by(first: FirstJobs) -> list[str]:
     """Columns of job_summaries that an order reads."""
-    by = first.sort.removeprefix("-")
     users = ["user"] if first.first_user else []
-    if by == LOST_COLUMN:
+    if first.by == LOST_COLUMN:
         return [*users, *sorted(set(lost_hours().meta.root_names()))]
-    return users if by in _OF_FINDINGS else [*users, by]
+    return users if first.by in _OF_FINDINGS else [*users, first.by]
+
+
+def _first_scanned(lake: Lake, where: pl.Expr | None, first: FirstJobs) -> tuple[pl.DataFrame, int]:
+    """The first jobs that meet a condition, and how many meet it; no others are kept in memory."""
+    _check_analyzed(lake)
+    files = lake.files(JOB_SUMMARIES)
+    with lake_errors(lake.uri(JOB_SUMMARIES)):
+        rows = scan_current(lake, JOB_SUMMARIES, files, pl.lit(True) if where is None else where)
+        matching: int = rows.select(pl.len()).collect(engine="streaming").item()
+        return _ordered(rows.select(_with_keys(_sorted_by(first))), first), matching
 
 
 def _first(lake: Lake, names: pl.DataFrame, first: FirstJobs) -> pl.DataFrame:
     """The first of some jobs; those sorted by their findings need the findings of all."""
-    by = first.sort.removeprefix("-")
-    if by in _OF_FINDINGS:
-        reported = read_answers(lake, names, reported=True)
-        names = with_reported(names, reported)
-    elif by == LOST_COLUMN:
-        names = names.with_columns(lost_hours().alias(by))
-    ordered = sort_jobs(names, first.sort, first.limit, first_user=first.first_user)
+    if first.by in _OF_FINDINGS:
+        names = with_reported(names, read_answers(lake, names, reported=True))
+    return _ordered(names, first)
+
+
+def _ordered(rows: pl.DataFrame | pl.LazyFrame, first: FirstJobs) -> pl.DataFrame:
+    if first.by == LOST_COLUMN:
+        rows = rows.with_columns(lost_hours().alias(LOST_COLUMN))
+    ordered = sort_jobs(rows, first.sort, first.limit, first_user=first.first_user)
     return ordered.select("job_key", "seq")
 
 
