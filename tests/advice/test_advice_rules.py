@@ -22,7 +22,7 @@ from tachograph.catalog.config import Thresholds
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.judge.activity import runs
 from tachograph.judge.check import FAMILIES, Check, families_around
-from tachograph.judge.checks import CHECKS
+from tachograph.judge.checks import CHECKS, check_of
 from tachograph.judge.families import settled, verdicts
 from tachograph.judge.finding import (
     EVIDENCE,
@@ -441,3 +441,9 @@ def test_what_is_missing_is_the_longest_gap_where_it_is_half_of_it(
     of_gap = pl.DataFrame([{"job_key": "a", **dict(zip(names, gap, strict=True))}])
     found = settled(findings, findings.select("job_key", "code"), SETTLED, of_gap)
     assert found["sentence"].item() == f"Unknown: {words} not measured."
+
+
+def test_the_check_of_a_code_is_that_of_the_table() -> None:
+    codes = {code: check for check in CHECKS for code in check.codes}
+    assert {code: check_of(code) for code in codes} == codes
+    assert check_of("score_gpu") is check_of("a rule of a site") is None

@@ -94,6 +94,14 @@ def test_commands_that_look_import_no_compiler_no_grammar_no_drawing(demo: Path)
     )
 
 
+def test_a_list_of_jobs_imports_no_arrays_and_a_file_no_styles(demo: Path) -> None:
+    imported = imported_by("jobs", "jobs --limit 3 --worst", "job 1000316", cwd=demo)
+    assert "rich" not in imported
+    assert "tachograph.judge.checks.nvlink_errors" not in imported  # only those that hold
+    imported = imported_by("jobs", "jobs --limit 3 --worst", "jobs --json", cwd=demo)
+    assert imported & {"numpy", "tachograph.judge.check"} == set()
+
+
 def test_help_is_there_at_once() -> None:
     # 0.02 s of a Python that does nothing where this was written, 0.06 s of the help, 0.3 s where
     # it imports Polars

@@ -23,8 +23,6 @@ from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import read_node, read_summaries
-from tachograph.pipeline.attribution import HANDOVER
-from tachograph.pipeline.gpu_numbers import with_own_indices
 from tachograph.report.company import NO_COMPANY, GpuCompany, JobBeside
 
 _GPU = ("node", "gpu")
@@ -93,6 +91,8 @@ def _beside_in_time(error: Mapping[str, Any], side: str, shown: Set[str]) -> str
 
 
 def _numbered(lake: Lake, rows: pl.DataFrame, configuration: Configuration) -> pl.DataFrame:
+    from tachograph.pipeline.gpu_numbers import with_own_indices  # of few jobs
+
     devices = lake.latest(DEVICES)
     named = with_own_indices(rows, devices, slurm=configuration.slurm)
     return named.filter(pl.col("gpu").is_not_null())
@@ -124,6 +124,8 @@ def _beside(
     lake: Lake, row: Mapping[str, Any], held: pl.DataFrame, configuration: Configuration
 ) -> pl.DataFrame:
     """(job_key) of other jobs that records name on these GPUs for longer than a hand-over."""
+    from tachograph.pipeline.attribution import HANDOVER  # of few jobs
+
     nodes = held.get_column("node").unique().implode()
     first, last = row["start"], row["as_of"]
     there = (

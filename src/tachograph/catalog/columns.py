@@ -124,6 +124,17 @@ def local_time(moment: datetime, zone_name: str) -> str:
     return moment.astimezone(zone(zone_name)).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
+def midnight(day: pl.Expr, zone_name: str) -> pl.Expr:
+    """Return when a day begins; where clocks skip midnight, or the whole day, when that ends."""
+    clock = day.cast(pl.Datetime("us"))
+    return pl.coalesce(
+        (clock + pl.duration(hours=hours)).dt.replace_time_zone(
+            zone_name, ambiguous="earliest", non_existent="null"
+        )
+        for hours in (0, 1, 24)
+    )
+
+
 def must_exist(
     names: Sequence[str],
     known: Sequence[str],

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin
@@ -509,6 +508,8 @@ def with_time_zone(configuration: Configuration, name: str) -> Configuration:
 
 
 def _read(file: Path) -> dict[str, object]:
+    import tomllib
+
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as problem:

@@ -14,7 +14,6 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from threading import RLock, get_ident
@@ -42,7 +41,7 @@ class _Loader(SourceFileLoader):
             setattr(module, variable, os.devnull)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds the modules of READERS."""
 
     def find_spec(

@@ -54,17 +54,15 @@ def print_data(document: str) -> None:
 
 def print_lines(lines: Sequence[Line], *, no_color: bool = False) -> None:
     """Write styled lines: coloured on a terminal, else plain; ASCII if stdout needs it."""
-    from rich.console import Console
-
     from tachograph.report.lines import to_rich, to_text
 
+    if ascii_only() or not sys.stdout.isatty():
+        sys.stdout.write(to_text(lines, ascii_only=ascii_only()))
+        return
+    from rich.console import Console
+
     console = Console(file=sys.stdout, no_color=no_color or None, highlight=False)
-    if ascii_only():
-        sys.stdout.write(to_text(lines, ascii_only=True))
-    elif console.is_terminal:
-        console.print(to_rich(lines), soft_wrap=True)
-    else:
-        sys.stdout.write(to_text(lines))
+    console.print(to_rich(lines), soft_wrap=True)
 
 
 def width(default: int = 100) -> int:

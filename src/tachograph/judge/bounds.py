@@ -15,6 +15,7 @@ TIME_MARGIN = 0.25  # of the run time, on top of it
 MEMORY_MARGIN = 0.5
 LEAST_S = 600.0  # the shortest limit; shorter runs are no evidence of memory use
 WORTH = 0.75  # of what is requested: advice for more than this is not worth a change
+LEAST_COVERAGE = 0.5  # of the expected samples: with fewer, what GPUs did is not known
 GIB = 1024.0  # MiB
 CERTAINTY = 0.998  # that the next run stays within the bound
 _SPREAD_OF = 3  # values from which a spread is known

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tachograph.catalog.units import plural, text
 from tachograph.judge.activity import UNIT, number
-from tachograph.judge.checks import CHECKS
+from tachograph.judge.checks import check_of
 from tachograph.judge.finding import Finding
 from tachograph.judge.gpu_series import (
     IDLE,
@@ -92,7 +92,10 @@ def none_named(reason: str) -> Culprit:
     return Culprit(f"{_NONE} {reason}.")
 
 
-HANGS = frozenset(code for check in CHECKS if check.family == "hang" for code in check.codes)
+def _is_hang(finding: Finding) -> bool:
+    """Whether a reported finding is of a hang."""
+    check = check_of(finding.code) if finding.reported else None
+    return check is not None and check.family == "hang"
 
 
 def hang_culprit(
@@ -102,7 +105,7 @@ def hang_culprit(
 
     See find_culprit.
     """
-    hung = any(finding.reported and finding.code in HANGS for finding in findings)
+    hung = any(map(_is_hang, findings))
     return (
         find_culprit(gpus, minutes, held=held) if hung and max(gpus.height, held or 0) > 1 else None
     )
@@ -114,7 +117,7 @@ def with_culprit(finding: Finding, culprit: Culprit | None) -> Finding:
     A finding that has them already is unchanged.
     """
     known = culprit is None or not culprit.named or _LIKELY in finding.sentence
-    if culprit is None or known or not finding.reported or finding.code not in HANGS:
+    if culprit is None or known or not _is_hang(finding):
         return finding
     sentence, evidence = (
         f"{finding.sentence} {culprit.line}",

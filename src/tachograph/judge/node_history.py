@@ -8,9 +8,9 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.catalog.columns import midnight
 from tachograph.judge.finding import Verdict
 from tachograph.judge.health import worst
-from tachograph.judge.usage import midnight
 from tachograph.lake.filters import FINAL_STATES
 from tachograph.lake.numbering import unsure_times
 

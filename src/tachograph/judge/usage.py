@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from tachograph.catalog.codes import CODES, REPORTED
-from tachograph.catalog.columns import LOST_COLUMN
+from tachograph.catalog.columns import LOST_COLUMN, midnight
 from tachograph.catalog.tables import WASTE
 from tachograph.judge.ledger import (
     LEDGER_COLUMNS,
@@ -180,17 +180,6 @@ def daily_use(jobs: pl.DataFrame, zone_name: str) -> pl.DataFrame:
         .group_by("day", maintain_order=True)
         .agg(pl.col(DAY_PARTS).sum())
         .sort("day", nulls_last=True)
-    )
-
-
-def midnight(day: pl.Expr, zone_name: str) -> pl.Expr:
-    """Return when a day begins; where clocks skip midnight, or the whole day, when that ends."""
-    clock = day.cast(pl.Datetime("us"))
-    return pl.coalesce(
-        (clock + pl.duration(hours=hours)).dt.replace_time_zone(
-            zone_name, ambiguous="earliest", non_existent="null"
-        )
-        for hours in (0, 1, 24)
     )
 
 

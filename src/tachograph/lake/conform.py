@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from tachograph.catalog.chunks import TEXT_BLANKS, Reject, chosen_cells, counted, first_as_text
@@ -28,7 +28,6 @@ from tachograph.catalog.counters import (
     HostCounter,
 )
 from tachograph.catalog.errors import SchemaError
-from tachograph.catalog.limits import ValueLimits
 from tachograph.catalog.tables import (
     GPU_SAMPLES,
     JOB_NODE_SAMPLES,
@@ -41,6 +40,9 @@ from tachograph.catalog.tables import (
 )
 from tachograph.catalog.units import DAY_US, factor
 from tachograph.lake.filters import FINAL_STATES
+
+if TYPE_CHECKING:
+    from tachograph.catalog.limits import ValueLimits
 
 FIRST_CREDIBLE_TIME = datetime(2006, 1, 1, tzinfo=UTC)  # before CUDA no GPU counter existed
 
@@ -194,6 +196,8 @@ def _remove_impossible(
     frame: pl.DataFrame, counters: Iterable[Counter | HostCounter], units: Mapping[str, str]
 ) -> tuple[pl.DataFrame, list[Reject]]:
     """Convert counters to contract units and types; impossible values become null."""
+    from tachograph.catalog.limits import ValueLimits  # with NumPy, which few readers need
+
     rejects: list[Reject] = []
     columns: list[pl.Series | pl.Expr] = []
     given = [counter for counter in counters if counter.name in frame.columns]
@@ -387,6 +391,8 @@ def _row_order(columns: Sequence[pl.Series]) -> pl.Series | None:
         if codes is None or size > _MOST_CODES:
             return None
         coded = coded * count + pl.lit(codes.alias(str(number)))
+    import numpy as np  # for many rows only, not for readers of a few jobs
+
     kind = pl.UInt16 if size <= 1 << 16 else pl.UInt32
     codes_of_rows = pl.select(coded.cast(kind)).to_series().to_numpy()
     if len(codes_of_rows) != len(times):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from ClusterShell.NodeSet import NodeSet, NodeSetException
@@ -25,7 +25,6 @@ from tachograph.judge.culprit import Culprit, hang_culprit, with_culprit
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.limiter import WITHOUT_WORK, shares_of_job
 from tachograph.judge.partitions import NOT_RECORDED, SitePartitions
-from tachograph.judge.ranks import RanksCulprit
 from tachograph.judge.steps import JobSteps
 from tachograph.judge.waste import EnergyEstimate
 from tachograph.report.company import NO_COMPANY, GpuCompany
@@ -60,6 +59,9 @@ from tachograph.report.next_time import NextTime, next_time
 from tachograph.report.steps import steps_json
 from tachograph.report.timeline import JobTimeline, Series, build_timeline
 from tachograph.report.verdict import verdict_sentence, worst_first
+
+if TYPE_CHECKING:
+    from tachograph.judge.ranks import RanksCulprit
 
 FEW_GPUS = 8  # up to here each GPU is shown by itself
 EXTREMES = 4  # if there are more GPUs: this many least and most busy ones

@@ -9,7 +9,7 @@ from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import capitalized, text
 from tachograph.judge.activity import activity_counter, number, so_far
-from tachograph.judge.checks import CHECKS, OF_RECORDING
+from tachograph.judge.checks import check_of, is_of_recording
 from tachograph.judge.finding import EVIDENCE, SEVERITIES, Finding
 from tachograph.judge.limiter import NEITHER
 from tachograph.judge.waste import causes_of
@@ -17,8 +17,6 @@ from tachograph.report.job_end import end_cause
 from tachograph.report.job_sentences import ENOUGH, steadiness, use_sentence
 
 LOST = "gpu_hours_idle"  # evidence: GPU-hours that a finding is about
-_BRIEF = {code: check.brief for check in CHECKS if check.brief for code in check.codes}
-_CHECKS = {code: check for check in CHECKS for code in check.codes}
 _NEAR_PEAK = {
     "compute": "arithmetic set the speed",
     "memory": "memory traffic set the speed",
@@ -48,7 +46,7 @@ def hours_behind(finding: Finding, row: Mapping[str, Any]) -> float:
     >>> hours_behind(Finding("imbalanced_gpus", "hint", "", ""), row)
     0.25
     """
-    check = _CHECKS.get(finding.code)
+    check = check_of(finding.code)
     causes = () if check is None else causes_of(check, finding.code, finding.confidence)
     hours = {cause: number(row, f"gpu_hours_{cause}") or 0.0 for cause in causes}
     if "imbalance" in hours:
@@ -74,12 +72,15 @@ def headline_finding(findings: Sequence[Finding], row: Mapping[str, Any]) -> Fin
     holding = [
         finding
         for finding in findings
-        if finding.verdict == "yes"
-        and finding.severity != "fact"
-        and finding.code not in OF_RECORDING
+        if finding.verdict == "yes" and finding.severity != "fact" and not _is_of_recording(finding)
     ]
     ordered = sorted(holding, key=lambda finding: finding.covered_by is not None)
     return next(iter(worst_first(ordered, row)), None)
+
+
+def _is_of_recording(finding: Finding) -> bool:
+    check = check_of(finding.code)
+    return check is not None and is_of_recording(check)
 
 
 def verdict_sentence(
@@ -149,9 +150,10 @@ def brief(finding: Finding, row: Mapping[str, Any]) -> str:
     >>> brief(Finding("one_gpu_of_many", "problem", "One GPU", "...", evidence=cost), {})
     '1 of 8 GPUs used'
     """
-    template = _BRIEF.get(finding.code)
-    if template is None:
+    check = check_of(finding.code)
+    if check is None or not check.brief:
         return f"{finding.title}{so_far(row)}"
+    template = check.brief
     if LOST not in finding.evidence:
         template = template.partition(";")[0]
     values = {name: _short(name, value) for name, value in finding.evidence.items()}

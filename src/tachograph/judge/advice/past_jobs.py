@@ -14,13 +14,13 @@ from tachograph.catalog.config import AdviceOptions
 from tachograph.catalog.tables import WASTE
 from tachograph.judge.activity import number
 from tachograph.judge.advice.request import JobRequest, name_pattern
+from tachograph.judge.bounds import LEAST_COVERAGE
 from tachograph.judge.checks.idle_job import HELD_MIB
 from tachograph.judge.partitions import NOT_RECORDED, SitePartitions
 from tachograph.pipeline.timelines import ACTIVITY
 
 Level: TypeAlias = Literal["exact", "pattern", "user"]
 LEVELS: tuple[Level, ...] = ("exact", "pattern", "user")
-LEAST_COVERAGE = 0.5  # of the expected samples: with fewer, what GPUs did is not known
 DAY_S = 86400.0
 _MOST_RUNS = 50  # the latest of a group count
 HANGS = frozenset({"job_hang", "busy_waiting", "stall"})

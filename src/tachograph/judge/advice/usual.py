@@ -9,7 +9,7 @@ from statistics import median
 import polars as pl
 
 from tachograph.catalog.units import capitalized, plural, text
-from tachograph.judge.advice.past_jobs import LEAST_COVERAGE
+from tachograph.judge.bounds import LEAST_COVERAGE
 from tachograph.judge.finding import Finding
 
 LEAST_RUNS = 5  # before the change
