@@ -23,8 +23,8 @@ from tachograph.catalog.tables import ALL_TABLES, FINDINGS, JOB_GPUS, JOB_SUMMAR
 from tachograph.lake.compact import compact
 from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
-from tachograph.lake.filters import JobFilter, parse_condition
-from tachograph.lake.query import FirstJobs, read_findings, read_summaries, select_jobs
+from tachograph.lake.filters import FirstJobs, JobFilter, parse_condition
+from tachograph.lake.query import read_findings, read_summaries, select_jobs
 
 # Of `tachograph jobs`, which takes 180: all rows of the lake below, with all columns, take 330
 # more.

@@ -93,8 +93,8 @@ def run(arguments: Arguments) -> int:
 def _own_last_job(opened: OpenedLake) -> str:
     """Return the key of the job that the caller started last. Errors: UsageError without any."""
     from tachograph.cli.options import caller_name
-    from tachograph.lake.filters import JobFilter
-    from tachograph.lake.query import FirstJobs, select_jobs
+    from tachograph.lake.filters import FirstJobs, JobFilter
+    from tachograph.lake.query import select_jobs
 
     name = caller_name()
     mine = JobFilter(users=(name,))

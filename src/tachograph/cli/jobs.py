@@ -69,7 +69,8 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Print or write the jobs."""
     from tachograph.cli.options import open_lake
-    from tachograph.lake.query import FirstJobs, read_summaries, select_jobs
+    from tachograph.lake.filters import FirstJobs
+    from tachograph.lake.query import read_summaries, select_jobs
     from tachograph.report.jobs import (
         DEFAULT_SORT,
         WORST_SORT,

@@ -402,6 +402,20 @@ def answers_to(findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class FirstJobs:
+    """The first `limit` jobs in the order of `sort_jobs`."""
+
+    sort: str
+    limit: int
+    first_user: str = ""
+
+    @property
+    def by(self) -> str:
+        """The column by which they are sorted."""
+        return self.sort.removeprefix("-")
+
+
 def sort_jobs(
     jobs: pl.DataFrame | pl.LazyFrame, sort: str, limit: int | None = None, *, first_user: str = ""
 ) -> pl.DataFrame:

@@ -40,6 +40,7 @@ from tachograph.lake.filters import (
     CURRENT_FOR,
     JOB_NAMES,
     ChosenJob,
+    FirstJobs,
     JobFilter,
     answers_to,
     called,
@@ -503,20 +504,6 @@ def _check_stored(lake: Lake, codes: Sequence[str]) -> None:
 
 
 # -------------------------------------------------------------------------------------------------- jobs by filter
-
-
-@dataclass(frozen=True, slots=True)
-class FirstJobs:
-    """The first `limit` jobs in the order of `sort_jobs`."""
-
-    sort: str
-    limit: int
-    first_user: str = ""
-
-    @property
-    def by(self) -> str:
-        """The column by which they are sorted."""
-        return self.sort.removeprefix("-")
 
 
 @dataclass(frozen=True, slots=True)
