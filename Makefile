@@ -73,6 +73,9 @@ lint: $(VENV)/dev.stamp ## style, format, types, layers, generated pages
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
 
+counts: $(VENV)/dev.stamp ## write the work of the main paths anew, which a test compares (calls, files, bytes)
+	$(BIN)/python tests/cli/work_counts.py
+
 bench: $(VENV)/dev.stamp ## measure; each benchmark prints its numbers as JSON
 	@for script in $(BENCHMARKS); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
@@ -143,7 +146,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist site .doctrees tachograph.1 tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs research -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo serve-demo test test-all test-times lint bench month chaos chaos-serve power-cuts readers polls upgrade-test fuzz screens mutants calibrate gpu-day gpu-day-pack docs site man dist lock clean
+.PHONY: help setup demo serve-demo test test-all test-times lint counts bench month chaos chaos-serve power-cuts readers polls upgrade-test fuzz screens mutants calibrate gpu-day gpu-day-pack docs site man dist lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

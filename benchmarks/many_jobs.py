@@ -55,8 +55,8 @@ FIRST_ID = 1_000_000
 # goals at a million jobs: {command: (greatest peak in MB, most CPU in s)}
 GOALS: dict[str, tuple[float, float | None]] = {
     "analyze": (4000, None),
-    "job": (250, 0.6),
-    "jobs": (500, 1.0),
+    "job": (200, 0.5),
+    "jobs": (200, 0.5),
     "jobs_of_user": (500, 1.0),
     "jobs_of_finding": (500, 1.0),
     "jobs_of_month": (500, 1.0),

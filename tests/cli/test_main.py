@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from work_counts import ACCEPT, STORED, differences, measure
 
 from own_time import starting_seconds
 from tachograph import __version__
@@ -100,6 +101,11 @@ def test_a_list_of_jobs_imports_no_arrays_and_a_file_no_styles(demo: Path) -> No
     assert "tachograph.judge.checks.nvlink_errors" not in imported  # only those that hold
     imported = imported_by("jobs", "jobs --limit 3 --worst", "jobs --json", cwd=demo)
     assert imported & {"numpy", "tachograph.judge.check"} == set()
+
+
+def test_the_work_of_the_main_paths_is_what_was_recorded() -> None:
+    changed = differences(json.loads(STORED.read_text()), measure())
+    assert not changed, "\n".join([*changed, ACCEPT])
 
 
 def test_help_is_there_at_once() -> None:
