@@ -8,6 +8,7 @@ before leaves nothing but an orphan that `vacuum` removes.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -261,7 +262,7 @@ class Lake:
         cannot be written; then nothing has changed.
         """
         stamp = pl.lit(0, dtype=pl.Int64).alias("seq")
-        batch, names = BatchDays({}, (), {}), None
+        batch, names = BatchDays({}, (), Counter()), None
         for delta in self._attempts(table):
             new = [name for name in frames if delta.transaction_version(name) is None]
             if new != names:
