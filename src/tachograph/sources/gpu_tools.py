@@ -39,11 +39,11 @@ from tachograph.sources.line_protocol import read_point
 from tachograph.sources.metrics import short_node
 from tachograph.sources.table import mapped_parts, unmapped_rejects
 from tachograph.sources.table.mapping import (
+    MARKS,
     MappingKey,
     MappingTarget,
     MappingTime,
     TableMapping,
-    stripped,
 )
 from tachograph.sources.times import read_times
 
@@ -320,9 +320,10 @@ def split_lines(
         cells = group["line"].str.split(delimiter)
         whole = cells.list.len() == len(names)
         rejects += counted("unreadable_line", None, ~whole, group["line"])
-        columns = {_PLACE: group[_PLACE].filter(whole)}
+        kept, columns = cells.filter(whole), {_PLACE: group[_PLACE].filter(whole)}
         for place, name in enumerate(names):
-            columns.setdefault(name, cells.filter(whole).list.get(place).str.strip_chars('" '))
+            column = kept.list.get(place)
+            columns.setdefault(name, column if delimiter == " " else column.str.strip_chars('" '))
         frames.append(pl.DataFrame(columns))
     rows = pl.concat(frames, how="diagonal").sort(_PLACE)
     return ToolText(rows.drop(_PLACE), rejects, rows[_PLACE].cast(pl.Int64))
@@ -430,12 +431,15 @@ def _contract(rows: pl.DataFrame, columns: ToolColumns, tool: GpuTool) -> dict[s
     for name, (to, _) in columns.items():
         if name in rows.columns:
             # "N/A (Secondary die)": the first die of the module has the power of both.
-            cells = stripped(rows[name]).str.replace(r"^(?:N/A|\[).*", "").replace("", None)
+            cells = rows[name]
+            is_mark = cells.is_in(MARKS) | cells.str.starts_with("N/A") | cells.str.starts_with("[")
+            cells = chosen_cells(~is_mark, cells)
             if name in tool.ratios:
                 cells = cells.str.replace(r"^(\d\.\d{4})$", "${1} fraction")
             sources.setdefault(to, []).append(cells)
     return {
-        to: pl.select(pl.coalesce(cells)).to_series().alias(to) for to, cells in sources.items()
+        to: (cells[0] if len(cells) == 1 else pl.select(pl.coalesce(cells)).to_series()).alias(to)
+        for to, cells in sources.items()
     }
 
 
