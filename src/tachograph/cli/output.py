@@ -56,7 +56,8 @@ def print_lines(lines: Sequence[Line], *, no_color: bool = False) -> None:
     """Write styled lines: coloured on a terminal, else plain; ASCII if stdout needs it."""
     from tachograph.report.lines import to_rich, to_text
 
-    if ascii_only() or not sys.stdout.isatty():
+    is_coloured = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
+    if ascii_only() or not is_coloured:
         sys.stdout.write(to_text(lines, ascii_only=ascii_only()))
         return
     from rich.console import Console
