@@ -6,8 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import tachograph.judge.rules
+from tachograph.catalog.arrays import Flags, Longs
 from tachograph.judge.rules.compiler import RuleProgram
 from tachograph.judge.rules.model import (
     PatternRule,
@@ -17,7 +21,7 @@ from tachograph.judge.rules.model import (
     RuleProblem,
 )
 from tachograph.judge.rules.patterns import load_patterns
-from tachograph.judge.rules.program import compile_rule, evaluate
+from tachograph.judge.rules.program import SingleJob, compile_rule, evaluate
 
 CATALOGUE = Path(tachograph.judge.rules.__file__).parent / "catalogue"
 METRICS: Mapping[str, RuleMetric] = {
@@ -64,6 +68,28 @@ class Job:
 
     def of_job(self, metric: str) -> float | str | None:
         return self.job.get(metric)
+
+
+@dataclass(frozen=True)
+class JobsTogether:
+    """Several jobs, their ranks one job behind the other."""
+
+    jobs: Sequence[Job]
+
+    @property
+    def count(self) -> int:
+        return len(self.jobs)
+
+    def rank_counts(self, level: RuleLevel) -> Longs:
+        return np.array([len(job.labels(level)) for job in self.jobs])
+
+    def labels(self, level: RuleLevel) -> Sequence[str]:
+        return [label for job in self.jobs for label in job.labels(level)]
+
+    def values(self, metric: str, level: RuleLevel, *, is_text: bool) -> tuple[Flags, Any]:
+        parts = [SingleJob(job).values(metric, level, is_text=is_text) for job in self.jobs]
+        known, values = zip(*parts, strict=True)
+        return np.concatenate(known), np.concatenate(values)
 
 
 def busy(*work: float | None, walltime: float | None = 36_000.0) -> Job:

@@ -237,16 +237,16 @@ class _Columns:
         if len(kinds) < 1 and work is not pair_column:
             return unknown_column(shape)
         if symbol == "/":
-            columns = [columns[0], self.divisor(columns[1], divisor)]
+            columns = [columns[0], self.divisor(columns[1], divisor, columns[0].known)]
         with np.errstate(all="ignore"):
             result = self.finite(work(*columns))
         if unfit is not None and unfit.any():
             result = replace(result, known=result.known & ~unfit[shape.owners])
         return result
 
-    def divisor(self, column: RuleColumn, node: Node | None) -> RuleColumn:
-        """Return the values to divide by: 0 is unknown."""
-        zeros = column.known & (column.values == 0)
+    def divisor(self, column: RuleColumn, node: Node | None, divided: Flags) -> RuleColumn:
+        """Return the values to divide by: 0 is unknown, and a reason where the `divided` is not."""
+        zeros = divided & column.known & (column.values == 0)
         if not zeros.any():
             return column
         name = "a divisor" if node is None else self.divisor_name(node)
