@@ -99,7 +99,7 @@ def evaluate(program: RuleProgram, job: Ranks, parameters: Mapping[str, float]) 
 
 
 @dataclass(slots=True)
-class _Columns:
+class _TermColumns:
     """The columns of expressions, computed for all jobs.
 
     terms: by name. missing, reasons: in order, with the jobs of which a value is unknown for that.
@@ -385,20 +385,20 @@ class _Columns:
         return self.program.terms[node.word] if node.kind == "term" else node
 
 
-_EVALUATED: Mapping[str, Callable[[_Columns, Node], RuleColumn]] = {
-    "constant": _Columns.constant,
+_EVALUATED: Mapping[str, Callable[[_TermColumns, Node], RuleColumn]] = {
+    "constant": _TermColumns.constant,
     "term": lambda columns, node: columns.terms[node.word],
-    "parameter": _Columns.read_parameter,
-    "metric": _Columns.read_metric,
-    "labels": _Columns.read_labels,
-    "operation": _Columns.operation,
-    "sign": _Columns.unary,
-    "not": _Columns.unary,
-    "part": _Columns.unary,
-    "abs": _Columns.unary,
-    "if": _Columns.choose,
-    "gather": _Columns.gather,
-    "reduce": _Columns.reduce,
+    "parameter": _TermColumns.read_parameter,
+    "metric": _TermColumns.read_metric,
+    "labels": _TermColumns.read_labels,
+    "operation": _TermColumns.operation,
+    "sign": _TermColumns.unary,
+    "not": _TermColumns.unary,
+    "part": _TermColumns.unary,
+    "abs": _TermColumns.unary,
+    "if": _TermColumns.choose,
+    "gather": _TermColumns.gather,
+    "reduce": _TermColumns.reduce,
 }
 
 
@@ -409,7 +409,7 @@ class RuleEvaluation:
         self, program: RuleProgram, jobs: JobMetrics, parameters: Mapping[str, float]
     ) -> None:
         """Evaluate all terms."""
-        self.columns = _Columns(program, jobs, parameters)
+        self.columns = _TermColumns(program, jobs, parameters)
         for name, node in program.terms.items():
             self.columns.term = name
             self.columns.terms[name] = self.columns.value(node)
@@ -599,7 +599,7 @@ def _shown(value: Any, unit: str) -> str:
 
 
 @dataclass(slots=True)
-class _Trial(_Columns):
+class _Trial(_TermColumns):
     """An evaluation in which a value of the wrong type is a RuleError."""
 
     compiler: RuleCompiler = field(kw_only=True)
