@@ -28,7 +28,7 @@ import polars as pl
 
 import notebook_layout
 
-GOAL_CPU_US_PER_ROW = 0.6
+GOAL_CPU_US_PER_ROW = 0.5
 HERE = Path(__file__).resolve().parents[1]
 SETS = ("ldms_set1.parquet", "ldms_set2.parquet")
 ORDERS = {"time": ("ts_ns", "hostname", "gpu_id"), "gpu": ("hostname", "gpu_id", "ts_ns")}

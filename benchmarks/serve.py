@@ -44,7 +44,7 @@ from tachograph.catalog.tables import (
 )
 from tachograph.lake.delta import Lake
 
-LIST_MS, JOB_MS, START_S, MEMORY_MIB, CLICKS_CORES = 100, 300, 2.0, 1536, 1.0
+LIST_MS, JOB_MS, START_S, MEMORY_MIB, CLICKS_CORES = 100, 200, 2.0, 1536, 1.0
 SPAN = timedelta(days=730)
 USERS, EVERY_S = 100, 5.0  # who click, and how often each
 GROUPS = 20  # of users: each has the demo's users under other names
