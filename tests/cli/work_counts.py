@@ -83,6 +83,8 @@ def _child(folder: Path, *words: str) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
     # bytecode is kept: each process compiles all modules anew else
     environment = kept | {"TACHOGRAPH_LAKE": str(folder / "lake"), "POLARS_MAX_THREADS": "1"}
+    # tables are fitted to a width, which pytest sets for some workers
+    environment |= {"COLUMNS": "100", "LINES": "24", "FORCE_COLOR": ""}
     environment["PYTHONDONTWRITEBYTECODE"] = ""
     command = [sys.executable, *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)

@@ -56,7 +56,9 @@ def print_lines(lines: Sequence[Line], *, no_color: bool = False) -> None:
     """Write styled lines: coloured on a terminal, else plain; ASCII if stdout needs it."""
     from tachograph.report.lines import to_rich, to_text
 
-    is_coloured = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
+    environment = os.environ
+    is_forced = environment.get("FORCE_COLOR") or environment.get("TTY_COMPATIBLE") == "1"
+    is_coloured = sys.stdout.isatty() or bool(is_forced)
     if ascii_only() or not is_coloured:
         sys.stdout.write(to_text(lines, ascii_only=ascii_only()))
         return
