@@ -200,6 +200,8 @@ def test_pages_of_exporters_become_rows(name: str, snapshot: SnapshotAssertion) 
         ({"m": ("power_w",)}, "the unit is missing"),
         ({"m": ("power_w", "W", "add link")}, "none of `sum LABEL`"),
         ({"m": ("fan", "percent")}, "unknown counter 'fan'"),
+        ({"m": ("node", "")}, "unknown counter 'node'"),
+        ({"m": ("model", "")}, "unknown counter 'model'"),
     ],
 )
 def test_a_mapping_that_says_nothing_is_refused(own: SiteMetrics, problem: str) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -453,11 +454,8 @@ class RuleEvaluation:
         if alerting is None:
             ranks = [value for values in named.values() for value in _as_list(values)]
         else:
-            level = program.rule.level
-            counts = self.columns.jobs.rank_counts(level)
-            labels = self.columns.jobs.labels(level)
-            first = int(counts[:index].sum())
-            ranks = [str(labels[first + rank])[:LONGEST_TEXT] for rank in alerting]
+            starts, labels = self._ranks
+            ranks = [str(labels[starts[index] + rank])[:LONGEST_TEXT] for rank in alerting]
         return RuleOutcome(
             True,
             values,
@@ -465,6 +463,13 @@ class RuleEvaluation:
             tuple(dict.fromkeys(name for name in ranks if isinstance(name, str))),
             text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}...",
         )
+
+    @cached_property
+    def _ranks(self) -> tuple[Longs, Sequence[str]]:
+        """The first rank of each job at the level of the rule, and the names of all ranks."""
+        jobs, level = self.columns.jobs, self.columns.program.rule.level
+        counts = jobs.rank_counts(level)
+        return np.cumsum(counts) - counts, jobs.labels(level)
 
     def _text(
         self,
