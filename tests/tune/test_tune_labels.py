@@ -87,6 +87,7 @@ def test_what_cannot_be_used_is_counted_with_its_line(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("job_id,class,label\n", "holds no labels"),
+        ("job_id,class,label\n\n\n", "holds no labels"),
         ("job,class\n1,stall\n", "no column job_id, label"),
         ("job_id|class|label\n1|stall|yes\n", "no column job_id, class, label"),
     ],

@@ -100,9 +100,9 @@ def test_labels_of_one_moment_all_stay(lake: Lake) -> None:
 def test_tune_takes_labels_of_job_classes_of_jobs_that_are_there(lake: Lake) -> None:
     rows = pl.DataFrame(
         [
+            ("a", "no_tensor_use", True),
             ("a", "job_hang", True),
             ("gone", "job_hang", True),
-            ("a", "no_tensor_use", True),
             ("b", "stall", False),
         ],
         schema=["job_key", "code", "holds"],
@@ -110,6 +110,6 @@ def test_tune_takes_labels_of_job_classes_of_jobs_that_are_there(lake: Lake) -> 
     )
     taken = labels_of_lake(rows, ["job_hang", "stall"], pl.DataFrame({"job_key": ["a", "b"]}))
     assert taken.rows.rows() == [("a", "job_hang", True), ("b", "stall", False)]
-    assert [(one.reason, one.what) for one in taken.refused] == [
-        ("a job that is not in the lake", "gone")
+    assert [(one.line, one.reason, one.what) for one in taken.refused] == [
+        (3, "a job that is not in the lake", "gone")
     ]

@@ -97,7 +97,9 @@ def _read(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
         if missing:
             raise InputError(f"no column {', '.join(missing)}", where=f"{file}:1", do=_DO)
         reader.fieldnames = names
+        count = 0
         for row in reader:
+            count += 1
             yield (
                 reader.line_num,
                 {key: (row[key] or "").strip() for key in names if key in COLUMNS},
@@ -108,7 +110,7 @@ def _read(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
         ) from None
     except (UnicodeDecodeError, csv.Error) as problem:
         raise InputError(f"not a CSV file in UTF-8: {problem}", where=str(file), do=_DO) from None
-    if reader.line_num < 2:
+    if not count:
         raise InputError("holds no labels", where=str(file), do=_DO)
 
 
@@ -118,11 +120,15 @@ def labels_of_lake(rows: pl.DataFrame, classes: Sequence[str], jobs: pl.DataFram
     rows: of the table of labels. `jobs`: rows of job_summaries. Rejected are labels of jobs that
     are not there.
     """
-    labels = rows.filter(pl.col("code").is_in(classes)).select("job_key", "code", truth="holds")
-    there = labels.join(jobs, on="job_key", how="semi", maintain_order="left")
-    gone = labels.join(jobs, on="job_key", how="anti", maintain_order="left").get_column("job_key")
+    numbered = rows.with_row_index("line", offset=1).filter(pl.col("code").is_in(classes))
+    there = numbered.join(jobs, on="job_key", how="semi", maintain_order="left")
+    gone = numbered.join(jobs, on="job_key", how="anti", maintain_order="left")
     return Labelled(
-        there, tuple(RejectedLabel(line, _NOT_THERE, key) for line, key in enumerate(gone, 1))
+        there.select("job_key", "code", truth="holds"),
+        tuple(
+            RejectedLabel(line, _NOT_THERE, key)
+            for line, key in gone.select("line", "job_key").iter_rows()
+        ),
     )
 
 
