@@ -54,6 +54,48 @@ def reasons(found: ColocateReport) -> dict[str, int]:
 RARE = {"gr_engine_active_mean": 0.08}  # uses its GPU 8 % of the time
 
 
+def test_runs_of_one_kind_are_packed_two_by_two() -> None:
+    found = report(*(job(n, **RARE) for n in (1, 2)), job(3, elapsed_s=7200.0, **RARE))
+    (proposal,) = found.proposals
+    assert (proposal.one.label, proposal.one is proposal.other, proposal.one.runs) == (
+        "ann/train",
+        True,
+        3,
+    )
+    best = proposal.best
+    assert best is not None
+    assert (best.mode, proposal.safe) == ("time_slicing", False)
+    # 4 GPU-hours become 2, each 1.08 times as long at the most
+    assert best.high == pytest.approx((1.08, 1.08))
+    assert (proposal.overlap_h, proposal.saved_most_h) == (2.0, 2.0)
+    assert proposal.saved_h == found.saved_h == pytest.approx(2.0 * (2 - 1.08))
+    assert proposal.memory == pytest.approx((2 * 10240 + 512) / 81920)
+    text = " ".join(printed(found).split())
+    assert "1 pair on one GPU in place of two, within 1.10x: 1.8 h freed" in text
+    assert "time-slicing 1.00x to 1.08x" in text
+    assert found.trials == ()
+
+
+def test_slowdown_and_hours_by_hand() -> None:
+    rows = [job(1, name="a", elapsed_s=10800.0, gr_engine_active_mean=0.7)]
+    rows += [job(2, name="b", user="bob", gr_engine_active_mean=0.5, elapsed_s=7200.0)]
+    found = report(*rows, least_runs=1)
+    assert found.proposals == ()
+    (proposal,) = found.trials
+    assert (proposal.one.label, proposal.other.label) == ("ann/a", "bob/b")
+    best = proposal.best
+    assert best is not None
+    assert (best.mode, best.low, proposal.verdict) == ("mps", (1.0, 1.0), "try")
+    assert best.high == pytest.approx((1.5, 1.7))
+    assert proposal.overlap_h == 2.0
+    assert proposal.saved_h == pytest.approx(2.0 * (2 - 1.7))
+    assert (proposal.saved_most_h, found.saved_most_h, found.saved_h) == (2.0, 2.0, 0.0)
+    assert not proposal.same_user
+    assert "1 pair may, depending on kernels that are not known: up to 2.0 h" in " ".join(
+        printed(found).split()
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -13,6 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from in_process import run_here
+from madelake import held, job, make_lake, summarized, utc
 from nsight_reports import PUBLISHED, raw_csv, sample
 
 JOB = "1000002"
@@ -158,3 +159,26 @@ def test_reports_are_detached(folder: Path) -> None:
 def test_errors_are_one_line(folder: Path, words: list[str], code: int, message: str) -> None:
     found, line = failed(folder, *words)
     assert (found, message in line) == (code, True), line
+
+
+def test_a_job_id_of_several_clusters_needs_the_cluster(tmp_path: Path) -> None:
+    start, end = utc(1), utc(1, 1)
+    jobs = [job("7", start, end, cluster=cluster, user="ann", gpus=1) for cluster in ("a", "b")]
+    held_by = {cluster: held("7", f"n{cluster}", [0], start, end) for cluster in ("a", "b")}
+    lake = make_lake(
+        tmp_path / "lake",
+        jobs=jobs,
+        allocations=[row | {"cluster": name} for name, rows in held_by.items() for row in rows],
+    )
+    summarized(lake)
+    (tmp_path / "good.csv").write_text(sample(), encoding="utf-8")
+    code, line = failed(tmp_path, "good.csv", "--job", "7", "--lake", "lake")
+    assert (code, "clusters" in line) == (2, True), line
+    assert kernels(
+        tmp_path, "good.csv", "--job", "7", "--cluster", "b", "--lake", "lake"
+    ).startswith("Attached 13")
+    assert (
+        "no report is attached"
+        in failed(tmp_path, "--job", "7", "--cluster", "a", "--lake", "lake")[1]
+    )
+    assert "13 kernels" in kernels(tmp_path, "--job", "7", "--cluster", "b", "--lake", "lake")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tachograph.sources.sacct import read_file
 from tachograph.sources.slurm.exports import AccountingReading
-from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
+from tachograph.sources.slurm.records import SlurmCluster
 
 Write = Callable[[str | bytes], Path]
 ReadText = Callable[..., AccountingReading]
@@ -21,8 +21,3 @@ def reading_of(path: Path, *, time_zone: str = "UTC") -> AccountingReading:
     (reading,) = read_file(path, cluster=SlurmCluster(time_zone=time_zone), trusted=True)
     assert reading.rejected == []
     return reading
-
-
-def told(row: SlurmRow) -> SlurmRow:
-    """Return what is not null."""
-    return {name: value for name, value in row.items() if value is not None}
