@@ -62,7 +62,7 @@ def find_tool(columns: Iterable[str]) -> GpuTool | None:
 
 
 def _columns(meanings: Mapping[str, str], units: Mapping[str, str] = {}) -> ToolColumns:
-    """Return {column: (what it is, unit)}; shares are in percent, others in our units or `units`."""
+    """Return {column: (what it is, unit)}; shares are in percent, others in ours or `units`."""
     return MappingProxyType(
         {name: (to, units.get(name) or written_unit(to)) for name, to in meanings.items()}
     )

@@ -92,7 +92,8 @@ def class_scores(truth: pl.DataFrame, verdicts: pl.DataFrame) -> dict[str, Verdi
 
     >>> jobs = {"job_key": ["a", "b", "c"], "code": ["stall"] * 3}
     >>> truth = pl.DataFrame({**jobs, "truth": [True, False, False]})
-    >>> class_scores(truth, pl.DataFrame({**jobs, "verdict": ["yes", "yes", "no"]}))["stall"].correct
+    >>> verdicts = pl.DataFrame({**jobs, "verdict": ["yes", "yes", "no"]})
+    >>> class_scores(truth, verdicts)["stall"].correct
     2
     """
     answers = verdicts.select("job_key", "code", "verdict")

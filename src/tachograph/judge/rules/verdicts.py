@@ -52,7 +52,7 @@ def rule_verdicts(
     ruleset: RuleSet,
     questions: Mapping[str, Set[str]],
 ) -> pl.DataFrame:
-    """Return (job_key, code, verdict) of rules on jobs with samples: `questions` by code of check."""
+    """Return (job_key, code, verdict) of rules on jobs with samples; `questions`: by check."""
     entries = [entry for entry in ruleset.entries if entry.check.code in questions]
     names = {name for entry in entries for name in entry.program.needs}
     measured = measure(jobs, gpus, node_minutes, names)

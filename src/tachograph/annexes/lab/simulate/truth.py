@@ -47,8 +47,8 @@ _HELD = {
 def segment_sums(segments: Segments, out: Mapping[str, Array]) -> pl.DataFrame:
     """Return a row per segment of a node and day in which a job held the GPU, in producer's units.
 
-    Columns: allocation, samples, sums of SUMMED, <counter>_max, first and last energy (J), as far as
-    they are measured.
+    Columns: allocation, samples, sums of SUMMED, <counter>_max, first and last energy (J), as far
+    as they are measured.
     """
     first, count = segments.first, segments.count
     columns: dict[str, Array] = {"allocation": segments.allocation, "samples": count}

@@ -36,7 +36,7 @@ class _Content(msgspec.Struct, frozen=True, tag_field="version", tag=VERSION):
 
 
 def pack_launches(launches: Sequence[Launch]) -> dict[str, Any]:
-    """Return kernels and NVTX ranges, each name once, and as content the object that points to them.
+    """Return kernels and NVTX ranges, each name once, and as content what points to them.
 
     JSON has null for NaN and infinite values.
     """
