@@ -122,6 +122,7 @@ timestamp,gpu,name,pid,mem_usage
 timestamp,gpu,power_usage,hotspot_temperature,memory_temperature,gfx_clk,gfx,mem,mem_clock,vram_used,vram_total
 1772366401,2,N/A,56,44,2100,43,11,900,2048,196592
 """
+IDLE_LINE = "1772366401,3,N/A,N/A,N/A,N/A,N/A,N/A,N/A,N/A,196592\n"
 ROCM = (
     '{"card0": {"Temperature (Sensor edge) (C)": "49.0", "Temperature (Sensor junction) (C)": "51.0",'
     ' "mclk clock speed:": "(1600Mhz)", "Average Graphics Package Power (W)": "128.0",'
@@ -200,6 +201,7 @@ TOOL_FILES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "dmon of ISO times.txt": (timed("2026-03-01T12:00:00Z\t"), HERE),
     "watched.json": (WATCHED * 2, HERE),
     "gpu_data.json": (json.dumps({"gpu_data": AMD_METRIC}), HERE),
+    "without counters of GPU 3.csv": (AMD_MONITOR_CSV + IDLE_LINE, HERE),
     "metric.csv": (AMD_METRIC_CSV, HERE),
     "monitor.csv": (AMD_MONITOR_CSV, HERE),
     "rocm.json": (ROCM * 2, EACH_10_S),

@@ -77,6 +77,15 @@ UNNAMED = (
     "2026/03/01 10:00:01.123, 0, [Unknown Error], 1024\n2026/03/01 10:0"
 )
 MIDNIGHT = ("--date", "2026-03-01", "--time-zone", "Europe/Berlin")
+HOSTS = "timestamp, index, host, node, utilization.gpu [%]\n2026/03/01 10:00:00, 0, n7, n8, 4 %\n"
+MODELS = (
+    "timestamp, index, name, model, utilization.gpu [%]\n2026/03/01 10:00:00, 0, H100, x, 4 %\n"
+)
+MIG = (
+    "timestamp, index, uuid, name, memory.total [MiB], utilization.gpu [%]\n"
+    "2026/03/01 10:00:00, 0, GPU-a, H100, 81559 MiB, 4 %\n"
+    "2026/03/01 10:00:00, 1, GPU-b, H100, 81559 MiB, [N/A]\n"
+)
 ONE_LOOK = "utilization.gpu [%], memory.used [MiB]\n4 %, oops\n"
 # {what: (text, options)}
 SMI_FILES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -84,6 +93,9 @@ SMI_FILES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "query in a loop on Windows": (f"\ufeff{HEADER}\r\n{FIRST}\r\n{HEADER}\r\n{SECOND}", ()),
     "query without a header": (UNNAMED, ("--fields", FIELDS)),
     "query without time or index": (ONE_LOOK, ("--gpu", "2", "--time", "2026-03-01T10:00")),
+    "query with two columns of the host": (HOSTS, ()),
+    "query with a column named as a fact": (MODELS, ()),
+    "query of a GPU without any counter": (MIG, ()),
     "dmon": (DMON, ()),
     "dmon over midnight": (TIMES_ALONE, MIDNIGHT),
     # The line of GPU 1 in the second reading was cut off.
@@ -143,6 +155,13 @@ def test_what_is_unknown_is_one_line(
     assert (done.returncode, done.stdout) == (4, "")
     assert problem in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_file_without_a_readable_time_is_counted(tmp_path: Path) -> None:
+    done = ingest(tmp_path, MODELS.replace("2026/03/01 10:00:00", "foo"), "--node", "n1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 row read; nothing new" in done.stdout
+    assert "rejected: 1 row of gpu_samples: unreadable time" in done.stdout
 
 
 def test_an_interval_of_no_time_is_refused(tmp_path: Path) -> None:

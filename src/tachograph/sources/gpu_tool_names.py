@@ -29,6 +29,7 @@ class GpuTool:
     any of `columns`. gpu, time, node: columns of the index, the time and the host; "": not written.
     times: how to record times. ratios: columns in which four decimals mean a ratio. source: where
     names and units are documented. is_untested: no output of the program itself was read yet.
+    keeps_empty: rows without a counter are samples, and a file without a readable time is no error.
     """
 
     name: str
@@ -42,6 +43,7 @@ class GpuTool:
     times: str = "record times"
     ratios: Collection[str] = ()
     is_untested: bool = False
+    keeps_empty: bool = False
 
     def wrote(self, columns: Collection[str]) -> bool:
         """Return whether columns are of this program; one with a host is another's if it has none."""
@@ -136,6 +138,7 @@ SMI_QUERY: Final = GpuTool(
     time="stamp",
     node="node",
     times=_SMI_TIMES,
+    keeps_empty=True,
 )
 SMI_DMON: Final = GpuTool(
     "nvidia-smi dmon",
@@ -144,6 +147,7 @@ SMI_DMON: Final = GpuTool(
     time="stamp",
     node="node",
     times=_SMI_TIMES,
+    keeps_empty=True,
 )
 DMON: Final = GpuTool(
     "dcgmi dmon",

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 import polars as pl
 
 from tachograph.catalog.chunks import Chunk, Reject, chosen_cells, counted
@@ -37,7 +38,7 @@ from tachograph.sources.files import (
 from tachograph.sources.gpu_tool_names import GPU_TOOLS, GpuTool, ToolColumns, find_tool
 from tachograph.sources.line_protocol import read_point
 from tachograph.sources.metrics import short_node
-from tachograph.sources.table import mapped_parts, unmapped_rejects
+from tachograph.sources.table import device_parts, mapped_parts, unmapped_rejects
 from tachograph.sources.table.mapping import (
     MARKS,
     MappingKey,
@@ -173,8 +174,11 @@ def tool_chunk(
 
     Errors: InputError where host or times are unknown.
     """
-    piece, mapping = _mapped(text, tool, given, node, str(path))
-    parts = mapped_parts(piece, mapping, origin=str(path))
+    piece, timed, mapping = _mapped(text, tool, given, node, str(path))
+    samples = msgspec.structs.replace(mapping, devices={})
+    parts = mapped_parts(piece, samples, origin=str(path))
+    if mapping.devices:
+        parts += tuple(device_parts(timed, mapping, str(path)))
     chunk_id = f"{fingerprint(path, *settings)}:0"
     return Chunk(chunk_id, settings[0], str(path), parts, piece.rows_read)
 
@@ -387,8 +391,10 @@ def _line_protocol_rows(lines: Iterable[str]) -> ToolText:
 
 def _mapped(
     text: ToolText, tool: GpuTool, given: GivenTimes, node: str | None, where: str
-) -> tuple[FilePiece, TableMapping]:
-    """Return the rows under contract names, and their mapping; rows without a value are counted.
+) -> tuple[FilePiece, pl.DataFrame, TableMapping]:
+    """Return the samples under contract names, all rows with a time, and the mapping of both.
+
+    Rows without a value are no samples and counted, unless the tool keeps them.
 
     Errors: InputError where host or times are unknown.
     """
@@ -404,13 +410,15 @@ def _mapped(
     times, rejects = _times(text, tool, keys, given, where)
     table = keys.with_columns(times, *counters.values(), *facts.values())
     has_value = table.select(pl.any_horizontal(c.is_not_null() for c in counters.values()))
-    without = ~has_value.to_series()
+    without = ~has_value.to_series() & (not tool.keeps_empty)
     lost = counted("no_counter", None, without & times.is_not_null(), keys[_GPU])
     used = {*tool.columns, *tool.facts, tool.gpu, tool.time, tool.node, *_ADDED}
     others = {name: rows[name].count() for name in rows.columns if name not in used}
     rejected = [*text.rejects, *rejects, *lost, *unmapped_rejects("unmapped_column", others)]
-    lines = rows.height + sum(reject.count for reject in text.rejects)
-    kept = table.filter(times.is_not_null() & ~without)
+    of_lines = (one.count for one in text.rejects if one.reason != "unmapped_column")
+    lines = rows.height + sum(of_lines)
+    timed = table.filter(times.is_not_null())
+    kept = table.filter(times.is_not_null() & ~without) if without.any() else timed
     mapping = TableMapping(
         columns={to: MappingTarget(to, _units(tool.columns)[to]) for to in counters},
         time=MappingTime(column=_TIME),
@@ -418,7 +426,7 @@ def _mapped(
         gpu=MappingKey(column=_GPU, pattern=_INDEX),
         devices={name: MappingTarget(name, _units(tool.facts)[name]) for name in facts},
     )
-    return FilePiece(kept, 0, lines, tuple(rejected)), mapping
+    return FilePiece(kept, 0, lines, tuple(rejected)), timed, mapping
 
 
 def _units(columns: ToolColumns) -> Mapping[str, str]:
@@ -454,7 +462,8 @@ def _times(
         counted_times = times_from_start(given, keys.select(_GPU), places, where, tool.times)
         return counted_times.alias(_TIME), ()
     written = read_times(rows[tool.time], zone_name=given.zone_name, order=keys)
-    if rows.height and written.values.null_count() == rows.height:
+    is_unread = rows.height and written.values.null_count() == rows.height
+    if is_unread and not tool.keeps_empty:
         what = f"no time can be read, such as {rows[tool.time].drop_nulls().head(1).to_list()}"
         raise InputError(what, where=where, do=tool.times)
     return written.values.alias(_TIME), written.rejects

@@ -29,6 +29,7 @@ from tachograph.sources.gpu_tools import (
     split_lines,
     tool_chunk,
 )
+from tachograph.sources.table import unmapped_rejects
 
 NAME = "nvidia-smi"
 SUFFIXES = (".csv", ".txt", ".log", ".csv.gz", ".txt.gz", ".log.gz")
@@ -88,7 +89,7 @@ def read(
         path = Path(name)
         content = read_unpacked(path).decode("utf-8", "replace").removeprefix("\ufeff")
         text, tool = _text(content, options.fields, name)
-        text.rows = _with_keys(text.rows, tool, options.gpu, given, name)
+        text.rows = _with_keys(text, tool, options.gpu, given, name)
         yield tool_chunk(path, text, tool, given, options.node, (NAME, *settings))
 
 
@@ -141,9 +142,13 @@ def _dmon(lines: pl.Series, where: str) -> tuple[ToolText, GpuTool]:
 
 
 def _with_keys(
-    rows: pl.DataFrame, tool: GpuTool, gpu: int | None, given: GivenTimes, where: str
+    text: ToolText, tool: GpuTool, gpu: int | None, given: GivenTimes, where: str
 ) -> pl.DataFrame:
-    """Return rows with columns of the contract for index, host, facts and time of each GPU."""
+    """Return rows with columns of the contract for index, host, facts and time of each GPU.
+
+    A column whose name another one takes is left out, and counted unless it means the same.
+    """
+    rows = text.rows
     if _PROCESS in rows.columns:
         # Neither use nor memory of processes adds up to that of the GPU.
         what = "its rows are processes (`nvidia-smi pmon`), not GPUs"
@@ -152,7 +157,10 @@ def _with_keys(
         found = listed(rows.columns)
         raise InputError(f"no counter among: {found}", where=where, do="see docs/ingest-table.md")
     by_key = {_KEYS[name]: name for name in reversed(rows.columns) if name in _KEYS}
-    rows = rows.rename({name: key for key, name in by_key.items()})
+    taken = [key for key, name in by_key.items() if key != name and key in rows.columns]
+    unread = {name: rows[name].count() for name in taken if name not in _KEYS}
+    text.rejects += unmapped_rejects("unmapped_column", unread)
+    rows = rows.drop(taken).rename({name: key for key, name in by_key.items()})
     if "gpu" not in by_key and gpu is None:
         raise InputError(
             "no column `index` names the GPU", where=where, do="query index, too, or give --gpu 0"

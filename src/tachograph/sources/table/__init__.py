@@ -109,7 +109,7 @@ def mapped_parts(
     if table is JOBS and {"start", "node_list"} <= set(completed.columns):
         others.append(_nodes_of_jobs(completed, made))
     if mapping.devices:
-        others += _devices(frame.rows, mapping, origin)
+        others += device_parts(frame.rows, mapping, origin)
     samples = completed.drop(mapping.holders)
     part = ChunkPart(table.name, samples, made.units, tuple(made.rejects), rows_used=used)
     return (part, *others)
@@ -139,7 +139,7 @@ def _nodes_of_jobs(jobs: pl.DataFrame, made: _MappedColumns) -> ChunkPart:
     return ChunkPart(ALLOCATIONS.name, frame_of(rows, ALLOCATIONS))
 
 
-def _devices(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator[ChunkPart]:
+def device_parts(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iterator[ChunkPart]:
     """Return one row per GPU with its last device facts; count unreadable rows."""
     of = mapping.of_devices
     facts = FilePiece(
