@@ -20,7 +20,13 @@ from tachograph.sources.sacct import read_file
 from tachograph.sources.slurm.exports import read_content
 from tachograph.sources.slurm.fields import BadRowError
 from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
-from tachograph.sources.slurm.usage import HostUsage, gpu_use_of_run, requested_mib, tres_value
+from tachograph.sources.slurm.usage import (
+    HostUsage,
+    gpu_use_of_run,
+    requested_mib,
+    text_usage,
+    tres_value,
+)
 
 KILLED = ("CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL")
 UNITS = {"": 1 / 2**20, "K": 1 / 1024, "M": 1, "G": 1024}
@@ -274,6 +280,20 @@ def test_values_that_cannot_be_read_are_counted_and_their_job_is_kept(tmp_path: 
         Reject("bad_size", "max_rss_mib", 1, "much"),
         Reject("bad_size", "mem_requested_mib", 1, "some"),
     }
+
+
+@pytest.mark.parametrize(
+    ("cpu", "rss", "reason"),
+    [
+        ("INVALID", "", "bad_duration"),
+        ("UNLIMITED", "", "bad_duration"),
+        ("00:01:00", "10iB", "bad_size"),
+        ("00:01:00", "10B", "bad_size"),
+    ],
+)
+def test_what_is_no_use(cpu: str, rss: str, reason: str) -> None:
+    _, unread = text_usage({"totalcpu": cpu, "maxrss": rss})
+    assert [(one.reason, one.text) for one in unread] == [(reason, rss or cpu)]
 
 
 def test_the_documented_list_needs_no_header() -> None:

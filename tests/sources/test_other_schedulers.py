@@ -249,6 +249,26 @@ def test_commands_of_slurm_get_ids_of_slurm_only() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "size_mib"),
+    [
+        ("8gb", 8192.0),
+        ("5008kb", 4.890625),
+        ("1048576", 1.0),
+        ("0b", 0.0),
+        ("1P", 2.0**30),
+        *(
+            (text, None)
+            for text in ("", "8gbn", "8gn", "8n", "1e", "8gib", "1.5gb", f"{'9' * 18}gb")
+        ),
+    ],
+)
+def test_memory_of_a_job_of_pbs(written: str, size_mib: float | None) -> None:
+    jobs = {"7.srv": QSTAT["Jobs"]["4732778[7].pbshpc"] | {"Resource_List": {"mem": written}}}
+    (row,) = read_pbs(json.dumps({**QSTAT, "Jobs": jobs}).encode(), "q.json", INDIA).jobs
+    assert row["mem_requested_mib"] == size_mib
+
+
+@pytest.mark.parametrize(
     ("status", "run_s", "ending"),
     [
         (0, 60, ("COMPLETED", 0, None)),

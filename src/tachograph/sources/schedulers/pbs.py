@@ -34,7 +34,7 @@ from tachograph.sources.slurm.fields import (
     json_value,
 )
 from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmRow
-from tachograph.sources.slurm.usage import HostUsage, bytes_mib
+from tachograph.sources.slurm.usage import HostUsage
 
 NAME = "pbs"
 SUFFIXES = file_suffixes(".json", ".log", ".txt", ".acct")
@@ -45,6 +45,7 @@ _PAIR = re.compile(r'(?<!\S)([A-Za-z][\w.]*)=("[^"]*"|\S*)')
 _INNER_KEY = re.compile(r"\s[A-Za-z][\w.]*=")
 _ARRAY = re.compile(r"\d+\[\](?:\..*)?", re.ASCII)
 _ARRAY_TASK = re.compile(r"(\d+)\[(\d+)\](.*)", re.ASCII)
+_SIZE = re.compile(r"(\d{1,15})([kmgtp]?)b?", re.ASCII | re.IGNORECASE)
 _GPUS_OF_CHUNK = re.compile(r":ngpus=(\d{1,6})", re.ASCII)
 _LOGGED_GPUS = re.compile(
     r" (?:Resource_List\.ngpus=|exec_vnode=\S*:ngpus=|Resource_List\.nodes=\S*:gpus=)"
@@ -210,11 +211,11 @@ def _duration(written: str) -> float | None:
 
 
 def _size_mib(written: str) -> float | None:
-    """Return a size in MiB; None without one."""
-    try:
-        return bytes_mib(written)
-    except BadRowError:
+    """Return a size in MiB, from bytes if there is no unit; None without one."""
+    found = _SIZE.fullmatch(written)
+    if found is None:
         return None
+    return int(found[1]) * 1024.0 ** ("bkmgtp".index(found[2].lower() or "b") - 2)
 
 
 def _allocated(fields: Mapping[str, str]) -> dict[str, int] | None:

@@ -11,21 +11,21 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final
 
+from tachograph.catalog.units import slurm_duration_s
 from tachograph.sources.slurm.fields import (
     BadRowError,
     absent,
     json_number,
     json_objects,
     json_value,
-    seconds,
     whole,
 )
 
 _SIZE = re.compile(
-    r"(\d{1,20}(?:\.\d{1,12})?)\s?([KMGTPE])?(?:i?B)?([nc]?)", re.ASCII | re.IGNORECASE
+    r"(\d{1,20}(?:\.\d{1,12})?)\s?(?:([KMGTPE])(?:i?B)?)?([nc]?)", re.ASCII | re.IGNORECASE
 )
 _MIB: Final[Mapping[str, float]] = {
     "k": 2.0**-10,
@@ -123,18 +123,16 @@ def _whole_ms(seconds: float) -> float:
 def text_usage(fields: Mapping[str, str]) -> tuple[HostUsage, tuple[UnreadValue, ...]]:
     """Return the usage of a sacct row ({field: text}), and unreadable fields."""
     get, unread = fields.get, list[UnreadValue]()
-    counted = _read(partial(seconds, ""), get("totalcpu", ""), "cpu_time_s", unread)
-    polled = _read(
-        partial(seconds, ""), tres_value(get("tresusageintot", ""), "cpu"), "cpu_time_s", unread
-    )
+    counted = _read(_cpu_s, get("totalcpu", ""), "cpu_time_s", unread)
+    polled = _read(_cpu_s, tres_value(get("tresusageintot", ""), "cpu"), "cpu_time_s", unread)
     largest = [
-        _read(bytes_mib, written, "max_rss_mib", unread)
+        _read(_bytes_mib, written, "max_rss_mib", unread)
         for written in (get("maxrss", ""), tres_value(get("tresusageinmax", ""), "mem"))
     ]
     rss_mib = max((size for size in largest if size), default=None)
     highest = get("tresusageinmax", "") or get("tresusageinave", "")
     gpu_mem_mib = _read(
-        bytes_mib, tres_value(highest, "gres/gpumem"), "task_gpu_mem_mib_max", unread
+        _bytes_mib, tres_value(highest, "gres/gpumem"), "task_gpu_mem_mib_max", unread
     )
     percent = _read(whole, tres_value(highest, "gres/gpuutil"), "task_gpu_util_max", unread)
     energy = get("consumedenergyraw") or get("consumedenergy")
@@ -215,6 +213,16 @@ def _joules(written: str) -> float | None:
     return joules if 0 < joules < _LARGEST_J and joules not in _NO_VALUE else None
 
 
+def _cpu_s(written: str) -> float | None:
+    text = written.strip()
+    if absent(text):
+        return None
+    seconds = slurm_duration_s(text) if len(text) < 40 and ":" in text else None
+    if seconds is None:
+        raise BadRowError("bad_duration")
+    return seconds
+
+
 @lru_cache(maxsize=8192)
 def _amount(written: str) -> tuple[float, str, str]:
     """Number, unit (k, m, ... or none) and divisor (n: node, c: CPU, or none). Errors:
@@ -226,11 +234,8 @@ def _amount(written: str) -> tuple[float, str, str]:
     return float(found[1]), (found[2] or "").lower(), found[3].lower()
 
 
-def bytes_mib(written: str) -> float | None:
-    """Return a size in MiB, from bytes if there is no unit; None: none, or 0.
-
-    Errors: BadRowError `bad_size`.
-    """
+def _bytes_mib(written: str) -> float | None:
+    """Size in MiB, from bytes if there is no unit; None: none, or 0."""
     if absent(written):
         return None
     number, unit, _ = _amount(written)
