@@ -15,7 +15,6 @@ from types import MappingProxyType
 import msgspec
 
 from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_UNITS, JOB_UNITS
-from tachograph.catalog.tables import DEVICES
 
 # columns beside the counters
 CAPACITY = "hbm_mib"  # the memory of the device
@@ -53,9 +52,7 @@ class LabelNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 USUAL_LABELS = LabelNames()
-_FACT_UNITS = {column.name: column.unit for column in DEVICES.columns} | dict.fromkeys(
-    MAPPED_FACTS[1:], ""
-)
+_FACT_UNITS = dict.fromkeys(MAPPED_FACTS, "") | {CAPACITY: "MiB"}
 
 
 def column_unit(name: str) -> str | None:

@@ -29,7 +29,6 @@ from tachograph.catalog.counters import (
     outside_names,
 )
 from tachograph.catalog.errors import ConfigError, InputError
-from tachograph.catalog.tables import DEVICES
 from tachograph.catalog.units import factor
 from tachograph.sources.exporter_mapping import (
     HOLDER,
@@ -506,7 +505,7 @@ def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
     """
     for written, (counter, *rest) in own.items():
         inside = column_unit(counter)
-        if inside is None or (counter in DEVICES.schema and counter not in MAPPED_FACTS):
+        if inside is None:
             what, do = f"metrics.{written}: unknown counter {counter!r}", "see docs/counters.md"
             raise ConfigError(what, where=where, do=do)
         try:
