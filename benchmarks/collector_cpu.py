@@ -2,11 +2,11 @@
 share of one core.
 
 A process of its own answers as `--nodes` dcgm-exporters with `--gpus` GPUs each and `--metrics`
-values a GPU that change; its CPU time is not counted. Rounds are run back to back, each 30 s later by the clock that
-is handed in: what a round costs does not depend on the pause before it. Counted is all of this
-process: asking (the threads that talk HTTP), parsing (the thread that reads pages and makes rows of
-them), landing (rows, devices, watermark in the lake), and the compaction of what the rounds wrote,
-by its share of a round.
+values a GPU that change; its CPU time is not counted. Rounds are run back to back, each 30 s later
+by the clock that is handed in: what a round costs does not depend on the pause before it. Counted
+is all of this process: asking (the threads that talk HTTP), parsing (the thread that reads pages
+and makes rows of them), landing (rows, devices, watermark in the lake), and the compaction of what
+the rounds wrote, by its share of a round.
 """
 
 from __future__ import annotations

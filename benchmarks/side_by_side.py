@@ -14,8 +14,8 @@ commands, start and imports included, from a lake that holds the samples. Ingest
 draw the eleven published figures as PNG. Compiled modules are kept, as an installer does. Peak
 memory is that of the process. The first analysis after an installation compiles, which takes half a
 minute: run it twice. Without --notebooks only Tachograph runs, and DuckDB over the raw Parquet for
-the means and imbalances alone (`duckdb_queries.py`). Prints one JSON object; `--markdown` prints the
-table of times instead.
+the means and imbalances alone (`duckdb_queries.py`). Prints one JSON object; `--markdown` prints
+the table of times instead.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ def fill(
     """Ingest a simulated cluster into the lake at `location`; return it without files of telemetry.
 
     `requests`: as of `simulate`. `folder` keeps configuration, accounting and truth. Memory and
-    disk are bounded by `plan.rows_per_file`, by the jobs and by the lake, so a month of a large
-    cluster needs no room for its files. Errors: UsageError when the folder holds something;
+    disk are bounded by `plan.rows_per_file`, by the jobs and by the lake: files of telemetry are
+    removed as they are read. Errors: UsageError when the folder holds something;
     LakeError when folder or lake cannot be written.
     """
     lake = Lake.create(location)

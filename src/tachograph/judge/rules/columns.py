@@ -219,7 +219,8 @@ def _repeated(column: RuleColumn, shape: ColumnShape) -> RuleColumn:
 def quantiles(values: Floats, share: float) -> Floats:
     """Return the quantile of each row, linearly interpolated (type 7, as in numpy).
 
-    >>> [quantiles(np.array([[4.0, 1.0, 2.0, 3.0]]), share)[0].item() for share in (0.25, 0.5, 0.75)]
+    >>> rows = np.array([[4.0, 1.0, 2.0, 3.0]])
+    >>> [quantiles(rows, share)[0].item() for share in (0.25, 0.5, 0.75)]
     [1.75, 2.5, 3.25]
     """
     ordered = np.sort(values, axis=1)
@@ -279,7 +280,8 @@ def _logical(decisive: bool) -> Callable[..., RuleColumn]:
 def _logic(decisive: bool, known: Flags, values: Flags) -> tuple[Flags, Flags]:
     """Return which rows are decided, and how.
 
-    >>> known, values = np.array([[True, False], [True, False]]), np.array([[False, False], [True, False]])
+    >>> known = np.array([[True, False], [True, False]])
+    >>> values = np.array([[False, False], [True, False]])
     >>> _logic(True, known, values)
     (array([False,  True]), array([False,  True]))
     """
