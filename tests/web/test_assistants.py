@@ -172,7 +172,7 @@ QUESTIONS: tuple[tuple[str, str, Values, str, Callable[[Any, Any], None]], ...] 
         same_ledger,
     ),
     (
-        "which jobs wasted most",
+        "which jobs could have saved most",
         "waste",
         {"jobs": "all", "top": 5},
         "waste --jobs all --top 5",
