@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ FOLDER = "tachograph-demo"
 _MARK = ".tachograph-demo"
 _LAKE = "lake"  # inside the folder
 _HISTORY = "history"  # folder of a month of repeated jobs, with a lake of its own
+_CLUSTER = "cluster"  # what the simulated cluster recorded
+_CONFIGURATION = "tachograph.toml"
 # {planted problem: job class that reports a long one}
 CLASS_OF_PROBLEM: Mapping[str, str] = MappingProxyType(
     {
@@ -69,8 +72,8 @@ def _make(folder: Path, arguments: Arguments) -> None:
     from tachograph.annexes.lab.simulate.cluster import simulate
     from tachograph.annexes.lab.simulate.plan import SimulationPlan
 
-    _make_room(folder)
     narrator = Narrator.of(arguments)
+    begin_anew(folder, narrator)
     narrator.say(
         "Simulated cluster: 36 nodes, 144 GPUs, two days, with planted problems and telemetry "
         "defects."
@@ -79,12 +82,10 @@ def _make(folder: Path, arguments: Arguments) -> None:
     plan = SimulationPlan.demo(seed=arguments.seed)
     with narrator.steps() as progress:
         cluster = simulate(
-            plan, folder / "cluster", lambda done, total: progress("simulate", done, total)
+            plan, folder / _CLUSTER, lambda done, total: progress("simulate", done, total)
         )
     configuration = cluster.configuration.read_text(encoding="utf-8")
-    (folder / "tachograph.toml").write_text(
-        f'lake = "{_LAKE}"\n\n{configuration}', encoding="utf-8"
-    )
+    configure(folder, f'lake = "{_LAKE}"\n\n{configuration}', narrator)
     with contextlib.chdir(folder), _without_overrides(os.environ):
         worst = _walk(plan.end.isoformat())
         output.print_text(_truth(cluster))
@@ -104,10 +105,10 @@ def _make_history(folder: Path, seed: int, progress: Callable[[int, int], None])
     from tachograph.annexes.lab.simulate.plan import SimulationPlan
 
     plan = SimulationPlan.history(seed=seed)
-    cluster = fill(plan, str(folder / _LAKE), folder / "cluster", progress)
+    cluster = fill(plan, str(folder / _LAKE), folder / _CLUSTER, progress)
     configuration = cluster.configuration.read_text(encoding="utf-8")
     recorded = '[slurm]\npartitions_file = "cluster/partitions.txt"'
-    (folder / "tachograph.toml").write_text(
+    (folder / _CONFIGURATION).write_text(
         f'lake = "{_LAKE}"\n\n{configuration.replace("[slurm]", recorded)}', encoding="utf-8"
     )
     output.print_text(
@@ -165,21 +166,36 @@ def _page(job_id: str) -> str:
     return f"job-{job_id}.html"
 
 
-def _make_room(folder: Path) -> None:
-    """Create an empty folder; files of an earlier demo are removed.
+def begin_anew(folder: Path, narrator: Narrator) -> None:
+    """Make the folder; of an earlier demo remove what the demo itself writes, and nothing else.
 
-    Errors: UsageError where the folder holds other files.
+    Errors: UsageError where the folder holds files but no demo.
     """
-    if folder.exists():
-        if any(folder.iterdir()) and not (folder / _MARK).exists():
-            raise UsageError(
-                "not empty and not from a demo",
-                where=str(folder),
-                do="name another folder with --folder",
-            )
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    (folder / _MARK).touch()
+    if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
+        raise UsageError(
+            "not empty and not from a demo",
+            where=str(folder),
+            do="name another folder with --folder",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARK).write_text("", encoding="utf-8")  # not complete until all is done
+    earlier = [folder / name for name in (_LAKE, _CLUSTER, _HISTORY) if (folder / name).exists()]
+    if earlier:
+        names = ", ".join(path.name for path in earlier)
+        narrator.say(f"{folder}: {names} of the earlier demo are made anew; other files stay.")
+    for path in earlier:
+        shutil.rmtree(path)
+
+
+def configure(folder: Path, configuration: str, narrator: Narrator) -> None:
+    """Write the configuration; one that somebody changed is kept beside it."""
+    file = folder / _CONFIGURATION
+    if file.exists() and file.read_bytes() != configuration.encode():
+        names = (f"{file.name}.old{number}" for number in count(1))
+        kept = next(path for path in map(file.with_name, names) if not path.exists())
+        file.rename(kept)
+        narrator.say(f"{file} was changed since the demo wrote it; it is kept as {kept.name}.")
+    file.write_text(configuration, encoding="utf-8")
 
 
 def _step(command: list[str]) -> None:
@@ -260,16 +276,17 @@ def _next(folder: Path, worst: str) -> str:
     program = "tachograph" if shutil.which("tachograph") else str(Path(sys.argv[0]).resolve())
     page = folder / _page(worst)
     seen = f"\nThe page of job {worst} with its plots: {page}\n" if page.exists() else ""
-    return f"""{seen}
-Try next
-  cd {shlex.quote(str(folder))}
-  {program} jobs --finding job_hang
-  {program} lab classify {worst}  hang, cold start, stall, idle nodes or GPUs
-  {program} waste                unused GPU-hours by cause, cost, recoverable part
-  {program} share colocate --runs 1  jobs that could share a GPU: mode, slowdown, savings
-  {program} jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10
-  (cd {_HISTORY} && {program} advise --backtest)  a month of repeated jobs: what advice would have saved
-  {program} serve                pages of all of it, in a browser
-  {program} lake
-  {program} ingest --help        read your own recordings and accounting
-"""
+    energy = "--sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes"
+    commands = (
+        f"cd {shlex.quote(str(folder))}",
+        f"{program} jobs --finding job_hang",
+        f"{program} lab classify {worst}  # hang, cold start, stall, idle nodes or GPUs",
+        f"{program} waste  # unused GPU-hours by cause, cost, recoverable part",
+        f"{program} share colocate --runs 1  # jobs that could share a GPU: slowdown, savings",
+        f"{program} jobs {energy} --limit 10",
+        f"(cd {_HISTORY} && {program} advise --backtest)  # what advice would have saved",
+        f"{program} serve  # pages of all of it, in a browser",
+        f"{program} lake  # what was read, gaps, what was rejected",
+        f"{program} ingest --help  # read your own recordings and accounting",
+    )
+    return "\n  ".join([f"{seen}\nTry next", *commands]) + "\n"
