@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,6 +45,7 @@ PRINTED = tuple(counter for counter in COUNTERS if counter.dcgm_name and counter
 DECIMALS = {counter.name: 6 for counter in PRINTED if counter.dcgm_unit == "fraction"} | {
     "power_w": 3
 }
+DCGM_NAMES = {counter.name: f"{DCGM_PREFIX}{counter.dcgm_name}" for counter in COUNTERS}
 ALWAYS_ZERO = (
     "xid",
     "pcie_replays",
@@ -143,12 +144,12 @@ def in_victoria_metrics(rows: pl.DataFrame, folder: Path) -> dict[str, float]:
     Errors: RuntimeError when it does not hold every value.
     """
     values = 0
-    with _victoria_metrics(folder) as server:
-        for lines, count in _import_lines(rows):
+    with victoria_metrics(folder) as server:
+        for lines, count in import_lines(rows, [counter.name for counter in PRINTED]):
             server.ask("/api/v1/import", lines)
             values += count
         server.settle()
-    with _victoria_metrics(folder) as server:
+    with victoria_metrics(folder) as server:
         there = server.metric('vm_rows{type="storage')
         data, index = (
             server.metric('vm_data_size_bytes{type="storage'),
@@ -164,7 +165,7 @@ def in_victoria_metrics(rows: pl.DataFrame, folder: Path) -> dict[str, float]:
     }
 
 
-class _Server:
+class VictoriaMetrics:
     """A VictoriaMetrics that runs."""
 
     def __init__(self, port: int) -> None:
@@ -195,7 +196,8 @@ class _Server:
 
 
 @contextlib.contextmanager
-def _victoria_metrics(folder: Path) -> Iterator[_Server]:
+def victoria_metrics(folder: Path) -> Iterator[VictoriaMetrics]:
+    """A server whose data lie in `folder`/vm."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -206,7 +208,7 @@ def _victoria_metrics(folder: Path) -> Iterator[_Server]:
     ]
     with (folder / "vm.log").open("ab") as log:
         process = subprocess.Popen(["victoria-metrics", *options], stdout=log, stderr=log)
-        server = _Server(port)
+        server = VictoriaMetrics(port)
         try:
             for _ in range(200):
                 try:
@@ -232,18 +234,23 @@ def _series(rows: pl.DataFrame) -> Iterator[tuple[dict[str, str], pl.DataFrame]]
 
 
 def _numbers(rows: pl.DataFrame, name: str) -> tuple[list[int], list[float]]:
-    told = rows.select(pl.col("t").dt.timestamp("ms"), name).drop_nulls()
-    numbers = told[name] if name in DECIMALS else told[name].cast(pl.Int64)
-    return told["t"].to_list(), numbers.to_list()
+    known = rows.select(pl.col("t").dt.timestamp("ms"), name).drop_nulls()
+    values = known[name]
+    if (values == values.round()).all():  # written without a decimal point, as the exporter does
+        values = values.cast(pl.Int64)
+    return known["t"].to_list(), values.to_list()
 
 
-def _import_lines(rows: pl.DataFrame) -> Iterator[tuple[bytes, int]]:
-    """The values of one GPU as /api/v1/import takes them, and how many there are."""
+def import_lines(rows: pl.DataFrame, counters: Sequence[str]) -> Iterator[tuple[bytes, int]]:
+    """The values of one GPU as /api/v1/import takes them, and how many there are.
+
+    rows: node, gpu, t, and a column for each counter; those of a GPU in the order of time.
+    """
     for labels, of_gpu in _series(rows):
         lines, count = [], 0
-        for counter in PRINTED:
-            times, numbers = _numbers(of_gpu, counter.name)
-            metric = {"__name__": f"{DCGM_PREFIX}{counter.dcgm_name}", **labels}
+        for counter in counters:
+            times, numbers = _numbers(of_gpu, counter)
+            metric = {"__name__": DCGM_NAMES[counter], **labels}
             if numbers:
                 lines.append(json.dumps({"metric": metric, "values": numbers, "timestamps": times}))
             count += len(numbers)
