@@ -50,14 +50,14 @@ def _lateness(row: Row) -> tuple[bool, bool, bool, float]:
 
 
 def repeated_by_hand(rows: Sequence[Row]) -> int:
-    """How many rows have a counter that a row of their key before has, or no counter at all."""
+    """How many rows have no counter that the rows of their key before lack."""
     there: dict[tuple[Any, ...], set[str]] = {}
     repeated = 0
     for row in rows:
         key = tuple(row[name] for name in GPU_SAMPLES.key)
         counters = {name for name in SAMPLE if name not in (*GPU_SAMPLES.key, "seq")}
         mine = {name for name in counters if row.get(name) is not None}
-        repeated += key in there and (not mine or bool(mine & there[key]))
+        repeated += key in there and mine <= there[key]
         there.setdefault(key, set()).update(mine)
     return repeated
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tachograph.catalog.chunks import BLANK_FLOATS
+from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, Counter, HostCounter
+from tachograph.catalog.limits import ValueLimits
 from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.lake.conform import conform
 
@@ -66,3 +72,27 @@ def test_ratios_of_mig_slices_may_be_above_one() -> None:
     assert made.frame["sm_active"].cast(pl.Float64).round(3).to_list() == [1.29, 1.0, None, None]
     counted = {reject.reason: reject.count for reject in made.rejects}
     assert counted == {"slice_above_one": 1, "out_of_range": 2}
+
+
+EDGES = [0.0, -0.0, 1.0, 1.0000001, 1.01, 1.02, 8.0, 100.0, 150.0, 2.0**31, 1e30, *BLANK_FLOATS]
+NOT_FINITE = [float("nan"), float("inf"), float("-inf")]
+
+
+@given(
+    st.sampled_from([*COUNTERS, *HOST_COUNTERS]),
+    st.lists(st.sampled_from([*EDGES, *NOT_FINITE]) | st.floats(-10, 1e6), min_size=1),
+    st.booleans(),
+)
+def test_values_that_are_not_doubtful_are_only_converted(
+    counter: Counter | HostCounter, values: list[float], float32: bool
+) -> None:
+    with np.errstate(over="ignore"):  # a mark of doubles is infinite then
+        raw = np.array(values, np.float32 if float32 else np.float64).astype(np.float64)
+    limits = ValueLimits.of([(counter, counter.unit)], float32=float32)
+    fine = ~limits.doubtful(raw)
+    kept = raw[fine]
+    if counter.storage == "i64":
+        kept = np.rint(kept)
+    assert limits.convert(raw)[fine].tolist() == kept.tolist()
+    for flags in limits.changes(raw).values():
+        assert not (flags & fine).any()

@@ -114,6 +114,17 @@ class ValueLimits:
         )
         return bool(fits and not ((marks >= least) & (marks <= greatest)).any())
 
+    def doubtful(self, raw: Floats) -> Flags:
+        """Return the values that `convert` may remove or change beyond their unit.
+
+        Limits of MIG slices are wider: values between them and those of a GPU are doubtful, too.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = raw * self.factors
+            wrong = ~((values >= self.lows) & (values <= self.highs)) | np.isinf(raw)
+            wrong |= (self.zero_is_missing & (raw == 0)) | self._marks(raw)
+        return wrong
+
     def changes(self, raw: Floats) -> Mapping[str, Flags]:
         """Return the values to remove by reason, and those `clamped` or `slice_above_one`."""
         marks, not_finite = self._marks(raw), ~np.isfinite(raw)
@@ -130,12 +141,6 @@ class ValueLimits:
             SLICE_ABOVE_ONE: self._above(values),
         }
 
-    def counts(self, raw: Floats) -> bool:
-        """Return whether a value is clamped, or kept above 1."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            values = raw * self.factors
-            return bool(self._rounded(values).any() or self._above(values).any())
-
     def _above(self, values: Floats) -> Flags:
         if self.usual is None:
             return np.zeros(values.shape, np.bool_)
@@ -145,6 +150,7 @@ class ValueLimits:
         return (values > self.highs) & (values <= self.ceilings)
 
     def _marks(self, raw: Floats) -> Flags:
-        if not (raw >= _LEAST_BLANK).any():
-            return np.zeros(raw.shape, np.bool_)
-        return np.isin(raw, _FLOAT32_BLANKS if self.float32 else _BLANKS)
+        marks = raw >= _LEAST_BLANK
+        if marks.any():
+            marks[marks] = np.isin(raw[marks], _FLOAT32_BLANKS if self.float32 else _BLANKS)
+        return marks

@@ -51,7 +51,6 @@ CLOCK_TOLERANCE = timedelta(minutes=10)  # a node's clock may run ahead of ours
 
 FIRST_DAY = date(1970, 1, 1)
 _MOST_CODES = 1 << 32
-_RUN = "run of rows of one key"
 _ABOVE = "row above has its key"
 
 
@@ -196,7 +195,9 @@ def _remove_impossible(
     frame: pl.DataFrame, counters: Iterable[Counter | HostCounter], units: Mapping[str, str]
 ) -> tuple[pl.DataFrame, list[Reject]]:
     """Convert counters to contract units and types; impossible values become null."""
-    from tachograph.catalog.limits import ValueLimits  # with NumPy, which few readers need
+    import numpy as np  # which few readers need
+
+    from tachograph.catalog.limits import ValueLimits
 
     rejects: list[Reject] = []
     columns: list[pl.Series | pl.Expr] = []
@@ -211,23 +212,21 @@ def _remove_impossible(
     fine = _within(frame, limits_of)
     slices = frame["mig"].is_not_null().to_numpy() if "mig" in frame.columns else None
     for counter in given:
-        limits, wanted = limits_of[counter.name], STORAGE_TYPES[counter.storage]
-        if counter.name in fine:
-            columns.append(
-                _converted(
-                    counter.name, float(limits.factors[0]), frame.schema[counter.name], wanted
-                )
-            )
+        name, limits, wanted = counter.name, limits_of[counter.name], STORAGE_TYPES[counter.storage]
+        converted = _converted(name, float(limits.factors[0]), frame.schema[name], wanted)
+        if name in fine:
+            columns.append(converted)
             continue
-        raw = frame[counter.name].cast(pl.Float64)
-        numbers = raw.to_numpy()
-        limits = limits if slices is None else limits.of_slices(slices)
-        kept = pl.Series(counter.name, limits.convert(numbers), nan_to_null=True)
-        if kept.null_count() > raw.null_count() or limits.counts(numbers):
-            present = raw.is_not_null()
-            for reason, changed in limits.changes(numbers).items():
-                rejects += counted(reason, counter.name, pl.Series(changed) & present, raw)
-        columns.append(kept.cast(wanted))
+        raw = frame[name].cast(pl.Float64)
+        # Few values are doubtful: these alone are looked at for what is wrong with them.
+        rows = np.flatnonzero(limits.doubtful(raw.to_numpy()) & raw.is_not_null().to_numpy())
+        doubtful = raw.gather(rows)
+        numbers = doubtful.to_numpy()
+        of_rows = limits if slices is None else limits.of_slices(slices[rows])
+        kept = pl.Series(name, of_rows.convert(numbers), nan_to_null=True)
+        for reason, changed in of_rows.changes(numbers).items():
+            rejects += counted(reason, name, pl.Series(changed), doubtful)
+        columns.append(frame.select(converted).to_series().scatter(rows, kept.cast(wanted)))
     return frame.with_columns(columns), rejects
 
 
@@ -251,12 +250,13 @@ def _within(frame: pl.DataFrame, limits: Mapping[str, ValueLimits]) -> frozenset
 
 
 def _converted(name: str, by: float, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
-    """A counter's values, all of them possible, in its unit and type."""
+    """A counter's values in its unit and type; what its type cannot hold is null."""
     value = pl.col(name)
     if by == 1.0 and (given == wanted or (given.is_integer() and wanted.is_integer())):
-        return value.cast(wanted)
+        return value.cast(wanted, strict=False)
     value = value.cast(pl.Float64) * by if by != 1.0 else value.cast(pl.Float64)
-    return (value.round(mode="half_to_even") if wanted.is_integer() else value).cast(wanted)
+    rounded = value.round(mode="half_to_even") if wanted.is_integer() else value
+    return rounded.cast(wanted, strict=False)
 
 
 def _remove_non_finite(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[Reject]]:
@@ -452,29 +452,52 @@ def _as_above(ordered: pl.DataFrame, key: list[str]) -> pl.Series:
 
 def _merged(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> pl.DataFrame:
     """Last row of each key, completed from earlier ones; the greatest seq shows what is new."""
-    run = (~as_above).cum_sum().alias(_RUN)
-    filled = ordered.with_columns(run)
+    is_last = ~as_above.shift(-1, fill_value=False)
+    of_several = as_above | ~is_last
+    rows, row_as_above = ordered.filter(of_several), as_above.filter(of_several)
     gaps = [
         column.name
-        for column in ordered.get_columns()
+        for column in rows.get_columns()
         if table.completes
         and column.name not in (*table.key, "seq")
-        and 0 < column.null_count() < ordered.height
+        and 0 < column.null_count() < rows.height
     ]
-    distance = 1
+    completed = _completed(rows.select("seq", *gaps), row_as_above)
+    kept = ordered.filter(is_last)
+    # Keys of one row, nearly all of them, stay as they are.
+    places = as_above.filter(is_last).arg_true()
+    return kept.with_columns(
+        kept[column.name].scatter(places, column) for column in completed.get_columns()
+    )
+
+
+def _completed(rows: pl.DataFrame, as_above: pl.Series) -> pl.DataFrame:
+    """Last row of each key: each column's last value that is not null, and the greatest seq.
+
+    rows: seq and columns to complete, sorted by key and precedence.
+    """
+    run = (~as_above).cum_sum()
+    gaps = [name for name in rows.columns if name != "seq"]
+    filled, distance = rows, 1
     # Each row has then seen twice as many above it.
     while (same := run == run.shift(distance)).any():
         above = pl.lit(same.fill_null(value=False))
+        earlier = {name: pl.col(name).shift(distance) for name in rows.columns}
         filled = filled.with_columns(
             *(
-                pl.when(above & pl.col(name).is_null()).then(pl.col(name).shift(distance)).otherwise(pl.col(name))
+                pl.when(above & pl.col(name).is_null())
+                .then(earlier[name])
+                .otherwise(pl.col(name))
                 .alias(name)
                 for name in gaps
             ),
-            pl.when(above).then(pl.max_horizontal("seq", pl.col("seq").shift(distance))).otherwise("seq").alias("seq"),
-        )  # fmt: skip
+            pl.when(above)
+            .then(pl.max_horizontal("seq", earlier["seq"]))
+            .otherwise("seq")
+            .alias("seq"),
+        )
         distance *= 2
-    return filled.filter(~as_above.shift(-1, fill_value=False)).drop(_RUN)
+    return filled.filter(~as_above.shift(-1, fill_value=False))
 
 
 def _repeated(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> int:
@@ -482,19 +505,23 @@ def _repeated(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> i
     if not (table.completes and table.by_day):
         return int(as_above.sum())
     of_several = as_above | as_above.shift(-1, fill_value=False)
+    rows = ordered.filter(of_several)
     values = [
         column.name
-        for column in ordered.get_columns()
-        if column.name not in (*table.key, "seq") and column.null_count() < ordered.height
+        for column in rows.get_columns()
+        if column.name not in (*table.key, "seq") and column.null_count() < rows.height
     ]
-    rows = ordered.select(as_above.alias(_ABOVE), pl.col(values).is_not_null()).filter(of_several)
+    known = rows.select(
+        as_above.filter(of_several).alias(_ABOVE),
+        pl.col(values).is_not_null(),
+    )
     adds = pl.lit(value=False)
     for name in values:
         # Counted from the first row on; less what was counted before the rows of this key.
         before = pl.col(name).cum_sum() - pl.col(name)
         of_others = pl.when(pl.col(_ABOVE).not_()).then(before).forward_fill()
         adds |= pl.col(name) & (before == of_others)
-    return int(rows.select((~adds & pl.col(_ABOVE)).sum()).item())
+    return int(known.select((~adds & pl.col(_ABOVE)).sum()).item())
 
 
 def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:
