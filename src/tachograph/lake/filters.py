@@ -20,6 +20,7 @@ from tachograph.catalog.columns import (
     must_exist,
 )
 from tachograph.catalog.errors import InputError, NotFoundError, SeveralJobsError, UsageError
+from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.catalog.units import plural, refuse_unclear_fraction, span_s
 from tachograph.sources.job_ids import job_and_step, plain_job_id
@@ -70,6 +71,55 @@ FILTER_KINDS: Mapping[str, str] = {
     "attribution": "attributions",
     "finding": "findings",
 }
+_PIPE_NAMES = ("fp64", "fp32", "fp16", "tensor")
+_BOUNDS = ("compute", "memory")
+_TRUE, _FALSE = "true", "false"
+# Columns of job_summaries that take few values. What decides them lies in rooms above this one,
+# and tests compare the names.
+FIXED_VALUES: Mapping[str, tuple[str, ...]] = {
+    "state": JOB_STATES,
+    "attribution": ATTRIBUTIONS,
+    "ambiguous_because": (
+        "contradicted",
+        "other_clusters",
+        "other_names",
+        "other_slices",
+        "too_many_samples",
+        "shared_gpus",
+        "unknown_numbers",
+        "other_jobs",
+        "part_of_nodes",
+        "unplaced",
+    ),
+    "recorded_by": ("jobstats", "tachograph"),
+    "share_by": ("count", "time"),
+    "exclusive": (_TRUE, _FALSE),
+    "node_energy_source": ("samples", "accounting"),
+    "energy_source": ("counter", "power", "counter+power"),
+    "bound": _BOUNDS,
+    "bound_fp32": _BOUNDS,
+    "bound_fp16": _BOUNDS,
+    "bound_tensor": _BOUNDS,
+    "main_pipe": _PIPE_NAMES,
+    "pipes": _PIPE_NAMES,
+    "limiter": ("compute", "memory", "nvlink", "pcie", "neither"),
+    "workload": (
+        "idle",
+        "tensor-heavy compute",
+        "tensor compute",
+        "FP64 / HPC compute",
+        "I/O or data-loading",
+        "memory-bound",
+        "compute-heavy",
+        "compute-active",
+        "memory-active",
+        "busy, low SM use",
+        "low utilization",
+        "mixed / moderate",
+        "unknown",
+    ),
+    "health": ("CRIT", "WARN", "HOT", "OK", "unknown"),
+}
 _SHARES = ("fraction", "ratio")  # units of columns that run from 0 to 1
 _MAY_BE_NEGATIVE = ("C", "code", "")
 _OF_FINDINGS = (FINDINGS_COLUMN, SEVERITY_COLUMN)
@@ -100,6 +150,9 @@ class JobCondition:
         if isinstance(_type_of(self.name), pl.List):
             inside = column.list.contains(self.value)
             return (inside if self.op in ("=", "~") else ~inside).fill_null(value=False)
+        if isinstance(_type_of(self.name), pl.Boolean):
+            # polars compares no text with a flag
+            return _COMPARE[self.op](column, self.value == _TRUE).fill_null(value=False)
         return _COMPARE[self.op](column, self.value).fill_null(value=False)
 
 
@@ -156,7 +209,7 @@ def parse_condition(written: str) -> JobCondition:
     (7200.0, 'memory')
 
     Errors: UsageError when it is no condition, or the value does not fit, as a bare number above 1
-    for a fraction does not; NotFoundError for an unknown column.
+    for a fraction does not, or is none of FIXED_VALUES; NotFoundError for an unknown column.
     """
     found = _CONDITION.match(written)
     if not found or not found[3]:
@@ -178,7 +231,30 @@ def parse_condition(written: str) -> JobCondition:
         raise UsageError(
             f"{name} is text and cannot be compared with {op!r}", do="use =, != or ~ (contains)"
         )
+    if op == "~" and isinstance(dtype, pl.Boolean):
+        raise UsageError(f"{name} is {_TRUE} or {_FALSE}: '~' is for text", do="use = or !=")
+    if name in FIXED_VALUES:
+        # A list contains a whole value, a text any part of one.
+        part = op == "~" and not isinstance(dtype, pl.List)
+        value = _fixed_value(name, value, part=part)
     return JobCondition(name, op, value)
+
+
+def _fixed_value(name: str, written: str, *, part: bool) -> str:
+    """Return a value of a column as it is recorded, or `written` where it is a part of one.
+
+    Errors: UsageError naming the closest values, and all.
+    """
+    known = FIXED_VALUES[name]
+    wanted = written.casefold()
+    if part and any(wanted in value.casefold() for value in known):
+        return written
+    for value in known:
+        if value.casefold() == wanted:
+            return value
+    meant = did_you_mean(written, known, most=2)
+    listed = f"use one of: {'; '.join(known)}"
+    raise UsageError(f"{name} is never {written!r}", do=f"{meant} {listed}".lstrip())
 
 
 def _type_of(name: str) -> pl.DataType:
