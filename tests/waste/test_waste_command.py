@@ -105,7 +105,7 @@ def test_as_in_a_shell(
         demo, capsys, monkeypatch, "--by", "user", "--top", "3", "--jobs", "idle"
     )
     assert (code, err) == (0, "")
-    assert "Recoverable, if" in shown
+    assert shown.startswith("Jobs: held, idle\n")
     assert "others" in shown
     assert "EUR" in shown
     monkeypatch.delenv("TACHOGRAPH_CONFIG")

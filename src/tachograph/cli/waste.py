@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--jobs",
         metavar="CAUSE",
-        help="also list the jobs of a cause: never_used, hung, cold_start, idle, imbalance, "
+        help="list the jobs of a cause: never_used, hung, cold_start, idle, imbalance, "
         "unmeasured, or all; most of its hours first, of all most recoverable",
     )
     parser.add_argument(

@@ -25,6 +25,9 @@ WASTE_WHOLE_JOBS = (
     "Jobs that ran in this time count with all of their hours; installed hours are of this time."
 )
 WASTE_BESIDE_CAPACITY = "This is GPU time that jobs held; all that is installed is counted below."
+WASTE_ALL_CAUSES = (
+    "All causes, and under which assumptions hours are recoverable: `tachograph waste`."
+)
 WASTE_NO_PRICE = "No price is set: add waste.prices to tachograph.toml to show the cost."
 # Labels of narrow tables: a word of the full ones, or its beginning.
 _SHORT = {
@@ -34,6 +37,7 @@ _SHORT = {
     "imbalance": "imbal.",
     ALL_CAUSES: "lost",
 }
+_RECOVERABLE_HOURS, _RECOVERABLE_COST = "recoverable hours", "recoverable cost"
 _NO_JOB = "No job in the ledger."
 _BAR = 8
 _WIDEST = 16  # characters of a name
@@ -42,14 +46,25 @@ _WIDEST = 16  # characters of a name
 def waste_lines(
     report: WasteReport, *, width: int = 100, ascii_only: bool = False, by_group: bool = False
 ) -> list[Line]:
-    """Return the ledger as styled lines (see lines.to_rich); by_group: capacity by partition."""
+    """Return the ledger as styled lines (see lines.to_rich).
+
+    Where groups or the jobs of a cause were requested, these tables come first, and of the rest
+    the headline alone. by_group: the capacity was requested, by partition.
+    """
     capacity: list[Line] = []
-    if report.capacity is not None:
+    requested = _requested_tables(report, width)
+    if report.capacity is not None and (by_group or not requested):
         capacity = capacity_lines(
             report.capacity, width=width, ascii_only=ascii_only, by_group=by_group
         )
     if not report.jobs:
         return [plain(_NO_JOB), *_left_out(report, width), *capacity]
+    if requested:
+        lines = [*requested, plain(""), *wrapped(waste_headline(report), width, style="bold")]
+        if report.unpriced_jobs and report.priced:
+            lines += wrapped(unpriced(report), width)
+        lines += wrapped(WASTE_ALL_CAUSES, width, style="dim")
+        return [*lines, *_left_out(report, width), *capacity]
     lines = [*wrapped(waste_headline(report), width, style="bold"), plain("")]
     lines += fit_table(_cause_columns(report, ascii_only=ascii_only), width).with_note(width=width)
     lines += [plain(""), plain("Recoverable, if", "bold")]
@@ -60,15 +75,19 @@ def waste_lines(
         lines += wrapped(unpriced(report), width)
     if not report.priced:
         lines += wrapped(WASTE_NO_PRICE, width)
-    lines += [*wrapped(held_note(report), width, style="dim"), *_left_out(report, width), *capacity]
-    if report.groups is not None:
-        lines += [
-            plain(""),
-            *fit_table(_group_columns(report, report.groups), width).with_note(width=width),
-        ]
+    lines += wrapped(held_note(report), width, style="dim")
+    return [*lines, *_left_out(report, width), *capacity]
+
+
+def _requested_tables(report: WasteReport, width: int) -> list[Line]:
+    """Return the jobs of a cause and the groups, as far as the report has them."""
+    tables: list[list[Line]] = []
     if report.concerned is not None:
-        lines += [plain(""), *_concerned(report, report.concerned, width)]
-    return lines
+        tables.append(list(_concerned(report, report.concerned, width)))
+    if report.groups is not None:
+        columns = _group_columns(report, report.groups)
+        tables.append(fit_table(columns, width).with_note(width=width))
+    return [line for table in tables for line in (plain(""), *table)][1:]
 
 
 def held_note(report: WasteReport) -> str:
@@ -137,11 +156,14 @@ def _cause_columns(report: WasteReport, *, ascii_only: bool) -> list[TextColumn]
             title, [*(text(row[name], unit) for row in rows), total], right=True, **how
         )
 
-    def prices(title: str, name: str, *, of_lost: bool = False) -> TextColumn:
+    def prices(
+        title: str, name: str, *, short: str | None = None, of_lost: bool = False
+    ) -> TextColumn:
         cells = [money(row[name], report.currency) for row in rows]
         if of_lost:
             cells = [_if_lost(row, cell) for row, cell in zip(rows, cells, strict=True)]
-        return TextColumn(title, [*cells, money(report.total(name), report.currency)], right=True)
+        total = money(report.total(name), report.currency)
+        return TextColumn(title, [*cells, total], right=True, short=short)
 
     back = [_if_lost(row, text(row["recoverable"], "h")) for row in rows]
     columns = [
@@ -155,7 +177,12 @@ def _cause_columns(report: WasteReport, *, ascii_only: bool) -> list[TextColumn]
         amounts("share", "share", "fraction", "100 %"),
         amounts("jobs", "jobs", "count", text(report.jobs, "count")),
         amounts("energy", "energy_j", "J", "", hide=1),
-        TextColumn("recoverable", [*back, text(report.recoverable, "h")], right=True),
+        TextColumn(
+            _RECOVERABLE_HOURS if report.priced else "recoverable",
+            [*back, text(report.recoverable, "h")],
+            right=True,
+            short="recov.",
+        ),
     ]
     if report.co2_known:
         co2 = text(report.total("co2_g"), "gCO2")
@@ -163,10 +190,10 @@ def _cause_columns(report: WasteReport, *, ascii_only: bool) -> list[TextColumn]
     if report.priced:
         columns += [
             prices("cost", "money"),
-            prices("recoverable", "recoverable_money", of_lost=True),
+            prices(_RECOVERABLE_COST, "recoverable_money", short="recov. cost", of_lost=True),
         ]
     if report.energy_priced:
-        columns.append(prices("of energy", "energy_money"))
+        columns.append(prices("cost of energy", "energy_money", short="of energy"))
     return columns
 
 
@@ -191,19 +218,28 @@ def _group_columns(report: WasteReport, groups: pl.DataFrame) -> list[TextColumn
         _hours("recoverable", rows, "recoverable", short="recov."),
     ]
     if report.priced:
-        columns.append(_costs("lost", rows, "lost_money", report.currency))
+        columns.append(_costs("cost of lost", rows, "lost_money", report.currency))
     return columns
 
 
 def _concerned(report: WasteReport, jobs: pl.DataFrame, width: int) -> Iterator[Line]:
     yield plain(f"Jobs: {cause_label(report.jobs_of or '')}", "bold")
     if jobs.is_empty():
-        yield plain("  none")
+        yield from wrapped(_no_job_of_cause(report), width)
         return
     notes: list[str] = []
     if report.concerned_jobs > jobs.height:
         notes.append(f"{jobs.height:,} of {report.concerned_jobs:,} jobs")
     yield from fit_table(_job_columns(report, jobs), width).with_note(*notes, width=width)
+
+
+def _no_job_of_cause(report: WasteReport) -> str:
+    """Return that no job lost hours to the cause, and for which causes there are jobs."""
+    others = report.causes.filter(pl.col("cause").is_in([*WASTE, "unmeasured"]), pl.col("jobs") > 0)
+    if others.is_empty():
+        return "No job lost GPU-hours."
+    named = ", ".join(others.get_column("cause"))
+    return f"None of {plural(report.jobs, 'job')} lost GPU-hours to it; there are jobs of {named}."
 
 
 def _job_columns(report: WasteReport, jobs: pl.DataFrame) -> list[TextColumn]:
