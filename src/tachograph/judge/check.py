@@ -10,6 +10,7 @@ catalogue and of the site behind it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -159,10 +160,26 @@ class CheckedJob:
         """The words " so far" for a job that still runs, else nothing."""
         return so_far(self.summary)
 
+    @property
+    def ran_s(self) -> float:
+        """How long it ran, in seconds: its last minute is seldom whole. Infinite: not known."""
+        start, as_of = self.summary.get("start"), self.summary.get("as_of")
+        if start is not None and as_of is not None:
+            return float((as_of - start).total_seconds())
+        elapsed_s = self.number("elapsed_s")
+        return math.inf if elapsed_s is None else elapsed_s
+
+    def length_s(self, begin_s: float, end_s: float) -> float:
+        """Return the seconds of an interval of minutes after the start that lie in the job."""
+        return max(0.0, min(end_s, self.ran_s) - begin_s)
+
     def time(self, after_s: float) -> datetime | None:
-        """Return the time this many seconds after the start; None if the start is unknown."""
+        """Return the time this many seconds after the start, at most the end of the job.
+
+        None if the start is unknown.
+        """
         start: datetime | None = self.summary.get("start")
-        return None if start is None else start + timedelta(seconds=after_s)
+        return None if start is None else start + timedelta(seconds=min(after_s, self.ran_s))
 
     def stop(self, sentence: str, begin_s: float, length_s: float) -> Found:
         """Return that all GPUs stopped at this time after the start, and for how long."""

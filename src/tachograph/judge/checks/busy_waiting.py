@@ -54,7 +54,7 @@ def decide(job: CheckedJob) -> Found | None:
     power, before = (
         _mean_power(job.minutes.filter(pl.Series(part))) for part in (waiting, at_work)
     )
-    return _finding(job, begin * 60.0, idle_s=(last + 1 - begin) * 60.0, power=power, before=before)
+    return _finding(job, begin * 60.0, until_s=(last + 1) * 60.0, power=power, before=before)
 
 
 def _by_power(job: CheckedJob) -> Found | None:
@@ -88,7 +88,7 @@ def _by_power(job: CheckedJob) -> Found | None:
     found = _finding(
         job,
         begin * 60.0,
-        idle_s=(last + 1 - begin) * 60.0,
+        until_s=(last + 1) * 60.0,
         power=float(np.nanmean(watts[waiting])),
         before=float(np.nanmean(watts[level >= WORKING])),
         what="so little power that they probably waited for each other",
@@ -104,11 +104,12 @@ def _finding(
     job: CheckedJob,
     stopped_s: float,
     *,
-    idle_s: float,
+    until_s: float,
     power: float | None,
     before: float | None,
     what: str = "almost no arithmetic or memory traffic",
 ) -> Found:
+    idle_s = job.length_s(stopped_s, until_s)
     watts = ""
     if power is not None and before is not None:
         watts = f", at {text(power, 'W')} per GPU instead of {text(before, 'W')}"

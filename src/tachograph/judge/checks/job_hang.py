@@ -29,7 +29,7 @@ def decide(job: CheckedJob) -> Found | None:
     ):
         return None
     stopped_s = begin * 60.0
-    idle_s = min(end * 60.0, job.number("elapsed_s") or end * 60.0) - stopped_s
+    idle_s = job.length_s(stopped_s, end * 60.0)
     return job.stop(
         f"The GPUs stopped working {text(stopped_s, 's')} after the start; the job went on for "
         f"{text(idle_s, 's')} without using them{job.so_far}.",
