@@ -420,6 +420,20 @@ def test_answers_that_selected_a_job_are_shown(
     )
 
 
+def test_answers_that_selected_a_job_are_apart_from_its_reported_findings() -> None:
+    undecided = [
+        Finding(code, "hint", "t", "s.", verdict="unknown") for code in ("low_coverage", "job_hang")
+    ]
+    found = pl.concat([FOUND, findings_frame([(ROWS[0], undecided)])])
+    wanted = JobFilter(findings=("job_hang", "low_coverage"), verdict="unknown")
+    chosen = filter_jobs(JOBS, found, wanted)
+    table = build_jobs_table(chosen, found, columns=["job_id", "findings"], wanted=wanted)
+    row = jobs_text(table).splitlines()[1]
+    assert row.split(maxsplit=1)[1] == (
+        "job_hang: unknown, low_coverage: unknown; also stall memory_bound"
+    )
+
+
 def test_a_name_does_not_steer_the_terminal() -> None:
     jobs = frame(JOB_SUMMARIES, [_job(1, name="a\x1b[2Jb")])
     assert "a\\x1b[2Jb" in jobs_text(build_jobs_table(jobs, FOUND), width=200)

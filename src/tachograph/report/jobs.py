@@ -286,7 +286,7 @@ def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> tuple[str, list[
     """Unit for the title, and one text per job; numbers share the unit."""
     column = table.frame[name]
     if name == FINDINGS_COLUMN:
-        return "", [" ".join(codes) for codes in _findings_and_answers(table)]
+        return "", _findings_texts(table)
     if name == "display_id":
         return "", table.frame.select(pl.coalesce("display_id", "job_id")).to_series().to_list()
     if name == "start" and not table.chosen:
@@ -332,10 +332,14 @@ def _recorded(table: JobsTable, name: str) -> dict[int, float]:
     }
 
 
-def _findings_and_answers(table: JobsTable) -> list[list[str]]:
-    """Return codes of reported findings, preceded by other findings that selected the job."""
-    pairs = zip(table.frame["job_key"], table.frame[FINDINGS_COLUMN], strict=True)
-    return [
-        [*(answer for answer in table.answers.get(key, ()) if answer not in codes), *codes]
-        for key, codes in pairs
-    ]
+def _findings_texts(table: JobsTable) -> list[str]:
+    """Return codes of reported findings, preceded by other findings that selected the job.
+
+    What selected it without being reported is apart: "stall: unknown; also low_coverage".
+    """
+    texts = []
+    for key, codes in zip(table.frame["job_key"], table.frame[FINDINGS_COLUMN], strict=True):
+        answers = ", ".join(answer for answer in table.answers.get(key, ()) if answer not in codes)
+        reported = " ".join(codes)
+        texts.append(f"{answers}; also {reported}" if answers and reported else answers or reported)
+    return texts
