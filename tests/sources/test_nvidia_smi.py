@@ -184,3 +184,15 @@ def test_one_time_is_not_that_of_several_files(tmp_path: Path) -> None:
 @given(st.lists(st.text(max_size=20), max_size=8))
 def test_any_header_is_names(cells: list[str]) -> None:
     assert len(field_names(cells)) == len(cells)
+
+
+def test_a_second_column_of_one_meaning_is_named_with_it(tmp_path: Path) -> None:
+    text = (
+        "timestamp, index, gpu_uuid, uuid, gpu_name, name, utilization.gpu [%]\n"
+        "2026/03/01 10:00:00.123, 0, GPU-a, GPU-a, A40, A40, 45 %\n"
+    )
+    done = ingest(tmp_path, text, "--node", "n1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1:] == [
+        "not read: columns that mean the same as another one: uuid (uuid), name (model)"
+    ]

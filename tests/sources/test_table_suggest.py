@@ -228,6 +228,25 @@ def test_a_share_of_zeros_and_ones_is_left_to_a_person(
     assert any("percent, or a fraction?" in what for what in proposed.missing) is is_open
 
 
+def test_a_second_column_of_one_meaning_is_named_with_it(tmp_path: Path) -> None:
+    path = _csv(
+        tmp_path,
+        "time,node,gpu,uuid,gpu_uuid,utilization.gpu,gpu_util\n"
+        "2026-04-23T10:00:00Z,n1,0,GPU-a,GPU-a,50,51\n"
+        "2026-04-23T10:00:10Z,n1,0,GPU-a,GPU-a,60,61\n",
+    )
+    proposed = suggest(path).text
+    assert '"uuid" = "uuid"' in proposed
+    assert "# not recognised: gpu_uuid (also uuid), gpu_util (also gpu_util)\n" in proposed
+    (chunk,) = read_file(path, parse(proposed))
+    samples = next(part for part in chunk.parts if part.table == "gpu_samples")
+    counted = {(one.reason, one.column, one.count, one.example) for one in samples.rejects}
+    assert counted == {
+        ("same_meaning", "gpu_uuid", 2, "uuid"),
+        ("same_meaning", "gpu_util", 2, "gpu_util"),
+    }
+
+
 def test_numbers_of_rows_are_no_gpus(tmp_path: Path) -> None:
     rows = "".join(f"{1776919670 + 10 * n // 2},{n},n{n % 2},5\n" for n in range(80))
     proposed = suggest(_csv(tmp_path, f"time,index,host,util\n{rows}"))

@@ -49,8 +49,9 @@ NOT_REMOVED: Final = frozenset(
     }
 )
 
-# What a mapping does not name; `column` is its name.
-UNMAPPED: Final = ("unmapped_metric", "unmapped_column")
+# What a mapping does not name; `column` is its name. Of the last one another column is read, which
+# has the same meaning: the example names that.
+UNMAPPED: Final = ("unmapped_metric", "unmapped_column", "same_meaning")
 
 
 @dataclass(frozen=True, slots=True)

@@ -441,6 +441,11 @@ def _unmapped_lines(report: IngestReport) -> Iterator[str]:
                     f"rejected: {plural(sum(found.values()), 'row')} of {table}: unmapped "
                     f"metric: {named}"
                 )
+            elif found and reason == "same_meaning":
+                named = ", ".join(
+                    f"{name} ({report.examples.get((table, reason, name))})" for name in found
+                )
+                yield f"not read: columns that mean the same as another one: {named}"
             elif found:
                 yield (
                     "not read: columns without a mapping: "

@@ -415,7 +415,8 @@ def _mapped(
     used = {*tool.columns, *tool.facts, tool.gpu, tool.time, tool.node, *_ADDED}
     others = {name: rows[name].count() for name in rows.columns if name not in used}
     rejected = [*text.rejects, *rejects, *lost, *unmapped_rejects("unmapped_column", others)]
-    of_lines = (one.count for one in text.rejects if one.reason != "unmapped_column")
+    of_columns = ("unmapped_column", "same_meaning")
+    of_lines = (one.count for one in text.rejects if one.reason not in of_columns)
     lines = rows.height + sum(of_lines)
     timed = table.filter(times.is_not_null())
     kept = table.filter(times.is_not_null() & ~without) if without.any() else timed

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import polars as pl
 
-from tachograph.catalog.chunks import Chunk, chosen_cells
+from tachograph.catalog.chunks import Chunk, Reject, chosen_cells
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import whole_number
@@ -146,7 +146,7 @@ def _with_keys(
 ) -> pl.DataFrame:
     """Return rows with columns of the contract for index, host, facts and time of each GPU.
 
-    A column whose name another one takes is left out, and counted unless it means the same.
+    Columns whose name or meaning another one takes are left out and counted.
     """
     rows = text.rows
     if _PROCESS in rows.columns:
@@ -160,7 +160,11 @@ def _with_keys(
     taken = [key for key, name in by_key.items() if key != name and key in rows.columns]
     unread = {name: rows[name].count() for name in taken if name not in _KEYS}
     text.rejects += unmapped_rejects("unmapped_column", unread)
-    rows = rows.drop(taken).rename({name: key for key, name in by_key.items()})
+    alike = [name for name in rows.columns if name in _KEYS and by_key[_KEYS[name]] != name]
+    text.rejects += [
+        Reject("same_meaning", name, rows[name].count(), _KEYS[name]) for name in alike
+    ]
+    rows = rows.drop([*{*taken, *alike}]).rename({name: key for key, name in by_key.items()})
     if "gpu" not in by_key and gpu is None:
         raise InputError(
             "no column `index` names the GPU", where=where, do="query index, too, or give --gpu 0"

@@ -51,6 +51,7 @@ from tachograph.sources.table.mapping import (
     stripped,
     truths,
 )
+from tachograph.sources.table.names import counter_meaning, device_meaning
 from tachograph.sources.times import TimeColumn, is_local, read_times
 
 _MOST_NAMED = 20  # columns or metrics that are not mapped; the others are one number
@@ -495,10 +496,29 @@ def read_file(
         others = [
             name for name in has if name.lower().strip() not in passed_over and name not in used
         ]
-        unmapped = unmapped_rejects("unmapped_column", dict.fromkeys(others, piece.rows.height))
-        frame = replace(piece, rejects=(*piece.rejects, *unmapped))
+        alike = _of_same_meaning(others, mapping)
+        named_alike = [
+            Reject("same_meaning", name, piece.rows.height, to) for name, to in alike.items()
+        ]
+        unknown = {name: piece.rows.height for name in others if name not in alike}
+        unmapped = unmapped_rejects("unmapped_column", unknown)
+        frame = replace(piece, rejects=(*piece.rejects, *named_alike, *unmapped))
         made = mapped_parts(frame, mapping, site_zone=site_zone, cluster=cluster, origin=str(path))
         yield Chunk(f"{print_of}:{frame.first_row}", NAME, str(path), made, frame.rows_read)
+
+
+def _of_same_meaning(names: Sequence[str], mapping: TableMapping) -> dict[str, str]:
+    """Return {column without a mapping: what it means} where the mapping has that from another."""
+    if mapping.table != GPU_SAMPLES.name:
+        return {}
+    facts = mapping.of_devices.targets if mapping.devices else {}
+    targets = {target.to for target in (*mapping.targets.values(), *facts.values())}
+    meanings = {name: device_meaning(name) or counter_meaning(name) for name in names}
+    return {
+        name: meaning[0]
+        for name, meaning in meanings.items()
+        if meaning is not None and meaning[0] in targets
+    }
 
 
 def _frames(path: Path, mapping: TableMapping, site_zone: str) -> Iterator[FilePiece]:

@@ -364,6 +364,9 @@ def _propose_devices(proposal: _Proposal) -> None:
             proposal.capacity_mib = high
         if to and to not in facts.values():
             facts[name] = to
+        elif to:
+            proposal.left[name] = f"also {to}"
+            proposal.taken.add(name)
     if proposal.capacity_mib is None and "model" in facts.values():
         proposal.capacity_mib = _known_capacity(proposal, facts)
     if not (facts.keys() - {"hbm_mib"} or named(proposal.rows.columns, "gpu")):
