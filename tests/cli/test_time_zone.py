@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from in_process import run_here
 from tachograph.catalog.tables import TABLES
+from tachograph.catalog.units import zone
 from tachograph.lake.delta import Lake
 
 SACCT = (
@@ -98,3 +101,26 @@ def test_an_unknown_zone_is_named(tmp_path: Path) -> None:
     )
     assert "unknown time zone 'Mars/Base'" in done.stderr
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize("name", ["Europe/Berln", "localtime", "posixrules", "posix/UTC", "../UTC"])
+@pytest.mark.parametrize("option", ["--once", "--check"])
+def test_collect_refuses_a_zone_that_it_cannot_read_times_in(
+    name: str, option: str, tmp_path: Path
+) -> None:
+    text = f'[site]\ntime_zone = "{name}"\n[[sources]]\nsource = "sacct"\nevery = "60s"\n'
+    (tmp_path / "tachograph.toml").write_text(text)
+    done = run_here(["collect", option, "--lake", "L"], tmp_path, {})
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == (
+        f"tachograph: tachograph.toml: site.time_zone: unknown time zone {name!r}; use an IANA "
+        "name such as Europe/Berlin, America/Los_Angeles or UTC\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["tachograph.toml"]
+
+
+@pytest.mark.parametrize("name", ["Europe/Berlin", "UTC", "Etc/GMT+5", "EST5EDT", "US/Pacific"])
+def test_zones_of_iana_are_those_of_columns_of_times(name: str) -> None:
+    assert str(zone(name)) == name
+    noon = pl.Series(["2026-07-01T12:00:00"]).str.to_datetime(time_unit="us")
+    assert noon.dt.replace_time_zone(name)[0] == datetime(2026, 7, 1, 12, tzinfo=zone(name))

@@ -106,12 +106,20 @@ def midnight(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
+# Files beside the zones, which differ between machines, and folders with the zones once more.
+_NO_ZONES = frozenset({"localtime", "posixrules", "Factory"})
+_OTHER_FORMS = ("posix/", "right/")
+
+
 def zone(name: str) -> ZoneInfo:
     """Return the time zone called `name` (IANA name).
 
-    Errors: ConfigError for an unknown name.
+    Errors: ConfigError for an unknown name, and for a file of zoneinfo that is no IANA name, such
+    as localtime: polars, which reads columns of times, does not know it.
     """
     try:
+        if name in _NO_ZONES or name.startswith(_OTHER_FORMS):
+            raise ZoneInfoNotFoundError(name)
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ConfigError(
