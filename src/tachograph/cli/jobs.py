@@ -16,7 +16,6 @@ from tachograph.cli.options import (
     add_raw,
     caller_name,
     job_filter,
-    none_matches,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def run(arguments: Arguments) -> int:
     """Print or write the jobs."""
     from tachograph.cli.options import open_lake
     from tachograph.lake.filters import FirstJobs
-    from tachograph.lake.query import read_summaries, select_jobs
+    from tachograph.lake.query import select_jobs
     from tachograph.report.jobs import (
         DEFAULT_SORT,
         WORST_SORT,
@@ -106,12 +105,9 @@ def run(arguments: Arguments) -> int:
         first_user=own,
     )
     if chosen.is_empty() and not exported:
-        output.print_text(
-            none_matches(
-                read_summaries(opened.lake, ("start",)),
-                zone_name=opened.configuration.site.time_zone,
-            )
-        )
+        from tachograph.cli.no_match import no_match_lines
+
+        output.print_text("".join(f"{line}\n" for line in no_match_lines(opened, which)))
         return 0
     _show(table, arguments, rows)
     return 0

@@ -410,12 +410,6 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
         )
 
 
-def none_matches(summaries: pl.DataFrame, *, zone_name: str) -> str:
-    """Return the message for filters that match no job: number of jobs, newest start."""
-    newest = newest_job(summaries, zone_name=zone_name)
-    return f"No matching jobs; {newest}.\n" if newest else "No matching jobs.\n"
-
-
 def newest_job(summaries: pl.DataFrame, *, zone_name: str) -> str:
     """Return when the newest job of `summaries` began, in words; "" where there is none."""
     from datetime import datetime

@@ -9,7 +9,10 @@ from tachograph.cli.formats import ReportFormats, add_formats, write_report
 from tachograph.cli.options import Arguments, Parser, add_filters, job_filter
 
 if TYPE_CHECKING:
+    from tachograph.cli.options import OpenedLake
     from tachograph.judge.ledger import WasteReport
+    from tachograph.lake.filters import JobFilter
+    from tachograph.report.lines import Line
 
 _TOP = 20  # groups and jobs of a printed table
 _WIDEST = 100  # characters of a line
@@ -46,30 +49,41 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print or write the ledger."""
+    from tachograph.cli.options import open_lake
     from tachograph.report.waste import waste_json, waste_lines
 
-    report = _report(arguments)
+    opened = open_lake(arguments)
+    which = job_filter(arguments, opened)
+    report = _report(arguments, opened, which)
     forms = ReportFormats(
         html=lambda: _html(report),
         json=lambda: waste_json(report),
         csv=lambda raw: _csv(report, arguments, raw=raw),
-        lines=lambda width, ascii_only: waste_lines(
-            report, width=width, ascii_only=ascii_only, by_group=arguments.capacity
-        ),
+        lines=lambda width, ascii_only: [
+            *_why_empty(report, opened, which),
+            *waste_lines(report, width=width, ascii_only=ascii_only, by_group=arguments.capacity),
+        ],
         widest=_WIDEST,
     )
     write_report(forms, arguments)
     return 0
 
 
-def _report(arguments: Arguments) -> WasteReport:
+def _why_empty(report: WasteReport, opened: OpenedLake, which: JobFilter) -> list[Line]:
+    """Return why no job matches, where the ledger has none and left none out."""
+    if report.jobs or not report.left_out.drop_nulls("jobs").is_empty():
+        return []
+    from tachograph.cli.no_match import no_match_lines
+    from tachograph.report.lines import plain
+
+    return list(map(plain, no_match_lines(opened, which)))
+
+
+def _report(arguments: Arguments, opened: OpenedLake, which: JobFilter) -> WasteReport:
     from tachograph.api.capacity import read_capacity, require_capacity
     from tachograph.api.needs import read_ledger
-    from tachograph.cli.options import open_lake
     from tachograph.judge.ledger import LEDGER_COLUMNS, build_waste_report
 
-    opened = open_lake(arguments)
-    which = job_filter(arguments, opened)
     capacity_of = require_capacity if arguments.capacity else read_capacity
     capacity = capacity_of(opened.lake, opened.configuration, which)
     jobs, intervals, freed = read_ledger(opened.lake, opened.configuration, which, LEDGER_COLUMNS)

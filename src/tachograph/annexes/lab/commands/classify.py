@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
     from tachograph.cli.options import OpenedLake
     from tachograph.lake.delta import Lake
+    from tachograph.lake.filters import JobFilter
 
 BATCH = 1000  # jobs whose minutes are in memory at a time
 
@@ -50,7 +51,8 @@ def run(arguments: Arguments) -> int:
 
     must_exist(arguments.codes, CLASS_CODES, what="class")
     opened = open_lake(arguments)
-    jobs = _chosen(arguments, opened)
+    which = job_filter(arguments, opened)
+    jobs = _chosen(arguments, opened, which)
     with Narrator.of(arguments).steps() as progress:
         found = classified(opened.lake, jobs, opened.configuration, progress)
     if arguments.codes:
@@ -68,7 +70,9 @@ def run(arguments: Arguments) -> int:
         )
         return 0
     if found.is_empty():
-        output.print_text("No matching jobs.\n")
+        from tachograph.cli.no_match import no_match_lines
+
+        output.print_text("".join(f"{line}\n" for line in no_match_lines(opened, which)))
         return 0
     every = arguments.all or arguments.job
     _show(
@@ -104,12 +108,12 @@ def classified(
     return pl.concat(found)
 
 
-def _chosen(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
+def _chosen(arguments: Arguments, opened: OpenedLake, which: JobFilter) -> pl.DataFrame:
     import polars as pl
 
     from tachograph.lake.query import read_job_row, select_jobs
 
-    selected = select_jobs(opened.lake, job_filter(arguments, opened))
+    selected = select_jobs(opened.lake, which)
     if not arguments.job:
         return selected.jobs
     keys = [read_job_row(opened.lake, job).row["job_key"] for job in arguments.job]

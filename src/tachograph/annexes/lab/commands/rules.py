@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tachograph.judge.rules.clustercockpit import Translated
     from tachograph.judge.rules.ruleset import RuleSet
     from tachograph.lake.delta import Lake
+    from tachograph.lake.filters import JobFilter
 
 BATCH = 10_000  # jobs whose GPUs are in memory at a time
 _LIMIT = 40  # rows of a printed table
@@ -197,7 +198,14 @@ def _run(arguments: Arguments) -> int:
     ruleset = with_settings(
         ruleset.only(arguments.rules) if arguments.rules else ruleset, arguments.changed
     )
-    jobs = _jobs(arguments, opened)
+    which = job_filter(arguments, opened)
+    jobs = _jobs(opened, which)
+    if jobs.is_empty() and not arguments.json:
+        from tachograph.cli.no_match import no_match_lines
+
+        lines = no_match_lines(opened, which)
+        output.print_text("".join(f"{line}\n" for line in lines))
+        return 0
     parts = [judge_rules(*tables, ruleset) for tables in _batches(opened.lake, jobs, ruleset)]
     names = jobs.select("job_key", *_WHOSE, "gpu_hours")
     found = pl.concat(parts).join(names, on="job_key", how="left", maintain_order="left")
@@ -218,7 +226,8 @@ def _run(arguments: Arguments) -> int:
 
 def _show_verdicts(found: pl.DataFrame, arguments: Arguments) -> None:
     if found.is_empty():
-        output.print_text(f"No job with verdict {arguments.show or 'yes'}.\n")
+        verdict = arguments.show or "yes"
+        output.print_text(f"No job with verdict {verdict}; `--show` lists another verdict.\n")
         return
     _print_jobs(found, ("sentence",), ("finding",), arguments)
 
@@ -281,7 +290,7 @@ def _backtest(arguments: Arguments) -> int:
             "the rule is unchanged",
             do="give --set PARAMETER=VALUE with another value",
         )
-    jobs = _jobs(arguments, opened)
+    jobs = _jobs(opened, job_filter(arguments, opened))
     compared = pl.concat(
         [compare(*tables, before, after) for tables in _batches(opened.lake, jobs, before, after)]
     )
@@ -327,11 +336,11 @@ def _batches(
         yield batch, read_gpus(lake, batch), nodes
 
 
-def _jobs(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
+def _jobs(opened: OpenedLake, which: JobFilter) -> pl.DataFrame:
     """Summaries of the jobs that the filters choose, in order of start."""
     from tachograph.lake.query import select_jobs
 
-    return select_jobs(opened.lake, job_filter(arguments, opened)).jobs.sort("start", "job_key")
+    return select_jobs(opened.lake, which).jobs.sort("start", "job_key")
 
 
 def _import_classes(arguments: Arguments) -> int:

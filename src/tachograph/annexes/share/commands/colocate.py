@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from tachograph.annexes.share.colocation import ColocateReport
     from tachograph.annexes.share.job_groups import GivenProfile
+    from tachograph.cli.options import OpenedLake
+    from tachograph.lake.filters import JobFilter
 
 _TOP = 20  # pairs of a printed table
 
@@ -65,7 +67,11 @@ def run(arguments: Arguments) -> int:
     """Print the pairs of job groups that could share a GPU."""
     if arguments.accuracy:
         return _print_accuracy(arguments)
-    report = _report(arguments)
+    from tachograph.cli.options import open_lake
+
+    opened = open_lake(arguments)
+    which = job_filter(arguments, opened)
+    report = _report(arguments, opened, which)
     for problem in report.refused_profiles:
         narrate.remark(problem)
     if arguments.json:
@@ -78,8 +84,12 @@ def run(arguments: Arguments) -> int:
         output.print_data(colocate_csv(report, top=arguments.top, raw=arguments.raw))
     else:
         from tachograph.annexes.share.sharing_text import colocate_lines
+        from tachograph.cli.no_match import no_match_lines
+        from tachograph.report.lines import plain
 
         lines = colocate_lines(report, width=min(output.width(), 120), top=arguments.top or _TOP)
+        if not report.jobs and not report.left_out:
+            lines = [*map(plain, no_match_lines(opened, which)), *lines]
         output.print_lines(lines, no_color=arguments.no_color)
     return 0
 
@@ -109,15 +119,13 @@ def _print_accuracy(arguments: Arguments) -> int:
     return 0
 
 
-def _report(arguments: Arguments) -> ColocateReport:
+def _report(arguments: Arguments, opened: OpenedLake, which: JobFilter) -> ColocateReport:
     from tachograph.annexes.share.job_sharing import read_sharing
-    from tachograph.cli.options import open_lake
 
-    opened = open_lake(arguments)
     return read_sharing(
         opened.lake,
         opened.configuration,
-        job_filter(arguments, opened),
+        which,
         least_runs=arguments.runs,
         every=arguments.all,
         top=arguments.top if arguments.json or arguments.csv else arguments.top or _TOP,
