@@ -4,8 +4,8 @@ written anew.
 Under a command stands what it prints, or nothing when that does not matter. `...` stands for any
 text in a line, and alone on a line for any lines. A command goes on in lines that begin with `> `.
 `cd` holds for the rest of the page. The demo's folder, `tachograph-demo`, is there unless the page
-makes it, and so is `samples`, a copy of the folder in docs/. A ```python block in docs/ is run
-where it stands, with what the commands before it left. Commands in `IN_PROCESS` run in this
+makes it, and so is `docs/samples`, a copy of that of the project. A ```python block in docs/ is
+run where it stands, with what the commands before it left. Commands in `IN_PROCESS` run in this
 process; all else runs in a shell.
 
     python tests/doc_pages.py [PAGE ...]
@@ -42,7 +42,7 @@ PAGES = sorted(
 )
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DEMO = "tachograph-demo"
-SAMPLES = "samples"
+SAMPLES = "docs/samples"
 WIDTH = "110"  # of the terminal that the pages show
 # without those that end, watch or answer processes and terminals
 IN_PROCESS = frozenset(
@@ -167,7 +167,7 @@ def prepare(page: Path, demo: Path, folder: Path) -> list[Step]:
     todo = steps(page.read_text(encoding="utf-8"), python=page.parent.name == "docs")
     if not any(step.command.startswith("tachograph demo") for step in todo):
         shutil.copytree(demo, folder / DEMO, copy_function=_copied)
-    shutil.copytree(REPOSITORY / "docs" / SAMPLES, folder / SAMPLES)
+    shutil.copytree(REPOSITORY / SAMPLES, folder / SAMPLES)
     return todo
 
 

@@ -21,11 +21,11 @@ RESOURCE_LABELS: Mapping[str, str] = MappingProxyType(
         "l2_bandwidth": "L2 bandwidth",
         "l2": "L2 cache",
         "l1": "L1 cache",
-        "blocks": "room for blocks",
+        "blocks": "block slots",
         "sms": "SMs",
         "power": "power limit",
         "hbm": "memory",
-        "turns": "turns on the GPU",
+        "turns": "waiting for the GPU",
         "slices": "size of the slice",
     }
 )

@@ -25,7 +25,8 @@ RESOURCE_NAMES: Mapping[str, str] = {
 }  # fmt: skip
 SLOWDOWN_LEGEND = (
     "slowdown: run time beside the other over run time alone, both launched again and again; "
-    "interval: holds nine of ten; bottleneck: the limiting resource, `room for blocks` for turns."
+    "interval: holds nine of ten; bottleneck: the limiting resource; `block slots`: a kernel waits "
+    "until the blocks of the other end."
 )
 _SUMS = 6  # resources named
 _LISTED = 8  # items named in a line, of more only how many there are

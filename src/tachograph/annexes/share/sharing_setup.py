@@ -242,7 +242,7 @@ def cautions(proposal: SharingProposal) -> list[str]:
     if option.mode in ("mps", "mps_share"):
         sentences.append(
             "MPS: a GPU fault of one process also ends the others. Short kernels may wait for long "
-            "ones of the other job, longer than in turns."
+            "ones of the other job, longer than under time-slicing."
         )
         if not proposal.same_user:
             sentences.append(

@@ -22,8 +22,8 @@ _NOT_CONSIDERED = (
 )
 _SLOWDOWN = (
     "slowdown: both ends, of each while it uses the GPU. Without profiles of both, kernels are "
-    "unknown: the upper end is taking turns for the share of time in which the other uses the "
-    f"GPU. To know, {PROFILE_THEM}."
+    "unknown: the upper end holds if each waits for the kernels of the other, for the share of "
+    f"time in which that uses the GPU. To know, {PROFILE_THEM}."
 )
 _FREES = (
     "frees: GPU-hours at the upper and at the lower end, if both always run at the same time. No "
@@ -161,8 +161,8 @@ def why(report: ColocateReport, proposal: SharingProposal) -> Iterator[str]:
     if not proposal.profiled:
         yield (
             "Without profiles of both, each is slowed for the share of time in which the other "
-            "uses the GPU: kernels that fill it take turns, which is the upper end; where they "
-            f"leave room beside each other, less. To know, {PROFILE_THEM}."
+            "uses the GPU. Kernels that fill it wait for each other, which is the upper end; "
+            f"others lose less. To know, {PROFILE_THEM}."
         )
     if proposal.worst is not None:
         kernel, beside, slowdown = proposal.worst
@@ -249,7 +249,8 @@ def tables(report: ColocateReport) -> list[tuple[str, tuple[SharingProposal, ...
 def headlines(report: ColocateReport, *, by_form: bool = False) -> tuple[str, str]:
     """Return two sentences, jobs and result; by_form: name form fields, not options."""
     if report.first is None or report.last is None:
-        return "No jobs.", "No two jobs are proposed to share a GPU."
+        no_jobs = "No jobs match: widen the filters." if by_form else "No jobs."
+        return no_jobs, "No two jobs are proposed to share a GPU."
     begin, end = (
         local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last)
     )
@@ -267,8 +268,12 @@ def headlines(report: ColocateReport, *, by_form: bool = False) -> tuple[str, st
         pairs = plural(len(report.trials), "pair")
         freed = text(report.saved_most_h, "h")
         result.append(f"{pairs} may, depending on kernels that are not known: up to {freed} freed.")
-    if report.kinds and not (report.proposals or report.trials or by_form):
-        result.append("`--all` shows each with its numbers.")
+    if report.kinds and not (report.proposals or report.trials):
+        result.append(
+            'To see why, name two job groups at "Explain a pair".'
+            if by_form
+            else "`--all` shows each with its numbers."
+        )
     rare = next((jobs for reason, jobs, _ in report.left_out if reason == "few_runs"), 0)
     if rare and not report.proposals:
         how = 'set "Runs of a group, at least" to 1' if by_form else "use `--runs 1`"
