@@ -22,7 +22,7 @@ from tachograph.annexes.share.colocation import (
 from tachograph.annexes.share.demand import Calibration
 from tachograph.annexes.share.job_groups import LEFT_OUT
 from tachograph.annexes.share.sharing_json import colocate_csv, colocate_json
-from tachograph.annexes.share.sharing_text import colocate_lines
+from tachograph.annexes.share.sharing_text import colocate_lines, headlines
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.cli.output import json_bytes
@@ -158,6 +158,19 @@ def test_only_as_many_gpus_of_one_model_share() -> None:
         UsageError, match="cannot share: they ran on 1 x A100 SXM 80GB and 4 x A100 SXM 80GB"
     ):
         report(*rows, pair=("ann/a", "ann/b"))
+
+
+def test_without_pairs_the_headline_says_how_to_see_why() -> None:
+    # memory does not hold both
+    rows = [job(n, name="a", hbm_used_mib_max=40960.0) for n in (1, 2)]
+    full = report(*rows)
+    assert not full.proposals + full.trials
+    assert "`--all` shows each with its numbers." in headlines(full)[1]
+    assert (
+        'To see why, name two job groups at "Explain a pair".' in headlines(full, by_form=True)[1]
+    )
+    assert headlines(report(), by_form=True)[0] == "No jobs match: widen the filters."
+    assert headlines(report())[0] == "No jobs."
 
 
 def test_a_group_that_ran_once_is_not_compared_with_itself() -> None:
