@@ -21,6 +21,7 @@ SHOWN = (
     "jobs --limit 5",
     "jobs --user nobody",
     "job 1000316",
+    "waste",
     "waste --by user --top 3",
     "lab rules list",
     "share colocate --top 2",
