@@ -148,10 +148,13 @@ def test_kinds_and_verdicts_of_an_earlier_version_are_those_of_today(today: Lake
 
 def test_a_code_of_today_is_known_and_says_why_nobody_has_it(lake: Lake) -> None:
     err = printed(lake, "jobs", "--finding", "job_hang", "--verdict", "unknown")
-    assert err == (
+    why = (
         "No matching jobs; the newest of 4 jobs began 2026-04-01.\n"
         "No job meets: finding job_hang\n"
-        "Leave it out or widen it; `tachograph jobs` lists all jobs.\n",
+        "Leave it out or widen it; `tachograph jobs` lists all jobs.\n"
+    )
+    assert err == (
+        why,
         "findings of another version or configuration; run `tachograph analyze` to update\n",
     )
     assert printed(lake, "jobs", "--finding", "busy_waiting")[1] == err[1]
