@@ -25,6 +25,7 @@ REGISTRIES = (
     "--" + "index-url",
     "--" + "find-links",
 )
+CONFLICT_MARKERS = re.compile(r"^(?:(?:<{7}|\|{7}|>{7})(?: .*)?|={7})\r?$", re.MULTILINE)
 HOST_PATHS = re.compile(
     r"(?<![\w.~-])/(?:" + "|".join(("wo" + "rk", "fa" + "rm", "ro" + "ot", "ho" + "me")) + r")/\w+"
 )
@@ -82,6 +83,28 @@ def test_no_file_names_a_package_registry_or_a_path_of_some_host(texts: dict[str
 )
 def test_a_path_of_some_host_is_recognized(line: str, named: bool) -> None:
     assert bool(HOST_PATHS.search(line)) is named
+
+
+def test_no_file_holds_markers_of_a_conflict(texts: dict[str, str]) -> None:
+    markers = {name: CONFLICT_MARKERS.findall(content) for name, content in texts.items()}
+    assert {name: lines for name, lines in markers.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "marks"),
+    [
+        ("<" * 7 + " HEAD", True),
+        ("|" * 7 + " 2d81e2f", True),
+        ("=" * 7, True),
+        (">" * 7 + " docs", True),
+        ("=" * 8, False),  # below a heading of reStructuredText
+        ("  " + "=" * 7, False),
+        ("=" * 7 + " " + "=" * 7, False),  # a table of recorded output
+        (">" * 8, False),
+    ],
+)
+def test_a_marker_of_a_conflict_is_recognized(line: str, marks: bool) -> None:
+    assert bool(CONFLICT_MARKERS.search(f"before\n{line}\nafter\n")) is marks
 
 
 def test_modules_have_docstrings_and_classes_names_of_their_own(modules: dict[str, str]) -> None:
