@@ -36,7 +36,7 @@ NEEDS = {
     "serve": "serve",
     "lab": "study",
     "mcp": "mcp",
-    "nsight": "share kernels report.ncu-rep",
+    "share": "share kernels report.ncu-rep",
     "pm-sampling": "watch --once --source pm-sampling",
     "dask": "analyze --workers 1",
     "postgresql": "export postgresql --to postgresql://127.0.0.1:1/none",
@@ -156,7 +156,7 @@ def try_commands(program: Path, home: Path, extra: str) -> tuple[list[str], int]
     if not folder.exists():
         problems += succeeds(program, home, "demo --quiet")
         count += 1
-        write_reports(folder)
+        write_inputs(folder)
     commands = CORE if extra == "core" else [TRIED[name] for name in BRINGS[extra] if name in TRIED]
     for command in commands:
         problems += succeeds(program, folder, command)
@@ -186,7 +186,7 @@ def names_the_extra(program: Path, folder: Path, command: str, extra: str) -> li
     return [f"{command}: exit code {done.returncode}, {done.stderr.strip()[-300:]}"]
 
 
-def write_reports(folder: Path) -> None:
+def write_inputs(folder: Path) -> None:
     """Write kernels as Nsight Compute exports them, and an empty report of it."""
     made = REPOSITORY / "tests/nsight_reports.py"
     subprocess.run([sys.executable, made, folder / "raw.csv"], check=True, capture_output=True)
@@ -196,13 +196,18 @@ def write_reports(folder: Path) -> None:
 def run(program: Path, folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     """Return how a command ended and what it printed."""
     return subprocess.run(
-        [program, *shlex.split(command)],
+        words(program, command),
         cwd=folder,
         env=environment(folder),
         capture_output=True,
         text=True,
         timeout=900,
     )
+
+
+def words(program: Path, command: str) -> list[str]:
+    """Return the words that start a command."""
+    return [str(program), *shlex.split(command)]
 
 
 def environment(folder: Path) -> dict[str, str]:
