@@ -53,6 +53,16 @@ SERVED = FOLDER.parent / "src/tachograph/annexes/serve/documentation"
 _NOTE = "<!-- Made by `make docs`; a change here is overwritten. -->"
 _DASH = "–"
 _SEVERAL = 3  # uses from which on a text stands once
+# Commands of 0.1.0: the program answers an old name with the new one.
+_RENAMED = """\
+| old | new |
+| --- | --- |
+| `compact`, `forget`, `counters`, `devices` | `lake compact`, `lake forget`, `lake counters`, `lake devices` |
+| `comment`, `digest`, `policy` | `act comment`, `act digest`, `act policy` |
+| `kernels`, `colocate` | `share kernels`, `share colocate` |
+| `rules`, `classify`, `tune` | `lab rules`, `lab classify`, `lab tune` |
+| `scores`, `accuracy`, `simulate` | `lab scores`, `lab accuracy`, `lab simulate` |
+| `figures` | `study` |"""
 
 
 def counters_page() -> str:
@@ -422,6 +432,8 @@ def commands_page() -> str:
         "## Options of several commands",
         _option_block(option for option in ordered if _name(option) not in _FILTERS),
         *(block for command in commands for block in _command_blocks(command, "##", of_several)),
+        "## Renamed since 0.1.0",
+        _RENAMED,
     )
 
 

@@ -16,6 +16,7 @@ from tachograph.cli.options import Parser, parsers
 from tachograph.cli.registry import COMMANDS, GROUPS, CommandEntry
 from tachograph.cli.tree import program_parser
 
+COMMANDS_PAGE = Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 COMMON = ("--lake DIR", "--config FILE", "--time-zone ZONE", "--quiet", "--no-color", "--version")
 
 
@@ -65,6 +66,17 @@ def test_help_of_an_action_a_source_a_target(words: tuple[str, ...]) -> None:
     assert (code, problem) == (0, "")
     assert printed.startswith(f"usage: tachograph {' '.join(words)} ")
     assert [option for option in COMMON if option not in printed] == []
+
+
+def test_an_old_name_is_answered_with_the_new_one_of_the_page() -> None:
+    section = COMMANDS_PAGE.read_text(encoding="utf-8").partition("## Renamed since 0.1.0\n")[2]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if "`" in line]
+    names = [[re.findall("`(.+?)`", cell) for cell in row] for row in rows]
+    renamed = {old: new for olds, news in names for old, new in zip(olds, news, strict=True)}
+    assert len(renamed) >= 16
+    for old, new in renamed.items():
+        meant = f"tachograph: unknown command '{old}'; it is `tachograph {new}`\n"
+        assert tachograph(old) == (2, "", meant)
 
 
 @pytest.mark.parametrize(
