@@ -1,9 +1,10 @@
 """The package of a site in CONTRIBUTING.md, installed beside the project: its source, check,
-export, command and page.
+export, command, page and figure.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -164,6 +165,62 @@ def test_a_package_of_a_site_adds_a_page(site: Path, lake: Lake) -> None:
     assert done.stdout.count('<a href="/rooms"') == 2
     assert "<p>2 jobs in the cellar.</p>" in done.stdout
     assert "<p>0 jobs in the cellar.</p>" in done.stdout
+
+
+# GPU-hours and highest temperature of jobs; None: not recorded
+PEAKS = ((1.0, 40.0), (2.0, 71.0), (4.0, None), (5.0, 55.0), (8.0, 83.0))
+
+
+@pytest.fixture(scope="module")
+def warm_lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake with a job on one GPU for each of PEAKS."""
+    rows, owners, samples = [], [], []
+    for number, (hours, peak) in enumerate(PEAKS, start=1):
+        node, end = f"n{number}", BEGIN + timedelta(hours=hours)
+        rows.append(job(str(number), BEGIN, end, user="ann", gpus=1, node_list=node))
+        owners += held(str(number), node, [0], BEGIN, end)
+        for minute in range(int(hours * 60)):
+            temperature = None if peak is None else peak - (minute % 7)
+            sample = {"t": BEGIN + timedelta(minutes=minute), "node": node, "gpu": 0}
+            samples.append(sample | {"gpu_util": 0.8, "gpu_temp_c": temperature})
+    folder = tmp_path_factory.mktemp("warm-lake") / "lake"
+    return make_lake(folder, jobs=rows, allocations=owners, gpu_samples=samples)
+
+
+def drawn_points(svg: str, name: str) -> list[tuple[float, float]]:
+    """The places of the markers of a scatter plot in an image, in its units, y upwards."""
+    group = re.search(rf'<g id="{name}">(.*?)</g>\n', svg, re.DOTALL)
+    assert group is not None
+    markers = re.findall(r'<use [^>]*\bx="([-\d.]+)" y="([-\d.]+)"', group[1])
+    return [(float(x), -float(y)) for x, y in markers]
+
+
+@pytest.mark.slow
+def test_a_package_of_a_site_adds_a_figure(site: Path, warm_lake: Lake, tmp_path: Path) -> None:
+    where, study = ("--lake", warm_lake.location), tmp_path / "study"
+    named = ("--figure", "peak_temperatures", "--format", "svg")
+    _, printed = run(site, ("analyze", *where), ("study", *named, "-o", str(study), *where))
+    assert re.search(r"^101  peak_temperatures +4  drawn", printed, re.MULTILINE)
+
+    stem = study / "101_peak_temperatures"
+    with Path(f"{stem}.temperatures.csv").open(encoding="utf-8", newline="") as file:
+        rows = [
+            (float(row["gpu_hours"]), float(row["gpu_temp_c_max"])) for row in csv.DictReader(file)
+        ]
+    assert rows == [peak for peak in PEAKS if peak[1] is not None]
+
+    points = drawn_points(Path(f"{stem}.svg").read_text(encoding="utf-8"), "temperatures")
+    assert len(points) == len(rows)
+    for values, places in zip(zip(*rows, strict=True), zip(*points, strict=True), strict=True):
+        # both axes are linear: one scale and one origin fit all points
+        scale = (places[-1] - places[0]) / (values[-1] - values[0])
+        assert scale > 0
+        expected = [places[0] + scale * (value - values[0]) for value in values]
+        assert places == pytest.approx(expected, abs=0.01)
+
+    page = (study / "study.html").read_text(encoding="utf-8")
+    assert "The highest temperature of 4 jobs was 83 C." in page
+    assert "1 job without a temperature" in page
 
 
 def declare(folder: Path, name: str, group: str, entry: str, module: str) -> None:
