@@ -233,6 +233,7 @@ def test_a_hostlist_stands_for_many(url: str, expanded: list[str]) -> None:
         ({"urls": [f"http://n[1-{MAX_ENDPOINTS + 1}]:9400"]}, "names no hosts, or too many"),
         ({"urls": ["http://n[1-99999999999]:9400"]}, "names no hosts, or too many"),
         ({"urls": ["gpu01:9400"]}, "invalid url"),
+        ({"urls": ["http://[::1"]}, "invalid url"),
         (
             {"urls": ["http://n1"], "metrics": {"x": ["nonsense", "percent"]}},
             "metrics.x: unknown counter 'nonsense'",

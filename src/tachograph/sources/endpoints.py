@@ -119,7 +119,13 @@ def _span(part: str) -> int:
 
 
 def _with_path(url: str) -> str:
-    return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/metrics"
+    try:
+        path = urlsplit(url).path
+    except ValueError as problem:  # brackets without an IPv6 address
+        raise ConfigError(
+            f"invalid url: {problem}", where=url, do="write it like http://gpu01:9400/metrics"
+        ) from None
+    return url if path.strip("/") else f"{url.rstrip('/')}/metrics"
 
 
 def _label(url: str) -> str:
