@@ -40,7 +40,7 @@ EXIT_CODES: Mapping[int, str] = MappingProxyType(
         5: "the lake: absent, damaged, not analyzed, not permitted; a full disk",
         6: (
             "not found: no job, finding, column, figure or job group of that name, or no job to "
-            "show"
+            "report (an empty list is 0)"
         ),
         7: "an export that its target rejects",
         8: "workers of an analysis: none started, or all died",
