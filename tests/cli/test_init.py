@@ -15,7 +15,7 @@ from tachograph.catalog.errors import ConfigError
 from tachograph.cli import main
 from tachograph.sources.registry import configured_feeds, load_feed
 
-MOST_KEYS = 85
+MOST_KEYS = 80
 MOST_LINES = 25
 
 
@@ -78,6 +78,7 @@ def test_there_are_few_keys() -> None:
         ('[site]\ntime_zon = "x"', "site: unknown field 'time_zon'; did you mean time_zone?"),
         ('[[policy]]\naction = "run"', "policy[0].action cannot be 'run'; use one of: "),
         ("[advice]\nruns = 9", "advice: unknown field 'runs'"),
+        ('[act]\ndigest = ["staff"]', "act.digest cannot be 'staff'; use users, managers, and "),
     ],
 )
 def test_a_key_or_value_that_does_not_fit_is_refused(
@@ -125,18 +126,44 @@ def test_files_of_the_service_are_named_from_the_folder_of_the_configuration(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "tachograph.toml"
-    names = ("socket", "token_file", "slurm_jwt_key", "oidc_secret_file", "managers", "access_log")
+    names = ("token_file", "slurm_jwt_key", "oidc_secret_file", "managers", "access_log")
     file.write_text("[serve]\n" + "".join(f'{key} = "below/{key}"\n' for key in names))
     found = load(str(file), {}).serve
     assert {key: getattr(found, key) for key in names} == {
         key: f"{tmp_path}/below/{key}" for key in names
     }
     file.write_text(
-        '[serve]\nmanagers = "sacctmgr"\naccess_log = "stderr"\nsocket = "/run/serve.sock"\n'
+        '[serve]\nmanagers = "sacctmgr"\naccess_log = "stderr"\nlisten = "unix:/run/serve.sock"\n'
     )
     found = load(str(file), {}).serve
-    assert (found.managers, found.access_log, found.socket) == (
+    assert (found.managers, found.access_log, found.listen) == (
         "sacctmgr",
         "stderr",
-        "/run/serve.sock",
+        "unix:/run/serve.sock",
     )
+    file.write_text('[serve]\nlisten = "unix:below/serve.sock"\n')
+    assert load(str(file), {}).serve.listen == f"unix:{tmp_path}/below/serve.sock"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "do"),
+    [
+        ("act.digest_staff", '["ops@example.org"]', "write the addresses into act.digest"),
+        ("advice.days", "90", "jobs of the last 180 days count"),
+        ("serve.socket", '"/run/serve.sock"', 'write serve.listen = "unix:'),
+        ("watch.exporter", '"http://localhost:9401/metrics"', "write [[sources]] with"),
+        ("workers.prologue", '["module load gcc"]', "load modules before"),
+    ],
+)
+def test_a_key_that_is_gone_is_refused_with_what_takes_its_place(
+    tmp_path: Path, key: str, value: str, do: str
+) -> None:
+    section, _, name = key.partition(".")
+    file = tmp_path / "tachograph.toml"
+    file.write_text(f"[{section}]\n{name} = {value}\n")
+    variable = f"TACHOGRAPH_{section}_{name}".upper()
+    for path, environment in ((str(file), {}), (None, {variable: value})):
+        with pytest.raises(ConfigError) as refused:
+            load(path, environment)
+        assert refused.value.what == f"{key} is no longer a key"
+        assert do in (refused.value.do or "")

@@ -4,6 +4,8 @@ restarts.
 
 from __future__ import annotations
 
+import json
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -24,6 +26,7 @@ from tachograph.annexes.watch.live.sources.feeds import (
     connect_exporters,
     connect_server,
     exporter_source,
+    node_exporter,
 )
 from tachograph.annexes.watch.live.unsupported import NO_VALUE, unsupported_summary
 from tachograph.catalog.config import Configuration
@@ -288,6 +291,37 @@ def test_the_address_of_the_settings_is_polled_with_its_token(tmp_path: Path) ->
         with closing(connect_exporters(Configuration(sources=(entry,)))) as source:
             assert len(source.read().gpus) == 2
         assert server.served[0].headers["authorization"] == "Bearer s3cret"
+
+
+def exporters_at(*urls: str) -> dict[str, object]:
+    return {"source": "dcgm-exporter", "urls": list(urls), "refresh_s": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("entries", "url", "refresh_s"),
+    [
+        ([], "http://localhost:9400/metrics", 30.0),
+        ([{"source": "prometheus", "url": "http://localhost:9090"}], None, 30.0),
+        ([exporters_at("http://gpu[1-3]:9401")], None, 5.0),
+        ([exporters_at("http://gpu1:1", "http://localhost:2")], "http://localhost:2/metrics", 5.0),
+        (
+            [exporters_at("http://gpu[1-3]:1"), exporters_at("http://HOST.example.org:3/m")],
+            "http://HOST.example.org:3/m",
+            5.0,
+        ),
+    ],
+)
+def test_the_exporter_of_a_node_is_the_configured_one_of_this_host(
+    entries: list[dict[str, object]],
+    url: str | None,
+    refresh_s: float,
+) -> None:
+    here = socket.gethostname().partition(".")[0]
+    text = json.dumps(entries).replace("HOST", here)
+    settings = node_exporter(Configuration(sources=tuple(json.loads(text))))
+    usual = "http://localhost:9400/metrics"
+    assert settings.urls == ((url or usual).replace("HOST", here),)
+    assert (settings.url, settings.refresh_s) == ("", refresh_s)
 
 
 def test_why_exporters_cannot_be_used_is_reported() -> None:

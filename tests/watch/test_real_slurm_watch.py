@@ -99,9 +99,10 @@ def running(slurm: SlurmCluster) -> Iterator[Running]:
 @pytest.fixture
 def configured(running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Running:
     """The folder in which the command is run, outside of jobs."""
-    urls = ", ".join(f'"{url}"' for url in running.served.urls)
+    node = running.served.url("gpu02")  # the first one of this host is that of the node
+    others = [url for url in running.served.urls if url != node]
+    urls = ", ".join(f'"{url}"' for url in (node, *others))
     (tmp_path / "tachograph.toml").write_text(
-        f'[watch]\nexporter = "{running.served.url("gpu02")}"\n'
         f'[[sources]]\nsource = "dcgm-exporter"\nurls = [{urls}]\n[[sources]]\nsource = "slurm-live"\n'
     )
     for name in [

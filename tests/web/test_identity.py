@@ -291,7 +291,7 @@ def test_a_proxy_that_names_no_one_names_no_one(sent: str | None, name: str | No
 
 UNSAFE: dict[str, dict[str, Any]] = {
     "every user": {"proxies": ("127.0.0.1",)},
-    "by serve.socket": {"proxies": ("www-data@127.0.0.1",)},
+    "by a Unix socket": {"proxies": ("www-data@127.0.0.1",)},
     "name only the address of the proxy": {"proxies": ("0.0.0.0/0",)},
     "names everyone": {"admin_users": ("*",)},
     "belong together": {"oidc_issuer": "https://login.example.org"},

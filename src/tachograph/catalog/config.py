@@ -27,7 +27,6 @@ from tachograph.catalog.units import refuse_unclear_fraction, zone
 FILE_NAME = "tachograph.toml"
 # paths from the configuration's folder on, but for these words
 _SERVE_FILES = (
-    "socket",
     "token_file",
     "slurm_jwt_key",
     "oidc_secret_file",
@@ -40,6 +39,20 @@ _WEBHOOK_FILES = ("url_file", "token_file", "ca_file")
 _WORDS = {("managers", "sacctmgr"), ("access_log", "stderr")}
 DEFAULT_LAKE = "tachograph-lake"
 LARGEST_SETTING = 1e12  # more than any time, size or price that a site can mean
+# {key that is gone: what to do}
+_REMOVED_KEYS = {
+    "act.digest_staff": 'write the addresses into act.digest: ["users", "ops@example.org"]',
+    "advice.days": "remove it: jobs of the last 180 days count",
+    "serve.socket": 'write serve.listen = "unix:/run/tachograph/serve.sock"',
+    "watch.exporter": (
+        'write [[sources]] with source = "dcgm-exporter" and url = "http://localhost:9400/metrics"'
+    ),
+    "workers.prologue": (
+        "remove it, and load modules before `tachograph analyze`: sbatch passes the environment on"
+    ),
+}
+UNIX_SOCKET = "unix:"  # begins an address that is the path of a Unix socket
+_DIGEST_GROUPS = ("users", "managers")  # receivers of digests that are no addresses
 LARGEST_RATE = 1e18  # bytes/s of job classes, bytes/s and FLOP/s of devices
 # A value that the program and its tests pass, and no site changes: not a key of the file, nor of
 # the environment.
@@ -187,7 +200,7 @@ class AdviceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Basis of advice for the next job: which past jobs count."""
 
     least_runs: Fixed[int] = 3  # with fewer there is no advice
-    days: int = 180  # jobs that ended longer ago do not count
+    days: Fixed[int] = 180  # jobs that ended longer ago do not count
     # {memory of a GPU in GB: option that requests it, such as --constraint}.
     memory_options: dict[str, str] = {}
 
@@ -263,8 +276,6 @@ class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     interval_s: Fixed[float] = 1.0  # between two looks
     history_s: Fixed[float] = 600.0  # so long the past of every counter is kept for histories
-    # Of this node, where no [[sources]] names exporters.
-    exporter: str = "http://localhost:9400/metrics"
 
 
 class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -273,8 +284,7 @@ class ServeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Secrets are files; paths are relative to the folder of the configuration.
     """
 
-    listen: str = "127.0.0.1:8265"
-    socket: str = ""  # path of a Unix socket in place of an address
+    listen: str = "127.0.0.1:8265"  # HOST:PORT, or unix:PATH of a Unix socket
     url: str = ""  # where browsers find it behind a proxy: https://host/path, or the path alone
     admins: tuple[str, ...] = ()  # users, and groups as @group
     support: tuple[str, ...] = ()  # staff who see all jobs: users, and groups as @group
@@ -332,8 +342,8 @@ class ActOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     dry_run: bool = True  # `tachograph act` only records what it would do
     interval_s: Fixed[float] = 300.0  # between two rounds of `tachograph act`
-    digest: tuple[Literal["users", "managers", "staff"], ...] = ()  # who gets one mail a week
-    digest_staff: tuple[str, ...] = ()  # addresses of staff
+    # Who gets one mail a week: users, managers, and addresses of staff.
+    digest: tuple[str, ...] = ()
     unsubscribe_key_file: str = ""  # of the links with which users opt out; empty: no links
     # Of the users' files that sbatch reads, written after each analysis; empty: none.
     advice_folder: str = ""
@@ -341,6 +351,11 @@ class ActOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # `tachograph act` writes AdminComment, as `tachograph act comment --write` does.
     comment: bool = False
     alert: bool = False  # `tachograph act` sends alerts to [[webhook]]
+
+    @property
+    def digest_staff(self) -> tuple[str, ...]:
+        """Addresses of staff among the receivers of digests."""
+        return tuple(receiver for receiver in self.digest if "@" in receiver)
 
 
 class WebhookOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -370,7 +385,6 @@ class WorkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_directory: Fixed[str] = ""  # seen by all nodes; empty: ./tachograph-workers
     python: Fixed[str] = ""  # interpreter on the nodes; empty: the one of this command
     job_extra_directives: tuple[str, ...] = ()  # further options of sbatch
-    prologue: tuple[str, ...] = ()  # lines of shell before the worker starts
     wait_s: Fixed[float] = 600.0  # for the first worker, and for another when all are gone
 
 
@@ -416,6 +430,7 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
         refuse_foreign_configuration(file)
     raw = _read(file) if chosen or file.exists() else {}
     where = str(file)
+    _refuse_removed(raw, where)
     _refuse_fixed(raw, where)
     for name, value in sorted(environment.items()):
         if _override(raw, name, value):
@@ -448,6 +463,15 @@ def sections() -> dict[str, type[msgspec.Struct]]:
         for name, kind in keys(Configuration).items()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
     }
+
+
+def _refuse_removed(raw: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError, with what to do now, for a key that is gone."""
+    for name, do in _REMOVED_KEYS.items():
+        section, _, key = name.partition(".")
+        table = raw.get(section)
+        if isinstance(table, dict) and key in table:
+            raise ConfigError(f"{name} is no longer a key", where=where, do=do)
 
 
 def _refuse_fixed(raw: Mapping[str, Any], where: str) -> None:
@@ -533,6 +557,8 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
     if not key or kind is None:
         return False
     known = keys(kind)
+    if do := _REMOVED_KEYS.get(f"{section}.{key}"):
+        raise ConfigError(f"{section}.{key} is no longer a key", where=f"${name}", do=do)
     if key not in known:
         raise ConfigError(
             f"[{section}] has no key {key!r}",
@@ -555,7 +581,7 @@ def _placed(configuration: Configuration, folder: Path) -> Configuration:
         configuration,
         interference=msgspec.structs.replace(interference, profiles=profiles),
         slurm=_with_files(configuration.slurm, ("partitions_file",), folder),
-        serve=_with_files(configuration.serve, _SERVE_FILES, folder),
+        serve=_with_socket(_with_files(configuration.serve, _SERVE_FILES, folder), folder),
         mail=_with_files(configuration.mail, _MAIL_FILES, folder),
         act=_with_files(configuration.act, _ACT_FILES, folder),
         webhook=tuple(
@@ -574,6 +600,14 @@ def _with_files(section: _Section, keys: tuple[str, ...], folder: Path) -> _Sect
         key: str(folder / name) for key, name in given.items() if name and (key, name) not in _WORDS
     }
     return msgspec.structs.replace(section, **files)
+
+
+def _with_socket(serve: ServeOptions, folder: Path) -> ServeOptions:
+    """The same with the path of a Unix socket beginning at a folder."""
+    path = serve.listen.removeprefix(UNIX_SOCKET)
+    if path == serve.listen:
+        return serve
+    return msgspec.structs.replace(serve, listen=f"{UNIX_SOCKET}{folder / path}")
 
 
 def _refuse_impossible_numbers(value: object, key: str, where: str) -> None:
@@ -612,10 +646,6 @@ def _check(configuration: Configuration, where: str) -> None:
         raise ConfigError(
             "waste.pue must be 1 or more", where=where, do="1 is a site without overhead"
         )
-    if configuration.advice.days < 1:
-        raise ConfigError(
-            "advice.days must be 1 or more", where=where, do="remove the key to use its default"
-        )
     refuse_unclear_fraction(
         configuration.thresholds.low_util,
         name="thresholds.low_util",
@@ -624,11 +654,22 @@ def _check(configuration: Configuration, where: str) -> None:
         percent_sign=False,
     )
     _check_retention(configuration.retention, where)
+    _check_receivers(configuration.act.digest, where)
     check_policies(configuration.policy, (webhook.name for webhook in configuration.webhook), where)
     if configuration.analysis.window_s <= 0 or configuration.analysis.window_s % 60:
         raise ConfigError(
             "analysis.window_s must be a multiple of 60", where=where, do="use 60, 300, 900 or 1800"
         )
+
+
+def _check_receivers(receivers: tuple[str, ...], where: str) -> None:
+    for receiver in receivers:
+        if receiver not in _DIGEST_GROUPS and "@" not in receiver:
+            raise ConfigError(
+                f"act.digest cannot be {receiver!r}",
+                where=where,
+                do=f"use {', '.join(_DIGEST_GROUPS)}, and addresses of staff",
+            )
 
 
 def _check_retention(retention: RetentionOptions, where: str) -> None:

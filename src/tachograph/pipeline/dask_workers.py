@@ -288,7 +288,6 @@ def _jobs(place: SlurmWorkers, settings: WorkerOptions, stack: ExitStack) -> Cre
             job_extra_directives=list(settings.job_extra_directives),
             job_script_prologue=[
                 f"export {SAFE_PATH}=1 POLARS_MAX_THREADS={settings.cores}",
-                *settings.prologue,
             ],
             log_directory=str(folder),
             security=_certificate(

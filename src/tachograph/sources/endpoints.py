@@ -63,8 +63,7 @@ def endpoints_of(settings: ExporterSettings) -> list[ExporterEndpoint]:
     where = f"[[sources]] {settings.title}"
     refuse_unknown_metrics(settings.metrics, where=where)
     refuse_less(settings, {"parallel": 1, "refresh_s": 0.0, **LEAST_ACCESS}, where=where)
-    given = (settings.url, *settings.urls) if settings.url else settings.urls
-    urls = tuple(dict.fromkeys(chain.from_iterable(expand_url(url) for url in given)))
+    urls = expanded_urls(settings)
     if not urls:
         raise ConfigError(
             "urls is missing", where=where, do='write urls = ["http://gpu[001-512]:9400/metrics"]'
@@ -76,6 +75,12 @@ def endpoints_of(settings: ExporterSettings) -> list[ExporterEndpoint]:
             do="divide them among several collectors",
         )
     return [ExporterEndpoint(_label(url), _node(url), _server(settings, url)) for url in urls]
+
+
+def expanded_urls(settings: ExporterSettings) -> tuple[str, ...]:
+    """Return the URLs of settings without hostlists, each once. Errors: ConfigError."""
+    written = (settings.url, *settings.urls) if settings.url else settings.urls
+    return tuple(dict.fromkeys(chain.from_iterable(expand_url(url) for url in written)))
 
 
 def _server(settings: ExporterSettings, url: str) -> HttpServer:

@@ -80,17 +80,17 @@ def send_group_digests(
     Errors: those of `send_due`, and of reading who coordinates accounts.
     """
     act = configuration.act
-    audiences = {"managers", "staff"} & set(act.digest)
+    audiences = {"managers"} & set(act.digest)
+    if act.digest_staff:
+        audiences.add(STAFF)
     week = due_week(now, configuration) if audiences else None
     if week is None:
         return []
     for address in act.digest_staff:
         if not is_address(address):
             raise ConfigError(
-                f"act.digest_staff: {address!r} is not an address", do='write ["ops@example.org"]'
+                f"act.digest: {address!r} is not an address", do='write ["ops@example.org"]'
             )
-    if "staff" in audiences and not act.digest_staff:
-        raise ConfigError("act.digest_staff is empty", do='write ["ops@example.org"]')
     managers = managers_of(configuration.serve)() if "managers" in audiences else {}
     left_out = read_opt_out(ledger.folder / OPT_OUT_FILE)
     due = []

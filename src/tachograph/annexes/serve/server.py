@@ -19,7 +19,7 @@ from tachograph.annexes.serve.identity.safety import check_safe
 from tachograph.annexes.serve.identity.sessions import COOKIE
 from tachograph.annexes.serve.protocol import HELD_S, Connections, GuardedProtocol
 from tachograph.annexes.serve.snapshot import ServedLake
-from tachograph.catalog.config import ServeOptions
+from tachograph.catalog.config import UNIX_SOCKET, ServeOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.collect.systemd import NO_NOTIFIER, SystemdNotifier
 
@@ -40,17 +40,23 @@ class Listening:
 
     @classmethod
     def at(cls, address: str) -> Listening:
-        """Return the parts of HOST:PORT.
+        """Return the parts of HOST:PORT, or the path of `unix:PATH`.
 
         >>> Listening.at("127.0.0.1:8265")
         Listening(host='127.0.0.1', port=8265, path='')
+        >>> Listening.at("unix:/run/serve.sock").path
+        '/run/serve.sock'
 
         Errors: ConfigError for what is none.
         """
+        path = address.removeprefix(UNIX_SOCKET)
+        if path and path != address:
+            return cls(path=path)
         host, _, port = address.rpartition(":")
         if not (host and port.isdecimal() and int(port) < 1 << 16):
             raise ConfigError(
-                f"invalid address {address!r}", do=f"write HOST:PORT, such as {DEFAULT_ADDRESS}"
+                f"invalid address {address!r}",
+                do=f"write HOST:PORT, such as {DEFAULT_ADDRESS}, or {UNIX_SOCKET}PATH",
             )
         return cls(host.strip("[]"), int(port))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.config import UNIX_SOCKET
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import whole_number
 from tachograph.cli import output
@@ -23,7 +24,7 @@ _LONGEST_D = 3660.0  # until a token expires
 def add_arguments(parser: Parser) -> None:
     """Declare the listen address, and the action for tokens."""
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--listen", metavar="ADDRESS", help="HOST:PORT [serve.listen]")
+    where.add_argument("--listen", metavar="ADDRESS", help="HOST:PORT, or unix:PATH [serve.listen]")
     where.add_argument(
         "--port",
         type=_address_of,
@@ -31,7 +32,13 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="a port of this host alone: --listen 127.0.0.1:N",
     )
-    where.add_argument("--socket", metavar="PATH", help="a Unix socket [serve.socket]")
+    where.add_argument(
+        "--socket",
+        type=_socket_address,
+        dest="listen",
+        metavar="PATH",
+        help="a Unix socket: --listen unix:PATH",
+    )
     action = actions_of(parser, dest="part", required=False)
     action(
         "token",
@@ -42,6 +49,10 @@ def add_arguments(parser: Parser) -> None:
 
 def _address_of(port: str) -> str:
     return f"127.0.0.1:{whole_number(1, 65535)(port)}"
+
+
+def _socket_address(path: str) -> str:
+    return f"{UNIX_SOCKET}{path}"
 
 
 def _of_tokens(parser: argparse.ArgumentParser) -> None:
@@ -176,8 +187,7 @@ def _serve(arguments: Arguments) -> int:
 
     opened = open_lake(arguments)
     options = opened.configuration.serve
-    path = arguments.socket or ("" if arguments.listen else options.socket)
-    listening = Listening(path=path) if path else Listening.at(arguments.listen or options.listen)
+    listening = Listening.at(arguments.listen or options.listen)
     say = Narrator.of(arguments).say
     cache = cache_folder(os.environ)
     workers = Workers(opened.lake.location, opened.configuration, cache)

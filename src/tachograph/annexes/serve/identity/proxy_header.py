@@ -46,7 +46,7 @@ class ProxyAddress:
         if (network is None and not user) or (network is not None and network.is_loopback):
             what = f"serve.proxies: every user of this machine can connect as {written!r}"
             raise ConfigError(
-                what, do="let the proxy connect by serve.socket, and name its user: www-data@unix"
+                what, do="let the proxy connect by a Unix socket, and name its user: www-data@unix"
             )
         if user and network is not None:
             what = (

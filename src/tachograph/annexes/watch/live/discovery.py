@@ -120,17 +120,12 @@ def _exporter_here(configuration: Configuration, wanted: SourceRequest) -> LiveS
     """The exporter of this node, with the names of metrics and labels of the configuration."""
     import msgspec
 
-    from tachograph.annexes.watch.live.sources.feeds import connect_exporters
+    from tachograph.annexes.watch.live.sources.feeds import connect_node_exporter, node_exporter
 
-    url = configuration.watch.exporter
-    _probe(url)
-    usual = next(
-        (raw for raw in configuration.sources if raw.get("source") == _EXPORTER),
-        {"source": _EXPORTER},
-    )
-    here = {**usual, "url": "", "urls": [url], "timeout_s": _ANSWER_S}
-    configured = msgspec.structs.replace(configuration, sources=(here,))
-    return connect_exporters(configured, names=wanted.names)
+    settings = node_exporter(configuration)
+    _probe(settings.urls[0])
+    quick = msgspec.structs.replace(settings, timeout_s=_ANSWER_S)
+    return connect_node_exporter(quick, names=wanted.names)
 
 
 def _probe(url: str) -> None:
@@ -144,7 +139,7 @@ def _probe(url: str) -> None:
             problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
         )
         raise InputError(
-            reason.lower(), where=url, do="is dcgm-exporter running? name it in watch.exporter"
+            reason.lower(), where=url, do="is dcgm-exporter running? name it under [[sources]]"
         ) from None
 
 

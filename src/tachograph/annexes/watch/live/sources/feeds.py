@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
@@ -30,8 +32,14 @@ from tachograph.catalog.units import plural
 from tachograph.lake.newest_rows import ALLOCATIONS, SAMPLES, NewestRows, NewestTables
 from tachograph.lake.places import ClusterNames
 from tachograph.sources.dcgm_exporter import ScrapeFeed
-from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterSettings, endpoints_of
+from tachograph.sources.endpoints import (
+    DCGM_EXPORTER,
+    ExporterSettings,
+    endpoints_of,
+    expanded_urls,
+)
 from tachograph.sources.gpu_indices import AMBIGUOUS, NO_GPU
+from tachograph.sources.metrics import short_node
 from tachograph.sources.prometheus import connect as connect_prometheus
 from tachograph.sources.prometheus_query import PROMETHEUS, PrometheusSettings
 from tachograph.sources.registry import SourceFeed, convert_settings, entry_errors
@@ -341,6 +349,8 @@ _ROUND_S = 2.0  # wait of a poll for exporters that answer slowly; it does not w
 _KEPT_READINGS = 3.0  # values are valid for this many readings of the exporter
 _STUCK_READINGS = 4.0
 _LEAST_REFRESH_S = 3.0
+_NODE_EXPORTER = "http://localhost:9400/metrics"  # the default port of dcgm-exporter
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def connect_exporters(
@@ -348,17 +358,43 @@ def connect_exporters(
 ) -> FeedSource:
     """Return exporters as a live source, polled once.
 
-    Those at `urls` (hostlists allowed), else those of `[[sources]]`, else the one of this node, as
-    `[watch]` names it. names: of clusters, as a lake knows them.
+    Those at `urls` (hostlists allowed), else those of `[[sources]]`, else the one of this node.
+    names: of clusters, as a lake knows them.
 
     Errors: ConfigError for invalid settings or URLs; InputError if none reports a GPU, with the
     reason.
     """
-    entries = _exporter_settings(configuration, tuple(urls))
+    return _begun(_exporter_settings(configuration, tuple(urls)), names)
+
+
+def connect_node_exporter(
+    settings: ExporterSettings, *, names: ClusterNames | None = None
+) -> FeedSource:
+    """Return one exporter as a live source, polled once; names and errors as above."""
+    return _begun([settings], names)
+
+
+def _begun(entries: Sequence[ExporterSettings], names: ClusterNames | None) -> FeedSource:
     source = exporter_source(entries, names=names)
     with closed_on_failure(source.close):
         source.begin()
     return source
+
+
+def node_exporter(configuration: Configuration) -> ExporterSettings:
+    """Return the settings of this node's exporter, with its URL alone.
+
+    That of `[[sources]]` whose host is this node or `localhost`, else the default port of this
+    node with the names of metrics and labels of the first entry. Errors: ConfigError.
+    """
+    entries = _configured_exporters(configuration)
+    for settings in entries:
+        for url in expanded_urls(settings):
+            host = urlsplit(url).hostname or ""
+            if host in _LOOPBACK or short_node(host) == short_node(socket.gethostname()):
+                return msgspec.structs.replace(settings, url="", urls=(url,))
+    settings = entries[0] if entries else ExporterSettings(source=DCGM_EXPORTER)
+    return msgspec.structs.replace(settings, url="", urls=(_NODE_EXPORTER,))
 
 
 def exporter_source(
@@ -412,14 +448,16 @@ def _exporter_settings(
     configuration: Configuration, urls: tuple[str, ...]
 ) -> list[ExporterSettings]:
     """Settings of exporters: from the configuration, with the given URLs."""
-    raw = [entry for entry in configuration.sources if entry.get("source") == DCGM_EXPORTER]
-    configured = [convert_settings(entry, ExporterSettings, where="[[sources]]") for entry in raw]
+    configured = _configured_exporters(configuration)
     if urls:
         first = configured[0] if configured else ExporterSettings(source=DCGM_EXPORTER)
         return [msgspec.structs.replace(first, url="", urls=urls)]
-    return configured or [
-        ExporterSettings(source=DCGM_EXPORTER, urls=(configuration.watch.exporter,))
-    ]
+    return configured or [node_exporter(configuration)]
+
+
+def _configured_exporters(configuration: Configuration) -> list[ExporterSettings]:
+    raw = [entry for entry in configuration.sources if entry.get("source") == DCGM_EXPORTER]
+    return [convert_settings(entry, ExporterSettings, where="[[sources]]") for entry in raw]
 
 
 _SERVER_EVERY_S = 2.0  # between two polls of a server, while the scrape interval is not known
