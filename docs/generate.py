@@ -27,7 +27,7 @@ from tachograph.catalog.counters import (
     HostCounter,
 )
 from tachograph.catalog.counters import Counter as GpuCounter
-from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge
+from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device
 from tachograph.catalog.errors import EXIT_CODES
 from tachograph.catalog.table_columns import NOT_MEASURED, TableColumn
 from tachograph.catalog.tables import (
@@ -166,30 +166,27 @@ def _producer(name: str | None, unit: str | None, inside: str) -> str:
 def devices_page() -> str:
     """Return docs/devices.md: one row per GPU model."""
     pipes = (f"{_pipe(pipe)} TFLOP/s" for pipe in DEVICE_PIPES)
-    chip = ("SMs", "warps per SM", "L2 MiB", "board W")
-    headings = ("device", "memory GiB", "GB/s", *pipes, "FP64 ridge", "FP32 ridge", *chip)
+    chip = ("SMs", "board W")
+    headings = ("device", "memory GiB", "GB/s", *pipes, *chip)
     return page(
         "Devices",
         "The GPU models whose peaks are known, and what reports compare a job with. How to read a "
         "row: an A100 SXM 80GB moves at most 2039 GB/s to and from its memory and computes 9.7 "
         "TFLOP/s in FP64. 9.7 / 2.039 = 4.757 is its FP64 ridge point in FLOP/B: a kernel that "
         "does more operations than that per byte of memory traffic is limited by compute, one "
-        "that does fewer by memory. Tensor peaks are dense FP16/BF16. A dash: the vendor does "
-        "not publish it, or there is no such pipe. Your GPU is missing: add "
-        "[a device](../CONTRIBUTING.md#a-device).\n\nValues are of datasheets and whitepapers of the vendors, "
-        "CUDA's programming guide, and "
-        "what drivers report; `tachograph lake devices --json` has the source of each, and "
-        "practical peaks (`practical_...`) where they were measured, so far of H100 SXM.\n\n"
-        "A virtual GPU (`A100-10C`) has the peaks of its board, which it has in turn with "
-        "others, and the memory of "
-        "its profile; drivers report less, because a part is reserved. A slice (`A100-3-20C`, "
-        "MIG) matches no row. "
-        "A MI250X is two dies, each a GPU of its own (`MI250X GCD`) by its capacity; one "
-        "reports the power of both, "
-        "the other 0 W, which is missing.\n\n"
-        "A model that is missing is a table of the [configuration](configuration.md), with the "
-        "fields of `tachograph lake devices --json`; required are `name`, `hbm_bytes_per_s`, "
-        "`hbm_mib`, `sms` and `max_warps_per_sm`, the others are unknown where left out. `model` "
+        "that does fewer by memory. Tensor peaks are dense FP16/BF16. A dash: not published, or "
+        "no such pipe.\n\n"
+        "`tachograph lake devices` prints the ridge points, with `--json` also L2, warps per SM, "
+        "peaks of links, the source of each value, and practical peaks (`practical_...`) where they "
+        "were measured, so far of H100 SXM.\n\n"
+        "A virtual GPU (`A100-10C`) has the peaks of its board and the memory of its profile; "
+        "drivers report less, because a part is reserved. A slice (`A100-3-20C`, MIG) matches no "
+        "row. A MI250X is two dies, each a GPU of its own (`MI250X GCD`) by its capacity; one "
+        "reports the power of both, the other 0 W, which is missing.\n\n"
+        "A model that is missing is a table of the [configuration](configuration.md), or for all "
+        "sites [a device](../CONTRIBUTING.md#a-device) of the catalogue. The table has the fields of "
+        "that JSON; required are `name`, `hbm_bytes_per_s`, `hbm_mib`, `sms` and "
+        "`max_warps_per_sm`, the others are unknown where left out. `model` "
         "is the name that the driver reports, `*` allowed. It comes before the catalogue where "
         "the measured memory fits (down to 10 % less), and its `name` is in results.\n\n"
         "```toml\n[[device]]\n"
@@ -216,11 +213,7 @@ def _device_row(device: Device) -> tuple[str, ...]:
         _number(device.hbm_mib, 1024),
         _number(device.hbm_bytes_per_s, 1e9),
         *(_number(device.peak_flop_per_s(pipe), 1e12) for pipe in DEVICE_PIPES),
-        _number(ridge(device, "fp64")),
-        _number(ridge(device, "fp32")),
         str(device.sms),
-        str(device.max_warps_per_sm),
-        _number(device.l2_bytes, 1 << 20),
         _number(device.board_power_w),
     )
 
@@ -239,8 +232,8 @@ def tables_page() -> str:
         "[how](lake.md#read-it-with-duckdb-spark-pandas). Times are UTC, fractions run 0..1. "
         "Null means not measured "
         "or not known, unless the row says otherwise. The key of a table stands in brackets or "
-        "behind *Key*. A column "
-        "of several tables stands once, a metric on the page of [metrics](metrics.md).",
+        "behind *Key*. A column of several tables stands once, a metric on the page of "
+        "[metrics](metrics.md).",
         *parts,
     )
 
@@ -288,12 +281,11 @@ def _table_block(table: LakeTable, described: dict[ColumnText, str]) -> str:
         if nulls[row.null] >= _SEVERAL:
             of_null.setdefault(row.null, []).append(shown)
     lines += [f"- Null in {', '.join(names)}: {null}" for null, names in of_null.items()]
-    lines += [f"- As in `{other}`: {', '.join(names)}" for other, names in known.items()]
-    for unit in dict.fromkeys(metrics.values()):
-        names_in_unit = ", ".join(name for name, its_unit in metrics.items() if its_unit == unit)
-        lines.append(
-            f"- As in [metrics](metrics.md){f', unit {unit}' if unit else ''}: {names_in_unit}"
-        )
+    if known:
+        columns = "; ".join(f"`{other}`: {', '.join(names)}" for other, names in known.items())
+        lines.append(f"- As in {columns}")
+    if metrics:
+        lines.append(f"- As in [metrics](metrics.md): {_by_unit(metrics)}")
     key = (
         f" Key: {', '.join(f'`{name}`' for name in table.key)}."
         if ", ".join(table.key) not in table.grain
@@ -302,6 +294,16 @@ def _table_block(table: LakeTable, described: dict[ColumnText, str]) -> str:
     days = " Partitioned by day." if table.by_day else ""
     grain = f"{table.grain[0].upper()}{table.grain[1:]}.{key}{days}"
     return "\n\n".join((f"## `{table.name}`", grain, "\n".join(lines)))
+
+
+def _by_unit(metrics: Mapping[str, str]) -> str:
+    """Return names by their unit, those without one first."""
+    units = sorted(dict.fromkeys(metrics.values()), key=lambda unit: unit != "")
+    groups: list[str] = []
+    for unit in units:
+        names = ", ".join(name for name, its_unit in metrics.items() if its_unit == unit)
+        groups.append(f"{unit}: {names}" if unit else names)
+    return "; ".join(groups)
 
 
 def _shown(row: ColumnText, names: Sequence[str]) -> str:
