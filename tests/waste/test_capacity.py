@@ -37,7 +37,6 @@ from tachograph.catalog.tables import (
     IN_USE,
     JOBS,
     NODE_STATES,
-    STATE_HOLDS_S,
     WAITING_JOBS,
     WASTE,
 )
@@ -79,11 +78,6 @@ def _poll(minutes: float, state: str = "up", **more: Any) -> dict[str, Any]:
     row |= {"node": NODE, "start": _at(minutes), "end": _at(minutes), "provenance": "poll"}
     row |= {"state": state, "gpus": 4, "gpus_held": 0, "partitions": "gpu", "gpu_type": "a100"}
     return row | more
-
-
-def _away(begin: float, end: float | None, state: str, provenance: str) -> dict[str, Any]:
-    row = _poll(begin, state) | {"provenance": provenance, "gpus": None, "partitions": None}
-    return row | {"end": None if end is None else _at(end)}
 
 
 def _job(key: str, begin: float, end: float, **more: Any) -> dict[str, Any]:
@@ -147,68 +141,7 @@ def _seconds(report: CapacityReport | None) -> dict[str, int]:
     return {part: round(3600 * value) for part, value in hours.items() if value}
 
 
-HOUR_OF_POLLS = [_poll(minutes) for minutes in range(0, 61, 10)]
 ALL = 4 * 3600
-
-
-@pytest.mark.parametrize(
-    ("states", "parts"),
-    [
-        ([], {"free": ALL}),
-        ([_away(10, 30, "down", "event")], {"down": ALL // 3, "free": 2 * ALL // 3}),
-        (  # the first of what overlaps counts
-            [
-                _away(10, 30, "down", "event"),
-                _away(20, 40, "drained", "event"),
-                _away(30, 50, "maintenance", "reservation"),
-            ],
-            {"down": ALL // 3, "drained": ALL // 6, "maintenance": ALL // 6, "free": ALL // 3},
-        ),
-        ([_away(30, None, "drained", "event")], {"drained": ALL // 2, "free": ALL // 2}),
-        # no job waits for a node that is reserved
-        ([_away(0, 60, "reserved", "reservation")], {"free": ALL}),
-    ],
-)
-def test_states_of_a_node_are_counted_in_one_order(
-    states: list[dict[str, Any]], parts: dict[str, int]
-) -> None:
-    assert _seconds(_report([*HOUR_OF_POLLS, *states])) == {"installed": ALL, **parts}
-
-
-def test_a_time_that_no_poll_saw_is_not_known_and_no_node_is_installed_before_it_was_seen() -> None:
-    gap = STATE_HOLDS_S / 60 + 1
-    late = [_poll(10), _poll(20), _poll(20 + gap), _poll(60)]  # the last is too far from it, too
-    known_s = 10 * 60
-    parts = {"installed": 50 * 60 * 4, "free": known_s * 4, "unknown": (50 * 60 - known_s) * 4}
-    assert _seconds(_report(late)) == parts
-    assert _report([_away(0, 60, "down", "event")]) is None  # how many GPUs it has is not known
-    assert _seconds(_report(HOUR_OF_POLLS, until=_at(30)))["installed"] == ALL // 2
-    assert _seconds(_report(HOUR_OF_POLLS, since=_at(15)))["installed"] == 3 * ALL // 4
-
-
-def test_a_job_holds_the_gpus_of_a_drained_node_and_of_a_down_one_while_it_was_measured() -> None:
-    jobs = [_job("a", 0, 60), _job("b", 0, 60, in_ledger=False)]
-    held = [("a", 2.0, _at(40)), ("b", 1.0, None)]
-    drained = [*HOUR_OF_POLLS, _away(0, 60, "drained", "event")]
-    parts = _seconds(_report(drained, jobs=jobs, held=held))
-    assert parts == {
-        "installed": ALL, "in_use": ALL // 2, "unmeasured": ALL // 4, "drained": ALL // 4
-    }  # fmt: skip
-    down = [*HOUR_OF_POLLS, _away(30, 60, "down", "event")]
-    parts = _seconds(_report(down, jobs=jobs, held=held))
-    measured_s = 2 * 40 * 60
-    assert parts["in_use"] == measured_s
-    assert parts["unmeasured"] == 30 * 60
-    assert parts["down"] == 30 * 60 * 4 - 2 * 10 * 60
-
-
-def test_hours_of_a_job_are_split_as_in_the_ledger_and_never_more_than_installed() -> None:
-    hours = {"gpu_hours_in_use": 2.0, "gpu_hours_idle": 1.0, "gpu_hours_hung": 0.5}
-    job = _job("a", 0, 60, **hours, gpu_hours_unmeasured=0.5)
-    parts = _seconds(_report(HOUR_OF_POLLS, jobs=[job], held=[("a", 8.0, _at(60))]))
-    assert parts == {
-        "installed": ALL, "in_use": ALL // 2, "lost": 3 * ALL // 8, "unmeasured": ALL // 8
-    }  # fmt: skip
 
 
 def test_mig_slices_are_not_counted_as_gpus() -> None:
@@ -250,44 +183,10 @@ def test_tasks_of_an_array_wait_for_the_reasons_of_its_record() -> None:
     assert _seconds(_report(ROOM, accounted=tasks[1:], waiting=limited)) == parts
 
 
-FULL = [_poll(minutes, cpus_free=0) for minutes in range(0, 61, 10)]
 ROOM = [
     _poll(minutes, cpus_free=64, memory_free_mib=8192.0, features="gpu,hbm80g")
     for minutes in range(0, 61, 10)
 ]
-
-
-@pytest.mark.parametrize(
-    ("states", "accounted", "reasons", "part"),
-    [
-        (ROOM, _waiting(0, 60), [], "waited"),
-        (ROOM, _waiting(0, 60, nodes=3, gpus=3), [], "several_nodes"),
-        (ROOM, _waiting(0, 60, gpus=5), [], "fragmented"),
-        (FULL, _waiting(0, 60), [], "no_host"),
-        (ROOM, _waiting(0, 60, mem_requested_mib=9000.0), [], "no_host"),
-        (ROOM, _waiting(0, 60), [_reason(0, 60, "QOSMaxGRESPerUser")], "limited"),
-        (ROOM, _waiting(0, 60), [_reason(0, 60, "Priority")], "waited"),
-        (ROOM, _waiting(0, 60), [_reason(0, 60, "Dependency")], "free"),
-        ([*ROOM, _away(0, 60, "reserved", "reservation")], _waiting(0, 60), [], "reserved"),
-        (ROOM, _waiting(0, 60, partition="other,cpu"), [], "free"),
-        (ROOM, _waiting(0, 60, gpu_type="h100"), [], "free"),
-        (ROOM, _waiting(0, 60, constraints="gpu&hbm40g"), [], "free"),
-        (ROOM, _waiting(0, 60, constraints="hbm80g&gpu"), [], "waited"),
-        # what may be of any node is, and a name in it decides nothing
-        (ROOM, _waiting(0, 60, constraints="hbm40g|hbm80g"), [], "waited"),
-        (ROOM, _waiting(0, 60, gpus=0), [], "free"),
-        (ROOM, _waiting(60, 60), [_reason(0, 60, "Resources")], "waited"),  # never started
-        (ROOM, _waiting(60, 60), [_reason(0, 60, "JobHeldUser")], "free"),
-    ],
-)
-def test_why_free_gpus_were_free_while_a_job_waited(
-    states: list[dict[str, Any]],
-    accounted: dict[str, Any],
-    reasons: list[dict[str, Any]],
-    part: str,
-) -> None:
-    report = _report(states, accounted=[accounted], waiting=reasons)
-    assert _seconds(report) == {"installed": ALL, part: ALL}
 
 
 # --------------------------------------------------------------------------------------- the simulated cluster
