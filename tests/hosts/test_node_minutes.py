@@ -100,21 +100,16 @@ def test_samples_that_come_bit_by_bit_give_the_same(tmp_path: Path) -> None:
 def one_node(
     *,
     seconds: Sequence[float],
-    start_s: float = 0,
-    end_s: float = 600,
-    counters: Sequence[float] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
     """Tables of a job on one of the node's two GPUs or both, and the bytes its node received:
     1000 a second.
     """
     rows = [
-        {"t": DAWN + timedelta(seconds=second), "node": "n1", "network_rx_bytes": value}
-        for second, value in zip(
-            seconds, counters or [1000 * second for second in seconds], strict=True
-        )
+        {"t": DAWN + timedelta(seconds=second), "node": "n1", "network_rx_bytes": 1000 * second}
+        for second in seconds
     ]
-    start, end = DAWN + timedelta(seconds=start_s), DAWN + timedelta(seconds=end_s)
+    start, end = DAWN, DAWN + timedelta(minutes=10)
     return {
         "gpu_samples": [{"t": start, "node": "n1", "gpu": gpu, "gpu_util": 0.5} for gpu in (0, 1)],
         "node_samples": rows,
@@ -130,30 +125,6 @@ def received(lake: Lake, job_id: str = "1") -> dict[int, float | None]:
     return {
         key[2]: row["network_rx_bytes_per_s"] for key, row in read(lake).items() if key[0] == job_id
     }
-
-
-def test_what_two_samples_tell_is_shared_over_the_minutes_they_span(tmp_path: Path) -> None:
-    tables = one_node(
-        seconds=[0, 90, 180, 240],
-        counters=[0, 90_000, 90_000 + 450_000, 540_000],
-        start_s=0,
-        end_s=240,
-    )
-    lake = make_lake(tmp_path / "lake", **tables)
-    summarized(lake)
-    assert received(lake) == {0: 1000.0, 1: pytest.approx((1000 * 30 + 5000 * 30) / 60), 2: 5000.0}
-
-
-def test_minutes_count_from_the_start_of_the_job_and_take_only_samples_within(
-    tmp_path: Path,
-) -> None:
-    seconds = [0, 60, 120, 180, 240]
-    lake = make_lake(
-        tmp_path / "lake",
-        **one_node(seconds=seconds, start_s=45, end_s=200, counters=[0, 1, 7, 67, 68]),
-    )
-    summarized(lake)
-    assert received(lake) == {0: pytest.approx(0.1), 1: pytest.approx((0.1 * 15 + 45) / 60), 2: 1.0}
 
 
 @pytest.mark.parametrize("known", [True, False])

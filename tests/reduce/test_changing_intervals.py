@@ -30,46 +30,6 @@ BUSY = {"gpu_util": 0.9, "fp64_active": 0.5, "dram_active": 0.1, "throttle_reaso
 IDLE = {"gpu_util": 0.0, "fp64_active": 0.0, "dram_active": 0.4, "throttle_reasons": 0}
 
 
-def with_energy(rows: list[dict[str, Any]], watts: float) -> list[dict[str, Any]]:
-    """Return rows with constant power, and the counter that it makes."""
-    return [
-        row | {"power_w": watts, "energy_j": watts * (row["t"] - rows[0]["t"]).total_seconds()}
-        for row in rows
-    ]
-
-
-@pytest.mark.parametrize("moment", [utc(3, 12, 0, 17), utc(4)])  # in a minute; midnight
-@pytest.mark.parametrize(("first_s", "second_s"), [(10, 60), (60, 10), (1, 15)])
-def test_a_sample_counts_by_the_time_it_stands_for(
-    moment: datetime, first_s: float, second_s: float, tmp_path: Path
-) -> None:
-    """Busy for an hour and idle for the next one, in which samples have another distance."""
-    start, end = moment - HOUR, moment + HOUR
-    rows = samples(start, moment, first_s, **BUSY) + samples(moment, end, second_s, **IDLE)
-    lake = make_lake(
-        tmp_path,
-        gpu_samples=with_energy(rows, 300.0),
-        jobs=[job("1", start, end, gpus=1)],
-        allocations=held("1", "n1", (0,)),
-    )
-    report, jobs = summarized(lake)
-    row = jobs["1"]
-    assert row["samples"] == len(rows)
-    near = pytest.approx
-    # the minute of the change, and the last sample, are not divided
-    assert row["gpu_util_mean"] == near(0.45, rel=0.02)
-    assert row["coverage"] == near(1.0, abs=0.01)
-    assert row["zero_util_fraction"] == near(0.5, rel=0.02)
-    assert row["throttle_reasons_mean"] == near(0.5, rel=0.02)
-    assert row["temporal_imbalance"] == near(0.5, rel=0.02)
-    assert (row["compute_fraction"], row["memory_fraction"]) == (1.0, 0.0)
-    assert row["idle_fraction"] == near(0.5, rel=0.02)
-    assert row["energy_j"] == near(300.0 * 7200, rel=0.01)
-    assert (row["energy_source"], row["power_w_mean"]) == ("counter", near(300.0, rel=0.01))
-    assert report.gpu_seconds == near(7200, rel=0.01)
-    assert report.gpu_seconds_attributed == near(report.gpu_seconds)
-
-
 def test_each_job_has_the_interval_of_its_own_time(tmp_path: Path) -> None:
     """Two jobs on a GPU whose interval changed between them; each is sampled completely."""
     moment = utc(3, 12)

@@ -1,4 +1,4 @@
-"""Spatial imbalance from stored minutes: by hand, and against what the pass over samples gives."""
+"""Spatial imbalance from stored minutes: the edges, and against what the pass over samples gives."""
 
 from __future__ import annotations
 
@@ -40,52 +40,16 @@ def minutes(start: datetime, *gpus: Sequence[Level], **given: Any) -> list[dict[
 def computed(
     rows: list[dict[str, Any]],
     *jobs: tuple[str, int, int | None],
-    intervals: Sequence[dict[str, Any]] = (),
     **option: Any,
 ) -> list[tuple[Any, ...]]:
     """(imbalance, windows, zero fraction) of jobs (job_key, seq, gpus)."""
     named = pl.DataFrame(
         list(jobs), schema={"job_key": pl.String, "seq": pl.Int64, "gpus": pl.Int64}, orient="row"
     )
-    gpus = frame(JOB_GPUS, intervals)
-    found = spatial_imbalance(frame(JOB_MINUTES, rows).lazy(), named, gpus, **option)
+    found = spatial_imbalance(frame(JOB_MINUTES, rows).lazy(), named, frame(JOB_GPUS, []), **option)
     assert found.columns == ["job_key", *NAMES]
     assert found.get_column("job_key").to_list() == [key for key, _, _ in jobs]
     return found.select(NAMES).rows()
-
-
-@pytest.mark.parametrize("start", [utc(23, 12), utc(23, 23, 57, 30)], ids=["noon", "over midnight"])
-def test_by_hand(start: datetime) -> None:
-    """Two windows of five minutes on two GPUs of three; a window in which all is zero; one of a
-    single minute.
-    """
-    first: list[Level] = [*[(0.5, 6)] * 4, (0.5, 3), *[(0.0, 6)] * 5, (1.0, 2)]
-    second: list[Level] = [(0.25, 6), None, (0.25, 6), (None, 6), (0.25, 6), *[(0.0, 6)] * 5, None]
-    one = (0.5 * 27 + 0.25 * 18) / (3 * 0.5 * 27)
-    expected = ((1 - one) + (1 - 1 / 3)) / 2
-    assert computed(minutes(start, first, second), ("c:1:1", 1, 3), window_s=300) == [
-        (pytest.approx(expected, abs=1e-12), 3, 1 / 3)
-    ]
-    counted = computed(
-        minutes(start, first, second), ("c:1:1", 1, 3), window_s=300, count_zero_windows=True
-    )
-    assert counted == [(pytest.approx(expected * 2 / 3, abs=1e-12), 3, 1 / 3)]
-
-
-@pytest.mark.parametrize("window_s", [60, 300])
-def test_samples_count_by_the_interval_of_their_gpu(window_s: int) -> None:
-    """GPU 0 every 10 s at 0.5, GPU 1 every 30 s at 0.25, and again without recorded intervals."""
-    rows = minutes(utc(23, 12), [(0.5, 6)] * 10, [(0.25, 2)] * 10)
-    of_gpu = {"job_key": "c:1:1", "job_id": "1", "seq": 1, "node": "n1"}
-    intervals = [of_gpu | {"gpu": gpu, "interval_s": every} for gpu, every in enumerate((10, 30))]
-    job = ("c:1:1", 1, 2)
-    windows = 600 // window_s
-    assert computed(rows, job, intervals=intervals, window_s=window_s) == [
-        (pytest.approx(1 - 0.75 / (2 * 0.5), abs=1e-12), windows, 0.0)
-    ]
-    assert computed(rows, job, window_s=window_s) == [
-        (pytest.approx(1 - (3 + 0.5) / (2 * 3), abs=1e-12), windows, 0.0)
-    ]
 
 
 def test_single_gpu_nothing_active_nothing_measured_and_others() -> None:

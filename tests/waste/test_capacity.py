@@ -92,12 +92,6 @@ def _waiting(begin: float, end: float, **more: Any) -> dict[str, Any]:
     return row | {"mem_requested_mib": 1024.0} | more
 
 
-def _reason(begin: float, end: float, reason: str, **more: Any) -> dict[str, Any]:
-    row = dict.fromkeys(WAITING_JOBS.row_schema)
-    row |= {"job_id": "9", "start": _at(begin), "end": _at(end), "reason": reason}
-    return row | {"partition": "gpu", "nodes": 1, "gpus": 1} | more
-
-
 def _report(
     states: list[dict[str, Any]],
     *,
@@ -169,24 +163,6 @@ def test_shares_that_add_up_to_the_polled_gpus_are_these() -> None:
         accounted=[_waiting(0, 60)],
     )
     assert _seconds(report) == {"installed": ALL, "in_use": ALL // 4, "no_host": 3 * ALL // 4}
-
-
-def test_tasks_of_an_array_wait_for_the_reasons_of_its_record() -> None:
-    tasks = [
-        _waiting(0, end, job_id=name, array_job_id="9") for name, end in (("9", 60), ("10", 40))
-    ]
-    limited = [_reason(0, 30, "JobArrayTaskLimit"), _reason(30, 60, "Resources")]
-    parts = {"installed": ALL, "limited": ALL // 2, "waited": ALL // 2}
-    for order in (tasks, tasks[::-1]):
-        assert _seconds(_report(ROOM, accounted=order, waiting=limited)) == parts
-    # the first task began; the others wait as polls say
-    assert _seconds(_report(ROOM, accounted=tasks[1:], waiting=limited)) == parts
-
-
-ROOM = [
-    _poll(minutes, cpus_free=64, memory_free_mib=8192.0, features="gpu,hbm80g")
-    for minutes in range(0, 61, 10)
-]
 
 
 # --------------------------------------------------------------------------------------- the simulated cluster

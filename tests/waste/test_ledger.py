@@ -5,7 +5,6 @@ twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -32,7 +31,6 @@ COUNTERS = {
     ),
     "sm_active": (0.0, 0.25, 0.5, None),
 }
-Levels = Sequence[float | None]
 USES = tuple(f"gpu_hours_{name}" for name in IN_USE)
 
 
@@ -108,16 +106,6 @@ def test_it_is_the_sum_over_gpus_and_minutes(made: list[Case], idle_minutes: flo
                 ), cause
 
 
-@given(cases())
-def test_causes_use_and_unmeasured_are_all_hours(case: Case) -> None:
-    (row,) = judged(case)
-    if row[UNMEASURED] is None:
-        return
-    parts = [row[name] for name in (*HOURS, *USES, UNMEASURED)]
-    assert all(part >= 0 for part in parts)
-    assert math.isclose(math.fsum(parts), row["gpu_hours"], rel_tol=1e-12)
-
-
 def steady(*levels: float, minutes: int = 60, watts: float = 100.0, **how: Any) -> Case:
     """GPUs each at one level for an hour."""
     return Case(
@@ -174,23 +162,6 @@ def test_a_job_by_hand() -> None:
 def test_a_stall_and_a_hang_that_overlap_share_no_minute() -> None:
     (row,) = judged(steady(1.0, stall=(10, 50), hung=(40, 60)))
     assert hours(row) == {"hung": pytest.approx(50 / 60)}
-
-
-def test_a_minute_that_is_not_measured_ends_a_long_period_without_work() -> None:
-    rests: Levels = [*[1.0] * 5, *[0.0] * 40, *[1.0] * 5, *[0.0] * 10]
-    broken: Levels = [*rests[:20], None, *rests[21:]]
-    nothing, all_busy = [0.0] * 60, [1.0] * 60
-    unused = frozenset({1})
-    cases: list[tuple[list[Levels], frozenset[int], int]] = [
-        ([rests, rests], frozenset(), 20),  # the last 10 of 40 minutes, of two GPUs
-        ([broken, broken], frozenset(), 0),
-        ([rests, nothing], unused, 10),
-        ([broken, nothing], unused, 0),
-        ([rests, all_busy], frozenset(), 0),
-    ]
-    for levels, never, minutes in cases:
-        (row,) = judged(Case(levels, [[1.0] * 60] * 2, 3600.0, never=never), idle_minutes=30)
-        assert row[IDLE_LONG] * 60 == pytest.approx(minutes)
 
 
 @pytest.mark.parametrize(
