@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
@@ -20,10 +19,6 @@ from tachograph.catalog.config import ClassOptions, Configuration
 from tachograph.judge.classes.work_level import (
     WAITING,
     WORKING,
-    MinuteColumns,
-    low_is_usual,
-    usual_at_work,
-    work_levels,
 )
 from tachograph.judge.finding import Finding
 from tachograph.lake.query import read_summaries, read_verdicts
@@ -280,66 +275,3 @@ def test_a_no_has_evidence_and_a_yes_its_hour(course: list[tuple[int, float]]) -
     if found.verdict == "yes":
         assert max(levels[-58:]) < WAITING
         assert found.confidence == "low"
-
-
-def columns(**given_values: Sequence[float]) -> MinuteColumns:
-    """Return minutes of one job; what is not given was not measured."""
-    (length,) = {len(values) for values in given_values.values()}
-    unknown = np.full(length, np.nan, np.float32)
-    names = ("util", "work", "sm", "memory", "power_w", "pcie", "nvlink")
-    made = {
-        name: np.array(given_values[name], np.float32) if name in given_values else unknown
-        for name in names
-    }
-    return MinuteColumns(**made)
-
-
-def levels_of(**given_values: Sequence[float]) -> list[float]:
-    """Return the levels of one job on a board of 700 W."""
-    made = columns(**given_values)
-    offset = np.array([0, len(made.util)])
-    return [float(level) for level in work_levels(made, offset, np.array([BOARD_W], np.float32))]
-
-
-def test_counters_of_work_come_before_power() -> None:
-    work = [0.5] * 30 + [0.0, 0.02, 0.015]
-    found = levels_of(util=[1.0] * 33, work=work)
-    assert found[:31] == [1.0] * 30 + [0.0]
-    assert found[31] == 1.0
-    assert np.isnan(found[32])
-
-
-def test_idle_power_is_the_jobs_own_where_it_was_idle() -> None:
-    found = levels_of(util=[0.0] * 5 + [1.0] * 30, power_w=[120.0] * 5 + [620.0] * 29 + [220.0])
-    assert found[:5] == [0.0] * 5
-    assert found[-1] == pytest.approx(0.2)
-
-
-def test_jobs_do_not_depend_on_their_neighbours() -> None:
-    rng = np.random.default_rng(5)
-    util, watts = rng.choice([0.0, 0.5, 1.0], 300), rng.uniform(60, 700, 300)
-    both = work_levels(
-        columns(util=util.tolist(), power_w=watts.tolist()),
-        np.array([0, 120, 300]),
-        np.array([BOARD_W, np.nan], np.float32),
-    )
-    for first, last, board in ((0, 120, BOARD_W), (120, 300, np.nan)):
-        alone = work_levels(
-            columns(util=util[first:last].tolist(), power_w=watts[first:last].tolist()),
-            np.array([0, last - first]),
-            np.array([board], np.float32),
-        )
-        np.testing.assert_array_equal(both[first:last], alone)
-
-
-def test_too_few_minutes_have_no_usual_power() -> None:
-    assert np.isnan(usual_at_work(np.full(9, 600, np.float32), IDLE_W))
-    assert usual_at_work(np.full(10, 600, np.float32), IDLE_W) == 600
-    assert usual_at_work(np.arange(20, dtype=np.float32), IDLE_W) == 10  # never above idle
-
-
-@pytest.mark.parametrize(("low", "usual"), [(0, False), (10, False), (11, True)])
-def test_how_much_low_power_is_usual(low: int, usual: bool) -> None:
-    level = np.array([0.2, 1.0] * low + [1.0] * (100 - 2 * low) + [0.2] * 90, np.float32)
-    inside = np.arange(len(level)) >= 100
-    assert low_is_usual(level, np.ones(len(level), np.float32), inside) is usual

@@ -8,7 +8,6 @@ import json
 from datetime import timedelta
 from typing import Any
 
-import polars as pl
 import pytest
 from synthetic_job import NOW
 from syrupy.assertion import SnapshotAssertion
@@ -93,32 +92,11 @@ def test_the_first_line_names_the_idle_step_and_the_wait() -> None:
     )
 
 
-def test_gaps_are_those_without_any_srun_step() -> None:
-    found = steps_of(*USUAL)
-    spans = [
-        ((gap.begin - START).total_seconds() / MINUTE, gap.elapsed_s / MINUTE) for gap in found.gaps
-    ]
-    assert spans == [(20.0, 25.0), (112.0, 8.0)]
-    assert [gap.idle_s / MINUTE for gap in found.waited] == [25.0, 8.0]
-
-
-def test_a_minute_half_in_a_step_is_not_of_the_gap() -> None:
-    (gap,) = steps_of(*SERVICES, row("0", 0, 20.5), row("1", 22.5, 120)).gaps
-    assert (gap.elapsed_s, gap.measured_s, gap.idle_s) == (120.0, 60.0, 60.0)
-
-
 def test_gaps_with_work_of_the_batch_script_are_no_wait() -> None:
     found = steps_of(*USUAL, levels=[0.5] * 120)
     assert [gap.measured_s / MINUTE for gap in found.gaps] == [25.0, 8.0]
     assert not found.waited
     assert "with no srun" not in steps_headline(found)
-
-
-def test_minutes_in_which_a_gpu_was_not_measured_are_neither_idle_nor_busy() -> None:
-    partly: list[list[float | None]] = [[0.0] * 120, [0.0] * 30 + [None] * 10 + [0.0] * 80]
-    rows = frame(STEP_SUMMARIES, [row("0", 0, 20), row("1", 45, 120)])
-    (gap,) = job_steps(summary(gpus=2), rows, minutes(*partly), idle_util=0.01).gaps
-    assert (gap.elapsed_s / MINUTE, gap.measured_s / MINUTE) == (25.0, 15.0)
 
 
 @pytest.mark.parametrize(
@@ -240,10 +218,3 @@ def test_spans_may_overlap_and_reach_beyond_the_job() -> None:
         gaps_between([(-5.0, 10.0), (5.0, 40.0), (100.0, 900.0)], 500.0, at_least_s=60.0)
     ) == [(40.0, 100.0)]
     assert list(gaps_between([], 30.0, at_least_s=60.0)) == []
-
-
-def test_minutes_without_activity_conclude_nothing() -> None:
-    rows = frame(STEP_SUMMARIES, [row("0", 0, 20)])
-    bare = minutes([0.0] * 120).with_columns(gpu_util=pl.lit(None, dtype=pl.Float32))
-    (gap,) = job_steps(summary(), rows, bare, idle_util=0.01).gaps
-    assert (gap.measured_s, gap.idle_s) == (0.0, 0.0)
