@@ -394,11 +394,6 @@ def test_no_user_no_advice() -> None:
     assert "user is not known" in to_text(advice_lines(made))
 
 
-def test_text_names_nothing_that_controls_a_terminal() -> None:
-    jobs = [replace(job, name="a\x1b[31m") for job in runs()]
-    assert "\x1b" not in to_text(advice_lines(advice(jobs, name="a\x1b[31m")))
-
-
 def test_one_past_run_is_a_hint_of_problems_and_changes_no_request() -> None:
     hung = run(1, problems=("job_hang",), recoverable=(None, 3.0, None, None, None))
     made = advice([hung])

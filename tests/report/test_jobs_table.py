@@ -434,11 +434,6 @@ def test_answers_that_selected_a_job_are_apart_from_its_reported_findings() -> N
     )
 
 
-def test_a_name_does_not_steer_the_terminal() -> None:
-    jobs = frame(JOB_SUMMARIES, [_job(1, name="a\x1b[2Jb")])
-    assert "a\\x1b[2Jb" in jobs_text(build_jobs_table(jobs, FOUND), width=200)
-
-
 def test_no_job_matches() -> None:
     assert (
         jobs_text(build_jobs_table(JOB_SUMMARIES.empty(), FINDINGS.empty())) == "No job matches.\n"
