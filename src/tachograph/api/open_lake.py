@@ -5,7 +5,7 @@
     lake.jobs(partition="gpu", where="gpu_hours>10")
     lake.figure("spatial_imbalance", since="2025-03-04")
 
-`tachograph study` goes through the same object.
+`tachograph study` goes through the same methods.
 """
 
 from __future__ import annotations
@@ -505,7 +505,7 @@ class OpenLake:
         return self._study().figure(figure, **options)
 
     def _study(self) -> Any:
-        return annex_function("lake_study")(self)
+        return annex_function("lake_study")(self.lake, self.configuration, self.now)
 
     def filter(self, which: JobChoice) -> JobFilter:
         """Return the job filter of the options. Errors: those of `jobs`."""

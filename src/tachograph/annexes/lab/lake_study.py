@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -33,14 +34,14 @@ from tachograph.annexes.lab.figures.study import (
 )
 from tachograph.annexes.lab.study import study_json, study_lines
 from tachograph.annexes.lab.study_files import WrittenStudy, write_study
-from tachograph.api.choices import JobChoice, Names, check_names, described, several
-from tachograph.api.open_lake import OpenLake
+from tachograph.api.choices import JobChoice, Names, check_names, described, job_filter, several
 from tachograph.api.representation import preformatted
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import GPU_SAMPLES, JOB_GPUS, JOB_MINUTES, PIPES
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake import query
+from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_tables
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.problems import lake_errors
@@ -49,6 +50,7 @@ from tachograph.pipeline.windows import WINDOW_GPU_COLUMNS, spatial_imbalance, w
 from tachograph.report.lines import to_text
 
 WINDOWS_MIN = (1, 5, 15, 30)
+_GPU_COLUMNS = ("gpu_model", *WINDOW_GPU_COLUMNS)  # of job_gpus
 
 
 class StudyChoice(JobChoice, total=False):
@@ -141,9 +143,15 @@ class StudyPage:
 
 @dataclass(frozen=True, slots=True)
 class LakeStudy:
-    """Methods of an open lake for the study; OpenLake has them too."""
+    """Methods of an open lake for the study; OpenLake has them too.
 
-    opened: OpenLake
+    It does not need an OpenLake, whose reports of jobs and checks take long to import. Attributes:
+    `lake`; `configuration`; `now`, from which times such as "7d" are counted back.
+    """
+
+    lake: Lake
+    configuration: Configuration
+    now: datetime
 
     def study(
         self,
@@ -161,25 +169,22 @@ class LakeStudy:
         study.
         """
         entries = chosen_figures(figures)
-        settings, chosen, jobs, windows = self._studied(entries, wanted, options)
-        with lake_errors(self.opened.lake.uri(JOB_GPUS)):
-            units = self._held(chosen.jobs).select("node", "gpu", "gpu_model").unique().collect()
-        site = self.opened.configuration.site
+        settings, chosen, gpus, study = self._studied(entries, wanted, options)
+        site = self.configuration.site
         report = build_study(
-            jobs,
+            study,
             describe_dataset(
                 chosen,
-                units,
-                lake=self.opened.lake.name,
+                gpus,
+                lake=self.lake.name,
                 recorded=self._recorded(),
                 stale=self._stale(),
             ),
             settings,
             site=site.cluster,
-            now=self.opened.now,
+            now=self.now,
             zone_name=site.time_zone,
             figures=entries,
-            windows=windows,
             progress=progress,
         )
         return StudyPage(report)
@@ -203,71 +208,75 @@ class LakeStudy:
 
     def _made(self, figure: str, options: StudyChoice) -> MadeFigure:
         entry = find_figure(figure)
-        settings, _, jobs, windows = self._studied([entry], None, options)
-        return make_figure(entry, Study(jobs, settings.options, windows))
+        *_, study = self._studied([entry], None, options)
+        return make_figure(entry, study)
 
     def _studied(
         self, entries: Sequence[FigureEntry], wanted: JobFilter | None, options: StudyChoice
-    ) -> tuple[StudySettings, JobSet, pl.DataFrame, pl.DataFrame | None]:
-        """Settings, the jobs they select with the metrics they define, and compared windows."""
-        check_names(options, StudyChoice)
-        wanted = self.opened.filter(options) if wanted is None else wanted
-        settings = settings_of(options, wanted, self.opened.configuration)
+    ) -> tuple[StudySettings, JobSet, pl.DataFrame, Study]:
+        """Settings, the jobs they select, the GPUs of these jobs, and what figures compute from.
 
+        All tables are read here, each once but for job_minutes, of which only a day is in memory.
+        """
+        check_names(options, StudyChoice)
+        if wanted is None:
+            zone_name = self.configuration.site.time_zone
+            wanted = job_filter(options, now=self.now, zone_name=zone_name)
+        settings = settings_of(options, wanted, self.configuration)
         compared = any(entry.name == "window_lengths" for entry in entries)
 
-        def read() -> tuple[JobSet, pl.DataFrame, pl.DataFrame | None]:
+        def read() -> tuple[StudySettings, JobSet, pl.DataFrame, Study]:
             chosen = choose_jobs(
                 *self._summaries_and_answers(wanted),
                 wanted,
                 filters=settings.filters,
                 no_filter=settings.no_filter,
             )
-            jobs = as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
-            return chosen, jobs, self._compared_windows(chosen.jobs, settings) if compared else None
+            gpus = query.read_rows(self.lake, JOB_GPUS, chosen.jobs, _GPU_COLUMNS)
+            jobs = self._defined(chosen.jobs, gpus, settings)
+            windows = self._compared_windows(chosen.jobs, gpus, settings) if compared else None
+            return settings, chosen, gpus, Study(jobs, settings.options, windows)
 
-        chosen, jobs, windows = self.opened.of_one_moment(read)
-        return settings, chosen, jobs, windows
+        return query.read_consistently(self.lake, read)
 
-    def _compared_windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame:
+    def _compared_windows(
+        self, jobs: pl.DataFrame, gpus: pl.DataFrame, settings: StudySettings
+    ) -> pl.DataFrame:
         """Spatial imbalance over windows of every length that can be chosen."""
+        # Jobs with one GPU have none, and their minutes need not be read.
+        of_several = gpus.filter(pl.col("job_key").is_duplicated())
+        jobs = jobs.join(of_several, on="job_key", how="semi", maintain_order="left")
         parts = []
-        for minutes in WINDOWS_MIN:
-            other = replace(settings, options=replace(settings.options, window_s=60 * minutes))
-            defined = as_defined(jobs, other, self._windows(jobs, other))
-            parts.append(
-                defined.select(
-                    "job_key", pl.lit(60 * minutes).alias("window_s"), "spatial_imbalance"
-                )
-            )
+        for window_s in (60 * minutes for minutes in WINDOWS_MIN):
+            options = replace(settings.options, window_s=window_s)
+            defined = self._defined(jobs, gpus, replace(settings, options=options))
+            parts.append(defined.select("job_key", "spatial_imbalance", window_s=window_s))
         return pl.concat(parts)
 
-    def _windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame | None:
-        """Spatial imbalance over windows unlike the analysis's; None if they are the same."""
+    def _defined(
+        self, jobs: pl.DataFrame, gpus: pl.DataFrame, settings: StudySettings
+    ) -> pl.DataFrame:
+        """Rows of job_summaries with metrics as the settings define them, in windows, too."""
         window_s, analysis = settings.options.window_s, settings.analysis
         if window_s == analysis.window_s:
-            return None
-        with lake_errors(self.opened.lake.location):
-            held = self._held(jobs).select(WINDOW_GPU_COLUMNS).collect()
-            return spatial_imbalance(
-                query.scan_rows(self.opened.lake, JOB_MINUTES, jobs),
-                with_gpus_held(jobs, held),
-                held,
+            return as_defined(jobs, settings)
+        with lake_errors(self.lake.location):
+            windows = spatial_imbalance(
+                query.scan_rows(self.lake, JOB_MINUTES, jobs),
+                with_gpus_held(jobs, gpus),
+                gpus,
                 window_s=window_s,
                 count_zero_windows=analysis.count_zero_windows,
             )
-
-    def _held(self, jobs: pl.DataFrame) -> pl.LazyFrame:
-        """The rows of job_gpus of some jobs, not read yet."""
-        return query.scan_rows(self.opened.lake, JOB_GPUS, jobs)
+        return as_defined(jobs, settings, windows)
 
     def _summaries_and_answers(self, wanted: JobFilter) -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = query.read_summaries(self.opened.lake)
-        return summaries, query.read_answers(self.opened.lake, summaries, wanted.findings)
+        summaries = query.read_summaries(self.lake)
+        return summaries, query.read_answers(self.lake, summaries, wanted.findings)
 
     def _recorded(self) -> RecordedSamples:
         """Facts on the samples from the log."""
-        facts = describe_tables(self.opened.lake, [GPU_SAMPLES])
+        facts = describe_tables(self.lake, [GPU_SAMPLES])
         return (
             RecordedSamples(facts[0].rows, facts[0].first, facts[0].last)
             if facts
@@ -276,9 +285,7 @@ class LakeStudy:
 
     def _stale(self) -> bool:
         """Whether the last analysis used another configuration."""
-        return is_stale(
-            self.opened.lake, self.opened.configuration, JobJudge(self.opened.configuration).digest
-        )
+        return is_stale(self.lake, self.configuration, JobJudge(self.configuration).digest)
 
 
 def dataset_type() -> type[Any]:

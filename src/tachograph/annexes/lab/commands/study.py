@@ -102,16 +102,16 @@ def _study(arguments: Arguments) -> int:
     from pathlib import Path
 
     from tachograph.annexes.lab.figures.registry import FORMATS
+    from tachograph.annexes.lab.lake_study import LakeStudy
     from tachograph.annexes.lab.study import study_json
     from tachograph.annexes.lab.study_files import check_folder, check_formats
-    from tachograph.api.open_lake import OpenLake
     from tachograph.cli.options import open_lake
 
     opened, narrator = open_lake(arguments), Narrator.of(arguments)
     folder, formats = Path(arguments.output or FOLDER), check_formats(arguments.format or FORMATS)
     check_folder(folder)
     with narrator.steps(logged=True) as progress:
-        study = OpenLake(opened.lake, opened.configuration, opened.clock).study(
+        study = LakeStudy(opened.lake, opened.configuration, opened.clock).study(
             arguments.figure,
             wanted=job_filter(arguments, opened),
             progress=progress,
@@ -151,8 +151,8 @@ def _compare(arguments: Arguments) -> int:
         comparison_json,
         write_comparison,
     )
+    from tachograph.annexes.lab.lake_study import LakeStudy
     from tachograph.annexes.lab.study_files import check_folder
-    from tachograph.api.open_lake import OpenLake
     from tachograph.cli.options import open_lake
 
     if arguments.format:
@@ -170,7 +170,7 @@ def _compare(arguments: Arguments) -> int:
     with narrator.steps(logged=True) as progress:
         for label in labels:
             lake, which = _of_label(label, opened, wanted)
-            study = OpenLake(lake, opened.configuration, opened.clock).study(
+            study = LakeStudy(lake, opened.configuration, opened.clock).study(
                 arguments.figure,
                 wanted=which,
                 progress=_prefixed(label, progress),

@@ -163,7 +163,7 @@ def make_figure(entry: FigureEntry, study: Study) -> MadeFigure:
 
 
 def build_study(
-    jobs: pl.DataFrame,
+    study: Study,
     dataset: Dataset,
     settings: StudySettings,
     *,
@@ -171,15 +171,9 @@ def build_study(
     now: datetime,
     zone_name: str = "UTC",
     figures: Sequence[FigureEntry] = FIGURES,
-    windows: pl.DataFrame | None = None,
     progress: Progress | None = None,
 ) -> StudyReport:
-    """Return the study of some jobs: rows of job_summaries, as the settings define the metrics.
-
-    `windows`: spatial imbalance over windows of several lengths (`Study.windows`), where a figure
-    compares them.
-    """
-    study = Study(jobs, settings.options, windows)
+    """Return the study of some jobs, whose metrics are as the settings define them."""
     made = []
     for place, entry in enumerate(figures):
         if progress:
