@@ -130,9 +130,18 @@ def draw(numbers: FigureNumbers) -> Figure:
         figure, (axes,) = style.new_figure(
             style.PAGE_IN if wide else style.COLUMN_IN, max(2.6, 1.6 + 0.2 * len(rows))
         )
-        image = axes.imshow(
-            np.ma.masked_invalid(matrix), cmap=style.DIVERGING, vmin=-1, vmax=1, aspect="auto"
+        borders = np.arange(len(names)) - 0.5
+        cells = axes.pcolormesh(
+            borders,
+            borders,
+            np.ma.masked_invalid(matrix),
+            cmap=style.DIVERGING,
+            vmin=-1,
+            vmax=1,
+            edgecolors="white",
+            linewidth=0.7,
         )
+        axes.invert_yaxis()
         _write_cells(axes, matrix)
         axes.set_yticks(range(len(rows)), [LABELS.get(name, name) for name in rows])
         axes.set_xticks(
@@ -141,7 +150,7 @@ def draw(numbers: FigureNumbers) -> Figure:
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         bar = figure.colorbar(
-            image, ax=axes, fraction=0.04 if wide else 0.08, pad=0.01, ticks=[-1, -0.7, 0, 0.7, 1]
+            cells, ax=axes, fraction=0.04 if wide else 0.08, pad=0.01, ticks=[-1, -0.7, 0, 0.7, 1]
         )
         bar.set_label("Spearman's rho")
         bar.outline.set_visible(False)
@@ -267,9 +276,6 @@ def _write_cells(axes: Axes, matrix: Floats) -> None:
             written = _signed(rho) if abs(rho) >= STRONG else "–"
             colour = style.ON_LIGHT if light > 0.5 else style.ON_DARK
             style.write_cell(axes, column, row, written, colour)
-    for edge in range(len(matrix) + 1):
-        axes.axhline(edge - 0.5, color="white", linewidth=0.7)
-        axes.axvline(edge - 0.5, color="white", linewidth=0.7)
 
 
 def _notes(numbers: FigureNumbers) -> str:
