@@ -43,6 +43,17 @@ def test_a_figure_is_drawn_once_per_format(tmp_path: Path) -> None:
     assert len(draws) == len(FORMATS)
 
 
+def test_a_label_that_is_added_later_gets_its_space() -> None:
+    with style.style():
+        figure, (axes,) = style.new_figure(style.COLUMN_IN, 2.0)
+        figure.draw_without_rendering()
+        before = axes.bbox.x0
+        axes.set_yticks([0, 1], ["memory temperature", "GPU temperature"])
+        figure.draw_without_rendering()
+    assert axes.bbox.x0 > before
+    assert figure.get_tightbbox().x0 > 0
+
+
 @pytest.mark.parametrize(
     ("low", "high", "ticks"),
     [

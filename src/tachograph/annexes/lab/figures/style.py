@@ -23,8 +23,10 @@ from matplotlib.ticker import (
     NullLocator,
     PercentFormatter,
 )
+from matplotlib.transforms import Bbox
 
 from tachograph.annexes.lab.figures.registry import FORMATS
+from tachograph.annexes.lab.figures.statistics import Floats
 
 COLUMN_IN, PAGE_IN = 3.5, 7.16  # widths of one and of two columns of a paper
 PAD_IN = 0.06  # around everything: text is a little wider in one format than in another
@@ -71,8 +73,10 @@ def style() -> AbstractContextManager[None]:
             "svg.hashsalt": "tachograph",
             "text.parse_math": False,  # names of users have dollar signs
             "font.family": "DejaVu Sans",
+            "font.enable_last_resort": False,  # `drawn_name` leaves only letters that it has
             "font.size": 8.0,
             "axes.titlesize": 8.5,
+            "axes.titley": 1.0,  # else labels are measured for it: they might be at the top
             "axes.labelsize": 8.0,
             "xtick.labelsize": 7.5,
             "ytick.labelsize": 7.5,
@@ -99,12 +103,43 @@ def new_figure(
     width_in: float, height_in: float, rows: int = 1, columns: int = 1, **how: Any
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure and its axes, row by row. `how`: for `Figure.subplots`."""
-    figure = Figure(
-        figsize=(width_in, height_in), layout=ConstrainedLayoutEngine(w_pad=PAD_IN, h_pad=PAD_IN)
-    )
+    figure = Figure(figsize=(width_in, height_in), layout=_Layout(w_pad=PAD_IN, h_pad=PAD_IN))
     FigureCanvasAgg(figure)
-    made = figure.subplots(rows, columns, squeeze=False, **how)
-    return figure, list(made.flat)
+    how = {"subplot_kw": {"axes_class": _MeasuredAxes}} | how
+    grid = figure.subplots(rows, columns, squeeze=False, **how)
+    for axes in grid.flat:
+        axes.spines[:].set_in_layout(False)  # they lie on the border: measuring them takes time
+    return figure, list(grid.flat)
+
+
+class _MeasuredAxes(Axes):
+    """Axes that constrained layout measures once, though it makes two passes.
+
+    The second one is for labels that change with the size of the axes.
+    """
+
+    around: Floats | None = None  # pixels to the ends of labels: (left, bottom), (right, top)
+
+    def get_tightbbox(self, renderer: Any = None, **how: Any) -> Bbox | None:
+        """Return the box around the axes and their labels in pixels; None of invisible axes."""
+        inside = self.bbox.get_points()
+        if self.around is None or not how.get("for_layout_only"):
+            box = super().get_tightbbox(renderer, **how)
+            if box is None:
+                return None
+            self.around = box.get_points() - inside
+        return Bbox(inside + self.around)
+
+
+class _Layout(ConstrainedLayoutEngine):
+    """Constrained layout that measures axes anew each time it is executed."""
+
+    def execute(self, fig: Figure) -> None:
+        """Move and size the axes of the figure so that their labels fit in."""
+        for axes in fig.axes:
+            if isinstance(axes, _MeasuredAxes):
+                axes.around = None
+        super().execute(fig)
 
 
 def save(figure: Figure, folder: Path, stem: str, formats: Sequence[str] = FORMATS) -> list[Path]:
