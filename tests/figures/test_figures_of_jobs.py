@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.patches import Rectangle
 from study_of import study_of
 from syrupy.assertion import SnapshotAssertion
@@ -299,6 +300,10 @@ def texts(things: Iterable[Any]) -> str:
 def drawn(axes: Axes) -> Iterator[str]:
     """What an axes shows: words, limits, heights of bars, sums of lines and maps."""
     legend, lines = axes.get_legend(), [np.asarray(line.get_data(), float) for line in axes.lines]
+    segments = [
+        part.get_segments() for part in axes.collections if isinstance(part, LineCollection)
+    ]
+    lines += [np.concatenate(ends).T for ends in segments if ends]
     maps = [part.get_array() for part in (*axes.collections, *axes.images)]
     bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
     yield f"axes: {written((axes.axison, axes.get_yscale(), axes.get_title()))}"

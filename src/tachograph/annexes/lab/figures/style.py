@@ -231,40 +231,32 @@ def draw_boxes(
     colour: str = ACCENT,
     hatch: str = "",
 ) -> None:
-    """Draw rows of `statistics.boxes` at some positions."""
-    stats = [
-        {
-            "med": row["median"],
-            "mean": row["mean"],
-            "q1": row["q1"],
-            "q3": row["q3"],
-            "whislo": row["low"],
-            "whishi": row["high"],
-            "fliers": [],
-        }
-        for row in table.iter_rows(named=True)
-    ]
-    drawn = axes.bxp(
-        stats,
-        positions=list(positions),
-        widths=width,
-        showfliers=False,
-        showmeans=True,
-        patch_artist=True,
-        manage_ticks=False,
-        medianprops={"color": INK, "linewidth": 1.2},
-        meanprops={
-            "marker": "o",
-            "markersize": 3,
-            "markerfacecolor": "white",
-            "markeredgecolor": INK,
-        },
-        whiskerprops={"color": INK, "linewidth": 0.8},
-        capprops={"color": INK, "linewidth": 0.8},
-        boxprops={"edgecolor": INK, "linewidth": 0.8},
+    """Draw rows of `statistics.boxes` at some positions.
+
+    Not by `Axes.bxp`, which makes seven artists per box.
+    """
+    low, q1, median, q3, high, mean = (
+        table.get_column(name).to_numpy() for name in ("low", "q1", "median", "q3", "high", "mean")
     )
-    for box in drawn["boxes"]:
-        box.set(facecolor=colour, alpha=0.75, hatch=hatch)
+    at, half = np.asarray(positions), width / 2
+    axes.bar(
+        at,
+        q3 - q1,
+        width,
+        q1,
+        color=colour,
+        hatch=hatch,
+        alpha=0.75,
+        edgecolor=INK,
+        linewidth=0.8,
+    )
+    thin: Mapping[str, Any] = {"color": INK, "linewidth": 0.8}
+    axes.vlines(at, low, q1, **thin)
+    axes.vlines(at, q3, high, **thin)
+    for end in (low, high):
+        axes.hlines(end, at - half / 2, at + half / 2, **thin)
+    axes.hlines(median, at - half, at + half, color=INK, linewidth=1.2)
+    axes.plot(at, mean, "o", color="white", markeredgecolor=INK, markersize=3)
 
 
 def draw_share(
