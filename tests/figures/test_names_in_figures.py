@@ -5,7 +5,6 @@ that can be read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -26,13 +25,13 @@ def texts(figure: Figure) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("third", range(3))
-def test_models(third: int, tmp_path: Path) -> None:
+def test_models(third: int) -> None:
     """Models come from tables of a site; as many as there are lines have a legend."""
     names = NAMES[third::3]
     assert len(names) <= MOST_MODELS
     jobs = [{"gpu_model": name, "intensity_histogram": [1] * 128} for name in names]
     figure = arithmetic_intensity.draw(arithmetic_intensity.compute(study_of(*jobs)))
-    style.save(figure, tmp_path, "models", ["svg"])
+    style.render(figure, ["svg"])
     labels = {text.removesuffix(" (no ridge: peaks not known)") for text in texts(figure)}
     assert {drawn_name(name) for name in names} <= labels
 

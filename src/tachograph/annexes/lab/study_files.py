@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 from typing import Any
 
 from markupsafe import Markup
@@ -83,12 +83,10 @@ def draw_study(report: StudyReport, progress: Progress | None = None) -> dict[st
     """Return the drawn figures of a study as SVG."""
     drawn = [figure for figure in report.figures if figure.drawn]
     pictures = {}
-    with TemporaryDirectory(prefix="tachograph-") as folder:
-        for place, figure in enumerate(drawn):
-            if progress:
-                progress(f"draw {figure.entry.name}", place, len(drawn))
-            (file,) = style.save(figure.draw(), Path(folder), figure.entry.stem, ["svg"])
-            pictures[figure.entry.name] = file.read_bytes()
+    for place, figure in enumerate(drawn):
+        if progress:
+            progress(f"draw {figure.entry.name}", place, len(drawn))
+        pictures[figure.entry.name] = style.render(figure.draw(), ["svg"])["svg"]
     return pictures
 
 
@@ -223,12 +221,10 @@ def _write_numbers(figure: MadeFigure, folder: Path) -> None:
 def _draw_files(figure: MadeFigure, folder: Path, formats: Sequence[str]) -> bytes:
     """Write the drawing in each format; return it for the page: as SVG, else PNG, if written."""
     on_page = "png" if "png" in formats and "svg" not in formats else "svg"
-    style.save(figure.draw(), folder, figure.entry.stem, sorted({*formats, on_page}))
-    drawing = folder / f"{figure.entry.stem}.{on_page}"
-    content = drawing.read_bytes()
-    if on_page not in formats:
-        drawing.unlink()
-    return content
+    drawings = style.render(figure.draw(), sorted({*formats, on_page}))
+    for suffix in formats:
+        (folder / f"{figure.entry.stem}.{suffix}").write_bytes(drawings[suffix])
+    return drawings[on_page]
 
 
 def _of_before(folder: Path) -> set[str]:

@@ -6,7 +6,7 @@ import textwrap
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 import matplotlib as mpl
@@ -142,9 +142,9 @@ class _Layout(ConstrainedLayoutEngine):
         super().execute(fig)
 
 
-def save(figure: Figure, folder: Path, stem: str, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write the figure once per format; return the files. The same figure gives the same bytes."""
-    files = []
+def render(figure: Figure, formats: Sequence[str] = FORMATS) -> dict[str, bytes]:
+    """Return the drawing in each format. The same figure gives the same bytes."""
+    drawings = {}
     with style():
         figure.set_dpi(DPI)  # at few dots letters are set wider apart or closer than in print
         if layout := figure.get_layout_engine():
@@ -152,10 +152,10 @@ def save(figure: Figure, folder: Path, stem: str, formats: Sequence[str] = FORMA
             # None, for any engine has each format drawn once more without output.
             figure.set_layout_engine(None)
         for suffix in formats:
-            file = folder / f"{stem}.{suffix}"
-            figure.savefig(file, format=suffix, dpi=DPI, **_SAVED_WITH[suffix])
-            files.append(file)
-    return files
+            content = BytesIO()
+            figure.savefig(content, format=suffix, dpi=DPI, **_SAVED_WITH[suffix])
+            drawings[suffix] = content.getvalue()
+    return drawings
 
 
 def percent_axis(axes: Axes, which: str = "y", *, limits: bool = True) -> None:
