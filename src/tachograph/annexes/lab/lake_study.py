@@ -178,7 +178,8 @@ class LakeStudy:
                 gpus,
                 lake=self.lake.name,
                 recorded=self._recorded(),
-                stale=self._stale(),
+                # Whether the last analysis used another configuration.
+                stale=is_stale(self.lake, self.configuration, JobJudge(self.configuration).digest),
             ),
             settings,
             site=site.cluster,
@@ -226,8 +227,10 @@ class LakeStudy:
         compared = any(entry.name == "window_lengths" for entry in entries)
 
         def read() -> tuple[StudySettings, JobSet, pl.DataFrame, Study]:
+            summaries = query.read_summaries(self.lake)
             chosen = choose_jobs(
-                *self._summaries_and_answers(wanted),
+                summaries,
+                query.read_answers(self.lake, summaries, wanted.findings),
                 wanted,
                 filters=settings.filters,
                 no_filter=settings.no_filter,
@@ -247,10 +250,10 @@ class LakeStudy:
         of_several = gpus.filter(pl.col("job_key").is_duplicated())
         jobs = jobs.join(of_several, on="job_key", how="semi", maintain_order="left")
         parts = []
-        for window_s in (60 * minutes for minutes in WINDOWS_MIN):
-            options = replace(settings.options, window_s=window_s)
+        for minutes in WINDOWS_MIN:
+            options = replace(settings.options, window_s=60 * minutes)
             defined = self._defined(jobs, gpus, replace(settings, options=options))
-            parts.append(defined.select("job_key", "spatial_imbalance", window_s=window_s))
+            parts.append(defined.select("job_key", "spatial_imbalance", window_s=60 * minutes))
         return pl.concat(parts)
 
     def _defined(
@@ -270,10 +273,6 @@ class LakeStudy:
             )
         return as_defined(jobs, settings, windows)
 
-    def _summaries_and_answers(self, wanted: JobFilter) -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = query.read_summaries(self.lake)
-        return summaries, query.read_answers(self.lake, summaries, wanted.findings)
-
     def _recorded(self) -> RecordedSamples:
         """Facts on the samples from the log."""
         facts = describe_tables(self.lake, [GPU_SAMPLES])
@@ -282,10 +281,6 @@ class LakeStudy:
             if facts
             else RecordedSamples(0)
         )
-
-    def _stale(self) -> bool:
-        """Whether the last analysis used another configuration."""
-        return is_stale(self.lake, self.configuration, JobJudge(self.configuration).digest)
 
 
 def dataset_type() -> type[Any]:

@@ -12,8 +12,6 @@ from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_filters, add_json, job_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tachograph.annexes.lab.figures.study import Progress, StudyReport
     from tachograph.annexes.lab.lake_study import StudyChoice
     from tachograph.annexes.lab.study_files import WrittenStudy
@@ -228,16 +226,14 @@ def _of_label(label: str, opened: OpenedLake, wanted: JobFilter) -> tuple[Lake, 
 
 def _show(report: StudyReport, written: WrittenStudy, *, no_color: bool) -> None:
     from tachograph.annexes.lab.study import study_lines
+    from tachograph.report.lines import plain
 
     rows = [
         (str(figure.entry.number), figure.entry.name, f"{figure.shown_jobs:,}", figure.status)
         for figure in report.figures
     ]
     output.print_table((">", "figure", ">jobs", "status"), rows, no_color=no_color)
-    width = min(output.width(), 110)
-    output.print_lines([*study_lines(report, width), *_where(written)], no_color=no_color)
-
-
-def _where(written: WrittenStudy) -> Iterator[tuple[tuple[str, str], ...]]:
+    lines = study_lines(report, min(output.width(), 110))
     removed = f"; {len(written.removed)} of an earlier study removed" if written.removed else ""
-    yield ((f"{len(written.files)} files in {written.folder}{removed}; main page: study.html", ""),)
+    where = f"{len(written.files)} files in {written.folder}{removed}; main page: study.html"
+    output.print_lines([*lines, plain(where)], no_color=no_color)

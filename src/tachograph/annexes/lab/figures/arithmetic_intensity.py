@@ -134,8 +134,9 @@ def draw(numbers: FigureNumbers) -> Figure:
     )
     with style.style():
         width = style.PAGE_IN if len(pipes) > 2 else style.COLUMN_IN
-        how = {"sharex": "col", "sharey": "row", "height_ratios": [1, 1.6]}
-        figure, axes = style.new_figure(width, 3.7, 2, len(pipes), **how)
+        figure, axes = style.new_figure(
+            width, 3.7, 2, len(pipes), sharex="col", sharey="row", height_ratios=[1, 1.6]
+        )
         uppers, lowers = axes[: len(pipes)], axes[len(pipes) :]
         limits: dict[str, tuple[float, float]] = {}
         for upper, lower, pipe in zip(uppers, lowers, pipes, strict=True):

@@ -76,8 +76,7 @@ def compute(study: Study) -> FigureNumbers:
 def draw(numbers: FigureNumbers) -> Figure:
     """Return box plots by GPU-hours and shares by type; unknown type only if no type is known."""
     with style.style():
-        how = {"width_ratios": [2.7, 1]}
-        figure, (left, right) = style.new_figure(style.PAGE_IN, 3.0, 1, 2, **how)
+        figure, (left, right) = style.new_figure(style.PAGE_IN, 3.0, 1, 2, width_ratios=[2.7, 1])
         _draw_boxes(left, numbers)
         if "totals" in numbers.missing:
             style.not_drawn(right, numbers.missing["totals"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -212,12 +212,12 @@ def _draw_sizes(axes: Axes, numbers: FigureNumbers) -> None:
 
 def _size_axis(axes: Axes, sizes: pl.DataFrame) -> None:
     labels = [f"{low}–{high}" for low, high in sizes.select("low", "high").rows()]
-    axes.set_xticks(range(len(labels)), labels)
+    how: dict[str, Any] = {}
     if len(labels) > 4:
-        angle = 45 if len(labels) < MANY_SIZES else 90
-        across = {"va": "center", "ha": "right"} if angle == 90 else {"ha": "right"}
-        for label in axes.get_xticklabels():
-            label.set(rotation=angle, rotation_mode="anchor", **across)
+        how = {"rotation": 45, "rotation_mode": "anchor", "ha": "right"}
+    if len(labels) >= MANY_SIZES:
+        how |= {"rotation": 90, "va": "center"}
+    axes.set_xticks(range(len(labels)), labels, **how)
     axes.set_xlim(-0.6, len(labels) - 0.4)
     axes.set_xlabel("GPUs of the job")
 

@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter
 
 from tachograph.annexes.lab.figures import style
 from tachograph.annexes.lab.figures.arithmetic_intensity import PIPE_NAMES
@@ -69,7 +69,7 @@ def draw(numbers: FigureNumbers) -> Figure:
         panels[0].set_ylabel("DRAM activity (mean)")
         bar = figure.colorbar(meshes[0], ax=panels, pad=0.02, aspect=28)
         bar.set_label("mean GPU utilisation")
-        bar.ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %", decimals=0))
+        style.percent_axis(bar.ax, limits=False)
         figure.supxlabel(
             (
                 "Numbers: jobs of the bin; empty: no jobs. Dashed: pipe and memory are equally "
