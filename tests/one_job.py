@@ -23,7 +23,7 @@ from tachograph.judge.completions import (
 )
 from tachograph.judge.families import settled, verdicts
 from tachograph.judge.finding import Finding, read_findings
-from tachograph.judge.judge import judge_summaries
+from tachograph.judge.judge import judge_summaries, summary_verdicts
 from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import timelines_of
 
@@ -39,12 +39,8 @@ def verdicts_of(
     ended = until_last_sample(tables)
     gaps = unmeasured(ended.jobs, timelines)
 
-    def again(whole: Completed, _: Questions) -> pl.DataFrame:
-        of = whole.tables
-        found = judge_summaries(
-            of.jobs, of.gpus, of.timelines, thresholds, same_minutes=whole.same_minutes
-        )
-        return verdicts(found, CHECKS)
+    def again(whole: Completed, questions: Questions) -> pl.DataFrame:
+        return verdicts(summary_verdicts(whole, thresholds, questions), CHECKS)
 
     own = judge_summaries(jobs, tables.gpus, timelines, thresholds)
     uncertain = refuted(ended, gaps, verdicts(own, CHECKS), again, idle_util=thresholds.idle_util)

@@ -26,7 +26,7 @@ from tachograph.judge.families import covered, settled
 from tachograph.judge.families import verdicts as decided_verdicts
 from tachograph.judge.finding import EVIDENCE, FINDING_SCHEMA, Finding, read_findings
 from tachograph.judge.job_classes import CLASS_CODES, JOB_CLASSES, class_verdicts, judge_classes
-from tachograph.judge.judge import judge_summaries
+from tachograph.judge.judge import judge_summaries, summary_verdicts
 from tachograph.judge.waste import with_hours
 from tachograph.lake.query import read_summaries, read_verdicts
 from tachograph.pipeline.minutes import read_stored
@@ -49,12 +49,9 @@ def both(minutes: pl.DataFrame, of_gpus: pl.DataFrame, **given: Any) -> dict[str
     gaps = unmeasured(jobs, timelines)
 
     def again(whole: Completed, questions: Questions) -> pl.DataFrame:
-        of, columns = whole.tables, ["job_key", "code", "verdict"]
-        summaries = judge_summaries(
-            of.jobs, of.gpus, of.timelines, Thresholds(), same_minutes=whole.same_minutes
-        )
+        summaries = summary_verdicts(whole, Thresholds(), questions)
         classes = class_verdicts(whole, ClassOptions(), questions)
-        return decided_verdicts(pl.concat([summaries.select(columns), classes]), CHECKS)
+        return decided_verdicts(pl.concat([summaries, classes]), CHECKS)
 
     own = pl.concat(
         [

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from tachograph.pipeline.timelines import ACTIVITY
 
@@ -44,6 +45,11 @@ def number(row: Mapping[str, Any], name: str) -> float | None:
 def activity_counter(summary: Mapping[str, Any]) -> str | None:
     """Return the counter that shows whether the job's GPUs work, or None if none was measured."""
     return next((name for name in ACTIVITY if number(summary, f"{name}_mean") is not None), None)
+
+
+def activity_mean() -> pl.Expr:
+    """Return the mean of the counter that shows whether GPUs work; null if none was measured."""
+    return pl.coalesce(f"{name}_mean" for name in ACTIVITY)
 
 
 def gpu_label(row: Mapping[str, Any], *, with_node: bool = True) -> str:

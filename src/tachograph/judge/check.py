@@ -36,6 +36,7 @@ from tachograph.pipeline.timelines import ACTIVITY
 if TYPE_CHECKING:
     from tachograph.judge.classes.inputs import JobClass
 
+THRESHOLD = "thresholds."  # begins the names of columns that conditions read thresholds from
 ANY_ACTIVITY = "|".join(ACTIVITY)  # of `needs`: any of these counters suffices
 
 # family -> the wider families around it: what is found in the narrower one explains what is found
@@ -150,6 +151,15 @@ class CheckedJob:
         """Return a number of its summary; None where it was not measured."""
         return number(self.summary, column)
 
+    def measured(self, column: str) -> float:
+        """Return a number of its summary that the condition of the check requires."""
+        return float(self.summary[column])
+
+    @property
+    def counter(self) -> str:
+        """The counter that shows whether its GPUs work, which the condition requires."""
+        return next(name for name in ACTIVITY if self.number(f"{name}_mean") is not None)
+
     def evidence(self, *columns: str, **computed: float | None) -> dict[str, float]:
         """Return the known evidence: values of the summary's `columns`, and computed ones."""
         known = {column: self.number(column) for column in columns} | computed
@@ -203,22 +213,26 @@ class CheckedJob:
         """Return the sum of the known values of its GPUs."""
         return float(sum(value for value in self.of_gpus.values(column) if value is not None))
 
-    def activity(self, *, idle_s: float) -> Activity | None:
-        """Return its activity over time, unless samples at zero show too little idle time.
-
-        Half of it is enough: minutes at the edges are coarse, and idle is a little above zero.
-        None where no activity was measured, or no minute is busy.
-        """
-        elapsed, zero = self.number("elapsed_s"), self.number("zero_util_fraction")
-        if elapsed is not None and zero is not None and zero * elapsed < idle_s / 2:
-            return None
-        return self._activity
-
     @cached_property  # shared by several checks; needs a class without slots
-    def _activity(self) -> Activity | None:
+    def activity(self) -> Activity | None:
+        """Its activity over time; None where none was measured, or no minute is busy."""
         return activity_over_time(
             self.of_minutes.array, self.of_minutes.height, self.thresholds.idle_util
         )
+
+
+def threshold(name: str) -> pl.Expr:
+    """Return one of the thresholds, in a condition."""
+    return pl.col(f"{THRESHOLD}{name}")
+
+
+def may_idle(idle_s: pl.Expr | float) -> pl.Expr:
+    """Whether samples at zero leave room for so much idle time; true where none are known.
+
+    Half of it is enough: minutes at the edges are coarse, and idle is a little above zero.
+    """
+    at_zero_s = pl.col("zero_util_fraction") * pl.col("elapsed_s")
+    return (at_zero_s >= idle_s / 2).fill_null(value=True)
 
 
 Decide = Callable[[CheckedJob], Found | None]
@@ -234,9 +248,13 @@ class Check:
     ledger has none. causes: of the ledger, whose hours it is about. needs: counters without which
     nothing is denied, of alternatives (`a|b`) one. of_samples: False for what accounting alone
     decides. decide: returns what was found; None where the check does not hold, and where a counter
-    it needs was not measured. A check with a class has one too where it knows a second definition,
-    which is less certain. deciders: further classes and rules, by their names, which decide the
-    same; it holds where one of them does.
+    it needs was not measured. condition: over columns of job_summaries, gpu_condition: over those
+    of job_gpus, with `threshold(...)`, and null for what was not measured. `decide` is called for
+    jobs for which the one holds, and for one of whose GPUs the other holds, and need not compare
+    again. None: for all. A check with a class has one too where it knows a second definition, which
+    is less certain.
+    deciders: further classes and rules, by their names, which decide the same; it holds where one
+    of them does.
     """
 
     code: str
@@ -249,6 +267,8 @@ class Check:
     needs: tuple[str, ...] = ()
     of_samples: bool = True
     decide: Decide | None = None
+    condition: pl.Expr | None = field(default=None, compare=False)
+    gpu_condition: pl.Expr | None = field(default=None, compare=False)
     job_class: JobClass | None = None
     deciders: tuple[str, ...] = ()
 
@@ -274,10 +294,11 @@ def class_check(
     causes: tuple[str, ...] = (),
     needs: tuple[str, ...] = (),
     decide: Decide | None = None,
+    condition: pl.Expr | None = None,
 ) -> Check:
     """Return the check that a class decides, with its code, severity and title.
 
-    needs, decide: of its second definition, from the activity of GPUs.
+    needs, decide, condition: of its second definition, from the activity of GPUs.
     """
     return Check(
         job_class.code,
@@ -289,6 +310,7 @@ def class_check(
         causes=causes,
         needs=needs,
         decide=decide,
+        condition=condition,
         job_class=job_class,
     )
 

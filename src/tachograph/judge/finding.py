@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from math import isfinite
 from operator import ge, gt, le, lt
 from typing import Any, Literal, NamedTuple
@@ -29,7 +30,7 @@ VERDICTS: tuple[Verdict, ...] = ("yes", "no", "unknown")
 FindingKind = Literal["check", "score", "workload", "health"]
 Relation = Literal["<", "<=", ">", ">="]
 
-_RELATIONS: Mapping[Relation, Callable[[float, float], bool]] = {
+RELATIONS: Mapping[Relation, Callable[[float, float], bool]] = {
     "<": lt,
     "<=": le,
     ">": gt,
@@ -151,7 +152,11 @@ class CheckedValue(msgspec.Struct, frozen=True, gc=False):
 
 def relation_holds(value: float, relation: Relation, threshold: float) -> bool:
     """Return whether a value is as a relation says."""
-    return _RELATIONS[relation](value, threshold)
+    return RELATIONS[relation](value, threshold)
+
+
+# many values are compared with few thresholds
+threshold_text = lru_cache(maxsize=256)(text)
 
 
 def apart(value: float, threshold: float, unit: str) -> str:
@@ -163,9 +168,9 @@ def apart(value: float, threshold: float, unit: str) -> str:
     '4.9996 GB/s'
     """
     shown = text(value, unit)
-    if value == threshold or shown != text(threshold, unit):
+    if value == threshold or shown != threshold_text(threshold, unit):
         return shown
-    scaled = text(threshold, unit).partition(" ")[2]  # the unit with its prefix: GB/s
+    scaled = threshold_text(threshold, unit).partition(" ")[2]  # the unit with its prefix: GB/s
     factor, suffix = _PRECISE.get(unit, (1.0, f" {unit}"))
     if unit not in _PRECISE and is_convertible(scaled, unit):
         factor, suffix = 1 / unit_factor(scaled, unit), f" {scaled}"
@@ -225,12 +230,39 @@ def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]])
             *(finding.code, finding.kind, finding.verdict, finding.confidence, finding.severity),
             *(finding.title, finding.sentence, finding.advice, finding.begin, finding.end),
             *(_numbers(finding), _encode(finding.checks).decode()),
-            *(list(finding.needs), finding.covered_by),
+            *(",".join(finding.needs) or None, finding.covered_by),
         )
         for summary, findings in found
         for finding in findings
     ]
-    return pl.DataFrame(rows, schema=FINDING_SCHEMA, orient="row")
+    # A frame of rows takes several times as long as one of columns.
+    columns = dict(zip(FINDING_SCHEMA, zip(*rows, strict=True), strict=True)) if rows else {}
+    return findings_of_columns(columns)
+
+
+def findings_of_columns(columns: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
+    """Return a frame, FINDINGS without `seq`, of its columns; those left out are null.
+
+    `needs` is text: names of counters with commas between them, None where nothing is missing.
+    """
+    rows = len(next(iter(columns.values()), ()))
+    series = []
+    for name, dtype in FINDING_SCHEMA.items():
+        read = pl.String() if name == "needs" else dtype
+        values = columns.get(name)
+        if values is None:
+            series.append(pl.Series(name, [None], read).new_from_index(0, rows))
+        else:
+            series.append(pl.Series(name, values, read))
+    # A column of Python lists would take as long as all others.
+    return pl.DataFrame(series).with_columns(pl.col("needs").str.split(",").fill_null([]))
+
+
+def verdicts_frame(verdicts: Sequence[tuple[str, str, str]]) -> pl.DataFrame:
+    """Return verdicts as a frame: job_key, code, verdict."""
+    schema = dict.fromkeys(("job_key", "code", "verdict"), pl.String())
+    columns = zip(schema, zip(*verdicts, strict=True), strict=True) if verdicts else ()
+    return pl.DataFrame(dict(columns), schema)
 
 
 _encode = msgspec.json.Encoder(enc_hook=float).encode  # numbers of NumPy become plain ones

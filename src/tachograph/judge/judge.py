@@ -5,19 +5,19 @@ Tables in, tables out: no table is read or written here, and no file but those o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from types import MappingProxyType
-from typing import Any
 
+import numpy as np
 import polars as pl
 
+from tachograph.catalog.arrays import Flags, Longs
 from tachograph.catalog.codes import known_codes
 from tachograph.catalog.config import Configuration, Thresholds
 from tachograph.judge import scores, waste
 from tachograph.judge.activity import UNIT
-from tachograph.judge.check import Check, CheckedJob, JobRows
+from tachograph.judge.check import THRESHOLD, Check, CheckedJob, Found, JobRows
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.completions import (
     Completed,
@@ -28,7 +28,7 @@ from tachograph.judge.completions import (
     until_last_sample,
 )
 from tachograph.judge.families import settled, verdicts
-from tachograph.judge.finding import FINDING_SCHEMA, Finding, JudgedRows, findings_frame
+from tachograph.judge.finding import Finding, JudgedRows, findings_frame, verdicts_frame
 from tachograph.judge.job_classes import class_verdicts, judge_classes
 from tachograph.judge.limiter import limiters, with_limiter, without_idle, without_uncertain
 from tachograph.judge.partitions import with_nodes
@@ -123,14 +123,11 @@ class _Judge:
         scored = scores.judge_scores(tables.jobs, tables.gpus)
         jobs, gpus = with_limiter(scored.jobs), scored.gpus
         decided = [
-            judge_summaries(
-                self._with_nodes(jobs),
-                gpus,
-                tables.timelines,
+            summary_verdicts(
+                replace(whole, tables=replace(tables, jobs=self._with_nodes(jobs), gpus=gpus)),
                 options.thresholds,
-                checks=[check for check in self.checks if check.decide and check.code in questions],
-                questions=questions,
-                same_minutes=whole.same_minutes,
+                questions,
+                checks=self.checks,
             ),
             scored.findings,
             rule_verdicts(jobs, gpus, tables.node_minutes, self.ruleset, questions),
@@ -152,45 +149,124 @@ def judge_summaries(
     thresholds: Thresholds,
     *,
     checks: Sequence[Check] = _OF_SUMMARIES,
-    questions: Questions | None = None,
-    same_minutes: Mapping[str, str] = MappingProxyType({}),
 ) -> pl.DataFrame:
     """Return the findings of per-job checks: FINDINGS without `seq`.
 
     One row per (job_key, code). `timelines`: minutes with the GPUs put together, one row per
     (job_key, minute), as `timelines_of` returns. What does not hold is denied where the counters it
-    needs were measured, else unknown. `questions`: the verdicts that are needed; None: all.
-    `same_minutes`: of `Completed`.
+    needs were measured, else unknown.
     """
-    rows = JobRows(timelines, same_minutes)
-    holding = findings_frame(_holding(jobs, gpus, rows, thresholds, checks, questions))
-    return pl.concat([holding, _denied(checks, jobs, holding)])
+    called = _called(jobs, gpus, thresholds, checks)
+    identified = list(jobs.select("job_key", "job_id").iter_rows(named=True))
+    holds = {check: np.zeros(jobs.height, bool) for check in checks}
+    found = []
+    for place, check, result in _found(jobs, gpus, JobRows(timelines), thresholds, called):
+        holds[check][place] = True
+        found.append((identified[place], [_finding(check, result)]))
+    return pl.concat([findings_frame(found), _denied(jobs, holds)])
+
+
+def summary_verdicts(
+    whole: Completed,
+    thresholds: Thresholds,
+    questions: Questions,
+    *,
+    checks: Sequence[Check] = _OF_SUMMARIES,
+) -> pl.DataFrame:
+    """Return (job_key, code, verdict) of per-job checks on completed jobs: those in question."""
+    jobs, gpus = whole.tables.jobs, whole.tables.gpus
+    checks = [check for check in checks if check.decide and check.code in questions]
+    rows = JobRows(whole.tables.timelines, whole.same_minutes)
+    keys = jobs.get_column("job_key").to_list()
+    called = _called(jobs, gpus, thresholds, checks)
+    for check, flags in called.items():
+        flags &= np.array([key in questions[check.code] for key in keys], bool)
+    holding = {
+        (check.code, keys[place])
+        for place, check, _ in _found(jobs, gpus, rows, thresholds, called)
+    }
+    verdicts = []
+    for check, reasons in _reasons(jobs, checks).items():
+        asked = questions[check.code]
+        for key, reason in zip(keys, reasons.tolist(), strict=True):
+            if key in asked:
+                otherwise = "no" if reason == _NOT_TRIGGERED else "unknown"
+                verdict = "yes" if (check.code, key) in holding else otherwise
+                verdicts.append((key, check.code, verdict))
+    return verdicts_frame(verdicts)
+
+
+def _called(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, thresholds: Thresholds, checks: Sequence[Check]
+) -> dict[Check, Flags]:
+    """Return the jobs for which each check's `decide` is called, by its conditions."""
+    keys = jobs.get_column("job_key")
+    of_samples = ~_ambiguous(jobs)
+    # what was measured on the nodes of an ambiguous job may be of others
+    called = {
+        check: of_samples.copy() if check.of_samples else np.ones(len(keys), bool)
+        for check in checks
+    }
+    conditions = {check: check.condition for check in checks if check.condition is not None}
+    for check, flags in _holding(jobs, conditions, thresholds):
+        called[check] &= flags.to_numpy()
+    conditions = {check: check.gpu_condition for check in checks if check.gpu_condition is not None}
+    of_gpus = gpus.get_column("job_key")
+    for check, flags in _holding(gpus, conditions, thresholds):
+        called[check] &= keys.is_in(of_gpus.filter(flags).unique().implode()).to_numpy()
+    return called
 
 
 def _holding(
+    rows: pl.DataFrame, conditions: Mapping[Check, pl.Expr], thresholds: Thresholds
+) -> Iterator[tuple[Check, pl.Series]]:
+    """Yield for which rows each condition holds. Of columns that do not exist all is null."""
+    read: set[str] = set()
+    for condition in conditions.values():
+        read.update(condition.meta.root_names())
+    columns, dtypes = [], rows.schema
+    for name in sorted(read):
+        column = pl.col(name)
+        if name not in dtypes:
+            is_threshold = name.startswith(THRESHOLD)
+            option = name.removeprefix(THRESHOLD)
+            column = pl.lit(getattr(thresholds, option) if is_threshold else None).alias(name)
+        elif dtypes[name].is_float():
+            column = column.cast(pl.Float64).fill_nan(None)
+        columns.append(column)
+    known = rows.select(pl.col("job_key").alias("_key"), *columns)
+    flags = known.select(
+        condition.fill_null(value=False).alias(str(number))
+        for number, condition in enumerate(conditions.values())
+    )
+    yield from zip(conditions, flags.iter_columns(), strict=True)
+
+
+def _found(
     jobs: pl.DataFrame,
     gpus: pl.DataFrame,
     of_minutes: JobRows,
     thresholds: Thresholds,
-    checks: Sequence[Check],
-    questions: Questions | None,
-) -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
+    called: Mapping[Check, Flags],
+) -> Iterator[tuple[int, Check, Found]]:
+    """Yield (place of the job, check, what it found), job by job."""
     of_gpus = JobRows(gpus.sort("job_key", *UNIT, maintain_order=True))
-    for row in jobs.drop(_LISTS, strict=False).iter_rows(named=True):
+    checks_of: dict[int, list[Check]] = {}
+    for check, flags in called.items():
+        for place in np.flatnonzero(flags).tolist():
+            checks_of.setdefault(place, []).append(check)
+    places = sorted(checks_of)
+    rows = jobs.drop(_LISTS, strict=False)[places]
+    for place, row in zip(places, rows.iter_rows(named=True), strict=True):
         job_key = row["job_key"]
         job = CheckedJob(row, of_gpus.of(job_key), of_minutes.of(job_key), thresholds)
-        needed = checks
-        if questions is not None:
-            needed = [check for check in checks if job_key in questions.get(check.code, ())]
-        yield row, [finding for check in needed if (finding := _finding(check, job)) is not None]
+        for check in checks_of[place]:
+            found = check.decide(job) if check.decide else None
+            if found is not None:
+                yield place, check, found
 
 
-def _finding(check: Check, job: CheckedJob) -> Finding | None:
-    if check.decide is None or (check.of_samples and job.summary["attribution"] == "ambiguous"):
-        return None  # what was measured on the nodes of an ambiguous job may be of others
-    found = check.decide(job)
-    if found is None:
-        return None
+def _finding(check: Check, found: Found) -> Finding:
     return Finding(
         check.code,
         check.severity,
@@ -204,59 +280,68 @@ def _finding(check: Check, job: CheckedJob) -> Finding | None:
     )
 
 
-def _denied(checks: Sequence[Check], jobs: pl.DataFrame, holding: pl.DataFrame) -> pl.DataFrame:
+# why a check does not hold, in numbers; above: a bit for each of `needs` that was not measured
+_AMBIGUOUS, _UNSAMPLED, _NOT_TRIGGERED = -2, -1, 0
+_SENTENCES = {
+    _AMBIGUOUS: "Unknown: which GPUs were its own is not recorded.",
+    _UNSAMPLED: "Unknown: there is no sample of its GPUs.",
+    _NOT_TRIGGERED: "Not triggered.",
+}
+
+
+def _reasons(jobs: pl.DataFrame, checks: Iterable[Check]) -> dict[Check, Longs]:
+    """Return why each check does not hold, of each job."""
+    names = {name for check in checks for name in check.needs}
+    lacking = jobs.select("job_key", **{name: _not_measured(name, jobs.columns) for name in names})
+    unsampled = jobs.get_column("samples").fill_null(0) == 0
+    found = {}
+    for check in checks:
+        reasons = np.zeros(jobs.height, np.int64)
+        for bit, name in enumerate(check.needs):
+            reasons |= lacking.get_column(name).to_numpy().astype(np.int64) << bit
+        if check.of_samples:
+            reasons[unsampled.to_numpy()] = _UNSAMPLED
+            reasons[_ambiguous(jobs)] = _AMBIGUOUS
+        found[check] = reasons
+    return found
+
+
+def _denied(jobs: pl.DataFrame, holds: Mapping[Check, Flags]) -> pl.DataFrame:
     """Return rows of untriggered checks: `no`, or `unknown` with missing counters."""
-    needed = {name for check in checks for name in check.needs}
-    facts = jobs.select(
-        "job_key",
-        "job_id",
-        ambiguous=(pl.col("attribution") == "ambiguous").fill_null(value=False),
-        unsampled=pl.col("samples").fill_null(0) == 0,
-        **{name: _not_measured(name, jobs.columns) for name in needed},
-    )
-    if not checks:
-        return pl.DataFrame(schema=FINDING_SCHEMA)
-    # One query for all checks: a query of each takes more time than all others of the judgement.
-    every = pl.concat([facts.lazy().select(_not_holding(check)) for check in checks])
-    denied = every.join(holding.lazy(), on=["job_key", "code"], how="anti", maintain_order="left")
-    return denied.collect()
+    reasons_of = _reasons(jobs, holds)
+    # many jobs have the same row but for their keys
+    distinct: list[tuple[Check, int]] = []
+    places, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for check, of_jobs in holds.items():
+        of_check = np.flatnonzero(~of_jobs)
+        reasons, inverse = np.unique(reasons_of[check][of_check], return_inverse=True)
+        places.append(of_check)
+        rows.append(len(distinct) + inverse)
+        distinct += [(check, reason) for reason in reasons.tolist()]
+    findings = [_not_holding(check, reason) for check, reason in distinct]
+    frame = findings_frame([({"job_key": None, "job_id": None}, findings)])
+    keys = jobs.select("job_key", "job_id")[np.concatenate(places)]
+    return frame[np.concatenate(rows)].with_columns(keys)
 
 
-@cache
-def _not_holding(check: Check) -> Sequence[pl.Expr]:
-    """Return the columns of an untriggered check's findings."""
-    names = [pl.when(name).then(pl.lit(name.split("|")[0])) for name in check.needs]
-    is_lacking = pl.any_horizontal(pl.lit(value=False), *check.needs)
-    lacking = pl.concat_list(pl.lit([], dtype=pl.List(pl.String)), *names).list.drop_nulls()
-    ambiguous, unsampled = (pl.col(name) & check.of_samples for name in ("ambiguous", "unsampled"))
-    columns: dict[str, pl.Expr] = {
-        "needs": pl.when(ambiguous | unsampled)
-        .then(pl.lit([], dtype=pl.List(pl.String)))
-        .otherwise(lacking),
-        "verdict": pl.when(ambiguous | unsampled | is_lacking)
-        .then(pl.lit("unknown"))
-        .otherwise(pl.lit("no")),
-        "sentence": pl.when(ambiguous)
-        .then(pl.lit("Unknown: which GPUs were its own is not recorded."))
-        .when(unsampled)
-        .then(pl.lit("Unknown: there is no sample of its GPUs."))
-        .when(is_lacking)
-        .then(
-            pl.format(
-                "Not measured: {}.",
-                pl.concat_str(pl.lit(None, pl.String()), *names, separator=", ", ignore_nulls=True),
-            )
-        )
-        .otherwise(pl.lit("Not triggered.")),
-    }
-    texts = {"code": check.code, "severity": check.severity, "title": check.title}
-    texts |= {"kind": "check", "evidence": "{}", "checks": "[]"}
-    columns |= {name: pl.lit(text) for name, text in texts.items()}
-    columns |= {name: pl.col(name) for name in ("job_key", "job_id")}
-    return [
-        columns.get(name, pl.lit(None)).cast(dtype).alias(name)
-        for name, dtype in FINDING_SCHEMA.items()
+def _not_holding(check: Check, reason: int) -> Finding:
+    lacking = [
+        name.split("|")[0]
+        for bit, name in enumerate(check.needs)
+        if reason > 0 and reason >> bit & 1
     ]
+    return Finding(
+        check.code,
+        check.severity,
+        check.title,
+        _SENTENCES.get(reason) or f"Not measured: {', '.join(lacking)}.",
+        verdict="no" if reason == _NOT_TRIGGERED else "unknown",
+        needs=tuple(lacking),
+    )
+
+
+def _ambiguous(jobs: pl.DataFrame) -> Flags:
+    return (jobs.get_column("attribution") == "ambiguous").fill_null(value=False).to_numpy()
 
 
 def _not_measured(needed: str, columns: Sequence[str]) -> pl.Expr:

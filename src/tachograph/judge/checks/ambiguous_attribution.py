@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import polars as pl
+
 from tachograph.catalog.columns import share_text
 from tachograph.judge.check import Check, CheckedJob, Found
 
@@ -94,10 +96,8 @@ def names_sentence(row: Mapping[str, Any]) -> str | None:
     return f"Telemetry of its nodes names the cluster {telemetry}, its accounting {own}."
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if the GPUs of the job are unknown."""
-    if job.summary.get("attribution") != "ambiguous":
-        return None
+def decide(job: CheckedJob) -> Found:
+    """Return why they are unknown."""
     share = share_text(job.summary)
     if share:
         return Found(
@@ -134,4 +134,5 @@ CHECK = Check(
     advice=_EXCLUSIVE,
     of_samples=False,
     decide=decide,
+    condition=pl.col("attribution") == "ambiguous",
 )

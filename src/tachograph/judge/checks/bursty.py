@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import text
 from tachograph.judge.activity import idle_periods
-from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
+from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found, may_idle, threshold
 
 PERIODS = 3  # periods of waiting that make a pattern
 IDLE_SHARE = 0.1  # of the minutes between first and last work
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return Found if temporal imbalance is at its threshold, and work alternates with idling."""
-    imbalance = job.number("temporal_imbalance")
-    if imbalance is None or imbalance < job.thresholds.temporal_imbalance:
-        return None
-    activity = job.activity(idle_s=60.0 * PERIODS * 2)
+    """Return Found if work alternates with idling."""
+    imbalance, activity = job.measured("temporal_imbalance"), job.activity
     if activity is None:
         return None
     periods = idle_periods(activity)
@@ -54,4 +53,6 @@ CHECK = Check(
     ),
     needs=(ANY_ACTIVITY,),
     decide=decide,
+    condition=(pl.col("temporal_imbalance") >= threshold("temporal_imbalance"))
+    & may_idle(60.0 * PERIODS * 2),
 )

@@ -36,7 +36,7 @@ def decide(job: CheckedJob) -> Found | None:
 
     Needs gpu_util, tensor_active and dram_active per minute, or gpu_util and power_w.
     """
-    if (job.number("gpu_util_max") or 0) < LOOKS_BUSY or not job.of_minutes.height:
+    if not job.of_minutes.height:
         return None
     if np.isnan(job.of_minutes.array("busy")).all():
         return _by_power(job)
@@ -142,4 +142,5 @@ CHECK = Check(
     ),
     needs=("gpu_util", "tensor_active", "dram_active"),
     decide=decide,
+    condition=pl.col("gpu_util_max") >= LOOKS_BUSY,
 )

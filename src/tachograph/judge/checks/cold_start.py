@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tachograph.catalog.units import text
 from tachograph.judge.activity import ENOUGH_MINUTES, so_far
-from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, class_check
+from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, class_check, may_idle, threshold
 from tachograph.judge.classes.characteristics import FIRST_WORK
 from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, signs, worked_at
 from tachograph.judge.classes.kernel import BEGIN
@@ -17,7 +17,7 @@ from tachograph.judge.classes.kernel import BEGIN
 
 def decide(job: CheckedJob) -> Found | None:
     """Return Found if no GPU worked in the first `idle_minutes` or more."""
-    activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
+    activity = job.activity
     if activity is None:
         return None
     first = activity.first_busy
@@ -85,4 +85,5 @@ CHECK = class_check(
     brief="No work for the first {interval_s}; {gpu_hours_idle} lost",
     needs=(ANY_ACTIVITY,),
     decide=decide,
+    condition=may_idle(60 * threshold("idle_minutes")),
 )

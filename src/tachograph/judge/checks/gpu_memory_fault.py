@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import plural
 from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.health import CRIT
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found, with the reason, if the health of a GPU is CRIT."""
+def decide(job: CheckedJob) -> Found:
+    """Return which GPUs have faulty memory, and what shows it."""
     touched = job.gpus_with("health", lambda state: state == CRIT)
-    if not touched:
-        return None
     failures = float(max(gpu["row_remap_failure_max"] or 0 for gpu in touched))
     rows = float(sum(gpu["remapped_rows_uncorrectable_last"] or 0 for gpu in touched))
     errors = float(sum(gpu["ecc_dbe_max"] or 0 for gpu in touched))
@@ -42,4 +42,5 @@ CHECK = Check(
     "this job.",
     needs=("remapped_rows_uncorrectable", "row_remap_failure"),
     decide=decide,
+    gpu_condition=pl.col("health") == CRIT,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import text
 from tachograph.judge.activity import UNIT, gpu_label, number
 from tachograph.judge.check import Check, CheckedJob, Found
@@ -11,8 +13,18 @@ SHOWN = 4  # places
 COLUMNS = [*UNIT, "gpu_model", "gpu_temp_c_max", "mem_temp_c_max"]
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if a GPU's or its memory's maximum temperature reached the model's limit."""
+def _limit(name: str) -> pl.Expr:
+    """One of HealthLimits of the model of each row."""
+
+    def values(models: pl.Series) -> pl.Series:
+        limits = [getattr(limits_of(model), name) for model in models]
+        return pl.Series(models.name, limits, pl.Float64)
+
+    return pl.col("gpu_model").map_batches(values, return_dtype=pl.Float64)
+
+
+def decide(job: CheckedJob) -> Found:
+    """Return which GPUs were hot."""
     seen, several = [], len(set(job.of_gpus.values("node"))) > 1
     for values in zip(*map(job.of_gpus.values, COLUMNS), strict=True):
         row = dict(zip(COLUMNS, values, strict=True))
@@ -26,8 +38,6 @@ def decide(job: CheckedJob) -> Found | None:
                     f"{gpu_label(row, with_node=several)}{part} at {text(value, 'C')}, limit "
                     f"{text(limit, 'C')}"
                 )
-    if not seen:
-        return None
     more = f", and {len(seen) - SHOWN} more" if len(seen) > SHOWN else ""
     highest = {name: job.gpus[f"{name}_max"].max() for name in ("gpu_temp_c", "mem_temp_c")}
     known = {
@@ -46,4 +56,8 @@ CHECK = Check(
     advice="Report it to the support staff of your site: cooling of the node may need attention.",
     needs=("gpu_temp_c",),
     decide=decide,
+    gpu_condition=(
+        (pl.col("gpu_temp_c_max") >= _limit("warning_c"))
+        | (pl.col("mem_temp_c_max") >= _limit("memory_warning_c"))
+    ),
 )

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import polars as pl
+
 from tachograph.catalog.units import text
 from tachograph.judge.activity import UNIT, GpuRows, activity_counter, gpu_activity, gpu_labels
-from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
+from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found, threshold
 from tachograph.judge.checks.idle_job import HELD_MIB, WAITING_ADVICE
+from tachograph.pipeline.timelines import ACTIVITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,10 @@ WHOLE_NODES_ADVICE = (
 def request_advice(job: CheckedJob) -> str | None:
     """Return the advice where fewer GPUs of a node free nothing; None: the advice of the check."""
     return WHOLE_NODES_ADVICE if job.summary.get("exclusive") else None
+
+
+# by any counter: `idle_gpus` takes that of the job
+IDLE_GPU = pl.any_horizontal(pl.col(f"{name}_mean") < threshold("idle_util") for name in ACTIVITY)
 
 
 def idle_gpus(job: CheckedJob) -> IdleGpus | None:
@@ -112,4 +119,5 @@ CHECK = Check(
     ),
     needs=(ANY_ACTIVITY,),
     decide=decide,
+    gpu_condition=IDLE_GPU,
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tachograph.catalog.units import plural, text
-from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter
-from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
+from tachograph.judge.activity import ACTIVITY_NAMES, activity_mean
+from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found, threshold
 
 HELD_MIB = 2048.0  # more than a context and libraries take: a program has loaded something
 WITHOUT_WORK_ADVICE = (
@@ -19,14 +19,10 @@ WAITING_ADVICE = (
 )
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if mean activity over all GPUs is below `idle_util`; None: not measured."""
-    counter = activity_counter(job.summary)
-    if counter is None:
-        return None
-    mean, peak = job.number(f"{counter}_mean"), job.number(f"{counter}_max")
-    if mean is None or mean >= job.thresholds.idle_util:
-        return None
+def decide(job: CheckedJob) -> Found:
+    """Return how little the GPUs did, and whether they held memory."""
+    counter = job.counter
+    mean, peak = job.measured(f"{counter}_mean"), job.number(f"{counter}_max")
     seen = job.number("gpus_seen") or job.number("gpus") or 1
     if peak == 0:
         what = (
@@ -65,4 +61,5 @@ CHECK = Check(
     advice=WITHOUT_WORK_ADVICE,
     needs=(ANY_ACTIVITY,),
     decide=decide,
+    condition=activity_mean() < threshold("idle_util"),
 )

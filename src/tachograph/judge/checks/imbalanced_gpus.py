@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import text
 from tachograph.judge.activity import gpu_activity, gpu_labels
-from tachograph.judge.check import Check, CheckedJob, Found
+from tachograph.judge.check import Check, CheckedJob, Found, threshold
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return Found if spatial imbalance is at its threshold or above."""
-    imbalance = job.number("spatial_imbalance")
-    if imbalance is None or imbalance < job.thresholds.spatial_imbalance:
-        return None
+    """Return Found if the activity of two GPUs or more was measured."""
+    imbalance = job.measured("spatial_imbalance")
     measured = gpu_activity(job.summary, job.of_gpus.values)
     if measured is None:
         return None
@@ -44,4 +44,5 @@ CHECK = Check(
     ),
     needs=("gpu_util",),
     decide=decide,
+    condition=pl.col("spatial_imbalance") >= threshold("spatial_imbalance"),
 )

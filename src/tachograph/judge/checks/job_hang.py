@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tachograph.catalog.units import text
 from tachograph.judge.activity import ENOUGH_MINUTES, so_far
-from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, class_check
+from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, class_check, may_idle, threshold
 from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, signs, worked_at
 from tachograph.judge.classes.kernel import END, UNUSED
 from tachograph.judge.classes.series import board_power_w
@@ -19,7 +19,7 @@ from tachograph.judge.classes.series import board_power_w
 
 def decide(job: CheckedJob) -> Found | None:
     """Return Found if no GPU worked in the last `idle_minutes` or more, after earlier work."""
-    activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
+    activity = job.activity
     if activity is None:
         return None
     begin, end = activity.last_busy + 1, activity.last + 1
@@ -112,4 +112,5 @@ CHECK = class_check(
     brief="Work stopped after {interval_begin_s}; {gpu_hours_idle} lost",
     needs=(ANY_ACTIVITY,),
     decide=decide,
+    condition=may_idle(60 * threshold("idle_minutes")),
 )

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import plural, text
-from tachograph.judge.check import Check, CheckedJob, Found
+from tachograph.judge.check import Check, CheckedJob, Found, threshold
+
+_FEW = pl.col("coverage") < threshold("low_coverage")
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if coverage is below `low_coverage`, or GPUs of the job have no samples."""
-    coverage, samples = job.number("coverage"), job.number("samples")
-    held, seen = job.number("gpus"), job.number("gpus_seen")
-    if not samples:
-        return None
+def decide(job: CheckedJob) -> Found:
+    """Return which samples are missing."""
+    coverage, held, seen = (job.number(name) for name in ("coverage", "gpus", "gpus_seen"))
     unsampled = held - seen if held is not None and seen is not None and seen < held else 0
     few = coverage is not None and coverage < job.thresholds.low_coverage
-    if not few and not unsampled:
-        return None
     parts = [f"{text(coverage, 'fraction')} of the expected samples are present"] if few else []
     if unsampled and held is not None:
         parts.append(
@@ -39,4 +38,5 @@ CHECK = Check(
     ),
     of_samples=False,
     decide=decide,
+    condition=(pl.col("samples") != 0) & (_FEW | (pl.col("gpus_seen") < pl.col("gpus"))),
 )

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import re
 
+import polars as pl
+
 from tachograph.catalog.units import text
-from tachograph.judge.check import Check, CheckedJob, Found
+from tachograph.judge.check import Check, CheckedJob, Found, threshold
 
 _TIER = re.compile(r"(\d+)\s*g", re.IGNORECASE)
 LARGE_GB = 64  # a request from here on is one for large memory
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return Found if a large memory tier was requested, and the peak is far below it."""
-    request, peak = job.summary.get("hbm_request"), job.number("hbm_peak_fraction")
-    tier = _TIER.search(request) if request else None
-    if (
-        tier is None
-        or int(tier[1]) < LARGE_GB
-        or peak is None
-        or peak >= job.thresholds.low_hbm_fraction
-    ):
+    """Return Found if the requested memory tier is a large one."""
+    peak = job.measured("hbm_peak_fraction")
+    tier = _TIER.search(job.summary["hbm_request"])
+    if tier is None or int(tier[1]) < LARGE_GB:
         return None
     used = job.number("hbm_used_mib_max")
     amount = "" if used is None else f" ({text(used, 'MiB')})"
@@ -45,4 +42,6 @@ CHECK = Check(
     ),
     needs=("hbm_used_mib",),
     decide=decide,
+    condition=(pl.col("hbm_peak_fraction") < threshold("low_hbm_fraction"))
+    & pl.col("hbm_request").is_not_null(),
 )

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from tachograph.catalog.units import text
-from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter
-from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
+from tachograph.judge.activity import ACTIVITY_NAMES, activity_mean
+from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found, threshold
 from tachograph.judge.checks.idle_job import WITHOUT_WORK_ADVICE
 
 ROOM = 0.5  # a memory peak below this leaves room for larger batches
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if mean activity is below `low_util`; None: not measured.
-
-    An idle job is one of these, and idle_job covers it: where it is not known whether the job was
-    idle, it may still be known that it did little.
-    """
-    counter = activity_counter(job.summary)
-    if counter is None:
-        return None
-    mean = job.number(f"{counter}_mean")
-    if mean is None or mean >= job.thresholds.low_util:
-        return None
+def decide(job: CheckedJob) -> Found:
+    """Return what the GPUs did."""
+    counter = job.counter
+    mean = job.measured(f"{counter}_mean")
     zero = job.number("zero_util_fraction")
     of_engine = counter != "gpu_util"
     what = ACTIVITY_NAMES[counter].capitalize() if of_engine else "GPU utilisation"
@@ -66,4 +58,5 @@ CHECK = Check(
     ),
     needs=(ANY_ACTIVITY,),
     decide=decide,
+    condition=activity_mean() < threshold("low_util"),
 )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import text
 from tachograph.judge.check import Check, CheckedJob, Found
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if memory came near its practical peak while the job worked: its limiter."""
-    traffic = job.number("dram_at_work")
-    if job.summary.get("limiter") != "memory" or traffic is None:
-        return None
+def decide(job: CheckedJob) -> Found:
+    """Return how near it came."""
+    traffic = job.measured("dram_at_work")
     return Found(
         f"At work, memory was moving data {text(traffic, 'fraction')} of the time: "
         "nothing else came as near to its peak.",
@@ -32,4 +32,5 @@ CHECK = Check(
     ),
     needs=("dram_active", "|".join(PIPES.values())),
     decide=decide,
+    condition=(pl.col("limiter") == "memory") & pl.col("dram_at_work").is_not_null(),
 )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import text
-from tachograph.judge.check import Check, CheckedJob, Found
+from tachograph.judge.check import Check, CheckedJob, Found, threshold
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if the memory peak is above `high_hbm_fraction` of the capacity."""
-    peak = job.number("hbm_peak_fraction")
-    if peak is None or peak <= job.thresholds.high_hbm_fraction:
-        return None
+def decide(job: CheckedJob) -> Found:
+    """Return how much was used."""
+    peak = job.measured("hbm_peak_fraction")
     used, capacity = job.number("hbm_used_mib_max"), job.number("hbm_mib")
     amount = (
         ""
@@ -39,4 +39,5 @@ CHECK = Check(
     ),
     needs=("hbm_used_mib",),
     decide=decide,
+    condition=pl.col("hbm_peak_fraction") > threshold("high_hbm_fraction"),
 )

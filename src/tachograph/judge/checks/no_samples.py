@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import text
 from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.checks.ambiguous_attribution import SAME_NAME, names_sentence
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if the job has no GPU samples; None where it is unknown whether it has."""
-    samples = job.number("samples")
-    if samples is None or samples > 0:
-        return None
+def decide(job: CheckedJob) -> Found:
+    """Return that there is no sample, and why."""
+    samples = job.measured("samples")
     elapsed = job.number("elapsed_s")
     ran = "" if elapsed is None else f" The job ran for {text(elapsed, 's')}."
     evidence = job.evidence("elapsed_s", "gpus", samples=samples)
@@ -32,4 +32,5 @@ CHECK = Check(
     ),
     of_samples=False,
     decide=decide,
+    condition=pl.col("samples") <= 0,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import text
 from tachograph.judge.check import Check, CheckedJob, Found
 
@@ -9,18 +11,13 @@ MUCH_ARITHMETIC = 0.2  # mean activity of the FP16 and FP32 pipes together
 UNUSED = 0.005  # below this a pipe counts as unused; source: IPDPS 2026 notebooks
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if FP16 and FP32 were used much and tensor cores never; all must be measured."""
-    fp16, fp32 = job.number("fp16_active_mean"), job.number("fp32_active_mean")
-    tensor = job.number("tensor_active_max")
-    if (
-        fp16 is None
-        or fp32 is None
-        or tensor is None
-        or fp16 + fp32 < MUCH_ARITHMETIC
-        or tensor >= UNUSED
-    ):
-        return None
+_ARITHMETIC = pl.col("fp16_active_mean") + pl.col("fp32_active_mean")
+
+
+def decide(job: CheckedJob) -> Found:
+    """Return how much each was used."""
+    fp16, fp32 = job.measured("fp16_active_mean"), job.measured("fp32_active_mean")
+    tensor = job.measured("tensor_active_max")
     return Found(
         f"FP32 units were active {text(fp32, 'fraction')} and FP16 units "
         f"{text(fp16, 'fraction')} of the time, "
@@ -43,4 +40,5 @@ CHECK = Check(
     ),
     needs=("fp16_active", "fp32_active", "tensor_active"),
     decide=decide,
+    condition=(_ARITHMETIC >= MUCH_ARITHMETIC) & (pl.col("tensor_active_max") < UNUSED),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.judge.check import Check
 from tachograph.judge.checks.pcie_replays import new_errors
 
@@ -16,4 +18,5 @@ CHECK = Check(
     ),
     needs=("nvlink_errors",),
     decide=new_errors("nvlink_errors"),
+    gpu_condition=pl.col("nvlink_errors_max") > 0,
 )

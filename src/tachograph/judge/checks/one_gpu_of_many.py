@@ -5,7 +5,7 @@ from __future__ import annotations
 from tachograph.catalog.units import text
 from tachograph.judge.activity import gpu_labels
 from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found
-from tachograph.judge.checks.gpus_never_used import idle_gpus, request_advice
+from tachograph.judge.checks.gpus_never_used import IDLE_GPU, idle_gpus, request_advice
 
 
 def decide(job: CheckedJob) -> Found | None:
@@ -44,4 +44,5 @@ CHECK = Check(
     ),
     needs=(ANY_ACTIVITY,),
     decide=decide,
+    gpu_condition=IDLE_GPU,
 )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import plural
 from tachograph.judge.check import Check, CheckedJob, Decide, Found
 from tachograph.judge.health import NEW_ERRORS
 
 
 def new_errors(counter: str) -> Decide:
-    """Return what holds where errors were counted while the job ran (sum over its GPUs)."""
+    """Return what finds the GPUs that counted errors while the job ran, and their sum."""
 
-    def decide(job: CheckedJob) -> Found | None:
+    def decide(job: CheckedJob) -> Found:
         touched = job.gpus_with(f"{counter}_max", lambda errors: errors > 0)
-        if not touched:
-            return None
         errors = float(sum(gpu[f"{counter}_max"] for gpu in touched))
         return Found(
             f"{plural(errors, NEW_ERRORS[counter])} during the job on {job.labels(touched)}.",
@@ -34,4 +34,5 @@ CHECK = Check(
     ),
     needs=("pcie_replays",),
     decide=new_errors("pcie_replays"),
+    gpu_condition=pl.col("pcie_replays_max") > 0,
 )

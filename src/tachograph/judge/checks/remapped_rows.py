@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import plural
 from tachograph.judge.check import Check, CheckedJob, Found
 
 COLUMNS = ("remapped_rows_uncorrectable", "remapped_rows_correctable")
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if rows were remapped after uncorrectable errors during the job, over all
-    GPUs.
-    """
+def decide(job: CheckedJob) -> Found:
+    """Return how many rows of all GPUs were remapped."""
     hard, soft = (job.gpu_total(f"{name}_max") for name in COLUMNS)
-    if hard <= 0:
-        return None
     return Found(
         (
             f"{plural(hard, 'row')} after uncorrectable and {plural(soft, 'row')} after "
@@ -36,4 +34,5 @@ CHECK = Check(
     ),
     needs=("remapped_rows_uncorrectable",),
     decide=decide,
+    gpu_condition=pl.col(f"{COLUMNS[0]}_max") > 0,
 )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import plural
 from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.checks.remapped_rows import COLUMNS
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return Found if rows were remapped only after correctable errors during the job."""
+    """Return Found if no rows were remapped after uncorrectable errors."""
     hard, soft = (job.gpu_total(f"{name}_max") for name in COLUMNS)
-    if hard > 0 or soft <= 0:
+    if hard > 0:
         return None
     return Found(
         f"{plural(soft, 'row')} after correctable errors, none after uncorrectable ones.",
@@ -25,4 +27,5 @@ CHECK = Check(
     title="Weak GPU memory was replaced by spare rows during the job",
     needs=("remapped_rows_correctable",),
     decide=decide,
+    gpu_condition=pl.col(f"{COLUMNS[1]}_max") > 0,
 )

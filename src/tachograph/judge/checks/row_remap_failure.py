@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.judge.check import Check, CheckedJob, Found
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if a GPU had its flag for a failed row remapping set."""
-    if not job.number("row_remap_failure_max"):
-        return None
+def decide(job: CheckedJob) -> Found:
+    """Return which GPUs."""
     touched = job.gpus_with("row_remap_failure_max", lambda failed: failed > 0)
     where = job.labels(touched) if touched else "A GPU"
     return Found(
@@ -29,4 +29,5 @@ CHECK = Check(
     ),
     needs=("row_remap_failure",),
     decide=decide,
+    condition=pl.col("row_remap_failure_max") != 0,
 )

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from tachograph.catalog.units import text
 from tachograph.judge.activity import idle_periods
-from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, class_check
+from tachograph.judge.check import ANY_ACTIVITY, CheckedJob, Found, class_check, may_idle, threshold
 from tachograph.judge.classes.hang import HangCase, HangPlace, hang_class, signs, worked_at
 from tachograph.judge.classes.kernel import MIDDLE
 
 
 def decide(job: CheckedJob) -> Found | None:
     """Return Found if no GPU worked for `idle_minutes` or more between work: the longest period."""
-    activity = job.activity(idle_s=60 * job.thresholds.idle_minutes)
+    activity = job.activity
     if activity is None:
         return None
     long = [period for period in idle_periods(activity) if period[1] >= job.thresholds.idle_minutes]
@@ -86,4 +86,5 @@ CHECK = class_check(
     brief="Work stood still for up to {interval_s}; {gpu_hours_idle} lost",
     needs=(ANY_ACTIVITY,),
     decide=decide,
+    condition=may_idle(60 * threshold("idle_minutes")),
 )

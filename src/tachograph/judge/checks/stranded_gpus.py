@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import polars as pl
+
 from tachograph.catalog.units import plural, text
 from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.partitions import NODES
@@ -64,4 +66,5 @@ CHECK = Check(
     needs=(NODES,),
     of_samples=False,
     decide=decide,
+    condition=pl.col("node_gpus").is_not_null(),
 )

@@ -5,6 +5,8 @@ Decided from all samples of the job, and by the rule heat_throttling from those 
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.units import text
 from tachograph.judge.check import Check, CheckedJob, Found
@@ -15,10 +17,8 @@ HEAT, HARDWARE, POWER = 0x20 | 0x40, 0x8, 0x4 | 0x80  # bits of DCGM_FI_DEV_CLOC
 
 
 def decide(job: CheckedJob) -> Found | None:
-    """Return Found if clocks were lowered in many samples, some by heat or a hardware slowdown."""
-    share, bits = job.number("throttle_reasons_mean"), job.number("throttle_reasons_max")
-    if share is None or bits is None or share < OFTEN:
-        return None
+    """Return Found if some clocks were lowered by heat or a hardware slowdown."""
+    share, bits = job.measured("throttle_reasons_mean"), job.measured("throttle_reasons_max")
     if not int(bits) & (HEAT | HARDWARE):
         return None
     reasons = [
@@ -67,4 +67,6 @@ CHECK = Check(
     ),
     needs=("throttle_reasons",),
     decide=decide,
+    condition=(pl.col("throttle_reasons_mean") >= OFTEN)
+    & pl.col("throttle_reasons_max").is_not_null(),
 )

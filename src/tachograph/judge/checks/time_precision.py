@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import text
 from tachograph.judge.check import Check, CheckedJob, Found
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if start and end were recorded to a minute or coarser."""
-    precision = job.number("time_precision_s")
-    if precision is None or precision < 60:
-        return None
+def decide(job: CheckedJob) -> Found:
+    """Return how coarse they are."""
+    precision = job.measured("time_precision_s")
     return Found(
         f"They were recorded with a precision of {text(precision, 's')}: samples at the edges "
         "may belong to "
@@ -27,4 +27,5 @@ CHECK = Check(
     advice="Staff: export the accounting with seconds (SLURM_TIME_FORMAT=standard).",
     of_samples=False,
     decide=decide,
+    condition=pl.col("time_precision_s") >= 60,
 )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from tachograph.catalog.units import plural
 from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.health import XID_OFTEN_THE_PROGRAM, xid_meaning
 
 
-def decide(job: CheckedJob) -> Found | None:
-    """Return Found if the XID code changed during the job."""
-    events = job.number("xid_events")
-    if not events:
-        return None
+def decide(job: CheckedJob) -> Found:
+    """Return on which GPUs it changed, and what the largest code means."""
+    events = job.measured("xid_events")
     code = job.number("xid_event_max")
     touched = job.gpus_with("xid_events", lambda count: count > 0)
     where = f" on {job.labels(touched)}" if touched else ""
@@ -43,4 +43,5 @@ CHECK = Check(
     ),
     needs=("xid",),
     decide=decide,
+    condition=pl.col("xid_events") != 0,
 )
