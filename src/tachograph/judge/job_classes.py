@@ -20,6 +20,7 @@ from tachograph.catalog.units import text
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.classes.characteristics import class_limits
 from tachograph.judge.classes.inputs import ClassInput, JobClass
+from tachograph.judge.classes.kernel import NO, YES
 from tachograph.judge.classes.series import (
     Series,
     Units,
@@ -30,9 +31,9 @@ from tachograph.judge.classes.series import (
     idle_times,
     node_units,
 )
-from tachograph.judge.classes.windows import level_windows, spreads
+from tachograph.judge.classes.windows import VERDICT_OF, level_windows, spreads
 from tachograph.judge.completions import Completed
-from tachograph.judge.finding import Finding, Verdict, findings_frame
+from tachograph.judge.finding import Finding, Verdict, findings_frame, verdicts_frame
 
 JOB_CLASSES: tuple[JobClass, ...] = tuple(check.job_class for check in CHECKS if check.job_class)
 CLASS_CODES: tuple[str, ...] = tuple(code for job_class in JOB_CLASSES for code in job_class.codes)
@@ -41,7 +42,7 @@ _ADVICE: Mapping[str, str | None] = {
 }
 CLASS_BY_CODE: Mapping[str, JobClass] = {code: each for each in JOB_CLASSES for code in each.codes}
 
-_VERDICTS = dict.fromkeys(("job_key", "code", "verdict"), pl.String())
+_NO_SAMPLE = "Unknown: there is no sample of its GPUs."
 _OF_JOBS = (
     "job_key",
     "job_id",
@@ -91,23 +92,27 @@ def class_verdicts(
     )
     parts = []
     for of_minutes in (True, False):
+        selected = [each for each in classes if each.of_minutes == of_minutes]
         jobs = tables.jobs
         if of_minutes:
             jobs = jobs.join(same, on="job_key", how="anti", maintain_order="left")
-        found = _found(
-            jobs,
-            tables.gpus,
-            tables.timelines,
-            tables.node_minutes,
-            settings,
-            [each for each in classes if each.of_minutes == of_minutes],
-        )
         rows = [
-            (row["job_key"], finding.code, finding.verdict)
-            for row, findings in found
+            (str(row["job_key"]), finding.code, finding.verdict)
+            for row, findings in _of_ambiguous(jobs, settings, selected)
             for finding in findings
         ]
-        parts.append(pl.DataFrame(rows, _VERDICTS, orient="row"))
+        for form in class_inputs(
+            jobs, tables.gpus, tables.timelines, tables.node_minutes, settings, selected
+        ):
+            for job_class in _of_form(form, selected):
+                found, code = job_class.judge(job_class, form), form.code(job_class.code)
+                for place, answer in zip(
+                    found.places.tolist(), found.answers.tolist(), strict=True
+                ):
+                    row = form.rows[place]
+                    verdict = "unknown" if _unsampled(form, row, answer) else VERDICT_OF[answer]
+                    rows.append((str(row["job_key"]), code, verdict))
+        parts.append(verdicts_frame(rows))
     copies = (
         parts[0]
         .join(same, left_on="job_key", right_on="same")
@@ -172,37 +177,41 @@ def _found(
     per_job: dict[str, tuple[Mapping[str, object], list[Finding]]] = {}
     for form in class_inputs(jobs, gpus, timelines, node_minutes, settings, job_classes):
         of_form: dict[int, list[Finding]] = defaultdict(list)
-        for job_class in job_classes:
-            if job_class.host or not form.host:
-                advice = _ADVICE[job_class.code]
-                for place, finding in job_class.judge(job_class, form):
-                    sure = finding if form.host else _if_sampled(finding, form.rows[place])
-                    if sure.verdict == "yes":
-                        sure = replace(sure, advice=advice)
-                    of_form[place].append(sure)
+        for job_class in _of_form(form, job_classes):
+            advice, found = _ADVICE[job_class.code], job_class.judge(job_class, form)
+            for place, answer in zip(found.places.tolist(), found.answers.tolist(), strict=True):
+                finding = found.finding(place, answer)
+                if _unsampled(form, form.rows[place], answer):
+                    finding = replace(finding, verdict="unknown", sentence=_NO_SAMPLE)
+                elif answer == YES:
+                    finding = replace(finding, advice=advice)
+                of_form[place].append(finding)
         for place, findings in sorted(of_form.items()):
             row = form.rows[place]
             per_job.setdefault(row["job_key"], (row, []))[1].extend(findings)
     yield from per_job.values()
-    for row in (
-        jobs.filter(pl.col("attribution") == "ambiguous").select(_OF_JOBS).iter_rows(named=True)
-    ):
+    yield from _of_ambiguous(jobs, settings, job_classes)
+
+
+def _of_form(form: ClassInput, job_classes: Sequence[JobClass]) -> Sequence[JobClass]:
+    """Return the classes that are judged in a form."""
+    return [each for each in job_classes if each.host or not form.host]
+
+
+def _unsampled(form: ClassInput, row: Mapping[str, object], answer: int) -> bool:
+    """Whether a class cannot be denied as the job has no samples at all."""
+    return answer == NO and not form.host and row["samples"] == 0
+
+
+def _of_ambiguous(
+    jobs: pl.DataFrame, settings: ClassOptions, job_classes: Sequence[JobClass]
+) -> Iterator[tuple[Mapping[str, object], list[Finding]]]:
+    """Yield the findings of jobs whose GPUs are unknown."""
+    ambiguous = jobs.filter(pl.col("attribution") == "ambiguous").select(_OF_JOBS)
+    for row in ambiguous.iter_rows(named=True):
         single = {"idle_nodes": row["nodes"] == 1, "idle_gpus": row["gpus"] == 1}
-        yield (
-            row,
-            [
-                _undetermined(each, row, settings)
-                for each in job_classes
-                if not single.get(each.code)
-            ],
-        )
-
-
-def _if_sampled(finding: Finding, row: Mapping[str, object]) -> Finding:
-    """Return the finding, or unknown if the job has no samples at all."""
-    if finding.verdict != "no" or row["samples"] != 0:
-        return finding
-    return replace(finding, verdict="unknown", sentence="Unknown: there is no sample of its GPUs.")
+        judged = [each for each in job_classes if not single.get(each.code)]
+        yield row, [_undetermined(each, row, settings) for each in judged]
 
 
 def _undetermined(

@@ -10,12 +10,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tachograph.catalog.arrays import Ints, Singles
+from tachograph.catalog.arrays import Flags, Ints, Singles
 from tachograph.catalog.units import text
 from tachograph.judge.activity import so_far
 from tachograph.judge.check import class_check
 from tachograph.judge.classes import kernel
-from tachograph.judge.classes.inputs import ClassInput, JobClass, listed, too_few, voted
+from tachograph.judge.classes.inputs import (
+    ClassInput,
+    ClassVerdicts,
+    JobClass,
+    listed,
+    too_few,
+    voted,
+)
 from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
 from tachograph.judge.classes.series import Series
 from tachograph.judge.classes.windows import ENOUGH
@@ -83,59 +90,61 @@ def stable_answers(primary: Sequence[Votes], secondary: Sequence[Votes]) -> Vote
     return answer
 
 
-def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
-    limits = form.limits
+def _judge(job_class: JobClass, form: ClassInput) -> ClassVerdicts:
+    limits, minutes = form.limits, form.series.minutes
     names, more = job_class.names(form), job_class.more_host if form.host else job_class.more_gpu
     steadiness_of = {name: steadiness(form.series, name) for name in (*names, *more)}
     votes = {
         name: stable_votes(steady, level=limits.level[name])
         for name, steady in steadiness_of.items()
     }
-    answers = stable_answers([votes[name] for name in names], [votes[name] for name in more])
-    for at, minutes in enumerate(form.series.minutes.tolist()):
-        answer = int(answers[at])
+    by_votes = stable_answers([votes[name] for name in names], [votes[name] for name in more])
+    voting = np.stack([votes[name] != MISSING for name in names])
+    measured_of = np.stack([steadiness_of[name].measured for name in names])
+    measured = np.where(voting, measured_of, np.iinfo(np.int32).max).min(axis=0)
+    too_few_voted = (by_votes == UNDECIDED) | ~voting.any(axis=0)
+    too_short = (minutes < limits.window) | (measured < ENOUGH * minutes)
+    answers = by_votes.copy()
+    answers[(by_votes == YES) & _are_idle(form, names, steadiness_of, voting)] = NO
+    answers[too_few_voted | too_short] = UNDECIDED
+
+    def finding(at: int, answer: int) -> Finding:
         missing = [name for name in names if votes[name][at] == MISSING]
-        voting = [name for name in names if name not in missing]
-        measured = min((int(steadiness_of[name].measured[at]) for name in voting), default=0)
-        if answer == UNDECIDED or not voting:
-            answer, sentence = UNDECIDED, too_few(form, names, missing)
-        elif minutes < limits.window or measured < ENOUGH * minutes:
-            answer, sentence = UNDECIDED, _too_short(form, at, minutes, measured)
-        elif answer == NO:
+        voters = [name for name in names if name not in missing]
+        if too_few_voted[at]:
+            sentence = too_few(form, names, missing)
+        elif too_short[at]:
+            sentence = _too_short(form, at, int(minutes[at]), int(measured[at]))
+        elif by_votes[at] == NO:
             uneven = [name for name in names if votes[name][at] == NO]
             if not uneven:
                 uneven = [name for name in more if votes[name][at] == NO]
             sentence = _no(form, at, uneven, steadiness_of)
-        elif _is_idle(form, at, voting, steadiness_of):
-            answer = NO
-            sentence = f"No: there was no load{so_far(form.rows[at])}: {listed(form, voting)} idle."
+        elif answer == NO:
+            sentence = f"No: there was no load{so_far(form.rows[at])}: {listed(form, voters)} idle."
         else:
             sentence = (
                 f"Steady load{so_far(form.rows[at])}: in {text(WITHIN, 'fraction')} of the minutes "
-                f"{listed(form, voting)} stayed within {text(NEAR, 'fraction')} of their mean."
+                f"{listed(form, voters)} stayed within {text(NEAR, 'fraction')} of their mean."
             )
         if answer != UNDECIDED and missing:
             sentence += f" Not all characteristics had a vote{voted(form, names, missing)}."
-        yield (
-            at,
-            job_class.finding(
-                form,
-                answer,
-                sentence,
-                missing=missing,
-                checks=_checks((*names, *more), steadiness_of, votes, at),
-            ),
-        )
+        checks = _checks((*names, *more), steadiness_of, votes, at)
+        return job_class.finding(form, answer, sentence, missing=missing, checks=checks)
+
+    return ClassVerdicts(np.arange(len(answers)), answers, finding)
 
 
-def _is_idle(
-    form: ClassInput, at: int, names: Sequence[str], found: Mapping[str, Steadiness]
-) -> bool:
-    """Whether all characteristics stayed below the level of an idle GPU: there is no load."""
-    levels = {name: form.limits.level[name] for name in names}
-    return all(
-        level is not None and float(found[name].high[at]) < level for name, level in levels.items()
-    )
+def _are_idle(
+    form: ClassInput, names: Sequence[str], found: Mapping[str, Steadiness], voting: Flags
+) -> Flags:
+    """Whether all that vote stayed below the level of an idle GPU: there is no load."""
+    idle = np.ones(voting.shape[1], bool)
+    for name, votes in zip(names, voting, strict=True):
+        level = form.limits.level[name]
+        high = found[name].high.astype(np.float64)
+        idle &= ~votes | (high < (-np.inf if level is None else level))
+    return idle
 
 
 def _no(form: ClassInput, at: int, uneven: Sequence[str], found: Mapping[str, Steadiness]) -> str:

@@ -10,11 +10,22 @@ from typing import Any
 
 import numpy as np
 
+from tachograph.catalog.arrays import Flags, Longs
 from tachograph.catalog.units import shown_s, text
 from tachograph.judge.activity import so_far
 from tachograph.judge.classes.characteristics import AWAKE, FIRST_WORK, SPINNING
-from tachograph.judge.classes.inputs import ClassInput, JobClass, too_few, voted
-from tachograph.judge.classes.kernel import BEGIN, END, MISSING, NO, SLACK, UNDECIDED, UNUSED, YES
+from tachograph.judge.classes.inputs import ClassInput, ClassVerdicts, JobClass, too_few, voted
+from tachograph.judge.classes.kernel import (
+    BEGIN,
+    END,
+    MISSING,
+    NO,
+    SLACK,
+    UNDECIDED,
+    UNUSED,
+    YES,
+    Votes,
+)
 from tachograph.judge.classes.windows import (
     ENOUGH,
     WORK_LEVEL,
@@ -182,10 +193,8 @@ def hang_class(
     )
 
 
-def judge_hang(
-    place: HangPlace, job_class: JobClass, form: ClassInput
-) -> Iterator[tuple[int, Finding]]:
-    """Yield the verdict of every job of the form; a job shorter than a hang has none."""
+def judge_hang(place: HangPlace, job_class: JobClass, form: ClassInput) -> ClassVerdicts:
+    """Return the verdict of every job of the form; a job shorter than a hang has none."""
     names, limits = job_class.names(form), form.limits
     votes = {
         name: hang_votes(
@@ -198,39 +207,77 @@ def judge_hang(
         )
         for name in names
     }
-    answers = majority([each.vote for each in votes.values()]).tolist()
-    message = np.stack([each.vote for each in votes.values()]).T.tolist()
-    levels, counted = None, np.zeros(len(answers), bool)
+    answers = majority([each.vote for each in votes.values()])
+    counted, levels = np.ones(len(answers), bool), None
     if form.levels is not None:
         counted = np.any([form.series.measures(name) for name in _COUNTERS], axis=0)
         levels = level_votes(form.levels, where=place.where, hang_minutes=limits.hang)
-    for at, minutes in enumerate(form.series.minutes.tolist()):
-        case = HangCase(form, at, minutes, votes, dict(zip(names, message[at], strict=True)))
-        if levels is None:
-            yield at, _finding(place, job_class, case, answers[at])
-        else:
-            answer, level = answers[at], int(levels.vote[at])
-            by_level = HangCase(form, at, minutes, {WORK_LEVEL: levels}, {WORK_LEVEL: level})
-            if not counted[at]:
-                lacking = case.with_vote(MISSING)
-                yield at, _level_finding(place, job_class, by_level, lacking)
-            elif _decides(case, answer, by_level):
-                yield at, _level_finding(place, job_class, by_level, [])
-            else:
-                no_hang = answer == UNDECIDED and level == NO and place.where != END
-                yield at, _finding(place, job_class, case, NO if no_hang else answer)
+    judged = _HangVotesOfJobs(place, form, form.series.minutes, votes, levels, counted)
+    answers, by_level = judged.answers(answers)
+
+    def finding(at: int, answer: int) -> Finding:
+        if not by_level[at]:
+            return _finding(place, job_class, judged.case(at), answer)
+        lacking = [] if counted[at] else judged.case(at).with_vote(MISSING)
+        return _level_finding(place, job_class, judged.level_case(at), answer, lacking)
+
+    return ClassVerdicts(np.arange(len(answers)), answers, finding)
 
 
-def _decides(case: HangCase, answer: int, by_level: HangCase) -> bool:
-    """Return whether the level of work decides, though work was counted.
+@dataclass(frozen=True, slots=True)
+class _HangVotesOfJobs:
+    """Votes on a hang of all jobs of a form, by characteristics and by the level of work.
 
-    Counters may vote "no hang" for many SMs that spin.
+    `levels`: None of hosts. `counted`: jobs of which a counter of work was measured.
     """
-    level = by_level.own_votes[WORK_LEVEL]
-    if answer == NO and level == YES:
-        waiting = _with_interval(by_level)
+
+    place: HangPlace
+    form: ClassInput
+    minutes: Longs
+    votes: Mapping[str, HangVotes]
+    levels: HangVotes | None
+    counted: Flags
+
+    def case(self, at: int) -> HangCase:
+        """Return a job with the votes of characteristics."""
+        own = {name: int(each.vote[at]) for name, each in self.votes.items()}
+        return HangCase(self.form, at, int(self.minutes[at]), self.votes, own)
+
+    def level_case(self, at: int) -> HangCase:
+        """Return a job with the vote of its level of work."""
+        assert self.levels is not None
+        own = {WORK_LEVEL: int(self.levels.vote[at])}
+        return HangCase(self.form, at, int(self.minutes[at]), {WORK_LEVEL: self.levels}, own)
+
+    def answers(self, majority: Votes) -> tuple[Votes, Flags]:
+        """Return the answer of each job, and which answers the level of work decides."""
+        answers, by_level = majority.copy(), ~self.counted
+        if self.levels is not None:
+            level = self.levels.vote
+            opposite = ((majority == NO) & (level == YES)) | ((majority == YES) & (level == NO))
+            for at in np.flatnonzero(opposite & self.counted).tolist():
+                by_level[at] = self._level_decides(at, int(majority[at]))
+            if self.place.where != END:
+                answers[(majority == UNDECIDED) & (level == NO)] = NO
+            is_open = (level == UNDECIDED) | (level == MISSING)
+            of_level = np.where(level == YES, YES, np.where(is_open, UNDECIDED, NO))
+            answers = np.where(by_level, of_level, answers).astype(np.int8)
+        answers[self.minutes < self.form.limits.hang] = NO
+        for at in np.flatnonzero(by_level & (answers == YES)).tolist():
+            case = _with_interval(self.level_case(at))
+            if _is_usual(case) or _came_back(self.place, case):
+                answers[at] = UNDECIDED
+        return answers, by_level
+
+    def _level_decides(self, at: int, answer: int) -> bool:
+        """Return whether the level of work decides against the votes, though work was counted.
+
+        Counters may vote "no hang" for many SMs that spin.
+        """
+        if answer == YES:
+            return _moves_data(_with_interval(self.case(at)))
+        waiting = _with_interval(self.level_case(at))
         return waiting.spinning and waiting.counted
-    return answer == YES and level == NO and _moves_data(_with_interval(case))
 
 
 def _moves_data(case: HangCase) -> bool:
@@ -243,29 +290,37 @@ def _moves_data(case: HangCase) -> bool:
 
 
 def _level_finding(
-    place: HangPlace, job_class: JobClass, case: HangCase, lacking: list[str]
+    place: HangPlace, job_class: JobClass, case: HangCase, answer: int, lacking: list[str]
 ) -> Finding:
     """Return the finding by the level of work; without counters its confidence is low."""
-    answer = case.own_votes[WORK_LEVEL]
+    vote = case.own_votes[WORK_LEVEL]
     confidence: FindingConfidence | None = None
-    if answer == YES:
+    if vote == YES:
         case = _with_interval(case)
     if case.minutes < case.form.limits.hang:
-        answer, sentence = NO, _short(place, case)
-    elif answer == YES and case.spinning and not case.counted and _usual_outside(case):
-        answer, sentence = UNDECIDED, _usual(case)
-    elif answer == YES and case.likely and place.where == END and _ended_well(case):
-        answer, sentence = UNDECIDED, _came_back(case)
+        sentence = _short(place, case)
     elif answer == YES:
         sentence = place.found(case)
         confidence = "high" if case.counted else "low"
-    elif answer in (UNDECIDED, MISSING):
-        answer, sentence = UNDECIDED, _level_unknown(place, case)
+    elif vote == YES:
+        sentence = _usual(case) if _is_usual(case) else _end_of_wait(case)
+    elif answer == UNDECIDED:
+        sentence = _level_unknown(place, case)
     else:
-        answer, sentence = NO, _level_none(place, case)
+        sentence = _level_none(place, case)
     return _as_finding(
         job_class, case, answer, sentence, lacking, confidence, _level_check(case, answer)
     )
+
+
+def _is_usual(case: HangCase) -> bool:
+    """Whether what looks like a hang, without counters of work, may be usual for the job."""
+    return case.spinning and not case.counted and _usual_outside(case)
+
+
+def _came_back(place: HangPlace, case: HangCase) -> bool:
+    """Whether what only power shows to be a hang ended as a copy does: the program went on."""
+    return case.likely and place.where == END and _ended_well(case)
 
 
 def _usual_outside(case: HangCase) -> bool:
@@ -283,7 +338,7 @@ def _usual(case: HangCase) -> str:
     return f"Unknown: {_signs_then(case)}, which may be usual for it; {_RECORD}."
 
 
-def _came_back(case: HangCase) -> str:
+def _end_of_wait(case: HangCase) -> str:
     return (
         f"Unknown: {_signs_then(case)}, but it completed: a copy to the host shows the same, and "
         f"ends; {_RECORD}."

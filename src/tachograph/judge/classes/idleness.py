@@ -11,7 +11,7 @@ import numpy as np
 
 from tachograph.catalog.units import plural, text
 from tachograph.judge.activity import gpu_label, so_far
-from tachograph.judge.classes.inputs import ClassInput, JobClass, too_few, voted
+from tachograph.judge.classes.inputs import ClassInput, ClassVerdicts, JobClass, too_few, voted
 from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
 from tachograph.judge.classes.series import Extremes, Units, extremes
 from tachograph.judge.finding import CheckedValue, Finding
@@ -58,28 +58,28 @@ def idle_answers(votes: Sequence[Votes]) -> Votes:
 
 def judge_idle(
     noun: Literal["node", "GPU"], job_class: JobClass, form: ClassInput
-) -> Iterator[tuple[int, Finding]]:
-    """Yield the verdict of every job that has two units or more."""
+) -> ClassVerdicts:
+    """Return the verdict of every job that has two units or more."""
     limits, units = form.limits, form.nodes if noun == "node" else form.gpus
     names = tuple(name for name in job_class.names(form) if limits.busy[name] is not None)
     found = {name: extremes(units, name) for name in names}
     votes = {name: idle_votes(found[name], busy=limits.busy[name] or 0.0) for name in names}
     answers = idle_answers(list(votes.values()))
     counts = np.diff(units.offset)
-    for at in np.flatnonzero(counts > 1).tolist():
+    unseen = counts - np.max([each.measured for each in found.values()], axis=0)
+    # one that was not measured may be the idle one
+    answers[(answers == NO) & (unseen > 0)] = UNDECIDED
+
+    def finding(at: int, answer: int) -> Finding:
         voted_yes = [name for name in names if votes[name][at] == YES]
         missing = [name for name in names if votes[name][at] == MISSING]
-        unseen = int(counts[at] - max(found[name].measured[at] for name in names))
-        answer = int(answers[at])
-        if answer == NO and unseen:
-            answer = UNDECIDED  # one that was not measured may be the idle one
         few = len(missing) * 2 > len(names)
         case = IdleCase(form, at, units, found, names, voted_yes)
         evidence: dict[str, float] = {}
         if answer == UNDECIDED and few:
             sentence = too_few(form, names, missing)
         elif answer == UNDECIDED:
-            sentence = _unseen(noun, unseen, int(counts[at]))
+            sentence = _unseen(noun, int(unseen[at]), int(counts[at]))
         elif answer == NO:
             sentence = _none(noun, case)
             if missing:
@@ -88,17 +88,17 @@ def judge_idle(
             affected = case.affected()
             sentence = _found(noun, case, affected)
             evidence = _evidence(case, len(affected))
-        yield (
-            at,
-            job_class.finding(
-                form,
-                answer,
-                sentence,
-                missing=missing,
-                checks=_checks(case, votes),
-                evidence=evidence,
-            ),
+        return job_class.finding(
+            form,
+            answer,
+            sentence,
+            missing=missing,
+            checks=_checks(case, votes),
+            evidence=evidence,
         )
+
+    places = np.flatnonzero(counts > 1)
+    return ClassVerdicts(places, answers[places], finding)
 
 
 @dataclass(frozen=True, slots=True)

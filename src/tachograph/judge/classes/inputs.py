@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from tachograph.catalog.arrays import Longs
 from tachograph.catalog.units import plural
 from tachograph.judge.classes.characteristics import ClassLimits
+from tachograph.judge.classes.kernel import Votes
 from tachograph.judge.classes.series import IdleTimes, Series, Units
 from tachograph.judge.classes.windows import VERDICT_OF, WindowSpreads
 from tachograph.judge.finding import CheckedValue, Finding, FindingConfidence, Severity
@@ -104,11 +106,24 @@ class JobClass:
         return form.limits.names(form.code(self.code), self.host if form.host else self.gpu)
 
 
+@dataclass(frozen=True, slots=True)
+class ClassVerdicts:
+    """Verdicts of a class on jobs of a form: their places in the form, and their answers.
+
+    `finding`: returns the finding of a place with its answer. It is made when it is needed: of
+    completed jobs only verdicts are.
+    """
+
+    places: Longs
+    answers: Votes
+    finding: Callable[[int, int], Finding]
+
+
 class ClassJudge(Protocol):
     """Judges all jobs of a form; jobs to which a class does not apply are left out."""
 
-    def __call__(self, job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
-        """Yield (place of the job in the form, finding)."""
+    def __call__(self, job_class: JobClass, form: ClassInput) -> ClassVerdicts:
+        """Return the verdicts."""
         ...
 
 
