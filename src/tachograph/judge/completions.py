@@ -20,13 +20,14 @@ from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import HOST_CHARACTERISTICS, OTHER_IMBALANCES, RESOURCES
 from tachograph.judge.fills import (
-    BURST,
-    BURSTS_EVERY,
     FILLS,
     IDLE,
     PIECE_MINUTES,
     Fill,
     for_each,
+    gpus_in_state,
+    part_in_state,
+    read_by,
     settings_of,
 )
 from tachograph.pipeline.summaries import JobTables
@@ -200,7 +201,7 @@ def refuted(
     found = [questions.select("job_key", "code").clear()]
     tables = _around_samples(_of_jobs(tables, questions), partial)
     for group in _groups(tables.jobs, most_rows):
-        of_group = _of_jobs(tables, group)
+        of_group = tables
         minutes = int(group.get_column("minutes").sum())
         remaining = questions.join(group, on="job_key", how="semi")
         at_a_time = max(1, most_rows // max(1, minutes))
@@ -274,7 +275,8 @@ def completed(
 ) -> Completed:
     """Return jobs that were measured in part, completed. `gaps`: from `unmeasured`."""
     partial = gaps.filter(pl.col("share") > 0)
-    tables = _of_jobs(tables, partial)
+    if tables.jobs.join(partial, on="job_key", how="anti").height:
+        tables = _of_jobs(tables, partial)
     known = partial.select("job_key", "interval_s", _of_job="share")
     jobs = tables.jobs.drop("interval_s").join(known, on="job_key", maintain_order="left")
     jobs = jobs.with_columns(
@@ -295,19 +297,20 @@ def completed(
     )
     measured = (tables.jobs, tables.gpus, tables.timelines, tables.node_minutes)
     parts: list[list[pl.DataFrame]] = []
-    for _, group in groupby(enumerate(fills), lambda pair: (pair[1].steady, pair[1].alike)):
+    for steady, group in groupby(enumerate(fills), lambda pair: pair[1].steady):
         numbered = dict(group)
-        settings, fill = settings_of(numbered), next(iter(numbered.values()))
+        settings = settings_of(numbered)
         filled = for_each(settings, gpus)
-        filled = filled.with_columns(_part=_part())
-        filled = filled.with_columns(**_counters(steady=fill.steady, alike=fill.alike))
-        filled = filled.with_columns(**_derived(steady=fill.steady))
-        first = settings.filter(_number=0)
-        every = pl.concat([for_each(first, once), for_each(settings, minutes)])
+        filled = filled.with_columns(_part=part_in_state())
+        filled = filled.with_columns(**_counters(steady=steady))
+        filled = filled.with_columns(**_derived(steady=steady))
+        of_minutes = read_by(_of_minutes(steady=False, idle_util=idle_util).values(), settings)
+        first = of_minutes.filter(_number=0)
+        every = pl.concat([for_each(first, once), for_each(of_minutes, minutes)])
         rows = (
-            _summaries(for_each(settings, jobs), filled, fill),
+            _summaries(for_each(settings, jobs), filled, steady=steady),
             filled,
-            _filled_minutes(every, steady=fill.steady, idle_util=idle_util),
+            _filled_minutes(every, steady=steady, idle_util=idle_util),
             _filled_host_minutes(host_minutes, numbered),
         )
         parts.append([_like(table, frame) for table, frame in zip(measured, rows, strict=True)])
@@ -317,7 +320,8 @@ def completed(
         for number in range(1, len(fills))
     }
     jobs, gpus, timelines, node_minutes = map(pl.concat, zip(*parts, strict=True))
-    keys = for_each(settings_of(dict(enumerate(fills))), tables.jobs.select("job_key"))
+    numbers = pl.DataFrame({"_number": range(len(fills))})
+    keys = for_each(numbers, tables.jobs.select("job_key"))
     keys = keys.select("job_key", job="_of")
     alike = _alike(jobs, gpus, keys.join(whole, left_on="job", right_on="job_key"))
     jobs, gpus, keys = (
@@ -344,9 +348,14 @@ def _alike(jobs: pl.DataFrame, gpus: pl.DataFrame, keys: pl.DataFrame) -> pl.Dat
 
 def _like(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """The rows with the columns of a table."""
-    return rows.select(pl.col(name).cast(dtype) for name, dtype in table.schema.items())
+    dtypes = rows.schema  # made anew each time
+    return rows.select(
+        name if dtypes[name] == dtype else pl.col(name).cast(dtype)
+        for name, dtype in table.schema.items()
+    )
 
 
+@cache
 def _highest_power() -> pl.Expr:
     """Power that a GPU of the job may have drawn, W."""
     boards = {name: device.board_power_w for name, device in DEVICES_BY_NAME.items()}
@@ -399,18 +408,8 @@ def _with_shares(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     ).drop("start", "as_of", "elapsed_s", "_interval_s", "_of_job")
 
 
-def _part() -> pl.Expr:
-    """The part of its unmeasured time in which a GPU is in the state of a fill."""
-    seconds = pl.col("_share") * pl.col("_run_s")
-    piece = (pl.col("_piece_s") / seconds).clip(0.0, 1.0)
-    part = pl.when(pl.col("_piece_s").is_null()).then("_flat").otherwise(piece)
-    who = pl.col("_who")
-    has = (who == "all") | ((who == "busiest") & pl.col("_busiest"))
-    return pl.when(has | ((who == "least busy") & pl.col("_least"))).then(part).otherwise(0.0)
-
-
 @cache
-def _counters(*, steady: bool, alike: bool) -> Mapping[str, pl.Expr]:
+def _counters(*, steady: bool) -> Mapping[str, pl.Expr]:
     """Means and maxima of a GPU's counters over the whole time, where its job measured them."""
     share = pl.col("_share")
     found: dict[str, pl.Expr] = {}
@@ -421,10 +420,10 @@ def _counters(*, steady: bool, alike: bool) -> Mapping[str, pl.Expr]:
             value, peak = (own.fill_null(own.mean().over("job_key")) for own in (mean, most))
         has = pl.when(f"_has_{counter.name}")
         whole = pl.coalesce(mean * (1 - share) + value * share, value)
-        if alike and counter.kind is CounterKind.FRACTION:
+        if steady and counter.kind is CounterKind.FRACTION:
             most_known = mean.filter(share == share.min()).mean().over("job_key")
             known = mean.fill_null(0.0) * (1 - share)
-            whole = most_known.clip(known, known + share)
+            whole = pl.when("_alike").then(most_known.clip(known, known + share)).otherwise(whole)
         found[f"{counter.name}_mean"] = has.then(whole)
         found[f"{counter.name}_max"] = has.then(
             pl.when(share > 0).then(pl.max_horizontal(most, peak)).otherwise(most)
@@ -471,7 +470,7 @@ def _derived(*, steady: bool) -> Mapping[str, pl.Expr]:
     }
 
 
-def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, fill: Fill) -> pl.DataFrame:
+def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, *, steady: bool) -> pl.DataFrame:
     """Return the rows of job_summaries over the whole time; `gpus` are completed."""
     means = [pl.col(f"{c.name}_mean").mean() for c in COUNTERS]
     peaks = [pl.col(f"{c.name}_max").max() for c in COUNTERS]
@@ -498,7 +497,7 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, fill: Fill) -> pl.DataFra
     return whole.with_columns(
         coverage=1.0,
         gpus_seen=pl.coalesce("gpus", "gpus_seen"),
-        **({} if fill.steady else {**_imbalances(), **_at_work()}),
+        **({} if steady else {**_imbalances(), **_at_work()}),
     )
 
 
@@ -605,27 +604,9 @@ def _missing_gpus() -> pl.Expr:
     return missing.cast(pl.Int32)
 
 
-def _doing() -> pl.Expr:
-    """How many of the GPUs without samples in a minute are in the state of a fill."""
-    missing, when = pl.col("_missing"), pl.col("_when")
-    doing = pl.when(pl.col("_who") == "all").then(missing).otherwise(missing.clip(upper_bound=1))
-    in_part = (
-        pl.when(when == "bursts")
-        .then(pl.col("minute") % BURSTS_EVERY < BURST)
-        .when(when == "begin")
-        .then("_at_begin")
-        .when(when == "end")
-        .then("_at_end")
-        .when(when == "both")
-        .then(pl.col("_at_begin") | pl.col("_at_end"))
-        .otherwise(pl.lit(value=True))
-    )
-    return doing * in_part
-
-
 def _filled_minutes(every: pl.DataFrame, *, steady: bool, idle_util: float) -> pl.DataFrame:
     """Return the minutes as if the GPUs without samples had done what fills say."""
-    every = every.with_columns(_doing=_doing())
+    every = every.with_columns(_doing=gpus_in_state())
     every = every.with_columns(_resting=pl.col("_missing") - pl.col("_doing"))
     return every.with_columns(**_of_minutes(steady=steady, idle_util=idle_util))
 
@@ -701,6 +682,8 @@ def _every_host_minute(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> pl.Dat
 
 def _filled_host_minutes(every: pl.DataFrame, fills: Mapping[int, Fill]) -> pl.DataFrame:
     """Return the minutes of nodes: what is missing was idle, lively, or like its neighbours."""
+    if not every.height:
+        return every
     node = ("job_key", "node")
     values = [pl.col(name) for name in HOST_CHARACTERISTICS if name in every.columns]
     filled = {

@@ -207,7 +207,9 @@ def covered(findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame)
     by: dict[int, str] = {}
     for holding in of_jobs.values():
         by |= _covered(holding)
-    values = [by.get(row) for row in range(findings.height)] if by else [None] * findings.height
+    values: list[str | None] = [None] * findings.height
+    for place_of_row, code in by.items():
+        values[place_of_row] = code
     return findings.with_columns(covered_by=pl.Series(values, dtype=pl.String()))
 
 

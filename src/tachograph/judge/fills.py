@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -95,6 +95,7 @@ def settings_of(fills: Mapping[int, Fill]) -> pl.DataFrame:
                 "_who": fill.who,
                 "_when": fill.when,
                 "_errors": fill.errors,
+                "_alike": fill.alike,
                 "_piece_s": _PIECES.get(fill.when, 0) * PIECE_MINUTES * 60.0 or None,
                 "_flat": BURST / BURSTS_EVERY if fill.when == "bursts" else 1.0,
                 **_levels("_state", fill.state),
@@ -115,6 +116,14 @@ def _levels(role: str, state: State) -> dict[str, float]:
     return {f"{role}_{name}": float(value) for name, value in levels.items()}
 
 
+def read_by(expressions: Iterable[pl.Expr], settings: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns of settings that expressions of minutes read: these are many rows."""
+    read = {"_number", "_who", "_when"}
+    for expression in expressions:
+        read.update(expression.meta.root_names())
+    return settings.select(name for name in settings.columns if name in read)
+
+
 def for_each(settings: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows for each of some fills, with its columns of `settings_of`.
 
@@ -123,3 +132,31 @@ def for_each(settings: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     key = pl.concat_str("job_key", pl.lit("\n"), "_number")
     crossed = settings.join(rows, how="cross", maintain_order="left_right")
     return crossed.with_columns(key, _of="job_key")
+
+
+def part_in_state() -> pl.Expr:
+    """Return the part of its unmeasured time in which a GPU is in the state of a fill."""
+    seconds = pl.col("_share") * pl.col("_run_s")
+    piece = (pl.col("_piece_s") / seconds).clip(0.0, 1.0)
+    part = pl.when(pl.col("_piece_s").is_null()).then("_flat").otherwise(piece)
+    who = pl.col("_who")
+    has = (who == "all") | ((who == "busiest") & pl.col("_busiest"))
+    return pl.when(has | ((who == "least busy") & pl.col("_least"))).then(part).otherwise(0.0)
+
+
+def gpus_in_state() -> pl.Expr:
+    """Return how many of the GPUs without samples in a minute are in the state of a fill."""
+    missing, when = pl.col("_missing"), pl.col("_when")
+    doing = pl.when(pl.col("_who") == "all").then(missing).otherwise(missing.clip(upper_bound=1))
+    in_part = (
+        pl.when(when == "bursts")
+        .then(pl.col("minute") % BURSTS_EVERY < BURST)
+        .when(when == "begin")
+        .then("_at_begin")
+        .when(when == "end")
+        .then("_at_end")
+        .when(when == "both")
+        .then(pl.col("_at_begin") | pl.col("_at_end"))
+        .otherwise(pl.lit(value=True))
+    )
+    return doing * in_part

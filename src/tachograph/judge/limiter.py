@@ -7,6 +7,7 @@ What comes nearest to its practical peak is the limiter where it comes near enou
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import polars as pl
@@ -40,6 +41,7 @@ _NEEDED = (
 WITHOUT_WORK = ("idle_job", "job_hang")
 
 
+@cache
 def shares_of_peak() -> Mapping[str, pl.Expr]:
     """Return how near each limiter came to its practical peak, per row; null: unknown.
 
@@ -76,7 +78,9 @@ def of_model(value: str) -> pl.Expr:
 
 def with_limiter(jobs: pl.DataFrame) -> pl.DataFrame:
     """Return rows with `limiter`; null if an unmeasured pipe may have been the limiter."""
-    shares = shares_of_peak()
+    # of each share twice, for its name and the largest: computed once
+    rows = jobs.with_columns(**{f"_{name}": share for name, share in shares_of_peak().items()})
+    shares = {name: pl.col(f"_{name}") for name in shares_of_peak()}
     measured = [pl.col(f"{counter}_mean").is_not_null() for counter in PIPES.values()]
     memory = pl.col("dram_active_mean").is_not_null()
     both = pl.any_horizontal(measured) & memory  # one alone: the other may have been nearer
@@ -92,9 +96,8 @@ def with_limiter(jobs: pl.DataFrame) -> pl.DataFrame:
     worked = pl.max_horizontal(means) >= WORKED
     known = pl.all_horizontal(measured) & memory & worked
     sure = pl.col("attribution") != "ambiguous"
-    return jobs.with_columns(
-        limiter=pl.when(sure).then(pl.coalesce(named, pl.when(known).then(pl.lit(NEITHER))))
-    )
+    limiter = pl.when(sure).then(pl.coalesce(named, pl.when(known).then(pl.lit(NEITHER))))
+    return jobs.with_columns(rows.select(limiter=limiter))
 
 
 def limiters(jobs: pl.DataFrame) -> pl.DataFrame:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import repeat
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import polars as pl
 
-from tachograph.catalog.units import text
 from tachograph.judge.finding import (
-    FINDING_SCHEMA,
+    RELATIONS,
     CheckedValue,
     Relation,
     apart,
-    relation_holds,
+    findings_of_columns,
+    threshold_text,
+    verdicts_frame,
 )
 from tachograph.judge.rules.expression import Node, walk
 from tachograph.judge.rules.metrics import OFFERED, MeasuredRanks, measure
@@ -41,8 +42,11 @@ def judge_rules(
     """
     measured = measure(jobs, gpus, node_minutes, ruleset.metrics)
     unseen = _unseen(jobs, node_minutes)
-    parts = (_of_rule(entry, jobs, measured, unseen) for entry in ruleset.entries)
-    return pl.concat([pl.DataFrame(schema=FINDING_SCHEMA), *parts])
+    columns: dict[str, list[Any]] = defaultdict(list)
+    for entry in ruleset.entries:
+        for name, values in _of_rule(entry, jobs, measured, unseen).items():
+            columns[name] += values
+    return findings_of_columns(columns)
 
 
 def rule_verdicts(
@@ -56,18 +60,17 @@ def rule_verdicts(
     entries = [entry for entry in ruleset.entries if entry.check.code in questions]
     names = {name for entry in entries for name in entry.program.needs}
     measured = measure(jobs, gpus, node_minutes, names)
-    keys = jobs.get_column("job_key")
-    parts = [pl.DataFrame(schema=dict.fromkeys(("job_key", "code", "verdict"), pl.String()))]
+    keys = jobs.get_column("job_key").to_list()
+    rows: list[tuple[str, str, str]] = []
     for entry in entries:
         alerts = RuleEvaluation(entry.program, measured, entry.values).alerts
-        verdicts = pl.DataFrame(
-            {"job_key": keys, "verdict": [VERDICTS[alert] for alert in alerts]},
-            schema_overrides={"verdict": pl.String()},
-        )
-        in_question = pl.col("job_key").is_in(list(questions[entry.check.code]))
-        rows = verdicts.filter(in_question).select("job_key", "verdict", code=pl.lit(entry.code))
-        parts.append(rows.select("job_key", "code", "verdict"))
-    return pl.concat(parts)
+        asked = questions[entry.check.code]
+        rows += [
+            (key, entry.code, VERDICTS[alert])
+            for key, alert in zip(keys, alerts, strict=True)
+            if key in asked
+        ]
+    return verdicts_frame(rows)
 
 
 def _unseen(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> frozenset[str]:
@@ -80,47 +83,47 @@ def _unseen(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> frozenset[str]:
 
 def _of_rule(
     entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unseen: Set[str]
-) -> pl.DataFrame:
-    """Result of one rule per job; without samples, rules about them are never denied."""
+) -> Mapping[str, list[Any]]:
+    """Columns with the result of one rule per job; without samples, those of them are not denied."""
     check, evaluation = entry.check, RuleEvaluation(entry.program, measured, entry.values)
     of_gpus = not any(OFFERED[name].level == "node" for name in entry.program.needs)
-    columns: dict[str, list[str | None]] = {
-        name: [] for name in ("verdict", "sentence", "advice", "evidence", "checks", "needs")
-    }
-    verdicts, sentences, advice, evidence, encoded, needs = columns.values()
+    keys, hours = (jobs[name].to_list() for name in ("job_key", "gpu_hours"))
+    verdicts = [VERDICTS[alert] for alert in evaluation.alerts]
     compared = [comparison.checks(evaluation, entry.values) for comparison in comparisons_of(entry)]
-    checks_of_jobs = zip(*compared, strict=True) if compared else repeat(())
-    facts = zip(evaluation.alerts, checks_of_jobs, jobs["job_key"], jobs["gpu_hours"], strict=False)
-    for index, (alert, checks, job_key, hours) in enumerate(facts):
-        encoded.append(_encoder.encode(checks).decode())
+    checks_of_jobs = list(zip(*compared, strict=True)) if compared else [()] * len(keys)
+    sentences: list[str] = []
+    advice: list[str | None] = [None] * len(keys)
+    needs: list[str | None] = [None] * len(keys)
+    evidence = ["{}"] * len(keys)
+    for index, (alert, checks) in enumerate(zip(evaluation.alerts, checks_of_jobs, strict=True)):
         if alert:
             outcome = evaluation.outcome(index)
-            verdicts.append("yes")
             sentences.append(_triggered(entry, outcome))
-            advice.append(check.advice)
-            evidence.append(_evidence(outcome, hours, of_gpus=of_gpus))
-            needs.append(None)
-            continue
-        advice.append(None)
-        evidence.append("{}")
-        if alert is None:
+            advice[index] = check.advice
+            evidence[index] = _evidence(outcome, hours[index], of_gpus=of_gpus)
+        elif alert is None:
             outcome = evaluation.undetermined(index)
-            verdicts.append("unknown")
             sentences.append(_undetermined(outcome))
-            needs.append(",".join(counters_of(outcome.unknown)) if outcome.unknown else None)
-            continue
-        needs.append(None)
-        is_unseen = check.of_samples and job_key in unseen
-        verdicts.append("unknown" if is_unseen else "no")
-        sentences.append(_NO_SAMPLE if is_unseen else _not_triggered(checks))
-    fixed: dict[str, str | None] = {"code": entry.code, "kind": "check", "title": entry.rule.name}
-    fixed["severity"] = check.severity
-    fixed |= dict.fromkeys(("confidence", "begin", "end", "covered_by"))
-    same = [pl.lit(value, dtype=FINDING_SCHEMA[name]).alias(name) for name, value in fixed.items()]
-    listed = pl.col("needs").str.split(",").fill_null([])  # faster than a list of lists
-    found = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String())).with_columns(listed)
-    whole = found.with_columns(jobs["job_key"], jobs["job_id"], *same)
-    return whole.select(*FINDING_SCHEMA)
+            needs[index] = ",".join(counters_of(outcome.unknown)) or None
+        elif check.of_samples and keys[index] in unseen:
+            verdicts[index] = "unknown"
+            sentences.append(_NO_SAMPLE)
+        else:
+            sentences.append(_not_triggered(checks))
+    encoded = [_encoder.encode(checks).decode() for checks in checks_of_jobs]
+    same = {"code": entry.code, "kind": "check", "title": entry.rule.name}
+    same["severity"] = check.severity
+    return {
+        **{name: [value] * len(keys) for name, value in same.items()},
+        "job_key": keys,
+        "job_id": jobs["job_id"].to_list(),
+        "verdict": verdicts,
+        "sentence": sentences,
+        "advice": advice,
+        "evidence": evidence,
+        "checks": encoded,
+        "needs": needs,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,7 @@ class Comparison:
             self.threshold if isinstance(self.threshold, float) else parameters[self.threshold]
         )
         label, relation, unit = self.label, self.relation, self.unit
+        holds = RELATIONS[relation]
         return [
             CheckedValue(
                 label,
@@ -154,7 +158,7 @@ class Comparison:
                 relation,
                 threshold,
                 unit,
-                None if value is None else relation_holds(value, relation, threshold),
+                None if value is None else holds(value, threshold),
             )
             for value in self.values(evaluation)
         ]
@@ -243,7 +247,7 @@ def _ranks(names: Sequence[str]) -> str:
 def _missed(check: CheckedValue) -> str:
     assert check.value is not None  # else it is not known whether it holds
     value = apart(check.value, check.threshold, check.unit)
-    threshold = text(check.threshold, check.unit)
+    threshold = threshold_text(check.threshold, check.unit)
     return f"{check.name} {value} is {_OTHERWISE[check.relation]} {threshold}"
 
 
