@@ -1,11 +1,15 @@
 """Prints what a second worker brings: the same analysis on one Dask worker and on two, processes of
-one thread each.
+one thread each, each on a core of its own.
 
 A simulated cluster (20 million samples by default) is ingested and compacted once; then all of it
 is analyzed by each crew in turn. Times are those of `analyze` with everything it does, and of its
 reduction alone, which is over when the last day is; starting the workers is not among them, nor is
-the first run of each crew. The goal is for the reduction: what follows it is done in one process.
-On a machine whose cores are busy the ratio says little; the CPU-seconds do.
+the first run of each crew. The goal is for the reduction.
+
+The process that plans, merges and writes needs processor time, too: `busiest_workers` is how many
+workers it can keep busy. With a core for it beside those of the workers, two are about twice as
+fast as one; with two cores in all at most `ratio_on_two_cores`. Both come from processor time, so
+they hold on a busy machine, where `ratio` says little.
 """
 
 from __future__ import annotations
@@ -17,9 +21,11 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from reduce_speed import prepare
 from tachograph.catalog import config
@@ -57,6 +63,13 @@ def measure(lake: Lake, configuration: Configuration, pool: DaskPool) -> Took:
     return Took(end - begin, reduced[-1] - begin, cpu(pool) - theirs, time.process_time() - own)
 
 
+def pin(cores: Sequence[int], dask_worker: Any = None) -> None:
+    """Let all threads of a worker run on the core of its number alone."""
+    core = cores[int(dask_worker.name) % len(cores)]
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
+
+
 def cpu(pool: DaskPool) -> float:
     """Return the CPU-seconds that the workers have used."""
     return sum(pool.everywhere(time.process_time).values())
@@ -91,6 +104,7 @@ def main() -> int:
         configuration = config.load(str(Path(folder) / "cluster" / "tachograph.toml"), {})
         for count in found:
             with workers(str(count), WorkerOptions(), prepared.lake, report=print) as pool:
+                pool.everywhere(pin, sorted(os.sched_getaffinity(0)))
                 measure(prepared.lake, configuration, pool)  # compiles or loads the kernel
                 found[count] = [
                     measure(prepared.lake, configuration, pool) for _ in range(options.pairs)
@@ -107,7 +121,10 @@ def main() -> int:
             measured[f"{name}_{field}"] = round(median(took, field), 2)
         measured[f"{name}_peak_mib"] = peaks[count]
     ratio = median(found[1], "reduce_s") / median(found[2], "reduce_s")
+    busy, own = (median(found[1], field) for field in ("workers_cpu_s", "own_cpu_s"))
     measured |= {
+        "busiest_workers": round(busy / own, 1),
+        "ratio_on_two_cores": round(2 * busy / (busy + own), 2),
         "ratio_of_analyze": round(median(found[1], "analyze_s") / median(found[2], "analyze_s"), 2),
         "ratio": round(ratio, 2),
         "goal_ratio": GOAL_RATIO,

@@ -1,5 +1,5 @@
-"""Partitions go to a pool as tasks that can be sent elsewhere, run twice, and come back in
-order.
+"""Partitions and complete jobs go to a pool as tasks that can be sent elsewhere, run twice, and come
+back in order.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Elsewhere:
     """
 
     width = 3
+    has_processes = True
 
     def __init__(self) -> None:
         self.shared: list[bytes] = []
@@ -94,7 +95,7 @@ def test_tasks_run_elsewhere_and_twice_give_the_same(tmp_path: Path) -> None:
     pool = Elsewhere()
     analyze(here, Configuration(), judge=JobJudge, now=NOW, threads=1)
     analyze(there, Configuration(), judge=JobJudge, now=NOW, pool=pool)
-    assert pool.tasks == 2
+    assert pool.tasks == 2 + 1  # two partitions, and the jobs that are judged together
     assert read_summaries(here).drop("seq").equals(read_summaries(there).drop("seq"))
     for table in (JOB_GPUS, JOB_MINUTES, FINDINGS):
         one, other = here.latest(table).drop("seq"), there.latest(table).drop("seq")

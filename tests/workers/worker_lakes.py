@@ -99,7 +99,7 @@ class Deadly:
     """A pool whose tasks of some numbers kill the worker that begins them, so often."""
 
     def __init__(self, pool: TaskPool, folder: Path, *, tasks: range, times: int = 1) -> None:
-        self.width = pool.width
+        self.width, self.has_processes = pool.width, pool.has_processes
         self._pool, self._folder, self._tasks, self._times = pool, folder, tasks, times
         self._count = 0
 

@@ -6,10 +6,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import astuple
 from functools import cached_property
+from socket import gethostname
 
 import msgspec
 
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import WorkersError
+from tachograph.judge.checks import CHECKS
 from tachograph.judge.judge import judge_jobs, rules_in_use
 from tachograph.judge.rules.ruleset import RuleSet, digest
 from tachograph.judge.workload.arrays import MinuteLabeller
@@ -54,6 +57,30 @@ class JobJudge:
     def __call__(self, tables: JobTables) -> JobTables:
         """Return the tables with judged columns and with findings: one per (job_key, code)."""
         return judge_jobs(tables, self.configuration, self._ruleset, self._partitions)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what another process needs to judge the same: rules and partitions as read here.
+
+        Errors: ConfigError for rules that cannot be read.
+        """
+        read = {"_ruleset": self._ruleset, "_partitions": self._partitions}
+        codes = tuple(check.code for check in CHECKS)
+        return {
+            **read,
+            "configuration": self.configuration,
+            "labeller": self.labeller,
+            "codes": codes,
+        }
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Errors: WorkersError where this process has other checks, which packages may bring."""
+        codes = state.pop("codes")
+        if codes != tuple(check.code for check in CHECKS):
+            raise WorkersError(
+                f"a worker on {gethostname()} has other checks than this analysis",
+                do="install on the workers the packages that are installed here",
+            )
+        self.__dict__.update(state)
 
     @cached_property
     def _ruleset(self) -> RuleSet:

@@ -73,6 +73,8 @@ class DaskPool:
     Errors: WorkersError when a worker has other versions, LakeError when it does not see the lake.
     """
 
+    has_processes = True
+
     def __init__(self, crew: Crew, lake: Lake, *, wait_s: float) -> None:
         self.width = crew.width
         self._crew, self._client, self._wait_s = crew, crew.client, wait_s

@@ -44,6 +44,7 @@ class TaskPool(Protocol):
     """
 
     width: int  # how many tasks run at a time
+    has_processes: bool  # of its own: Python code there runs beside that of the analysis
 
     def share(self, value: T) -> Any:
         """Send a large value to every worker once; `submit` takes the returned handle."""
@@ -54,6 +55,8 @@ class TaskPool(Protocol):
 
 class ThreadPool:
     """A thread pool; leaving its block drops waiting tasks and waits for running ones."""
+
+    has_processes = False
 
     def __init__(self, width: int) -> None:
         self.width = width

@@ -6,6 +6,7 @@ number is that of its summary, so an analysis that was killed leaves nothing tha
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
@@ -15,7 +16,7 @@ import msgspec
 import polars as pl
 
 from tachograph.catalog.codes import REPORTED
-from tachograph.catalog.config import Configuration
+from tachograph.catalog.config import AnalysisOptions, Configuration, StudyFilters
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import (
     ANALYSES,
@@ -59,7 +60,13 @@ from tachograph.pipeline.job_runs import (
 from tachograph.pipeline.minutes import MinuteWriter
 from tachograph.pipeline.near import read_accounting, read_node_shares, read_steps
 from tachograph.pipeline.partition import Labeller
-from tachograph.pipeline.reduction import Reduction, TaskPool, ThreadPool, reduce_days
+from tachograph.pipeline.reduction import (
+    PendingResult,
+    Reduction,
+    TaskPool,
+    ThreadPool,
+    reduce_days,
+)
 from tachograph.pipeline.row_buffers import PIPE_MEANS, RowBuffer, SummaryBuffer, drop_summaries
 from tachograph.pipeline.site_evidence import ZoneEvidence, zone_evidence
 from tachograph.pipeline.state import (
@@ -156,11 +163,10 @@ def analyze(
     plan = _plan(lake, configuration, judging, now=now, full=full)
     if plan is None:
         return AnalysisReport(0, 0, 0, 0, 0.0, 0.0, 0.0, 0, full=False)
-    analysis = _Analysis(lake, configuration, judging, plan, now, progress)
     if pool is not None:
-        return analysis.run(pool)
+        return _Analysis(lake, configuration, judging, plan, now, pool, progress).run()
     with ThreadPool(threads) as own:
-        return analysis.run(own)
+        return _Analysis(lake, configuration, judging, plan, now, own, progress).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +331,50 @@ def _beside(stays: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class JobFinish:
+    """All that decides how complete jobs are summarized and judged, the same for every batch.
+
+    facts: of GPUs, as `gpu_facts` returns them.
+    """
+
+    judge: Judge
+    facts: pl.DataFrame
+    analysis: AnalysisOptions
+    filters: StudyFilters
+    now: datetime
+
+
+def finish_jobs(
+    finish: JobFinish,
+    complete: Accumulators,
+    held: pl.DataFrame,
+    runs: pl.DataFrame,
+    node_minutes: pl.DataFrame,
+    host_use: pl.DataFrame,
+) -> JobTables:
+    """Return a batch of complete runs, summarized and judged, without their minutes.
+
+    All arguments but the first: of the runs of the batch, as of `summarize`.
+    """
+    tables = summarize(
+        complete,
+        held,
+        runs,
+        finish.facts,
+        node_minutes,
+        host_use,
+        analysis=finish.analysis,
+        filters=finish.filters,
+        now=finish.now,
+    )
+    judged = finish.judge(tables)
+    # Only judging reads the minutes, which are larger than all that is stored of the jobs.
+    return replace(
+        judged, timelines=judged.timelines.clear(), node_minutes=judged.node_minutes.clear()
+    )
+
+
 @dataclass(slots=True)
 class _Tally:
     """Recorded amounts, and the part that belongs to jobs."""
@@ -353,10 +403,11 @@ class _Analysis:
         judge: Judge,
         plan: _Plan,
         now: datetime,
+        pool: TaskPool,
         progress: Progress | None,
     ) -> None:
         self.lake, self.configuration, self.now, self.progress = lake, configuration, now, progress
-        self.judge, self.plan = judge, plan
+        self.judge, self.plan, self.pool = judge, plan, pool
         self.runs, owned, steps = plan.runs, plan.owned, plan.steps
         self.intervals, handovers = (
             frame.join(self.runs, on="run", how="semi").sort(*GPU_KEY, "start")
@@ -365,6 +416,11 @@ class _Analysis:
         contested_s = owned.contested.select(seconds_between("start", "end").sum())
         self.contested_s = float(contested_s.item() or 0)
         self.facts, ridges = gpu_facts(plan.units)
+        self.finish = JobFinish(
+            judge, self.facts, configuration.analysis, configuration.filters, now
+        )
+        self.finish_there = pool.share(self.finish) if pool.has_processes else None
+        self.under_way: deque[PendingResult[JobTables]] = deque()  # batches on workers, in order
         self.number = next_number(lake)
         held = seconds_between("start", "end").sum()
         every = pl.concat([self.intervals, handovers]).sort(*GPU_KEY, "start")
@@ -395,9 +451,9 @@ class _Analysis:
         self.reported = 0
         self.findings = RowBuffer(lake, FINDINGS, self.number, limit=FINDING_ROWS)
 
-    def run(self, pool: TaskPool) -> AnalysisReport:
+    def run(self) -> AnalysisReport:
         try:
-            tally = self._reduce(pool)
+            tally = self._reduce()
             jobs = self._write()
         finally:
             self.minutes.discard()  # nothing, where all is committed
@@ -434,11 +490,11 @@ class _Analysis:
         self._remember(report)
         return report
 
-    def _reduce(self, pool: TaskPool) -> _Tally:
+    def _reduce(self) -> _Tally:
         """Reduce day by day, and summarize jobs complete by the end of each day."""
         tally = _Tally()
         for day, part in reduce_days(
-            self.reduction, pool=pool, everything=self.plan.full, progress=self._report
+            self.reduction, pool=self.pool, everything=self.plan.full, progress=self._report
         ):
             if part is not None:
                 tally.add(part)
@@ -454,6 +510,7 @@ class _Analysis:
         self.open_runs.close(self.now.date(), self.minutes.close())
         self.hosts.close()
         self._finish(self.waiting)
+        self._add_finished(waiting=0)
         return tally
 
     def _report(self, day: date, done: int, total: int) -> None:
@@ -501,23 +558,32 @@ class _Analysis:
             host_sums(nodes, runs), on="run", how="left"
         )
         self.node_rows.add(nodes.drop("run"))
-        tables = summarize(
-            self.open_runs.take(mine),
-            self.held.join(mine, on="run", how="semi"),
-            runs,
-            self.facts,
-            self.hosts.take(mine),
-            host_use,
-            analysis=self.configuration.analysis,
-            filters=self.configuration.filters,
-            now=self.now,
-        )
-        judged = self.judge(tables)
-        self.summaries.add(judged.jobs)
-        self.gpus.add(judged.gpus)
         self.step_rows.add(
             self.steps.summarize(runs, self.facts, analysis=self.configuration.analysis)
         )
+        batch = (
+            self.open_runs.take(mine),
+            self.held.join(mine, on="run", how="semi"),
+            runs,
+            self.hosts.take(mine),
+            host_use,
+        )
+        if self.finish_there is None:
+            self._add(finish_jobs(self.finish, *batch))
+            return
+        # Judging takes longest of what is done once for each job, and most of it is Python code:
+        # done here it would bound how many workers are of use.
+        self.under_way.append(self.pool.submit(finish_jobs, self.finish_there, *batch))
+        self._add_finished(waiting=self.pool.width)
+
+    def _add_finished(self, *, waiting: int) -> None:
+        """Add the results of batches on workers, in order, until so many are left there."""
+        while len(self.under_way) > waiting:
+            self._add(self.under_way.popleft().result())
+
+    def _add(self, judged: JobTables) -> None:
+        self.summaries.add(judged.jobs)
+        self.gpus.add(judged.gpus)
         self.findings.add(judged.findings)
         self.reported += judged.findings.filter(REPORTED).height
 
