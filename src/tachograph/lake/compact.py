@@ -22,6 +22,9 @@ ENOUGH_ROWS = 1 << 17  # a file with this many rows is not rewritten
 FEW_FILES = 8  # a table that is read whole is rewritten once it has more
 # Rows read at a time from a table with large rows: at most a few hundred MiB.
 LARGE_ROWS = 64
+# Rows in memory at a time of other tables that are not divided by day: a summary has about 2,500
+# bytes, a row of a GPU 800, a finding 500.
+ROWS_TOGETHER = 1 << 18
 REPLACE_ATTEMPTS = 5  # at what another process replaces at the same time
 
 # rows of a table -> those that may still be current
@@ -52,16 +55,21 @@ def compact(
     tables: Iterable[LakeTable],
     *,
     rows: int = PARTITION_ROWS,
+    rows_together: int = ROWS_TOGETHER,
     counting: Mapping[str, Counting] = MappingProxyType({}),
     vacuum_hours: int | None = None,
     progress: Progress | None = None,
 ) -> list[Compaction]:
     """Rewrite what needs it in each table, and delete files replaced more than `vacuum_hours` ago.
 
+    `rows`, `rows_together`: at most in memory at a time, of a day and of computed tables without
+    days.
     `counting`: for tables whose rows are superseded by something else than their key, what is left
     of them. Rows of one key and different `seq` are not merged there: only who reads them knows
     which one counts. Of a table whose rows are large a part of the small files is rewritten at a
-    time. Killed at any moment, a day is either as before or done. Nothing to do is nothing written.
+    time, and large files of computed tables only where rows in them no longer count. So memory and
+    work depend on what is new, not on the age of the lake. Killed at any moment, a day is either as
+    before or done. Nothing to do is nothing written.
     """
     done = []
     for table in tables:
@@ -73,7 +81,7 @@ def compact(
             if left is None
             else replace(table, key=(*table.key, "seq"), sort=(*table.sort, "seq"))
         )
-        work = _TableCompaction(lake, kept, rows, left)
+        work = _TableCompaction(lake, kept, rows, rows_together, left)
         done.append(work.by_day(progress) if table.by_day else work.whole())
         if vacuum_hours is not None:
             lake.vacuum(table, vacuum_hours)
@@ -87,6 +95,7 @@ class _TableCompaction:
     lake: Lake
     table: LakeTable
     rows: int
+    rows_together: int
     counting: Counting | None
 
     def is_needed(self, day: date) -> bool:
@@ -114,18 +123,75 @@ class _TableCompaction:
 
     def whole(self) -> Compaction:
         for _ in range(REPLACE_ATTEMPTS):
-            files = self._together(self.lake.files(self.table))
-            if len(files) <= FEW_FILES and not self._is_superseded(files):
+            files = self._to_rewrite(self.lake.files(self.table))
+            if not files:
                 break
-            frame, merged, repeated = self._read(self.lake.read_files(self.table, files))
-            kept = [(None, part) for part in apart(frame, self.table)]
-            if self.lake.replace(self.table, files, kept):
-                written = [frame.height for _, frame in kept]
-                return _done(self.table, 0, files, written, merged, repeated)
+            written: list[int] = []
+            merged: list[int] = []
+            repeated: list[int] = []
+            rows = self._rewritten_parts(files, written, merged, repeated)
+            if self.lake.replace(self.table, files, rows):
+                return _done(self.table, 0, files, written, sum(merged), sum(repeated))
         files = self.lake.files(self.table)
         return Compaction(
             self.table.name, 0, len(files), len(files), row_count(files), row_count(files)
         )
+
+    def _to_rewrite(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
+        """Return the files to rewrite together: none, the small ones and those with rows that no
+        longer count, or all of a table whose rows complete each other.
+        """
+        if self.table.group_rows is not None or self.table.completes:
+            together = self._together(files)
+            is_needed = len(together) > FEW_FILES or self._is_superseded(together)
+            return together if is_needed else ()
+        small = [file for file in files if file.rows < self.rows_together // 2]
+        large = [file for file in files if file.rows >= self.rows_together // 2]
+        stale = [file for file in large if self._is_superseded([file])]
+        # Of a table with two files for the same jobs, one is small beside each large one.
+        beside = 0 if self.table.apart is None else len(large)
+        if stale or len(small) > FEW_FILES + beside or self._is_superseded(small):
+            return [*small, *stale]
+        return ()
+
+    def _rewritten_parts(
+        self,
+        files: Sequence[DataFile],
+        written: list[int],
+        merged: list[int],
+        repeated: list[int],
+    ) -> Iterator[tuple[date | None, pl.DataFrame]]:
+        """The rows of some files, resolved, some jobs at a time where they are many.
+
+        Appends to `written`, `merged` and `repeated` what `_rewritten` does.
+        """
+        for rows in self._parts(files):
+            frame, away, twice = self._read(rows)
+            merged.append(away)
+            repeated.append(twice)
+            for part in apart(frame, self.table):
+                written.append(part.height)
+                yield None, part
+
+    def _parts(self, files: Sequence[DataFile]) -> Iterator[pl.LazyFrame]:
+        """The rows of some files, at most about `rows_together` in a part, whole jobs in each."""
+        rows = self.lake.read_files(self.table, files)
+        total = row_count(files)
+        is_of_jobs = "job_key" in self.table.key and not self.table.completes
+        if not is_of_jobs or total <= self.rows_together:
+            yield rows
+            return
+        with lake_errors(self.lake.uri(self.table)):
+            per_job = rows.group_by("job_key").agg(rows=pl.len()).collect(engine="streaming")
+        rows_per_part = total / -(-total // self.rows_together)
+        before = pl.col("rows").cum_sum() - pl.col("rows")
+        bounds = (
+            per_job.sort("job_key")
+            .group_by(part=(before / rows_per_part).floor(), maintain_order=True)
+            .agg(first=pl.col("job_key").min(), last=pl.col("job_key").max())
+        )
+        for first, last in bounds.select("first", "last").iter_rows():
+            yield rows.filter(pl.col("job_key").is_between(pl.lit(first), pl.lit(last)))
 
     def _together(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
         """Return the files to rewrite together: all, or the smallest ones if rows are large."""
