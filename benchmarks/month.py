@@ -78,41 +78,49 @@ def plan_of(samples: int) -> SimulationPlan:
     return replace(month, days=1, groups=groups)
 
 
+class StepLog:
+    """Costs of the steps that were done, kept in a file: after a kill, only the others are run."""
+
+    def __init__(self, file: Path, samples: int) -> None:
+        """Errors: SystemExit when the file is that of a run of another size."""
+        self.file, self.samples = file, samples
+        known = json.loads(file.read_text()) if file.exists() else {}
+        if known.get("samples", samples) != samples:
+            raise SystemExit(
+                f"{file.parent} holds a run of {known['samples']:,} samples; name another folder"
+            )
+        self.done: dict[str, Cost] = {
+            step: Cost(**cost) for step, cost in known.get("steps", {}).items()
+        }
+
+    def step(self, name: str, commands: Sequence[list[str]]) -> None:
+        """Run the commands of a step, one after the other, unless it was done before."""
+        if name in self.done:
+            return
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        self.done[name] = summed([cost_of(command) for command in commands])
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        half = self.file.with_suffix(".half")
+        steps = {step: asdict(cost) for step, cost in self.done.items()}
+        half.write_text(json.dumps({"samples": self.samples, "steps": steps}, indent=1))
+        half.replace(self.file)
+
+
 class Run:
     """A folder with a lake, and what the steps done in it cost."""
 
     def __init__(self, folder: Path, samples: int, processes: int) -> None:
         self.folder, self.plan, self.processes = folder, plan_of(samples), processes
-        self.file = folder / "month.json"
-        known = json.loads(self.file.read_text()) if self.file.exists() else {}
-        if known.get("samples", samples) != samples:
-            raise SystemExit(
-                f"{folder} holds a run of {known['samples']:,} samples; name another folder"
-            )
         self.samples = samples
-        self.done: dict[str, Cost] = {
-            step: Cost(**cost) for step, cost in known.get("steps", {}).items()
-        }
+        self.log = StepLog(folder / "month.json", samples)
 
     @property
     def lake(self) -> Path:
         return self.folder / "lake"
 
-    def step(self, name: str, commands: Sequence[list[str]] = ()) -> None:
-        """Run a step that was not done yet: its own command, or those given, one after the
-        other.
-        """
-        if name in self.done:
-            return
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        self.done[name] = summed(
-            [cost_of(command) for command in commands or [self._command(name)]]
-        )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        half = self.file.with_suffix(".half")
-        steps = {step: asdict(cost) for step, cost in self.done.items()}
-        half.write_text(json.dumps({"samples": self.samples, "steps": steps}, indent=1))
-        half.replace(self.file)
+    @property
+    def done(self) -> dict[str, Cost]:
+        return self.log.done
 
     def until(self, stage: str) -> None:
         """Write raw files of some nodes, ingest and delete them, until all are done; then the
@@ -127,14 +135,13 @@ class Run:
             "--processes",
             str(self.processes),
         ]
-        self.step("cluster", [[sys.executable, __file__, *size, "--raw-child", "cluster"]])
+        child = [sys.executable, __file__, *size, "--raw-child"]
+        self.log.step("cluster", [[*child, "cluster"]])
         for first in range(0, parts, FILES_AT_ONCE):
             batch = [str(part) for part in range(first, min(first + FILES_AT_ONCE, parts))]
             files, name = self.folder / f"raw-{first:04d}", "-".join(batch)
-            self.step(
-                f"raw_{name}", [[sys.executable, __file__, *size, "--raw-child", ",".join(batch)]]
-            )
-            self.step(f"ingest_{name}", [self._tachograph("ingest", "ldms", str(files))])
+            self.log.step(f"raw_{name}", [[*child, ",".join(batch)]])
+            self.log.step(f"ingest_{name}", [self._tachograph("ingest", "ldms", str(files))])
             shutil.rmtree(files, ignore_errors=True)
         cluster = self.folder / "cluster"
         accounting = (
@@ -148,9 +155,9 @@ class Run:
             ("ingest", "sacct", str(cluster / "sacct.txt")),
             ("ingest", "allocation-map", str(cluster / "gpu_map.csv")),
         )
-        self.step("accounting", [self._tachograph(*words) for words in accounting])
+        self.log.step("accounting", [self._tachograph(*words) for words in accounting])
         for name in STEPS[: STAGES[stage]]:
-            self.step(name)
+            self.log.step(name, [self._command(name)])
 
     def report(self) -> dict[str, Any]:
         """Return what the way from raw files cost."""
@@ -180,7 +187,7 @@ class Run:
             "attributed_share": _ratio(found["attributed"], found["samples"], 3) if found else None,
             "bytes_of_samples": size,
             "bytes_per_sample": _ratio(size, rows, 2),
-            "bytes_of_lake": _bytes(self.lake),
+            "bytes_of_lake": bytes_of_tables(self.lake),
             "analyze_samples_per_s": _ratio(rows, analyze.wall_s, 0) if analyze else None,
             "goal_bytes_per_sample": GOAL_BYTES_A_SAMPLE,
             **{
@@ -262,13 +269,12 @@ def write_cluster(run: Run) -> None:
     accounting.write_configuration(plan, folder / "tachograph.toml")
 
 
-def write_raw(run: Run, parts: Sequence[int]) -> None:
+def write_raw(plan: SimulationPlan, folder: Path, parts: Sequence[int], processes: int) -> None:
     """Write the raw files of some parts of the nodes, each part in a process of its own."""
-    folder = run.folder / f"raw-{parts[0]:04d}"
     shutil.rmtree(folder, ignore_errors=True)
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(run.processes, fresh) as pool:
-        for done in [pool.submit(_write_part, run.plan, folder, part) for part in parts]:
+    with ProcessPoolExecutor(processes, fresh) as pool:
+        for done in [pool.submit(_write_part, plan, folder, part) for part in parts]:
             done.result()
 
 
@@ -318,7 +324,7 @@ def _ratio(of: float | None, to: float | None, digits: int) -> float | None:
     return round(of / to, digits) if of is not None and to else None
 
 
-def _bytes(folder: Path) -> dict[str, int]:
+def bytes_of_tables(folder: Path) -> dict[str, int]:
     """Bytes on disk of each table."""
     tables = sorted(folder.iterdir()) if folder.is_dir() else []
     return {
@@ -379,7 +385,8 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], 
         if options.raw_child == "cluster":
             write_cluster(run)
         else:
-            write_raw(run, [int(part) for part in options.raw_child.split(",")])
+            parts = [int(part) for part in options.raw_child.split(",")]
+            write_raw(run.plan, folder / f"raw-{parts[0]:04d}", parts, run.processes)
         return {}, True
     sizes = [int(float(size)) for size in options.linearity.split(",")] if options.linearity else []
     folder.mkdir(parents=True, exist_ok=True)
