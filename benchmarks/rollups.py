@@ -50,6 +50,7 @@ MONTH_DAYS = 31
 JOB_IDS_A_PART = 10_000_000  # so that no part repeats the job ids of another
 FILES_AT_ONCE = 6  # parts of nodes whose raw files lie on the disk together
 KEPT_STEPS = ("ingest", "accounting", "compact", "analyze", "expire")
+BYTES_A_SAMPLE = 50  # of a part: raw files of some nodes, its samples, once more while rewritten
 GOAL_S = 2.0  # wall time of a command
 GOAL_GROWTH = 1.25  # peak memory after all parts over that after the month
 
@@ -126,6 +127,12 @@ class Continuation:
 
     def _add(self, part: Part) -> None:
         name, files = f"part{part.number}", self.files_of(part)
+        needs, free = part.plan.samples * BYTES_A_SAMPLE, shutil.disk_usage(self.folder).free
+        if free < needs and f"{name}_analyze" not in self.log.done:
+            raise SystemExit(
+                f"{self.folder}: {free / 1e9:.0f} GB free, part {part.number} needs "
+                f"{needs / 1e9:.0f} GB: delete files or set a smaller --part-days"
+            )
         self.log.step(f"{name}_files", [self._child(part, "accounting")])
         count = len(parts_of_nodes(part.plan, part.plan.nodes()))
         for first in range(0, count, FILES_AT_ONCE):

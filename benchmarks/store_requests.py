@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import subprocess
 import sys
 import tempfile
 import threading
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from moto.moto_server.werkzeug_app import create_backend_app
 from werkzeug.serving import make_server
@@ -71,15 +74,18 @@ class RequestCounter:
 
 def _table_of(environ: Mapping[str, Any]) -> str:
     """Return the table that a request is about, and whether it is about its log."""
-    words = environ["PATH_INFO"].strip("/").split("/")
-    if len(words) < 3:  # the bucket, or all of the lake
+    query = parse_qs(environ.get("QUERY_STRING", ""))
+    place = environ["PATH_INFO"].removeprefix(f"/{BUCKET}") or query.get("prefix", [""])[0]
+    words = place.strip("/").split("/")  # those behind the lake
+    if len(words) < 2:
         return "lake"
-    return f"{words[2]} log" if LOG in words else words[2]
+    return f"{words[1]} log" if LOG in words else words[1]
 
 
 @contextmanager
 def counting_store() -> Iterator[tuple[str, RequestCounter]]:
     """Serve an empty bucket for the time of the block; yield its address and the counter."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     counter = RequestCounter()
     server = make_server("127.0.0.1", 0, counter, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -104,10 +110,10 @@ def environment_of(endpoint: str) -> dict[str, str]:
 
 def copy_lake(folder: Path, endpoint: str) -> str:
     """Copy a lake into a new bucket; return its address."""
-    import urllib.request
 
     def put(name: str, content: bytes) -> None:
         request = urllib.request.Request(f"{endpoint}/{name}", data=content, method="PUT")
+        request.add_header("Content-Type", "application/octet-stream")  # else read as a form
         urllib.request.urlopen(request, timeout=60).close()
 
     put(BUCKET, b"")

@@ -27,6 +27,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+# of each process, also of the one that plans: before Polars is imported
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
 from reduce_speed import prepare
 from tachograph.catalog import config
 from tachograph.catalog.config import Configuration, WorkerOptions
