@@ -77,6 +77,7 @@ class InTurn:
     """
 
     width = 1
+    has_processes = False
 
     def share(self, value: Any) -> Any:
         """Return the value."""

@@ -11,7 +11,7 @@ import pytest
 
 from jobframes import frame
 from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_SUMMARIES, LakeTable
-from tachograph.lake.compact import Compaction, compact
+from tachograph.lake.compact import FEW_FILES, Compaction, compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import rows_that_count
 
@@ -111,3 +111,17 @@ def test_a_large_file_is_rewritten_once_rows_in_it_no_longer_count(year: Lake) -
     assert done["job_gpus"].superseded == GPUS_OF_A_JOB
     assert len(old - paths(year, JOB_GPUS)) == 1
     assert year.scan(JOB_GPUS).select(pl.len()).collect().item() == 30 * 4 * GPUS_OF_A_JOB
+
+
+def test_rows_of_summaries_that_were_written_again_do_not_stay(year: Lake) -> None:
+    for seq in range(100, 120):
+        store(year, range(120), seq)
+        compacted(year)
+        rows = year.scan(JOB_SUMMARIES).select(pl.len()).collect().item()
+        assert rows <= (FEW_FILES + 2) * 120
+    before = current(year, JOB_SUMMARIES)
+    for seq in range(200, 200 + FEW_FILES + 1):
+        store(year, [0], seq)
+    compacted(year)
+    assert year.scan(JOB_SUMMARIES).select(pl.len()).collect().item() == 120
+    assert current(year, JOB_SUMMARIES).equals(before)

@@ -258,6 +258,7 @@ class Travelling:
     """
 
     width = 2
+    has_processes = True
 
     def share(self, value: Any) -> bytes:
         return pickle.dumps(value)

@@ -63,13 +63,12 @@ class JobJudge:
 
         Errors: ConfigError for rules that cannot be read.
         """
-        read = {"_ruleset": self._ruleset, "_partitions": self._partitions}
-        codes = tuple(check.code for check in CHECKS)
         return {
-            **read,
+            "_ruleset": self._ruleset,
+            "_partitions": self._partitions,
             "configuration": self.configuration,
             "labeller": self.labeller,
-            "codes": codes,
+            "codes": tuple(check.code for check in CHECKS),
         }
 
     def __setstate__(self, state: dict[str, object]) -> None:

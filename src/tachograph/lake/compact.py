@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass, replace
 from datetime import date
 from functools import partial
 from itertools import accumulate
+from operator import itemgetter
 from types import MappingProxyType
 
 import polars as pl
@@ -68,7 +69,7 @@ def compact(
     of them. Rows of one key and different `seq` are not merged there: only who reads them knows
     which one counts. Of a table whose rows are large a part of the small files is rewritten at a
     time, and large files of computed tables only where rows in them no longer count. So memory and
-    work depend on what is new, not on the age of the lake. Killed at any moment, a day is either as
+    what is written depend on what is new, not on the age of the lake. Killed at any moment, a day is either as
     before or done. Nothing to do is nothing written.
     """
     done = []
@@ -139,13 +140,16 @@ class _TableCompaction:
 
     def _to_rewrite(self, files: Sequence[DataFile]) -> Sequence[DataFile]:
         """Return the files to rewrite together: none, the small ones and those with rows that no
-        longer count, or all of a table whose rows complete each other.
+        longer count, or all of a table whose keys alone say which rows count.
         """
-        if self.table.group_rows is not None or self.table.completes:
+        small = [file for file in files if file.rows < self.rows_together // 2]
+        if self.table.group_rows is not None:
             together = self._together(files)
             is_needed = len(together) > FEW_FILES or self._is_superseded(together)
             return together if is_needed else ()
-        small = [file for file in files if file.rows < self.rows_together // 2]
+        if self.counting is None:
+            several = len(files) - _most_disjoint(files)
+            return files if max(len(small), several) > FEW_FILES else ()
         large = [file for file in files if file.rows >= self.rows_together // 2]
         stale = [file for file in large if self._is_superseded([file])]
         # Of a table with two files for the same jobs, one is small beside each large one.
@@ -316,3 +320,12 @@ def count_merged(lake: Lake, table: LakeTable, days: Iterable[date]) -> None:
             }
             frame = pl.DataFrame([row], schema=REJECTS.row_schema)
             lake.append(REJECTS, frame, app_id=name, mark=total, after=before)
+
+
+def _most_disjoint(files: Sequence[DataFile]) -> int:
+    """How many files, at most, have no key between the least and greatest of another of them."""
+    greatest, count = "", 0
+    for low, high in sorted((file.keys for file in files if file.keys), key=itemgetter(1)):
+        if low > greatest:
+            greatest, count = high, count + 1
+    return count

@@ -125,7 +125,7 @@ class DaskPool:
     def died(self, problem: KilledWorker) -> WorkersError:
         """Return the error of a task that took several workers with it."""
         return WorkersError(
-            f"{problem.allowed_failures + 1} workers died over one partition, the last of them "
+            f"{problem.allowed_failures + 1} workers died over one task, the last of them "
             f"{problem.last_worker.address}",
             do=f"give each worker more memory, or start fewer on a machine; see {self._crew.logs}",
         )

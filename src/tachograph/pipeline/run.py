@@ -6,6 +6,7 @@ number is that of its summary, so an analysis that was killed leaves nothing tha
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -345,6 +346,10 @@ class JobFinish:
     now: datetime
 
 
+# complete, held, runs, node_minutes, host_use, as of `summarize`
+BatchOfRuns = tuple[Accumulators, pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]
+
+
 def finish_jobs(
     finish: JobFinish,
     complete: Accumulators,
@@ -373,6 +378,14 @@ def finish_jobs(
     return replace(
         judged, timelines=judged.timelines.clear(), node_minutes=judged.node_minutes.clear()
     )
+
+
+def finish_jobs_there(finish: bytes, *batch: *BatchOfRuns) -> JobTables:
+    """Return what `finish_jobs` returns; finish: a pickled JobFinish.
+
+    Errors: WorkersError where this process has other checks.
+    """
+    return finish_jobs(pickle.loads(finish), *batch)
 
 
 @dataclass(slots=True)
@@ -419,8 +432,9 @@ class _Analysis:
         self.finish = JobFinish(
             judge, self.facts, configuration.analysis, configuration.filters, now
         )
-        self.finish_there = pool.share(self.finish) if pool.has_processes else None
-        self.under_way: deque[PendingResult[JobTables]] = deque()  # batches on workers, in order
+        # In bytes: a worker that cannot read them says so in the result of its task.
+        self.shared_finish = pool.share(pickle.dumps(self.finish)) if pool.has_processes else None
+        self.pending_batches: deque[PendingResult[JobTables]] = deque()  # on workers, in order
         self.number = next_number(lake)
         held = seconds_between("start", "end").sum()
         every = pl.concat([self.intervals, handovers]).sort(*GPU_KEY, "start")
@@ -568,18 +582,18 @@ class _Analysis:
             self.hosts.take(mine),
             host_use,
         )
-        if self.finish_there is None:
+        if self.shared_finish is None:
             self._add(finish_jobs(self.finish, *batch))
             return
         # Judging takes longest of what is done once for each job, and most of it is Python code:
         # done here it would bound how many workers are of use.
-        self.under_way.append(self.pool.submit(finish_jobs, self.finish_there, *batch))
+        self.pending_batches.append(self.pool.submit(finish_jobs_there, self.shared_finish, *batch))
         self._add_finished(waiting=self.pool.width)
 
     def _add_finished(self, *, waiting: int) -> None:
         """Add the results of batches on workers, in order, until so many are left there."""
-        while len(self.under_way) > waiting:
-            self._add(self.under_way.popleft().result())
+        while len(self.pending_batches) > waiting:
+            self._add(self.pending_batches.popleft().result())
 
     def _add(self, judged: JobTables) -> None:
         self.summaries.add(judged.jobs)
