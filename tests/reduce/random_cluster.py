@@ -101,7 +101,7 @@ def random_cluster(seed: int, coarser: float = 1.0) -> Cluster:
         length, step = hours[unit[0]]
         step *= coarser
         missing = {"power_w", "energy_j"} if unit == unpowered else absent.get(unit[0], set())
-        samples += _stripe(dice, unit, int(length * 3600 / step), step, missing)
+        samples += stripe(dice, unit, int(length * 3600 / step), step, missing)
     runs = _runs(dice, units, ends)
     models = {"n1": A100_40, "n5": A100_40}
     capacity = {node: 40960.0 if node in models else 81000.0 for node in hours}
@@ -162,7 +162,7 @@ def _runs(dice: random.Random, units: list[Unit], ends: dict[str, datetime]) -> 
     return with_taken_over([shared, *kept])
 
 
-def _stripe(
+def stripe(
     dice: random.Random, unit: Unit, count: int, step: float, absent: set[str]
 ) -> list[dict[str, Any]]:
     """Samples of one GPU: jitter, gaps, idle stretches, nulls, resets, changing codes and bits."""
