@@ -127,7 +127,8 @@ def _write_some(
         folder = job_folder(archive, row)
         write_document(folder / "data.json", data)
         write_document(folder / "meta.json", meta)  # last: it is what makes a job of the folder
-        cluster = clusters.setdefault(cluster_folder(row), ClusterDescription(cluster_folder(row)))
+        name = cluster_folder(row["cluster"])
+        cluster = clusters.setdefault(name, ClusterDescription(name))
         cluster.add(row["gpu_model"], gpus[key], data, names)
     return len(rows)
 
@@ -261,7 +262,7 @@ def job_folder(archive: Path, row: Mapping[str, Any]) -> Path:
     number = int(row["job_id"])
     return (
         archive
-        / cluster_folder(row)
+        / cluster_folder(row["cluster"])
         / str(number // 1000)
         / f"{number % 1000:03d}"
         / str(_seconds(row["start"]))
@@ -291,7 +292,7 @@ def job_meta(
         "jobId": int(row["job_id"]),
         "user": row["user"] or UNKNOWN,
         "project": row["account"] or UNKNOWN,
-        "cluster": cluster_folder(row),
+        "cluster": cluster_folder(row["cluster"]),
         "subCluster": row["gpu_model"] or UNKNOWN,
         "partition": row["partition"],
         "arrayJobId": int(row["array_job_id"]) if (row["array_job_id"] or "").isdecimal() else None,
@@ -400,12 +401,10 @@ def _id(unit: tuple[Any, ...], ids: Mapping[tuple[Any, ...], str]) -> str:
     return ids.get(unit) or (str(gpu) if mig is None else f"{gpu}:{mig}")
 
 
-def cluster_folder(row: Mapping[str, Any]) -> str:
-    """Cluster name as a safe folder name."""
-    return (
-        printable(row["cluster"] or "", most=LONGEST_FOLDER).replace("/", "_").lstrip(".")
-        or UNKNOWN
-    )
+def cluster_folder(cluster: str | None) -> str:
+    """Return the name of a cluster as a safe folder name."""
+    name = printable(cluster or "", most=LONGEST_FOLDER)
+    return name.replace("/", "_").lstrip(".") or UNKNOWN
 
 
 def _seconds(moment: datetime) -> int:

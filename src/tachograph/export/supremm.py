@@ -18,7 +18,7 @@ from tachograph.catalog.units import printable
 from tachograph.export.clustercockpit import cluster_folder, rows_by_job, write_document
 from tachograph.export.content import ExportContent, ExportResult
 from tachograph.export.registry import Progress
-from tachograph.export.xdmod import LONGEST_NAME, is_complete
+from tachograph.export.xdmod import LONGEST_NAME, EndedJob, ended_jobs
 
 # {column of job_gpus: what a unit of it is there}: percent, bytes, W, J
 _SCALES: Mapping[str, float] = {
@@ -48,16 +48,16 @@ def export(
     written = 0
     for part in jobs.iter_slices(_BATCH):
         gpus = rows_by_job(content.gpus(part))
-        for row in filter(is_complete, part.iter_rows(named=True)):
-            if row["job_key"] in gpus:
-                document = job_document(row, gpus[row["job_key"]])
-                file = folder / cluster_folder(row) / f"{document['_id']}.json"
+        for job in ended_jobs(part):
+            if job.job_key in gpus:
+                document = job_document(job, gpus[job.job_key])
+                file = folder / cluster_folder(job.cluster) / f"{document['_id']}.json"
                 write_document(file, document)
                 written += 1
     return [ExportResult("jobs", str(folder), written, left_out=jobs.height - written)]
 
 
-def job_document(row: Mapping[str, Any], gpus: pl.DataFrame) -> dict[str, Any]:
+def job_document(job: EndedJob, gpus: pl.DataFrame) -> dict[str, Any]:
     """Return the summary of a job; `gpus`: its rows of job_gpus.
 
     A statistic is left out where one of the GPUs lacks it: readers would take the others for all.
@@ -79,10 +79,10 @@ def job_document(row: Mapping[str, Any], gpus: pl.DataFrame) -> dict[str, Any]:
         if mig is None and {"power_w_mean", "power_w_max"} <= columns.keys():
             watts = {"mean": columns["power_w_mean"], "max": columns["power_w_max"]}
             power[name]["power"] = watts
-    account = accounting(row, gpus["node"].unique(maintain_order=True).to_list())
+    account = accounting(job, gpus["node"].unique(maintain_order=True).to_list())
     is_whole = gpus["samples"].fill_null(0).min() != 0
     return {
-        "_id": f"{row['job_id']}-{account['end_time']}",
+        "_id": f"{job.job_id}-{account['end_time']}",
         "acct": account,
         "gpu": usage,
         "gpupower": power,
@@ -103,18 +103,22 @@ def describe(values: pl.Series) -> dict[str, Any]:
     return result if low == high else result | spread
 
 
-def accounting(row: Mapping[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
+def accounting(job: EndedJob, nodes: Sequence[str]) -> dict[str, Any]:
     """Return the section `acct`, without what is not recorded."""
     values = {
-        "id": row["job_id"],
-        "jobname": printable(row["name"] or "", most=LONGEST_NAME) or None,
-        **{name: row[name] for name in ("user", "account", "partition", "nodes", "gpus")},
+        "id": job.job_id,
+        "jobname": printable(job.name or "", most=LONGEST_NAME) or None,
+        "user": job.user,
+        "account": job.account,
+        "partition": job.partition,
+        "nodes": job.nodes,
+        "gpus": job.gpus,
         "host_list": nodes,
-        "ncpus": row["cpus"],
-        "exit_status": row["state"],
-        "submit": int(row["submit"].timestamp()),
-        "start_time": int(row["start"].timestamp()),
-        "end_time": int(row["end"].timestamp()),
-        "timelimit": row["timelimit_s"],
+        "ncpus": job.cpus,
+        "exit_status": job.state,
+        "submit": int(job.submit.timestamp()),
+        "start_time": int(job.start.timestamp()),
+        "end_time": int(job.end.timestamp()),
+        "timelimit": job.timelimit_s,
     }
     return {name: value for name, value in values.items() if value is not None}

@@ -7,10 +7,12 @@ OpenXdmod/Shredder/Slurm.php; of what its table requires: job-slurm.sql.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+import polars as pl
 
 from tachograph.catalog.units import printable
 from tachograph.export.content import ExportContent, ExportResult, whole_file
@@ -30,13 +32,44 @@ STATES = frozenset(
 )
 NO_VAL = "4294967294"  # Slurm's number for "no value": user and group ids are not recorded
 _REQUIRED = ("submit", "start", "end", "nodes", "cpus")
-_COLUMNS = (  # of job_summaries that are read
-    *("job_key", "job_id", "display_id", "cluster", "partition", "qos", "account", "user", "name"),
-    *("state", "exit_code", "exit_signal", "timelimit_s", "gpus", "mem_requested_mib", *_REQUIRED),
-)
 _ROWS_AT_ONCE = 10_000
 _LONGEST_LIST = 1 << 20  # characters of a list of nodes
 LONGEST_NAME = 63  # characters: of at most four bytes each, in a column of 255 bytes
+
+
+class EndedJob(NamedTuple):
+    """A job that has ended and has what the table of Open XDMoD requires: of a row of job_summaries
+    the columns that its exports write, null where not recorded.
+    """
+
+    job_key: str
+    job_id: str
+    display_id: str | None
+    cluster: str | None
+    partition: str | None
+    qos: str | None
+    account: str | None
+    user: str | None
+    name: str | None
+    state: str
+    exit_code: int | None
+    exit_signal: int | None
+    submit: datetime
+    start: datetime
+    end: datetime
+    timelimit_s: float | None
+    nodes: int
+    cpus: int
+    gpus: int | None
+    mem_requested_mib: float | None
+
+
+def ended_jobs(summaries: pl.DataFrame) -> Iterator[EndedJob]:
+    """Yield the jobs of a table that are complete, in its order."""
+    for job in map(EndedJob._make, summaries.select(EndedJob._fields).iter_rows()):
+        is_known = all(getattr(job, name) for name in _REQUIRED)
+        if is_known and job.state in STATES and job.job_id.isdecimal():
+            yield job
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,58 +88,57 @@ def export(
     nodes: dict[str, dict[str, None]] = {}
     for key, node in content.gpus().select("job_key", "node").iter_rows():
         nodes.setdefault(key, {})[node] = None
-    summaries = content.summaries.select(_COLUMNS)
+    summaries = content.summaries
     written = 0
     with whole_file(target) as beside, beside.open("w", encoding="utf-8") as file:
         for part in summaries.iter_slices(_ROWS_AT_ONCE):
-            for row in filter(is_complete, part.iter_rows(named=True)):
-                file.write(f"{job_line(row, list(nodes.get(row['job_key'], ())))}\n")
+            for job in ended_jobs(part):
+                file.write(f"{job_line(job, list(nodes.get(job.job_key, ())))}\n")
                 written += 1
     return [ExportResult("jobs", str(target), written, left_out=summaries.height - written)]
 
 
-def is_complete(row: Mapping[str, Any]) -> bool:
-    """Return whether a job has ended and has what the table of Open XDMoD requires."""
-    is_known = all(row[name] for name in _REQUIRED)
-    return is_known and row["state"] in STATES and row["job_id"].isdecimal()
-
-
-def job_line(row: Mapping[str, Any], nodes: Sequence[str]) -> str:
+def job_line(job: EndedJob, nodes: Sequence[str]) -> str:
     """Return the line of a job. What is not recorded is empty, the group is the account."""
-    display_id = row["display_id"] or ""
+    display_id = job.display_id or ""
     # the shredder takes array tasks apart, but not components of heterogeneous jobs
     is_task = all(part.isdecimal() for part in display_id.split("_", 1))
-    memory = row["mem_requested_mib"]
+    memory = job.mem_requested_mib
     reqmem = "" if memory is None else f"{memory:.0f}M"
     resources = {
-        "cpu": row["cpus"],
-        "gres/gpu": row["gpus"] or None,
+        "cpu": job.cpus,
+        "gres/gpu": job.gpus or None,
         "mem": reqmem or None,
-        "node": row["nodes"],
+        "node": job.nodes,
     }
     tres = ",".join(f"{name}={value}" for name, value in resources.items() if value is not None)
-    code = "" if row["exit_code"] is None else f"{row['exit_code']}:{row['exit_signal'] or 0}"
-    limit = row["timelimit_s"]
     values = {
-        **{name: row[name] for name in ("cluster", "partition", "qos", "account", "user", "state")},
-        "jobid": display_id if is_task else row["job_id"],
-        "jobidraw": row["job_id"],
-        "group": row["account"],
+        "jobid": display_id if is_task else job.job_id,
+        "jobidraw": job.job_id,
+        "cluster": job.cluster,
+        "partition": job.partition,
+        "qos": job.qos,
+        "account": job.account,
+        "group": job.account,
         "gid": NO_VAL,
+        "user": job.user,
         "uid": NO_VAL,
-        **{name: _moment(row[name]) for name in ("submit", "start", "end")},
+        "submit": _moment(job.submit),
         "eligible": "Unknown",
-        "elapsed": _length((row["end"] - row["start"]).total_seconds()),
-        "exitcode": code,
-        "nnodes": row["nodes"],
-        "ncpus": row["cpus"],
-        "reqcpus": row["cpus"],
+        "start": _moment(job.start),
+        "end": _moment(job.end),
+        "elapsed": _length((job.end - job.start).total_seconds()),
+        "exitcode": "" if job.exit_code is None else f"{job.exit_code}:{job.exit_signal or 0}",
+        "state": job.state,
+        "nnodes": job.nodes,
+        "ncpus": job.cpus,
+        "reqcpus": job.cpus,
         "reqmem": reqmem,
         "reqtres": tres,
         "alloctres": tres,
-        "timelimit": "" if limit is None else _length(limit),
+        "timelimit": "" if job.timelimit_s is None else _length(job.timelimit_s),
         "nodelist": ",".join(nodes),
-        "jobname": printable(row["name"] or "", most=LONGEST_NAME),
+        "jobname": printable(job.name or "", most=LONGEST_NAME),
     }
     texts = (printable(str(values[name] or ""), most=_LONGEST_LIST) for name in FIELDS)
     return "|".join(text.replace("|", "_") for text in texts)  # a name must not end its field
