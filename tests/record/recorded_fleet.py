@@ -72,20 +72,21 @@ def recorded(
     anonymous: bool = False,
     clock: Clock | None = None,
     source: LiveSource | None = None,
+    begin: float = BEGIN,
 ) -> tuple[Path, list[Snapshot]]:
     """Record so many looks; return the spool, and the snapshots as they were live."""
     clock = clock or Clock()
     source = source or Faulty(clock)
-    plan = RecordPlan(folder, JOB, BEGIN, interval_s, anonymous)
+    plan = RecordPlan(folder, JOB, begin, interval_s, anonymous)
     plan.spool.parent.mkdir(parents=True, exist_ok=True)
     spool = SpoolWriter(plan.spool, _head(plan))
     sampler = SpoolSampler(source, spool, anonymous=anonymous)
     live = []
     for look in range(looks):
-        clock.t = BEGIN + look * interval_s
+        clock.t = begin + look * interval_s
         live.append(sampler.step())
     if end:
-        ended = CommandEnd(0, None, BEGIN + looks * interval_s)
+        ended = CommandEnd(0, None, begin + looks * interval_s)
         spool.note(
             {"kind": "end", "end": ended.at, "exit_code": ended.code, "exit_signal": ended.signal}
         )

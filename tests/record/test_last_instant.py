@@ -5,6 +5,7 @@ at it.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +30,12 @@ class EndingFleet:
 
     about = SourceInfo("made", "made for tests")
 
-    def __init__(self, clock: Clock, *ends: float) -> None:
-        self._clock, self._ends = clock, np.array(ends)
+    def __init__(self, clock: Clock, *ends: float, begin: float = BEGIN) -> None:
+        self._clock, self._ends, self._begin = clock, np.array(ends), begin
         self._gpus = tuple(GpuId("n1", number) for number in range(len(ends)))
 
     def read(self) -> Snapshot:
-        passed = self._clock() - BEGIN
+        passed = self._clock() - self._begin
         reports = passed <= self._ends
         values = {"power_w": np.where(reports, passed, np.nan)}
         return Snapshot(self._clock(), self._gpus, np.where(reports, self._clock(), np.nan), values)
@@ -114,6 +115,50 @@ def test_watch_prints_it_once(tmp_path: Path, capfd: pytest.CaptureFixture[str])
         live[-1].column("power_w").tolist(), rel=1e-6
     )
     assert "as of 2025-03-04 09:20:49 UTC" in err
+
+
+@pytest.mark.parametrize(
+    ("zone_name", "times"),
+    [
+        ("UTC", "2025-03-04 09:20:00 to 2025-03-04 09:20:49 UTC; as of 2025-03-04 09:20:49 UTC"),
+        (
+            "America/Los_Angeles",
+            "2025-03-04 01:20:00 to 2025-03-04 01:20:49 PST; as of 2025-03-04 01:20:49 PST",
+        ),
+        (
+            "Asia/Kathmandu",  # a zone without letters
+            "2025-03-04 15:05:00 to 2025-03-04 15:05:49 +0545; as of 2025-03-04 15:05:49 +0545",
+        ),
+    ],
+)
+def test_times_of_a_recording_are_those_of_the_site(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], zone_name: str, times: str
+) -> None:
+    spool, _ = recorded(tmp_path / "run", 50)
+    run = commit_spool(spool, tmp_path / "run").location
+    assert main(["watch", "--recording", run, "--json", "--time-zone", zone_name]) == 0
+    assert f"recording of 8 GPUs, {times}" in capfd.readouterr().err
+
+
+def test_a_recording_over_a_change_of_clocks_names_both_zones(tmp_path: Path) -> None:
+    clock = Clock()
+    begin = datetime(2025, 3, 30, 0, 59, 30, tzinfo=UTC).timestamp()
+    fleet = EndingFleet(clock, 60, begin=begin)
+    spool, _ = recorded(
+        tmp_path / "run", 7, interval_s=EVERY_S, clock=clock, source=fleet, begin=begin
+    )
+    source = RecordingSource(commit_spool(spool, tmp_path / "run"), zone_name="Europe/Berlin")
+    times = "2025-03-30 01:59:30 CET to 2025-03-30 03:00:30 CEST; as of 2025-03-30 03:00:30 CEST"
+    assert times in source.about.sentence
+
+
+def test_a_recording_without_any_value_is_rejected(tmp_path: Path) -> None:
+    clock = Clock()
+    impossible = EndingFleet(clock, 1e8, begin=BEGIN - 1e7)  # ten million watts
+    spool, _ = recorded(tmp_path / "run", 7, interval_s=EVERY_S, clock=clock, source=impossible)
+    lake = commit_spool(spool, tmp_path / "run")
+    with pytest.raises(InputError, match="no GPU sample has a value"):
+        RecordingSource(lake)
 
 
 def test_what_is_no_recording_is_rejected(tmp_path: Path) -> None:

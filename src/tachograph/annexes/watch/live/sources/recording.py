@@ -23,6 +23,7 @@ from tachograph.annexes.watch.live.snapshot import (
     SourceInfo,
 )
 from tachograph.catalog.arrays import Floats, Longs
+from tachograph.catalog.columns import local_time
 from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.catalog.errors import InputError
@@ -71,17 +72,17 @@ def connect(configuration: Configuration, *, path: str, job: str | None = None) 
         if inside.is_dir():
             do = f"name {inside}"
         raise InputError("no recording and no lake in this folder", where=path, do=do)
-    return RecordingSource(Lake.open(path), job=job)
+    return RecordingSource(Lake.open(path), job=job, zone_name=configuration.site.time_zone)
 
 
 class RecordingSource:
     """Last instant of a lake when half of the GPUs (or of a job's) reported something.
 
     If half of them never reported in the last quarter of an hour with values: the instant at which
-    most did.
+    most did. zone_name: of the times in its description.
     """
 
-    def __init__(self, lake: Lake, *, job: str | None = None) -> None:
+    def __init__(self, lake: Lake, *, job: str | None = None, zone_name: str = "UTC") -> None:
         samples = SampleReader(lake)
         if samples.span is None:
             raise InputError(
@@ -103,6 +104,10 @@ class RecordingSource:
         ]
         ends = [allocation.end - _JUST_BEFORE_S for allocation in of_job]
         rows = self._rows(samples, min(last.timestamp(), max(ends, default=math.inf)), first)
+        if rows.is_empty():
+            raise InputError(
+                "no GPU sample has a value", where=lake.location, do="name another recording"
+            )
         interval_s = min((float(note["interval_s"]) for note in notes), default=0.0) or _interval_s(
             rows
         )
@@ -113,7 +118,8 @@ class RecordingSource:
         self._snapshot = self._at(rows, t, allocations)
         reported = [note["source"] for note in notes if note["source"]]
         unsupported: Mapping[str, str] = reported[0]["blind"] if reported else {}
-        self.about = SourceInfo("recording", self._sentence(t, of_job=job is not None), unsupported)
+        sentence = self._sentence(t, of_job=job is not None, zone_name=zone_name)
+        self.about = SourceInfo("recording", sentence, unsupported)
 
     def read(self) -> Snapshot:
         """Return the snapshot of this instant."""
@@ -159,10 +165,12 @@ class RecordingSource:
         }
         return Snapshot(t, self._gpus, measured, values, self._devices, held)
 
-    def _sentence(self, t: float, *, of_job: bool) -> str:
+    def _sentence(self, t: float, *, of_job: bool, zone_name: str) -> str:
         first, last, now = (
-            f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}" for at in (*self._span, t)
+            local_time(datetime.fromtimestamp(at, UTC), zone_name) for at in (*self._span, t)
         )
+        # Named once, unless clocks changed meanwhile.
+        first = first.removesuffix(last[len("2026-01-01 00:00:00") :])
         early_s = self._span[1] - t
         before = ""
         if early_s > _EARLY_S and not of_job:
@@ -172,8 +180,8 @@ class RecordingSource:
         if reporting < len(self._gpus):
             some = f"; {reporting:,} of {plural(len(self._gpus), 'GPU')} measured"
         return (
-            f"recording of {plural(len(self._gpus), 'GPU')}, {first} to {last} UTC; as of "
-            f"{now} UTC{before}{some}"
+            f"recording of {plural(len(self._gpus), 'GPU')}, {first} to {last}; as of "
+            f"{now}{before}{some}"
         )
 
 
@@ -181,8 +189,6 @@ def _instant(rows: pl.DataFrame, counted: Sequence[int], hold_s: float) -> float
     """Return the last time at which half of the GPUs report, else most."""
     t: Floats = rows.get_column("t").to_numpy()
     place: Longs = rows.get_column("place").cast(pl.Int64).to_numpy()
-    if not len(t):
-        return math.nan
     relevant = np.isin(place, counted)
     if relevant.any():
         t, place = t[relevant], place[relevant]
