@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tachograph.annexes.watch.live.fleet_rows import (
     FleetGroup,
@@ -16,7 +21,13 @@ from tachograph.annexes.watch.live.fleet_rows import (
     parse_filter,
     sorted_rows,
 )
-from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId, Snapshot
+from tachograph.annexes.watch.live.snapshot import (
+    GpuAllocation,
+    GpuDevice,
+    GpuId,
+    Snapshot,
+    SourceInfo,
+)
 from tachograph.annexes.watch.live.view import FleetView
 from tachograph.annexes.watch.tui.fleet_table import COLUMNS, fit, pieces
 from tachograph.annexes.watch.tui.header import HeaderState, header
@@ -184,3 +195,68 @@ def test_free_and_held_idle_gpus_differ() -> None:
     assert matching(rows, parse_filter("job=-")).tolist() == [False, True, True]
     counts = "".join(text for text, _ in header(rows.view, HeaderState(""), width=120)[1])
     assert "_ 1 free  H 1 held idle  . 1 idle" in counts
+
+
+NODES = tuple(GpuId("n1", number) for number in range(4))
+DEVICE, OTHER_DEVICE = GpuDevice("H100"), GpuDevice("A100")
+FACTS: dict[str, list[Any]] = {
+    "devices": [{}, {NODES[0]: DEVICE}, {NODES[0]: OTHER_DEVICE}, dict.fromkeys(NODES, DEVICE)],
+    "allocations": [
+        {},
+        {NODES[0]: GpuAllocation("7", "ana")},
+        {NODES[0]: GpuAllocation("7", "bo", 5.0)},
+        {NODES[1]: GpuAllocation("7", "ana")},
+        {gpu: GpuAllocation("8,9", None, 3.0) for gpu in NODES},
+    ],
+    "free": [frozenset(), frozenset(NODES[:2]), frozenset(NODES[2:])],
+    "gpus": [NODES, NODES[:3], NODES[::-1]],
+}
+
+
+def rows_of_facts(facts: Mapping[str, Any], before: FleetRows | None = None) -> FleetRows:
+    """Rows of GPUs that report nothing; facts are copied, as by a source that reads them anew."""
+    copied = {name: copy.deepcopy(fact) for name, fact in facts.items()}
+    nothing = np.full(len(copied["gpus"]), np.nan)
+    snapshot = Snapshot(10.0, measured=nothing, values={}, **copied)
+    return FleetRows(StandIn(SourceInfo("made", "made for tests")).step(snapshot), before)
+
+
+facts_of_polls = st.lists(
+    st.fixed_dictionaries({name: st.sampled_from(some) for name, some in FACTS.items()}),
+    min_size=2,
+    max_size=5,
+)
+
+
+@given(facts_of_polls, st.sets(st.sampled_from(["job", "user", "model", "node", "gpu"])))
+def test_columns_of_a_view_do_not_depend_on_the_views_before(
+    polls: list[dict[str, Any]], drawn: set[str]
+) -> None:
+    rows = None
+    for facts in polls:
+        rows = rows_of_facts(facts, rows)
+        alone = rows_of_facts(facts)
+        for name in drawn:  # other columns of the view before were never made
+            assert list(rows.text(name)) == list(alone.text(name)), name
+        assert rows.number("held").tolist() == pytest.approx(
+            alone.number("held").tolist(), nan_ok=True
+        )
+
+
+def test_texts_are_made_once_while_nothing_changes() -> None:
+    facts = {name: some[-1] for name, some in FACTS.items()}
+    before = rows_of_facts(facts)
+    names = ("job", "user", "model")
+    texts = [before.text(name) for name in names]
+    after = rows_of_facts(facts, before)
+    assert [after.text(name) is text for name, text in zip(names, texts, strict=True)] == [True] * 3
+    changed = rows_of_facts(facts | {"allocations": FACTS["allocations"][1]}, after)
+    assert changed.text("job") is not texts[0]
+    assert changed.text("model") is texts[2]
+
+
+def test_one_value_is_that_of_its_column() -> None:
+    for name in ("real", "power", "held", "mem", "sm"):
+        values = [ROWS.value(name, row) for row in range(len(ROWS))]
+        assert values == pytest.approx(plain(name), nan_ok=True)
+        assert all(type(value) is float for value in values)

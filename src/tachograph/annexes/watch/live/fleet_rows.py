@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tachograph.annexes.watch.live.looks import HELD, LOOKS, MISSING, count_marks, looks
-from tachograph.annexes.watch.live.snapshot import GpuId
+from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId
 from tachograph.annexes.watch.live.unsupported import absent_counters
 from tachograph.annexes.watch.live.view import FleetView
 from tachograph.catalog.arrays import Bytes, Flags, Floats, Ints, Longs
@@ -73,8 +73,12 @@ class FleetRows:
         self._roster: _Roster = (
             before._roster if before is not None and same else _Roster(self.gpus)
         )
+        self._held = [view.snapshot.allocations.get(gpu) for gpu in self.gpus]
         self._numbers: dict[str, Floats] = {}
+        self._listed: dict[str, list[float]] = {}
         self._texts: dict[str, Sequence[str]] = {}
+        if before is not None and same:
+            self._texts = self._unchanged_texts(before)
 
     def __len__(self) -> int:
         """Number of GPUs."""
@@ -90,6 +94,13 @@ class FleetRows:
             found = self._numbers[name] = self._number(number_name(name))
         return found
 
+    def value(self, name: str, row: int) -> float:
+        """Return a number of one GPU, as `number`."""
+        listed = self._listed.get(name)
+        if listed is None:
+            listed = self._listed[name] = self.number(name).tolist()
+        return listed[row]
+
     def text(self, name: str) -> Sequence[str]:
         """Return a column of texts, one of TEXTS."""
         found = self._texts.get(name)
@@ -101,6 +112,19 @@ class FleetRows:
     def health_rank(self) -> Floats:
         """Severity of health; the worst is the highest."""
         return _HEALTH_RANK[self.view.health]
+
+    def _unchanged_texts(self, before: FleetRows) -> dict[str, Sequence[str]]:
+        """Return columns of an earlier view of the same GPUs that are the same now.
+
+        Jobs, users and models rarely change, and to write them out is most of the work of a view.
+        """
+        snapshot, earlier = self.view.snapshot, before.view.snapshot
+        same: list[str] = []
+        if self._held == before._held and _is_same(snapshot.free, earlier.free):
+            same += ("job", "user")
+        if _is_same(snapshot.devices, earlier.devices):
+            same.append("model")
+        return {name: before._texts[name] for name in same if name in before._texts}
 
     @cached_property
     def memory_gib(self) -> Floats:
@@ -145,7 +169,7 @@ class FleetRows:
                     "nvlink_rx_bytes_per_s"
                 )
             case "held":
-                since = [getattr(snapshot.allocations.get(gpu), "since", None) for gpu in self.gpus]
+                since = [None if held is None else held.since for held in self._held]
                 return snapshot.t - np.array(since, np.float64)
             case _:
                 return snapshot.column(COLUMN_ALIASES.get(name, name))
@@ -158,14 +182,12 @@ class FleetRows:
             case "node":
                 return self._roster.nodes
             case "job":
-                jobs = {gpu: held.name_on(gpu) for gpu, held in snapshot.allocations.items()}
                 return [
-                    printable(jobs.get(gpu) or (NO_JOB if gpu in snapshot.free else ""))
-                    for gpu in self.gpus
+                    self._job_text(gpu, held)
+                    for gpu, held in zip(self.gpus, self._held, strict=True)
                 ]
             case "user":
-                held = snapshot.allocations
-                return [printable(getattr(held.get(gpu), "user", None) or "") for gpu in self.gpus]
+                return [printable((held.user if held else None) or "") for held in self._held]
             case "class":
                 return [WORKLOAD_CLASSES[label] for label in self.view.labels.tolist()]
             case "health":
@@ -177,6 +199,15 @@ class FleetRows:
                 ]
             case _:
                 raise no_column(name)
+
+    def _job_text(self, gpu: GpuId, held: GpuAllocation | None) -> str:
+        name = held.name_on(gpu) if held is not None else ""
+        return printable(name or (NO_JOB if gpu in self.view.snapshot.free else ""))
+
+
+def _is_same(facts: object, before: object) -> bool:
+    """Return whether facts are equal; sources that did not read them again give the same object."""
+    return facts is before or facts == before
 
 
 def number_name(name: str) -> str:
@@ -438,10 +469,10 @@ def fleet_lines(
         return list(ordered.tolist())
     found: list[Line] = []
     for one in grouped(rows, ordered, group):
-        hidden = one.name in folded
-        found.append(FleetGroup(one.name, one.rows, hidden))
-        if not hidden:
-            found += one.rows.tolist()
+        if one.name in folded:
+            found.append(FleetGroup(one.name, one.rows, folded=True))
+        else:
+            found += (one, *one.rows.tolist())
     return found
 
 

@@ -260,7 +260,7 @@ def _number(
         return _summed(value) if merged is known_sum else value
 
     return FleetColumn(
-        name, title, width, lambda rows, row: written(rows.number(name)[row]), of_group
+        name, title, width, lambda rows, row: written(rows.value(name, row)), of_group
     )
 
 
@@ -293,7 +293,7 @@ COLUMNS: tuple[FleetColumn, ...] = (
         "mem",
         "memory GiB",
         10,
-        lambda rows, row: _memory(float(rows.number("mem")[row]), float(rows.memory_gib[row])),
+        lambda rows, row: _memory(rows.value("mem", row), float(rows.memory_gib[row])),
         lambda rows, group: _summed(
             _memory(*_sums(rows.number("mem"), rows.memory_gib, group.rows))
         ),
@@ -306,8 +306,8 @@ COLUMNS: tuple[FleetColumn, ...] = (
         "real",
         "real utilisation",
         _BAR_FROM,
-        lambda rows, row: percent(rows.view.real[row]),
-        lambda rows, group: percent(known_mean(rows.view.real[group.rows])),
+        lambda rows, row: percent(_real(rows, row)),
+        lambda rows, group: percent(_real(rows, group)),
         left=True,
     ),
     _number("sm", "SM", 4, percent, known_mean),
@@ -354,17 +354,30 @@ def pieces(
 
 def _cell(rows: FleetRows, line: int | FleetGroup, place: ColumnPlace) -> str:
     column = place.column
-    members = line.rows if isinstance(line, FleetGroup) else np.array([line])
     if column.name == "real" and place.width >= _BAR_FROM:
-        return percent_bar(known_mean(rows.view.real[members]), place.width)
+        return percent_bar(_real(rows, line), place.width)
     if column.name == "class" and place.width <= _LETTER:
         return _letter(rows, line).ljust(place.width)
     if column.name == "health" and place.width <= _SHORT_HEALTH:
-        return _brief_state(rows.worst_health(members)).ljust(place.width)
+        return _brief_state(_health_of(rows, line)).ljust(place.width)
     text = (
         column.of_group(rows, line) if isinstance(line, FleetGroup) else column.of_gpu(rows, line)
     )
     return filled(text, place.width, column.left and column.name != "real")
+
+
+def _real(rows: FleetRows, line: int | FleetGroup) -> float:
+    """Real utilisation of a GPU; of a group the mean."""
+    if isinstance(line, FleetGroup):
+        return known_mean(rows.view.real[line.rows])
+    return rows.value("real", line)
+
+
+def _health_of(rows: FleetRows, line: int | FleetGroup) -> str:
+    """Health of a GPU; of a group the worst."""
+    if isinstance(line, FleetGroup):
+        return rows.worst_health(line.rows)
+    return rows.view.state(line)
 
 
 def _style(rows: FleetRows, line: int | FleetGroup, name: str) -> Style:

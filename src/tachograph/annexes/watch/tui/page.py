@@ -36,6 +36,7 @@ class KeptLines(ScrollView):
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[Strip] = []  # the visible ones
+        self._pieces: list[Pieces] = []  # of which they are made
 
     def line(self, y: int) -> Pieces:
         """Return a visible line."""
@@ -49,15 +50,16 @@ class KeptLines(ScrollView):
     def draw(self) -> None:
         """Make the visible lines; send changed ones to the terminal."""
         width = self.line_width
-        made = [strip_of(self.line(y)).adjust_cell_length(width) for y in range(self.size.height)]
-        before = self.lines
-        if len(before) != len(made) or not before or before[0].cell_length != width:
-            self.lines = made
+        pieces = [self.line(y) for y in range(self.size.height)]
+        before, self._pieces = self._pieces, pieces
+        lines = self.lines
+        if len(lines) != len(pieces) or not lines or lines[0].cell_length != width:
+            self.lines = [strip_of(made).adjust_cell_length(width) for made in pieces]
             self.refresh()
             return
-        changed = [y for y, strip in enumerate(made) if strip != before[y]]
+        changed = [y for y, made in enumerate(pieces) if made != before[y]]
         for y in changed:
-            before[y] = made[y]
+            lines[y] = strip_of(pieces[y]).adjust_cell_length(width)
         if changed:
             self.refresh(*regions(changed, width))
 

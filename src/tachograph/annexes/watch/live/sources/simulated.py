@@ -64,6 +64,7 @@ class SimulatedSource:
         )
         self._before: float | None = None
         self._began: float | None = None
+        self._held: list[GpuAllocation] = []  # by job
         self._devices = {
             gpu: GpuDevice(MODEL, f"GPU-{place:08x}", f"00000000:{place % 256:02x}:00.0", _HBM_MIB)
             for place, gpu in enumerate(self._gpus)
@@ -168,14 +169,21 @@ class SimulatedSource:
         return {**values, **changed}
 
     def _allocations(self, began: float) -> Mapping[GpuId, GpuAllocation]:
+        if not self._held:  # the same at every poll, as of a scheduler that is asked now and then
+            self._held = [
+                GpuAllocation(str(1000 + job), _USERS[job % len(_USERS)], began - 60 * (job % 90))
+                for job in range(len(self._kinds))
+            ]
+        works = self._kinds.tolist()
         return {
-            gpu: GpuAllocation(str(1000 + job), _USERS[job % len(_USERS)], began - 60 * (job % 90))
+            gpu: self._held[job]
             for gpu, job in zip(self._gpus, self._jobs.tolist(), strict=True)
-            if self._kinds[job] or job % 3
+            if works[job] or job % 3
         }
 
     def _processes(self, values: Mapping[str, Floats]) -> Mapping[GpuId, tuple[GpuProcess, ...]]:
         used = values["hbm_used_mib"].tolist()
+        works = self._kinds.tolist()
         return {
             gpu: (
                 GpuProcess(
@@ -183,5 +191,5 @@ class SimulatedSource:
                 ),
             )
             for place, (gpu, job) in enumerate(zip(self._gpus, self._jobs.tolist(), strict=True))
-            if self._kinds[job]
+            if works[job]
         }
