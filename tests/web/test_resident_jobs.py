@@ -184,6 +184,11 @@ def is_as_in_the_lake(
         if not after:
             break
     assert part.matching == len(listed) == len(set(listed))
+    keys_of_all = summaries["job_key"]
+    every = visible.kept_answers(keys_of_all, wanted.findings)
+    for only in ((), wanted.findings, ("idle_job", "of_a_rule")):
+        of_codes = visible.kept_answers(keys_of_all, wanted.findings, only=only)
+        assert of_codes.equals(every.filter(pl.col("code").is_in(only)))
     if not wanted.findings:
         reported = [
             (key, code, "yes")

@@ -76,7 +76,8 @@ def freed_shares(
     lake: Lake, site: SitePartitions, jobs: pl.DataFrame, needs: Mapping[str, JobNeeds]
 ) -> dict[str, float]:
     """Return {job_key: share of the never used GPUs that a change of the request frees}."""
-    keys = [key for key in jobs.get_column("job_key") if key in needs]
+    job_keys = jobs.get_column("job_key")
+    keys = job_keys.filter(job_keys.is_in(list(needs))).to_list()
     if not keys:
         return {}
     hours = ("gpu_hours", "gpu_hours_never_used", UNMEASURED)
@@ -103,7 +104,9 @@ def read_needs(
     where &= pl.col("evidence").is_not_null()
     columns = ("job_key", "code", "evidence")
     if verdicts is None:
-        found = read_verdicts(lake, jobs, where, columns, holding=True)
+        kept = lake.kept_answers(jobs["job_key"], only=tuple(UNUSED))
+        concerned = jobs if kept is None else jobs.join(kept, on="job_key", how="semi")
+        found = read_verdicts(lake, concerned, where, columns, holding=True)
     else:
         found = verdicts.filter(where).select(columns)
     unused: dict[str, dict[str, Any]] = {}
@@ -118,6 +121,8 @@ def read_needs(
             for name in ("user", "name")
         )
         alike = read_summaries(lake, ALIKE_COLUMNS, where=pl.all_horizontal(same_names))
+        # Of many jobs nearly all have a user and a name that one of these has.
+        alike = alike.join(rows, on=_SIZE, how="semi", nulls_equal=True)
         alike = pl.concat([rows, alike]).unique("job_key")
     else:
         rows = alike.filter(pl.col("job_key").is_in(jobs["job_key"].to_list()))

@@ -507,12 +507,17 @@ class Lake:
             return read_current(self, table, columns, keys, where)
 
     def kept_answers(
-        self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
+        self,
+        job_keys: pl.Series,
+        codes: Sequence[str] | None = (),
+        *,
+        reported: bool = False,
+        only: Sequence[str] | None = None,
     ) -> pl.DataFrame | None:
         """Short finding rows of jobs, kept in memory by the server; None: read them from the lake.
 
-        Reported findings, or those of `codes` with any verdict; None: of all. `reported`: only
-        findings that are reported.
+        Findings that hold, and those of `codes` with any verdict; None: of all. `reported`: only
+        findings that are reported. `only`: of these codes, as all of many jobs take much memory.
         """
         return None
 

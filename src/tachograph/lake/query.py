@@ -473,9 +473,9 @@ def read_intervals(
     where = pl.col("code").is_in(list(codes))
     if not holding:
         return read_verdicts(lake, jobs, where, FINDING_INTERVAL)
-    kept = lake.kept_answers(jobs["job_key"], ())
+    kept = lake.kept_answers(jobs["job_key"], only=codes)
     if kept is not None:
-        jobs = jobs.join(kept.filter(where), on="job_key", how="semi")
+        jobs = jobs.join(kept, on="job_key", how="semi")
     return read_verdicts(
         lake, jobs, where & (pl.col("verdict") == "yes"), FINDING_INTERVAL, holding=True
     )
@@ -568,7 +568,7 @@ def select_jobs(
 def _answered(lake: Lake, jobs: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
     """Jobs whose findings meet the filter."""
     _check_stored(lake, wanted.findings)
-    kept = lake.kept_answers(jobs["job_key"], wanted.findings)
+    kept = lake.kept_answers(jobs["job_key"], wanted.findings, only=wanted.findings)
     given = pl.col("code").is_in(list(wanted.findings)) & (pl.col("verdict") == wanted.verdict)
     needed = ("job_key", "code", "verdict")
     found = (

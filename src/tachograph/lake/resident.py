@@ -190,13 +190,15 @@ class ResidentJobs:
         rows: pl.Series,
         least: CodedVerdict = CodedVerdict.NO,
         codes: Sequence[str] | None = (),
+        *,
+        only: Sequence[str] | None = None,
     ) -> pl.DataFrame:
         """Return SHORT_FINDING of rows given by number, sorted by code, then by row.
 
-        least: which verdicts; of `codes` any (None: of all). `kind` is null; `covered_by` of what
-        is not reported has no code.
+        least: which verdicts; of `codes` any (None: of all). only: findings of these codes; None:
+        of all. `kind` is null; `covered_by` of what is not reported has no code.
         """
-        codes_of_lake = sorted(self.codes)
+        codes_of_lake = sorted(self.codes if only is None else {*self.codes}.intersection(only))
         taken = self.take(rows, ["job_key", *(_VERDICT_OF + code for code in codes_of_lake)])
         filled = taken.select(pl.exclude("job_key").fill_null(int(CodedVerdict.NONE)))
         row_numbers = []

@@ -157,13 +157,17 @@ class VisibleJobs:
         return AnswersPage(page, matching, cursor)
 
     def kept_answers(
-        self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
+        self,
+        job_keys: pl.Series,
+        codes: Sequence[str] | None = (),
+        *,
+        reported: bool = False,
+        only: Sequence[str] | None = None,
     ) -> pl.DataFrame:
         """Return SHORT_FINDING of the visible jobs among these: see `Lake.kept_answers`."""
         rows = self._places(job_keys) if job_keys.len() < len(self) else self._chosen([])
-        return self._resident.answers_of(
-            rows, CodedVerdict.HINT if reported else CodedVerdict.UNREPORTED, codes
-        )
+        least = CodedVerdict.HINT if reported else CodedVerdict.UNREPORTED
+        return self._resident.answers_of(rows, least, codes, only=only)
 
     def verdict_counts(self, wanted: JobFilter) -> pl.DataFrame:
         """Return (code, verdict, jobs, reported) of selected jobs, one row per code and verdict."""

@@ -89,10 +89,15 @@ class ScopedLake(Lake):
         return self._visible(self._lake.read_named(table, job_ids), table, job_ids)
 
     def kept_answers(
-        self, job_keys: pl.Series, codes: Sequence[str] | None = (), *, reported: bool = False
+        self,
+        job_keys: pl.Series,
+        codes: Sequence[str] | None = (),
+        *,
+        reported: bool = False,
+        only: Sequence[str] | None = None,
     ) -> pl.DataFrame | None:
         """Return short rows of findings of visible jobs among these."""
-        return self._jobs.kept_answers(job_keys, codes, reported=reported)
+        return self._jobs.kept_answers(job_keys, codes, reported=reported, only=only)
 
     def _visible(
         self, rows: pl.LazyFrame, table: LakeTable, job_ids: Sequence[str] | None = None

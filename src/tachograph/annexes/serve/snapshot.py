@@ -430,7 +430,7 @@ class ServedLake:
         visible = snapshot.visible(viewer)
         lake: Lake = ScopedLake(snapshot, viewer, visible)
         if viewer.sums_only:
-            lake = SumsLake(snapshot, self._sums(snapshot))
+            lake = SumsLake(snapshot, partial(self._sums, snapshot))
         clock = self._clock()
         opened = OpenLake(lake, self.configuration, lake_now(self.lake, clock))
         waiting = partial(snapshot.not_analyzed, viewer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import date
 
@@ -108,12 +108,16 @@ def _nameless(rows: pl.LazyFrame, table: LakeTable, *grouped: pl.Expr) -> pl.Laz
 
 
 class SumsLake(Lake):
-    """A lake of nameless jobs, with their summaries and findings only."""
+    """A lake of nameless jobs, with their summaries and findings only.
 
-    def __init__(self, lake: Lake, summaries: pl.DataFrame) -> None:
+    read_summaries: returns the rows without names. It is called when they are read: of many jobs
+    that is done by a worker, and the server itself needs none of them.
+    """
+
+    def __init__(self, lake: Lake, read_summaries: Callable[[], pl.DataFrame]) -> None:
         super().__init__(lake.location)
         self._lake = lake
-        self._summaries = summaries
+        self._read_summaries = read_summaries
 
     def version(self, table: LakeTable) -> int:
         """Return the version of a table that is served."""
@@ -133,11 +137,8 @@ class SumsLake(Lake):
         """Return the rows of a table, one per key."""
         if table is not JOB_SUMMARIES:
             return super().latest(table, columns, keys, where)
-        rows = (
-            self._summaries
-            if keys is None
-            else self._summaries.filter(pl.col("job_key").is_in(list(keys)))
-        )
+        rows = self._read_summaries()
+        rows = rows if keys is None else rows.filter(pl.col("job_key").is_in(list(keys)))
         rows = rows if where is None else rows.filter(where)
         return rows if columns is None else rows.select(columns)
 
