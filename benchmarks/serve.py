@@ -152,14 +152,17 @@ class BenchServer:
 
     @property
     def memory_mib(self) -> dict[str, int]:
-        """Resident memory: anonymous, of files, the most of both at any time."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
-        kib = {
-            name: int(value)
-            for name, value in re.findall(r"^(\w+):\s+(\d+) kB", status, re.MULTILINE)
-        }
+        """Resident memory: anonymous, of files, the most of both at any time.
+
+        worker_peak: the most of a process that makes large answers.
+        """
+        kib = _memory_kib(self.process.pid)
         names = {"anonymous": "RssAnon", "files": "RssFile", "peak": "VmHWM"}
-        return {name: kib[key] // 1024 for name, key in names.items()}
+        found = {name: kib[key] // 1024 for name, key in names.items()}
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        workers = [pid for task in tasks for pid in task.read_text(encoding="ascii").split()]
+        peaks = [_memory_kib(int(pid))["VmHWM"] for pid in workers]
+        return {**found, "worker_peak": max(peaks, default=0) // 1024}
 
     @property
     def cpu_s(self) -> float:
@@ -171,6 +174,27 @@ class BenchServer:
             .split()
         )
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory_kib(pid: int) -> dict[str, int]:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    rows = re.findall(r"^(\w+):\s+(\d+) kB", status, re.MULTILINE)
+    return {name: int(value) for name, value in rows}
+
+
+def whole(client: httpx2.Client, address: str) -> float:
+    """Return the seconds until a page of sums is there, which reloads itself meanwhile.
+
+    Errors: RuntimeError for another status than 200.
+    """
+    begin = time.perf_counter()
+    while True:
+        answer = client.get(address, headers={"accept": "text/html"})
+        if answer.status_code != 200:
+            raise RuntimeError(f"{address}: {answer.status_code}")
+        if 'id="pending"' not in answer.text:
+            return round(time.perf_counter() - begin, 2)
+        time.sleep(0.2)
 
 
 def start(lake: Path, cache: Path) -> BenchServer:
@@ -348,7 +372,8 @@ def measure(folder: Path, jobs: int, requests: int) -> dict[str, Any]:
             found["memory_mib"] = server.memory_mib
             found["clicks"] = click(server, visits(random_, users, pages))
             found["memory_after_mib"] = server.memory_mib
-            found["sums_of_all_jobs"] = timed(client, ["/?of=all"] * 2)
+            found["sums_of_all_jobs_s"] = whole(client, "/?of=all")
+            found["ledger_of_all_jobs_s"] = whole(client, "/waste?by=user&jobs=all")
             found["memory_after_sums_mib"] = server.memory_mib
     finally:
         stop(server)
@@ -362,7 +387,8 @@ def reached(found: Mapping[str, Any]) -> dict[str, bool]:
         "deep_pages": found["deep_pages"]["p95_ms"] <= LIST_MS,
         "job_pages": found["job_pages"]["p95_ms"] <= JOB_MS,
         "start": found["start"]["listening_s"] <= START_S,
-        "memory": found["memory_after_mib"]["peak"] <= MEMORY_MIB,
+        "memory": max(found["memory_after_sums_mib"][name] for name in ("peak", "worker_peak"))
+        <= MEMORY_MIB,
         "clicks": found["clicks"]["cores"] <= CLICKS_CORES,
     }
 

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from waste_cases import INTERVALS
 
 from jobframes import START
+from tachograph.api.job_sums import sum_waste
 from tachograph.catalog.config import WasteOptions
+from tachograph.catalog.errors import UsageError
 from tachograph.catalog.tables import JOB_SUMMARIES, WASTE, WASTE_ENERGY
 from tachograph.judge.ledger import (
     LEDGER_COLUMNS,
@@ -104,8 +106,11 @@ def jobs(draw: st.DrawFn) -> list[dict[str, Any]]:
     return rows
 
 
-def report(rows: Sequence[Row], **options: Any) -> WasteReport:
-    """The ledger, with intervals that hold surely behind such that do not count."""
+def report(rows: Sequence[Row], slice_jobs: int | None = None, **options: Any) -> WasteReport:
+    """The ledger, with intervals that hold surely behind such that do not count.
+
+    slice_jobs: how many jobs are added up at a time; None: all at once.
+    """
     intervals = []
     for row in rows:
         for code, minutes in row.get("lengths", {}).items():
@@ -121,7 +126,9 @@ def report(rows: Sequence[Row], **options: Any) -> WasteReport:
     known = [{name: row.get(name) for name in schema} for row in rows]
     freed = {row["job_key"]: freed_of(row) for row in rows if freed_of(row)}
     jobs = pl.DataFrame(known, schema=schema)
-    return build_waste_report(jobs, found, SETTINGS, freed=freed, **options)
+    if slice_jobs is None:
+        return build_waste_report(jobs, found, SETTINGS, freed=freed, **options)
+    return sum_waste(jobs, found, SETTINGS, freed=freed, slice_jobs=slice_jobs, **options)
 
 
 def freed_of(row: Row) -> float:
@@ -252,11 +259,12 @@ def check_rows(frame: pl.DataFrame | None, expected: Sequence[Mapping[str, Any]]
     st.sampled_from([name for name in WASTE_GROUPINGS if name != "cause"]),
     st.sampled_from([None, 1, 2]),
     st.sampled_from([None, *["all"] * 8, *WASTE_BUCKETS]),
+    st.sampled_from([None, 1, 2, 3]),
 )
 def test_every_number_of_the_ledger(
-    rows: list[dict[str, Any]], by: str, top: int | None, cause: str | None
+    rows: list[dict[str, Any]], by: str, top: int | None, cause: str | None, slice_jobs: int | None
 ) -> None:
-    found = report(rows, by=by, top=top, jobs_of=cause)
+    found = report(rows, slice_jobs, by=by, top=top, jobs_of=cause)
     causes, concerned = causes_of(rows), concerned_of(rows, cause) if cause else []
     check_rows(found.causes, causes)
     check_rows(found.users, groups_of(rows, "user", None))
@@ -280,24 +288,32 @@ def test_every_number_of_the_ledger(
         assert found.total(name) == known_sum([entry[name] for entry in causes])
 
 
-def test_groups_of_equal_loss_are_in_order_of_name() -> None:
+@pytest.mark.parametrize("slice_jobs", [None, 2])
+def test_groups_of_equal_loss_are_in_order_of_name(slice_jobs: int | None) -> None:
     users = ["eve", None, "ada", "bob"]
     rows = [job(number, user=user, gpu_hours_idle=1.0) for number, user in enumerate(users)]
     rows.append(job(9, user="zoe", gpu_hours_idle=2.0))
-    groups = report(rows, by="user").groups
+    groups = report(rows, slice_jobs, by="user").groups
     assert groups is not None
     assert groups["user"].to_list() == ["zoe", None, "ada", "bob", "eve"]
 
 
-def test_jobs_of_equal_amounts_are_in_order_of_loss_and_key() -> None:
+@pytest.mark.parametrize("slice_jobs", [None, 2])
+def test_jobs_of_equal_amounts_are_in_order_of_loss_and_key(slice_jobs: int | None) -> None:
     hung = [1.0, 3.0, 2.0, 3.0]  # how long is not known: nothing is recoverable
     rows = [job(number, gpu_hours_hung=hours) for number, hours in enumerate(hung)]
     rows.append(job(4, gpu_hours_never_used=0.5))
     rows.append(job(5, gpu_hours_idle=9.0, gpu_hours_idle_long=None))  # not known: last
     for cause, expected in (("all", "413205"), ("hung", "1320")):
-        concerned = report(rows[::-1], jobs_of=cause).concerned
+        concerned = report(rows[::-1], slice_jobs, jobs_of=cause).concerned
         assert concerned is not None
         assert concerned["job_id"].to_list() == list(expected)
+
+
+@pytest.mark.parametrize("wrong", [{"by": "colour"}, {"top": 0}, {"jobs_of": "nothing"}])
+def test_wrong_options_of_sums_are_errors(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        report([job(number) for number in range(3)], 1, **wrong)
 
 
 def test_the_ledger_reads_each_column_once() -> None:
@@ -337,14 +353,16 @@ def reason_of(row: Row) -> str | None:
     return "not_judged" if measured and row["gpu_hours"] is not None else "no_activity"
 
 
-def test_why_jobs_are_left_out() -> None:
+@pytest.mark.parametrize("slice_jobs", [10_000, 1000])
+def test_why_jobs_are_left_out(slice_jobs: int) -> None:
     combined = [
         dict(zip(DECIDING, values, strict=True)) for values in itertools.product(*DECIDING.values())
     ]
     schema = {name: JOB_SUMMARIES.schema[name] for name in (*LEDGER_COLUMNS, *DECIDING)}
     rows = pl.DataFrame([job(1) | row for row in combined], schema=schema)
     reasons = [reason_of(row) for row in combined]
-    found = build_waste_report(rows, pl.DataFrame(schema=INTERVALS), SETTINGS)
+    intervals = pl.DataFrame(schema=INTERVALS)
+    found = sum_waste(rows, intervals, SETTINGS, slice_jobs=slice_jobs)
     expected = []
     for reason in WASTE_LEFT_OUT:
         mine = [row for row, why in zip(combined, reasons, strict=True) if why == reason]

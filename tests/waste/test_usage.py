@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
+from dataclasses import fields
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,26 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 import tachograph
 from jobframes import frame
 from tachograph.api.choices import JobChoice
+from tachograph.api.job_sums import sum_usage
+from tachograph.api.needs import read_ledger
 from tachograph.api.open_lake import OpenLake
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import DEVICES, JOB_SUMMARIES, WASTE
 from tachograph.judge.ledger import WASTE_BUCKETS
 from tachograph.judge.node_history import NODE_GPU_COLUMNS, build_node_report, sick_rows
-from tachograph.judge.usage import DAY_PARTS, daily_use, weekly_use
+from tachograph.judge.usage import (
+    DAY_PARTS,
+    USAGE_COLUMNS,
+    UsageReport,
+    daily_use,
+    weekly_use,
+)
+from tachograph.lake.query import read_answers
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +166,47 @@ def test_jobs_from_which_nothing_is_gained_are_not_proposed(lake: OpenLake) -> N
     gains = ledger.concerned.filter(pl.col("recoverable") > 0)
     assert 0 < gains.height < ledger.concerned.height
     assert lake.usage(top=1000).queue["job_key"].equals(gains["job_key"])
+
+
+@pytest.mark.parametrize(
+    ("slice_jobs", "top", "which"),
+    [(1, 3, {"user": "user000"}), (37, 10, {}), (100, 1000, {}), (2, 2, {"since": "2025-03-06"})],
+)
+def test_use_is_the_same_from_slices_of_jobs(
+    lake: OpenLake, slice_jobs: int, top: int, which: JobChoice
+) -> None:
+    settings, wanted = lake.configuration.waste, lake.filter(which)
+    jobs, intervals, freed = read_ledger(lake.lake, lake.configuration, wanted, USAGE_COLUMNS)
+    assert jobs.height > 2 * slice_jobs
+    lengths = []
+
+    def read_reported(rows: pl.DataFrame) -> pl.DataFrame:
+        lengths.append(rows.height)
+        return read_answers(lake.lake, rows, reported=True)
+
+    whole, parts = (
+        sum_usage(
+            jobs,
+            intervals,
+            settings,
+            read_reported,
+            freed=freed,
+            top=top,
+            zone_name="Europe/Berlin",
+            slice_jobs=most,
+        )
+        for most in (jobs.height, slice_jobs)
+    )
+    assert lengths[0] == sum(lengths[1:]) == jobs.height
+    assert max(lengths[1:]) == slice_jobs
+    for field in fields(UsageReport):
+        expected, value = getattr(whole, field.name), getattr(parts, field.name)
+        if isinstance(expected, pl.DataFrame):
+            assert_frame_equal(value, expected, rel_tol=1e-9, abs_tol=1e-9)
+        elif field.name != "waste":
+            assert value == (pytest.approx(expected) if field.name == "gpu_hours" else expected)
+    assert_frame_equal(parts.waste.causes, whole.waste.causes, rel_tol=1e-9, abs_tol=1e-9)
+    assert_frame_equal(parts.waste.users, whole.waste.users, rel_tol=1e-9, abs_tol=1e-9)
 
 
 def test_recovered_is_measured_against_the_weeks_before() -> None:

@@ -27,6 +27,7 @@ from tachograph.api.choices import (
     job_filter,
 )
 from tachograph.api.job_report import read_job
+from tachograph.api.job_sums import sum_usage, sum_waste
 from tachograph.api.needs import read_ledger
 from tachograph.api.representation import framed, preformatted, table
 from tachograph.catalog import config
@@ -49,12 +50,7 @@ from tachograph.judge.advice.advise import Advice
 from tachograph.judge.advice.request import JobRequest, read_script
 from tachograph.judge.capacity import CapacityReport
 from tachograph.judge.finding import VERDICTS, Verdict
-from tachograph.judge.ledger import (
-    ALL_CAUSES,
-    LEDGER_COLUMNS,
-    WasteReport,
-    build_waste_report,
-)
+from tachograph.judge.ledger import LEDGER_COLUMNS, WasteReport
 from tachograph.judge.node_history import (
     NODE_GPU_COLUMNS,
     NODE_JOB_COLUMNS,
@@ -62,7 +58,7 @@ from tachograph.judge.node_history import (
     build_node_report,
 )
 from tachograph.judge.steps import JobSteps
-from tachograph.judge.usage import USAGE_COLUMNS, UsageReport, build_usage
+from tachograph.judge.usage import USAGE_COLUMNS, UsageReport
 from tachograph.lake import query
 from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_tables
@@ -418,7 +414,7 @@ class OpenLake:
         check_names(which, JobChoice)
         wanted = self.filter(which)
         jobs, intervals, freed = read_ledger(self.lake, self.configuration, wanted, LEDGER_COLUMNS)
-        report = build_waste_report(
+        report = sum_waste(
             jobs,
             intervals,
             self.configuration.waste,
@@ -459,17 +455,15 @@ class OpenLake:
                 raise NotFoundError(
                     f"no job of {chosen}" if chosen else "no job", do="`tachograph jobs` lists them"
                 )
-            waste = build_waste_report(
+            report = sum_usage(
                 jobs,
                 intervals,
                 self.configuration.waste,
+                lambda rows: query.read_answers(self.lake, rows, reported=True),
                 freed=freed,
-                jobs_of=ALL_CAUSES,
                 top=top,
                 zone_name=zone_name,
             )
-            reported = query.read_answers(self.lake, jobs, reported=True)
-            report = build_usage(jobs, reported, waste, top=top, zone_name=zone_name)
             return replace(report, findings=query.with_advice(self.lake, report.findings, jobs))
 
         zone_name = self.configuration.site.time_zone
