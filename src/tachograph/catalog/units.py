@@ -506,6 +506,8 @@ def printable(value: str, *, most: int = MOST_SHOWN) -> str:
     >>> printable("x" * 90, most=50)
     'xxxxxxxxxxxxxxxxxxxx… (70 more characters)'
     """
+    if len(value) <= most and value.isascii() and value.isprintable():
+        return value
     shown = _written_out(value[: most + 1])
     if len(shown) <= most and len(value) <= most:
         return shown

@@ -201,20 +201,15 @@ class ResidentJobs:
         codes_of_lake = sorted(self.codes if only is None else {*self.codes}.intersection(only))
         taken = self.take(rows, ["job_key", *(_VERDICT_OF + code for code in codes_of_lake)])
         filled = taken.select(pl.exclude("job_key").fill_null(int(CodedVerdict.NONE)))
-        row_numbers = []
-        values = []
-        for code, column in zip(codes_of_lake, filled, strict=True):
-            every = codes is None or code in codes
-            verdicts = column.to_numpy()
-            answered = np.flatnonzero(verdicts >= (CodedVerdict.NO if every else least))
-            row_numbers.append(answered)
-            values.append(verdicts[answered])
-        numbers = np.repeat(np.arange(len(values)), [len(of_code) for of_code in values])
-        value = pl.Series(np.concatenate([np.zeros(0, np.int8), *values]))
+        verdicts = filled.to_numpy().T  # codes x rows
+        every = [codes is None or code in codes for code in codes_of_lake]
+        lowest = np.where(every, CodedVerdict.NO, least).astype(np.int8)
+        code_numbers, row_numbers = np.nonzero(verdicts >= lowest[:, np.newaxis])
+        value = pl.Series(verdicts[code_numbers, row_numbers], dtype=pl.Int8)
         return pl.DataFrame(
             [
-                taken["job_key"].gather(np.concatenate([numbers[:0], *row_numbers])),
-                pl.Series("code", codes_of_lake, dtype=pl.String).gather(numbers),
+                taken["job_key"].gather(row_numbers),
+                pl.Series("code", codes_of_lake, dtype=pl.String).gather(code_numbers),
                 pl.repeat(None, value.len(), dtype=pl.String, eager=True).alias("kind"),
                 *(texts.gather(value) for texts in _BY_NUMBER),
             ]

@@ -59,4 +59,6 @@ def unbroken(value: object) -> object:
     """
     if type(value) is not str:  # not Markup: drawings
         return value
-    return _PERCENT.sub("\N{NO-BREAK SPACE}", printable_lines(value))
+    # Most of the thousands of texts of a page are plain.
+    shown = value if value.isascii() and value.isprintable() else printable_lines(value)
+    return _PERCENT.sub("\N{NO-BREAK SPACE}", shown) if "%" in shown else shown
