@@ -130,3 +130,11 @@ def assert_accepted(line: str, row: dict[str, Any], partitions: Any) -> None:
         assert (memory_mib(options["--mem"]) or 0.0) <= most_mib
         assert limit_s <= most_s
         assert row["user"] in use.users or known is not None
+
+
+def test_needs_do_not_depend_on_how_many_jobs_are_read_together(demo: Path) -> None:
+    lake = Lake.open(str(demo / "lake"))
+    jobs = read_summaries(lake)
+    needs = read_needs(lake, jobs)
+    assert len(needs) > 10
+    assert read_needs(lake, jobs, together=3) == needs

@@ -93,11 +93,14 @@ def read_needs(
     jobs: pl.DataFrame,
     alike: pl.DataFrame | None = None,
     verdicts: pl.DataFrame | None = None,
+    *,
+    together: int = 5_000,
 ) -> dict[str, JobNeeds]:
     """Return the needs of the jobs of which GPUs did not work; with `alike`: of all.
 
     `alike`: ALIKE_COLUMNS of all jobs of their users, names and sizes; `verdicts`: the findings of
-    `jobs`. What is not given is read.
+    `jobs`. What is not given is read. `together`: jobs whose steps are held at a time; those of all
+    jobs would fill the memory.
     """
     # Who sees sums alone sees no evidence.
     where = pl.col("code").is_in(list(UNUSED)) & (pl.col("verdict") == "yes")
@@ -126,7 +129,13 @@ def read_needs(
         alike = pl.concat([rows, alike]).unique("job_key")
     else:
         rows = alike.filter(pl.col("job_key").is_in(jobs["job_key"].to_list()))
-    return _needs(lake, rows, alike, unused)
+    groups: dict[tuple[object, ...], _RunGroup] = {}
+    for row in alike.sort("start", "job_key").iter_rows(named=True):
+        groups.setdefault(_size(row), _RunGroup()).add(row)
+    needs: dict[str, JobNeeds] = {}
+    for some in rows.iter_slices(together):
+        needs |= _needs(lake, some, alike, groups, unused)
+    return needs
 
 
 @dataclass(slots=True)
@@ -138,6 +147,7 @@ class _RunGroup:
     killed_mib: dict[int | None, list[float]] = field(default_factory=dict)
     ended_s: list[float] = field(default_factory=list)
     stopped_s: list[float] = field(default_factory=list)  # at the time limit
+    _over_s: list[float] = field(default_factory=list)  # both
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a run, row of ALIKE_COLUMNS."""
@@ -160,12 +170,17 @@ class _RunGroup:
         """Return the last other runs on as many nodes, its own behind all others."""
         return _last(self.others.get(row["nodes"], []), row["job_key"])
 
-    def run_times(self, row: Mapping[str, Any]) -> list[float]:
+    def run_times(self, row: Mapping[str, Any]) -> Sequence[float]:
         """Run times in s of the jobs that ended by themselves or at their limit.
 
-        For a job that was stopped at its limit only those that completed say how long it takes.
+        For a job that was stopped at its limit only those that completed say how long it takes. All
+        jobs of the group share one list: a user may have thousands of like jobs.
         """
-        return self.ended_s + ([] if row["state"] == "TIMEOUT" else self.stopped_s)
+        if row["state"] == "TIMEOUT":
+            return self.ended_s
+        if len(self._over_s) < len(self.ended_s) + len(self.stopped_s):
+            self._over_s = self.ended_s + self.stopped_s
+        return self._over_s
 
 
 def _last(keys: Sequence[str], own: str) -> list[str]:
@@ -176,11 +191,13 @@ def _last(keys: Sequence[str], own: str) -> list[str]:
 
 
 def _needs(
-    lake: Lake, rows: pl.DataFrame, alike: pl.DataFrame, unused: Mapping[str, dict[str, Any]]
+    lake: Lake,
+    rows: pl.DataFrame,
+    alike: pl.DataFrame,
+    groups: Mapping[tuple[object, ...], _RunGroup],
+    unused: Mapping[str, dict[str, Any]],
 ) -> dict[str, JobNeeds]:
-    groups: dict[tuple[object, ...], _RunGroup] = {}
-    for row in alike.sort("start", "job_key").iter_rows(named=True):
-        groups.setdefault(_size(row), _RunGroup()).add(row)
+    """Return the needs of some jobs, from the steps of their own and of their groups' last runs."""
     own = {row["job_key"]: row for row in rows.iter_rows(named=True)}
     last = {key: groups[_size(row)].last(row) for key, row in own.items()}
     others = {key: groups[_size(row)].last_others(row) for key, row in own.items()}
