@@ -16,10 +16,8 @@ import time
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
-KEYS = {"table": "", "sorted by power": "P", "grouped by job": "g g"}
-
-
-GOAL_PERCENT = 5.0
+KEYS = {"table": "", "sorted by power": "P", "grouped by node": "g", "grouped by job": "g g"}
+GOAL_PERCENT = 3.0
 
 
 def main() -> int:
