@@ -151,7 +151,7 @@ def test_files_of_the_service_are_named_from_the_folder_of_the_configuration(
         ("act.digest_staff", '["ops@example.org"]', "write the addresses into act.digest"),
         ("advice.days", "90", "jobs of the last 180 days count"),
         ("serve.socket", '"/run/serve.sock"', 'write serve.listen = "unix:'),
-        ("watch.exporter", '"http://localhost:9401/metrics"', "write [[sources]] with"),
+        ("watch.exporter", '"http://localhost:9401/metrics"', "use `tachograph watch --url URL`"),
         ("workers.prologue", '["module load gcc"]', "load modules before"),
     ],
 )

@@ -45,7 +45,7 @@ _REMOVED_KEYS = {
     "advice.days": "remove it: jobs of the last 180 days count",
     "serve.socket": 'write serve.listen = "unix:/run/tachograph/serve.sock"',
     "watch.exporter": (
-        'write [[sources]] with source = "dcgm-exporter" and url = "http://localhost:9400/metrics"'
+        "use `tachograph watch --url URL`; where `collect` reads it, too, name it in [[sources]]"
     ),
     "workers.prologue": (
         "remove it, and load modules before `tachograph analyze`: sbatch passes the environment on"
@@ -563,7 +563,7 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
         raise ConfigError(
             f"[{section}] has no key {key!r}",
             where=f"${name}",
-            do=f"use one of: {', '.join(known)}",
+            do=f"use one of: {', '.join(known)}" if known else "remove it: no key is left there",
         )
     table = raw.setdefault(section, {})
     if isinstance(table, dict):
@@ -605,7 +605,7 @@ def _with_files(section: _Section, keys: tuple[str, ...], folder: Path) -> _Sect
 def _with_socket(serve: ServeOptions, folder: Path) -> ServeOptions:
     """The same with the path of a Unix socket beginning at a folder."""
     path = serve.listen.removeprefix(UNIX_SOCKET)
-    if path == serve.listen:
+    if not path or path == serve.listen:
         return serve
     return msgspec.structs.replace(serve, listen=f"{UNIX_SOCKET}{folder / path}")
 

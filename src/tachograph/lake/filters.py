@@ -77,7 +77,6 @@ _TRUE, _FALSE = "true", "false"
 # Columns of job_summaries that take few values. What decides them lies in rooms above this one,
 # and tests compare the names.
 FIXED_VALUES: Mapping[str, tuple[str, ...]] = {
-    "state": JOB_STATES,
     "attribution": ATTRIBUTIONS,
     "ambiguous_because": (
         "contradicted",
@@ -237,6 +236,8 @@ def parse_condition(written: str) -> JobCondition:
         # A list contains a whole value, a text any part of one.
         part = op == "~" and not isinstance(dtype, pl.List)
         value = _fixed_value(name, value, part=part)
+    if name == "state":  # of any workload manager, which all are stored in capitals
+        value = value.upper()
     return JobCondition(name, op, value)
 
 

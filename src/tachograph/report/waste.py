@@ -64,6 +64,8 @@ def waste_lines(
         if report.unpriced_jobs and report.priced:
             lines += wrapped(unpriced(report), width)
         lines += wrapped(WASTE_ALL_CAUSES, width, style="dim")
+        if capacity:
+            lines += wrapped(held_note(report), width, style="dim")
         return [*lines, *_left_out(report, width), *capacity]
     lines = [*wrapped(waste_headline(report), width, style="bold"), plain("")]
     lines += fit_table(_cause_columns(report, ascii_only=ascii_only), width).with_note(width=width)
@@ -234,12 +236,12 @@ def _concerned(report: WasteReport, jobs: pl.DataFrame, width: int) -> Iterator[
 
 
 def _no_job_of_cause(report: WasteReport) -> str:
-    """Return that no job lost hours to the cause, and for which causes there are jobs."""
+    """Return that no job has hours of the cause, and for which causes there are jobs."""
     others = report.causes.filter(pl.col("cause").is_in([*WASTE, "unmeasured"]), pl.col("jobs") > 0)
     if others.is_empty():
         return "No job lost GPU-hours."
     named = ", ".join(others.get_column("cause"))
-    return f"None of {plural(report.jobs, 'job')} lost GPU-hours to it; there are jobs of {named}."
+    return f"No job has GPU-hours of this cause; `--jobs` finds jobs of: {named}."
 
 
 def _job_columns(report: WasteReport, jobs: pl.DataFrame) -> list[TextColumn]:

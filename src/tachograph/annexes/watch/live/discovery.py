@@ -139,7 +139,7 @@ def _probe(url: str) -> None:
             problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
         )
         raise InputError(
-            reason.lower(), where=url, do="is dcgm-exporter running? name it under [[sources]]"
+            reason.lower(), where=url, do="is dcgm-exporter running? name it with --url"
         ) from None
 
 

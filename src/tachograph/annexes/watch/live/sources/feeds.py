@@ -388,10 +388,11 @@ def node_exporter(configuration: Configuration) -> ExporterSettings:
     node with the names of metrics and labels of the first entry. Errors: ConfigError.
     """
     entries = _configured_exporters(configuration)
+    here = short_node(socket.gethostname()).lower()
     for settings in entries:
         for url in expanded_urls(settings):
-            host = urlsplit(url).hostname or ""
-            if host in _LOOPBACK or short_node(host) == short_node(socket.gethostname()):
+            host = urlsplit(url).hostname or ""  # in small letters
+            if host in _LOOPBACK or short_node(host) == here:
                 return msgspec.structs.replace(settings, url="", urls=(url,))
     settings = entries[0] if entries else ExporterSettings(source=DCGM_EXPORTER)
     return msgspec.structs.replace(settings, url="", urls=(_NODE_EXPORTER,))
