@@ -142,8 +142,9 @@ def draw(numbers: FigureNumbers) -> Figure:
         for upper, lower, pipe in zip(uppers, lowers, pipes, strict=True):
             for model, line in lines.items():
                 _draw_model(upper, lower, numbers, (pipe, model), line)
-            upper.set_title(
-                f"{PIPE_NAMES[pipe]} (n = {count_jobs(numbers.facts[f'{pipe}_intensity_jobs'])})"
+            style.set_title(
+                upper,
+                f"{PIPE_NAMES[pipe]} (n = {count_jobs(numbers.facts[f'{pipe}_intensity_jobs'])})",
             )
             limits[pipe] = _limits(numbers, pipe)
             _dress(upper, lower, limits[pipe])

@@ -97,7 +97,7 @@ def draw(numbers: FigureNumbers) -> Figure:
         axes.invert_yaxis()
         style.percent_axis(axes, "x")
         axes.set_xlabel("share")
-        axes.set_title(f"n = {count_jobs(numbers.facts['jobs'])}")
+        style.set_title(axes, f"n = {count_jobs(numbers.facts['jobs'])}")
         kinds = set(shares.get_column("kind"))
         handles = [
             Patch(

@@ -154,7 +154,7 @@ def draw(numbers: FigureNumbers) -> Figure:
         )
         bar.set_label("Spearman's rho")
         bar.outline.set_visible(False)
-        axes.set_title(f"n = {_span(numbers)} per pair", loc="right", fontsize=7.5)
+        style.set_title(axes, f"n = {_span(numbers)} per pair", loc="right", fontsize=7.5)
         figure.supxlabel(_notes(numbers), fontsize=6.5, color=style.FAINT)
     return figure
 

@@ -268,7 +268,7 @@ def _draw_shares(axes: Axes, numbers: FigureNumbers) -> None:
     style.percent_axis(axes, "x")
     axes.set_xticks([0, 0.5, 1])
     axes.set_xlabel("share, of jobs of a known type")
-    axes.set_title(f"n = {count_jobs(numbers.facts['typed_jobs'])}")
+    style.set_title(axes, f"n = {count_jobs(numbers.facts['typed_jobs'])}")
 
 
 def _hours(edge: int) -> str:

@@ -111,7 +111,7 @@ def draw(numbers: FigureNumbers) -> Figure:
                 ha=side,
                 fontsize=7,
             )
-        axes.set_title(f"n = {_jobs(numbers)}", pad=24)
+        style.set_title(axes, f"n = {_jobs(numbers)}", pad=24)
     return figure
 
 

@@ -113,7 +113,7 @@ def draw(numbers: FigureNumbers) -> Figure:
                 table = numbers.tables[part]
                 style.draw_boxes(axes, table, table.get_column("size").to_physical().to_list())
                 axes.grid(axis="y")
-                axes.set_title(f"n = {numbers.facts[f'{part}_jobs']:,} jobs")
+                style.set_title(axes, f"n = {numbers.facts[f'{part}_jobs']:,} jobs")
             else:
                 style.not_drawn(axes, numbers.missing[part])
         if "duration" in numbers:
@@ -207,7 +207,7 @@ def _draw_sizes(axes: Axes, numbers: FigureNumbers) -> None:
                 fontsize=6.5,
                 rotation=90 if many else 0,
             )
-    axes.set_title(f"n = {numbers.facts['jobs']:,} jobs")
+    style.set_title(axes, f"n = {numbers.facts['jobs']:,} jobs")
 
 
 def _size_axis(axes: Axes, sizes: pl.DataFrame) -> None:

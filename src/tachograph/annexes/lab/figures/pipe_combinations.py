@@ -87,7 +87,7 @@ def draw(numbers: FigureNumbers) -> Figure:
         )
         style.count_axis(jobs, 4)
         jobs.set_ylabel("jobs")
-        jobs.set_title(_title(numbers))
+        style.set_title(jobs, _title(numbers))
         if "utilisation" in numbers.missing:
             style.not_drawn(utilisation, numbers.missing["utilisation"])
         else:

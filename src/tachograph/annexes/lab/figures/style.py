@@ -76,7 +76,6 @@ def style() -> AbstractContextManager[None]:
             "font.enable_last_resort": False,  # `drawn_name` leaves only letters that it has
             "font.size": 8.0,
             "axes.titlesize": 8.5,
-            "axes.titley": 1.0,  # else labels are measured for it: they might be at the top
             "axes.labelsize": 8.0,
             "xtick.labelsize": 7.5,
             "ytick.labelsize": 7.5,
@@ -239,7 +238,7 @@ def draw_boxes(
         table.get_column(name).to_numpy() for name in ("low", "q1", "median", "q3", "high", "mean")
     )
     at, half = np.asarray(positions), width / 2
-    axes.bar(
+    boxes = axes.bar(
         at,
         q3 - q1,
         width,
@@ -250,6 +249,8 @@ def draw_boxes(
         edgecolor=INK,
         linewidth=0.8,
     )
+    for box in boxes:
+        box.sticky_edges.y.clear()  # else no margin is left below the lowest box
     thin: Mapping[str, Any] = {"color": INK, "linewidth": 0.8}
     axes.vlines(at, low, q1, **thin)
     axes.vlines(at, q3, high, **thin)
@@ -257,6 +258,11 @@ def draw_boxes(
         axes.hlines(end, at - half / 2, at + half / 2, **thin)
     axes.hlines(median, at - half, at + half, color=INK, linewidth=1.2)
     axes.plot(at, mean, "o", color="white", markeredgecolor=INK, markersize=3)
+
+
+def set_title(axes: Axes, title: str, **how: Any) -> None:
+    """Set the title of axes without labels at the top, which are then not measured for it."""
+    axes.set_title(title, y=1.0, **how)
 
 
 def draw_share(

@@ -183,5 +183,5 @@ def _draw_type(axes: Axes, numbers: FigureNumbers, kind: str) -> QuadMesh:
         axis.set_ticks(edges[::2])
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.4g} %"))
     axes.set_xlabel(f"{numbers.facts['pipe']} activity (mean)")
-    axes.set_title(f"{plural(numbers.number(f'{kind}_jobs') or 0, f'{kind}-bound job')}")
+    style.set_title(axes, f"{plural(numbers.number(f'{kind}_jobs') or 0, f'{kind}-bound job')}")
     return mesh
