@@ -15,7 +15,7 @@ from tachograph.catalog.errors import ConfigError
 from tachograph.cli import main
 from tachograph.sources.registry import configured_feeds, load_feed
 
-MOST_KEYS = 80
+MOST_KEYS = 81
 MOST_LINES = 25
 
 
@@ -149,7 +149,6 @@ def test_files_of_the_service_are_named_from_the_folder_of_the_configuration(
     ("key", "value", "do"),
     [
         ("act.digest_staff", '["ops@example.org"]', "write the addresses into act.digest"),
-        ("advice.days", "90", "jobs of the last 180 days count"),
         ("serve.socket", '"/run/serve.sock"', 'write serve.listen = "unix:'),
         ("watch.exporter", '"http://localhost:9401/metrics"', "use `tachograph watch --url URL`"),
         ("workers.prologue", '["module load gcc"]', "load modules before"),

@@ -42,7 +42,6 @@ LARGEST_SETTING = 1e12  # more than any time, size or price that a site can mean
 # {key that is gone: what to do}
 _REMOVED_KEYS = {
     "act.digest_staff": 'write the addresses into act.digest: ["users", "ops@example.org"]',
-    "advice.days": "remove it: jobs of the last 180 days count",
     "serve.socket": 'write serve.listen = "unix:/run/tachograph/serve.sock"',
     "watch.exporter": (
         "use `tachograph watch --url URL`; where `collect` reads it, too, name it in [[sources]]"
@@ -200,7 +199,7 @@ class AdviceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Basis of advice for the next job: which past jobs count."""
 
     least_runs: Fixed[int] = 3  # with fewer there is no advice
-    days: Fixed[int] = 180  # jobs that ended longer ago do not count
+    days: int = 180  # jobs that ended longer ago do not count
     # {memory of a GPU in GB: option that requests it, such as --constraint}.
     memory_options: dict[str, str] = {}
 
