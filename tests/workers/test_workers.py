@@ -102,7 +102,7 @@ def test_what_was_shared_survives_the_death_of_all(pool: DaskPool) -> None:
 def test_a_task_that_kills_whoever_takes_it_is_told(pool: DaskPool, tmp_path: Path) -> None:
     deadly = Deadly(pool, tmp_path, tasks=range(1), times=9)
     with pytest.raises(
-        WorkersError, match=r"^4 workers died over one partition, .*; give each worker more memory"
+        WorkersError, match=r"^4 workers died over one task, .*; give each worker more memory"
     ):
         deadly.submit(len, "x").result()
     assert 0 < deadly.deaths <= 4  # one may end before the task began, by what came before

@@ -102,7 +102,9 @@ def new_figure(
     width_in: float, height_in: float, rows: int = 1, columns: int = 1, **how: Any
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure and its axes, row by row. `how`: for `Figure.subplots`."""
-    figure = Figure(figsize=(width_in, height_in), layout=_Layout(w_pad=PAD_IN, h_pad=PAD_IN))
+    figure = Figure(
+        figsize=(width_in, height_in), layout=_MeasuredLayout(w_pad=PAD_IN, h_pad=PAD_IN)
+    )
     FigureCanvasAgg(figure)
     how = {"subplot_kw": {"axes_class": _MeasuredAxes}} | how
     grid = figure.subplots(rows, columns, squeeze=False, **how)
@@ -130,7 +132,7 @@ class _MeasuredAxes(Axes):
         return Bbox(inside + self.around)
 
 
-class _Layout(ConstrainedLayoutEngine):
+class _MeasuredLayout(ConstrainedLayoutEngine):
     """Constrained layout that measures axes anew each time it is executed."""
 
     def execute(self, fig: Figure) -> None:

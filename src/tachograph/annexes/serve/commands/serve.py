@@ -34,8 +34,6 @@ def add_arguments(parser: Parser) -> None:
     )
     where.add_argument(
         "--socket",
-        type=_socket_address,
-        dest="listen",
         metavar="PATH",
         help="a Unix socket: --listen unix:PATH",
     )
@@ -49,10 +47,6 @@ def add_arguments(parser: Parser) -> None:
 
 def _address_of(port: str) -> str:
     return f"127.0.0.1:{whole_number(1, 65535)(port)}"
-
-
-def _socket_address(path: str) -> str:
-    return f"{UNIX_SOCKET}{path}"
 
 
 def _of_tokens(parser: argparse.ArgumentParser) -> None:
@@ -187,7 +181,8 @@ def _serve(arguments: Arguments) -> int:
 
     opened = open_lake(arguments)
     options = opened.configuration.serve
-    listening = Listening.at(arguments.listen or options.listen)
+    socket = None if arguments.socket is None else f"{UNIX_SOCKET}{arguments.socket}"
+    listening = Listening.at(socket or arguments.listen or options.listen)
     say = Narrator.of(arguments).say
     cache = cache_folder(os.environ)
     workers = Workers(opened.lake.location, opened.configuration, cache)
