@@ -182,7 +182,10 @@ def begin_anew(folder: Path, narrator: Narrator) -> None:
     earlier = [folder / name for name in (_LAKE, _CLUSTER, _HISTORY) if (folder / name).exists()]
     if earlier:
         names = ", ".join(path.name for path in earlier)
-        narrator.say(f"{folder}: {names} of the earlier demo are made anew; other files stay.")
+        narrator.say(
+            f"{folder}: {names} of the earlier demo are made anew, with all that is in them; other "
+            "files stay."
+        )
     for path in earlier:
         shutil.rmtree(path)
 
