@@ -24,7 +24,7 @@ from tachograph.judge.ledger import (
     WasteReport,
     build_waste_report,
 )
-from tachograph.judge.usage import CODE_ORDER, UsageReport, build_usage, weekly_use
+from tachograph.judge.usage import UsageReport, build_usage, most_lost_first, weekly_use
 from tachograph.lake.filters import lost_hours
 from tachograph.lake.query import MANY_JOBS
 
@@ -228,11 +228,4 @@ def _added_findings(parts: Sequence[pl.DataFrame], jobs: pl.DataFrame) -> pl.Dat
             pl.when(hours.is_not_null().any()).then(hours.sum()),
         )
     )
-    return by_code.sort(
-        LOST_COLUMN,
-        "jobs",
-        CODE_ORDER,
-        "code",
-        descending=[True, True, False, False],
-        nulls_last=True,
-    )
+    return most_lost_first(by_code)

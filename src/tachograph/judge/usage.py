@@ -189,6 +189,18 @@ def _recovered() -> pl.Expr:
     return before * pl.col("gpu_hours") - pl.col("lost")
 
 
+def most_lost_first(by_code: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of a report's `findings` by GPU-hours lost, then jobs, then order of codes."""
+    return by_code.sort(
+        LOST_COLUMN,
+        "jobs",
+        CODE_ORDER,
+        "code",
+        descending=[True, True, False, False],
+        nulls_last=True,
+    )
+
+
 def _findings(found: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
     jobs = found.select("job_key", "display_id", LOST_COLUMN)
     reported = answers.filter(REPORTED).join(jobs, on="job_key")
@@ -199,11 +211,4 @@ def _findings(found: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
         jobs=pl.len().cast(pl.Int64),
         gpu_hours_lost=pl.when(lost.count() > 0).then(lost.sum()),
     )
-    return by_code.sort(
-        LOST_COLUMN,
-        "jobs",
-        CODE_ORDER,
-        "code",
-        descending=[True, True, False, False],
-        nulls_last=True,
-    )
+    return most_lost_first(by_code)
