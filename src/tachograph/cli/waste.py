@@ -31,7 +31,8 @@ def add_arguments(parser: Parser) -> None:
         "--jobs",
         metavar="CAUSE",
         help="list the jobs of a cause: never_used, hung, cold_start, idle, imbalance, "
-        "in_use, in_use_unknown, unmeasured, or all; most of its hours first, of all most recoverable",
+        "in_use, in_use_unknown, unmeasured, or all; most of its hours first, of all most "
+        "recoverable",
     )
     parser.add_argument(
         "--top",

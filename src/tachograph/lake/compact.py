@@ -64,13 +64,12 @@ def compact(
     """Rewrite what needs it in each table, and delete files replaced more than `vacuum_hours` ago.
 
     `rows`, `rows_together`: at most in memory at a time, of a day and of computed tables without
-    days.
-    `counting`: for tables whose rows are superseded by something else than their key, what is left
-    of them. Rows of one key and different `seq` are not merged there: only who reads them knows
-    which one counts. Of a table whose rows are large a part of the small files is rewritten at a
-    time, and large files of computed tables only where rows in them no longer count. So memory and
-    what is written depend on what is new, not on the age of the lake. Killed at any moment, a day is either as
-    before or done. Nothing to do is nothing written.
+    days. `counting`: for tables whose rows are superseded by something else than their key, what is
+    left of them. Rows of one key and different `seq` are not merged there: only who reads them
+    knows which one counts. Of a table whose rows are large a part of the small files is rewritten
+    at a time, and large files of computed tables only where rows in them no longer count. So memory
+    and what is written depend on what is new, not on the age of the lake. Killed at any moment, a
+    day is either as before or done. Nothing to do is nothing written.
     """
     done = []
     for table in tables:
