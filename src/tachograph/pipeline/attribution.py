@@ -5,6 +5,7 @@ runs (job_runs), allocations, inventory  ->  intervals (who owns the samples of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -76,44 +77,42 @@ def attribute(
     """
     placed = _place(runs, allocations)
     sharing = _sharing(placed, runs)
-    ranks = {**RANK, BY_SAMPLES: RANK["explicit"]}
-    best = placed.with_columns(
-        rank=pl.col("provenance").replace_strict(ranks, default=3, return_dtype=pl.Int8)
-    )
-    best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node"))
-    runs = runs.join(_gpu_shares(best, sharing, runs, node_shares), on="run", how="left")
-    best = best.drop("shared", "share").unique()
-    runs = runs.with_columns(shares=pl.col("run").is_in(sharing.implode()))
+    best = _best_records(placed)
     elsewhere = _sampled_elsewhere(placed, inventory)
-    unnamed_there = best.filter(pl.col("gpu").is_null()).join(
-        elsewhere, on=["run", "node"], how="semi"
+    shares = _gpu_shares(best, sharing, runs, node_shares)
+    runs = _with_shares(runs, shares, sharing).join(
+        _telemetry_clusters(elsewhere), on="run", how="left"
     )
-    beside = _beside_other_clusters(placed, runs)
-    foreign = pl.concat([beside, unnamed_there.select("run", "node")]).unique()
-    of_telemetry = pl.col("telemetry").unique().sort().str.join(", ")
-    runs = runs.join(
-        elsewhere.group_by("run").agg(telemetry_cluster=of_telemetry), on="run", how="left"
-    )
+    best = best.drop("shared", "share").unique()
+
+    # Samples name a node and not always its cluster: what may be of another one claims nothing,
+    # unless the samples themselves name the job.
+    renamed = best.filter(pl.col("gpu").is_null()).join(elsewhere, on=["run", "node"], how="semi")
+    foreign = pl.concat(
+        [_beside_other_clusters(placed, runs), renamed.select("run", "node")]
+    ).unique()
     by_samples = best.filter(provenance=BY_SAMPLES)
-    others = best.filter(pl.col("provenance") != BY_SAMPLES)
-    best = pl.concat([others.join(foreign, on=["run", "node"], how="anti"), by_samples])
+    by_records = best.filter(pl.col("provenance") != BY_SAMPLES)
+    best = pl.concat([by_records.join(foreign, on=["run", "node"], how="anti"), by_samples])
+
     named, shared = _of_one_holder(best, sharing, runs)
     finest, overruled = _finer(named)
-    known, too_many = _named_by_samples(finest, runs)
-    unnamed = best.filter(pl.col("gpu").is_null()).join(known, on=["run", "node"], how="anti")
+    gpu_claims, too_many = _named_by_samples(finest, runs)
+    unnamed = best.filter(pl.col("gpu").is_null()).join(gpu_claims, on=["run", "node"], how="anti")
     accompanied = _accompanied(placed, runs)
-    of_clusters = placed.join(runs.select("run", "cluster"), on="run").select("node", "cluster")
-    pairs = without_places(of_clusters.drop_nulls().unique()).unique()
-    mixed = pairs.filter(pl.col("node").is_duplicated())["node"].unique()
-    whole, unclear = _whole_nodes(unnamed, known, runs, inventory, accompanied, mixed=mixed)
-    claims = pl.concat([_named_units(known, inventory), whole]).unique()
+    mixed = _nodes_of_several_clusters(placed, runs)
+    node_claims, unclear = _whole_nodes(
+        unnamed, gpu_claims, runs, inventory, accompanied, mixed=mixed
+    )
+    claims = pl.concat([_named_units(gpu_claims, inventory), node_claims]).unique()
     separated, contested = separate(claims)
     intervals, handovers = _between_runs(
         separated, placed.filter(pl.col("provenance") == BY_SAMPLES)
     )
-    unknown = {  # by reason, the first that holds
-        "other_names": unnamed_there.join(known, on=["run", "node"], how="anti"),
-        "other_clusters": foreign.join(known, on=["run", "node"], how="anti"),
+
+    doubts = {  # by reason, the first that holds
+        "other_names": renamed.join(gpu_claims, on=["run", "node"], how="anti"),
+        "other_clusters": foreign.join(gpu_claims, on=["run", "node"], how="anti"),
         "contradicted": _contradicted(claims, separated),
         "other_slices": overruled,
         "too_many_samples": too_many,
@@ -122,44 +121,100 @@ def attribute(
         "other_jobs": unclear.join(accompanied, on=["run", "node"], how="semi"),
         "part_of_nodes": unclear,
     }
-    reasons = [
-        frame.select("run", ambiguous_because=pl.lit(reason)) for reason, frame in unknown.items()
-    ]
-    because = pl.concat(reasons).unique("run", keep="first", maintain_order=True)
-    per_node = pl.concat(
-        [
-            known.group_by("run", "node").agg(pl.col("rank").min()).drop("node"),
-            whole.select("run", rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)),
-            *(
-                frame.select("run", rank=pl.lit(RANK["ambiguous"], dtype=pl.Int8))
-                for frame in unknown.values()
-            ),
-        ]
-    )
-    worst = per_node.group_by("run").agg(pl.col("rank").max())
-    ranked = runs.join(worst, on="run", how="left").with_columns(
-        unplaced=pl.col("rank").is_null(),
-        attribution=pl.col("rank")
-        .fill_null(RANK["ambiguous"])
-        .replace_strict({rank: name for name, rank in RANK.items()}, return_dtype=pl.String),
-    )
-    reason = pl.when("unplaced").then(pl.lit("unplaced")).otherwise("ambiguous_because")
-    ranked = ranked.join(because, on="run", how="left").with_columns(
-        ambiguous_because=reason, gpus=pl.when(~pl.col("shares")).then("gpus")
-    )
-    named_somewhere = pl.col("rank").is_not_null() | pl.col("node_list").is_null()
-    held = ranked.filter((pl.col("gpus").is_null() & named_somewhere) | (pl.col("gpus") > 0)).drop(
-        "rank"
-    )
+    held = _gpu_runs(_ranked(runs, gpu_claims, node_claims, doubts))
     ambiguous = held.filter(pl.col("attribution") == "ambiguous")
     unambiguous = held.join(ambiguous, on="run", how="anti")
     unsure = (
         placed.join(ambiguous, on="run", how="semi").select("run", "node", "start", "end").unique()
     )
-    mine, between = (
-        frame.join(unambiguous, on="run", how="semi") for frame in (intervals, handovers)
+    return Attribution(
+        runs=held,
+        intervals=intervals.join(unambiguous, on="run", how="semi"),
+        contested=contested,
+        handovers=handovers.join(unambiguous, on="run", how="semi"),
+        unsure=unsure,
     )
-    return Attribution(held, mine, contested, between, unsure)
+
+
+def _best_records(placed: pl.DataFrame) -> pl.DataFrame:
+    """Of each run and node the records of the best provenance, with its `rank`."""
+    ranks = {**RANK, BY_SAMPLES: RANK["explicit"]}
+    ranked = placed.with_columns(
+        rank=pl.col("provenance").replace_strict(
+            ranks, default=RANK["ambiguous"], return_dtype=pl.Int8
+        )
+    )
+    return ranked.filter(pl.col("rank") == pl.col("rank").min().over("run", "node"))
+
+
+def _with_shares(runs: pl.DataFrame, shares: pl.DataFrame, sharing: pl.Series) -> pl.DataFrame:
+    """Runs with `shares`: it has only shares of GPUs, and what `_gpu_shares` says of these.
+
+    Such a run has no number of GPUs: null, where the accounting says 0.
+    """
+    only_shares = pl.col("run").is_in(sharing.implode())
+    return runs.join(shares, on="run", how="left").with_columns(
+        shares=only_shares, gpus=pl.when(~only_shares).then("gpus")
+    )
+
+
+def _telemetry_clusters(elsewhere: pl.DataFrame) -> pl.DataFrame:
+    """(run, telemetry_cluster): what telemetry calls the clusters of the run's nodes."""
+    clusters = pl.col("telemetry").unique().sort().str.join(", ")
+    return elsewhere.group_by("run").agg(telemetry_cluster=clusters)
+
+
+def _nodes_of_several_clusters(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
+    """Names that nodes of more than one cluster have."""
+    of_clusters = placed.join(runs.select("run", "cluster"), on="run").select("node", "cluster")
+    pairs = without_places(of_clusters.drop_nulls().unique()).unique()
+    return pairs.filter(pl.col("node").is_duplicated())["node"].unique()
+
+
+def _ranked(
+    runs: pl.DataFrame,
+    gpu_claims: pl.DataFrame,
+    node_claims: pl.DataFrame,
+    doubts: Mapping[str, pl.DataFrame],
+) -> pl.DataFrame:
+    """Runs with `attribution`, the worst of their nodes; `unplaced`; and `ambiguous_because`.
+
+    doubts: {reason: runs of which it holds}, the first that holds is the run's.
+    """
+    reasons = [
+        frame.select("run", ambiguous_because=pl.lit(reason)) for reason, frame in doubts.items()
+    ]
+    first_reason = pl.concat(reasons).unique("run", keep="first", maintain_order=True)
+    ranks = [
+        gpu_claims.group_by("run", "node").agg(pl.col("rank").min()).drop("node"),
+        node_claims.select("run", rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)),
+        first_reason.select("run", rank=pl.lit(RANK["ambiguous"], dtype=pl.Int8)),
+    ]
+    worst = pl.concat(ranks).group_by("run").agg(pl.col("rank").max())
+    names = {rank: name for name, rank in RANK.items()}
+    ranked = runs.join(worst, on="run", how="left").with_columns(
+        unplaced=pl.col("rank").is_null(),
+        attribution=pl.col("rank")
+        .fill_null(RANK["ambiguous"])
+        .replace_strict(names, return_dtype=pl.String),
+    )
+    because = pl.when("unplaced").then(pl.lit("unplaced")).otherwise("ambiguous_because")
+    return (
+        ranked.join(first_reason, on="run", how="left")
+        .with_columns(ambiguous_because=because)
+        .drop("rank")
+    )
+
+
+def _gpu_runs(ranked: pl.DataFrame) -> pl.DataFrame:
+    """Runs that held GPUs, or may have.
+
+    A run of an unknown number of GPUs may have, unless the accounting names its nodes and no record
+    places it on a GPU's node.
+    """
+    named_somewhere = ~pl.col("unplaced") | pl.col("node_list").is_null()
+    unknown_number = pl.col("gpus").is_null() & named_somewhere
+    return ranked.filter(unknown_number | (pl.col("gpus") > 0))
 
 
 def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
@@ -478,7 +533,7 @@ def _whole_nodes(
 
 def _accompanied(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     """(run, node) where another run that may have GPUs overlapped for longer than a hand-over."""
-    gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0) | pl.col("shares"))
+    gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0))
     stays = placed.join(gpu_runs, on="run", how="semi").group_by("run", "node")
     # two stays overlap by more than a hand-over exactly when they overlap with their ends that much
     # earlier
@@ -495,7 +550,7 @@ def _beside_other_clusters(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataF
     Samples name the node and not its cluster, so they may be of either; not so where telemetry
     names the run's own cluster.
     """
-    gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0) | pl.col("shares"))
+    gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0))
     of_cluster = gpu_runs.filter(pl.col("cluster").is_not_null()).select("run", "cluster")
     if of_cluster["cluster"].n_unique() < 2:
         return placed.select("run", "node").clear()
