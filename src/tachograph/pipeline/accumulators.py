@@ -108,8 +108,8 @@ def _with_known_times(segments: pl.DataFrame) -> pl.DataFrame:
     """Segments whose samples stand for the usual interval of their GPU where none is shown."""
     steady = pl.col("steady_us")
     usual = pl.coalesce(steady.median().over(_UNIT), "interval_us")
-    known = pl.when(steady.is_not_null()).then("sampled_us")
-    return segments.with_columns(sampled_us=known.otherwise(pl.col("samples") * usual))
+    time_per_sample = pl.when(steady.is_not_null()).then("sampled_us")
+    return segments.with_columns(sampled_us=time_per_sample.otherwise(pl.col("samples") * usual))
 
 
 def counted_by_time(frame: pl.DataFrame, unit: str) -> pl.DataFrame:
@@ -257,8 +257,8 @@ class OpenRuns:
         gone = np.zeros((greatest if isinstance(greatest, int) else 0) + 1, np.bool_)
         gone[runs["run"].to_numpy()] = True
         segments, intensities, imbalance, timelines = (
-            out_of(kept, gone)
-            for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
+            out_of(frames, gone)
+            for frames in (self.segments, self.intensities, self.imbalance, self.timelines)
         )
         return Accumulators(
             merge_segments(segments),
@@ -280,10 +280,10 @@ class OpenRuns:
             self.imbalance.append(folded)
 
 
-def out_of(kept: list[pl.DataFrame], gone: NDArray[np.bool_]) -> list[pl.DataFrame]:
-    """Remove and return the rows of the runs `gone` from `kept`."""
+def out_of(frames: list[pl.DataFrame], gone: NDArray[np.bool_]) -> list[pl.DataFrame]:
+    """Remove and return the rows of the runs `gone` from the frames."""
     mine, rest = [], []
-    for frame in kept:
+    for frame in frames:
         taken = pl.Series(gone[frame["run"].to_numpy()])
         if taken.all():
             mine.append(frame)
@@ -292,5 +292,5 @@ def out_of(kept: list[pl.DataFrame], gone: NDArray[np.bool_]) -> list[pl.DataFra
             rest.append(frame.filter(~taken))
         else:
             rest.append(frame)
-    kept[:] = [pl.concat(rest, how="diagonal")] if rest else []
+    frames[:] = [pl.concat(rest, how="diagonal")] if rest else []
     return [frame for frame in mine if frame.height]

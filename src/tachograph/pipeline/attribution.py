@@ -263,8 +263,8 @@ def _gpu_shares(
     """(run, gpu_share, share_by): how many GPUs the shares of each of these runs amount to.
 
     `count`: its records name its part of each GPU, or its nodes how many shards or MPS a GPU has;
-    of MPS Slurm usually counts 100. Else `time`: where all GPUs are named, the jobs on one at the same time have equal
-    parts of it; not where a job on the node may share it unnamed.
+    of MPS Slurm usually counts 100. Else `time`: where all GPUs are named, the jobs on one at the
+    same time have equal parts of it; not where a job on the node may share it unnamed.
     """
     of_time = pl.DataFrame(schema={"run": pl.Int32, "by_time": pl.Float64})
     mine = best.filter(pl.col("run").is_in(sharing.implode()))
@@ -293,10 +293,10 @@ def _gpu_shares(
 def _of_nodes(mine: pl.DataFrame, node_shares: pl.DataFrame) -> pl.DataFrame:
     """(run, shards_of_gpu, mps_of_gpu), null where nodes of a run differ or are not known."""
     nodes = mine.select("run", "node", host=host_name("node")).unique()
-    known = nodes.join(node_shares.rename({"node": "host"}), on="host", how="left")
+    described = nodes.join(node_shares.rename({"node": "host"}), on="host", how="left")
     names = ("shards_of_gpu", "mps_of_gpu")
-    same = [pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()) for name in names]
-    return known.group_by("run").agg(**dict(zip(names, same, strict=True)))
+    agreed = [pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first()) for name in names]
+    return described.group_by("run").agg(**dict(zip(names, agreed, strict=True)))
 
 
 def _equal_parts(named: pl.DataFrame, best: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
@@ -357,10 +357,10 @@ def _of_one_holder(
     may_share = pl.concat([sharing, runs.filter(pl.col("gpus").is_null())["run"]])
     unplaced = best.filter(pl.col("gpu").is_null() & pl.col("run").is_in(may_share.implode()))
     others = [(["node", "gpu"], named), (["node"], unplaced)]
-    beside = [
+    overlaps = [
         _overlapping(mine, other.select("run", *on, "start", "end"), on=on) for on, other in others
     ]
-    disputed = mine.join(pl.concat(beside), on=["run", "node", "gpu"], how="semi")
+    disputed = mine.join(pl.concat(overlaps), on=["run", "node", "gpu"], how="semi")
     return named.join(disputed, on=["run", "node", "gpu"], how="anti"), disputed
 
 
@@ -468,10 +468,10 @@ def _finer(named: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """
     gpu = ["node", "gpu"]
     whole, slices = named.filter(pl.col("mig").is_null()), named.filter(pl.col("mig").is_not_null())
-    left = whole.join(slices, on=["run", *gpu], how="anti")
-    overruled = _overlapping(left, slices, on=gpu)
+    unsliced = whole.join(slices, on=["run", *gpu], how="anti")
+    overruled = _overlapping(unsliced, slices, on=gpu)
     return pl.concat(
-        [left.join(overruled, on=left.columns, how="anti", nulls_equal=True), slices]
+        [unsliced.join(overruled, on=unsliced.columns, how="anti", nulls_equal=True), slices]
     ), overruled
 
 
@@ -558,12 +558,12 @@ def _beside_other_clusters(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataF
     stays = placed.join(of_cluster, on="run").group_by("run", "node", "cluster").agg(ends)
     stays = stays.with_columns(host=host_name("node"))
     mixed = stays.filter(pl.col("cluster").n_unique().over("host") > 1).sort("end", "run")
-    found = [mixed.select("run", "node").clear()]
+    stays_beside = [mixed.select("run", "node").clear()]
     for cluster in mixed["cluster"].unique().sort():
         others = mixed.filter(pl.col("cluster") != cluster).sort("start", "run")
         begun = others.select("host", "start", until=pl.col("end").cum_max().over("host"))
-        untold = mixed.filter(pl.col("node") == pl.col("host"), cluster=cluster)
-        mine = untold.rename({"start": "begin"})
+        unnamed = mixed.filter(pl.col("node") == pl.col("host"), cluster=cluster)
+        mine = unnamed.rename({"start": "begin"})
         near = mine.join_asof(
             begun,
             left_on="end",
@@ -572,8 +572,8 @@ def _beside_other_clusters(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataF
             allow_exact_matches=False,
             check_sortedness=False,
         )
-        found.append(near.filter(pl.col("until") > pl.col("begin")).select("run", "node"))
-    return pl.concat(found)
+        stays_beside.append(near.filter(pl.col("until") > pl.col("begin")).select("run", "node"))
+    return pl.concat(stays_beside)
 
 
 def _sampled_elsewhere(placed: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
@@ -685,17 +685,17 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
     `nodes.gpus` adds GPUs that were never seen; `nodes.models` names the model of a node's GPUs.
     Errors: ConfigError for a broken hostlist.
     """
-    known = devices.select(*GPU_KEY, "model", "mig_profile", "hbm_mib", "usable_mib")
+    recorded = devices.select(*GPU_KEY, "model", "mig_profile", "hbm_mib", "usable_mib")
     configured: list[tuple[object, ...]] = []
     for hosts, count in nodes.gpus.items():
         for node in _expand(hosts):
             configured += [(node, gpu, None, None, None, None, None) for gpu in range(count)]
-    places = known.select(node=host_name("node"), place="node").unique()
-    every = pl.DataFrame(configured, schema=known.schema, orient="row").join(
-        places, on="node", how="left"
+    places_of_hosts = recorded.select(node=host_name("node"), place="node").unique()
+    every = pl.DataFrame(configured, schema=recorded.schema, orient="row").join(
+        places_of_hosts, on="node", how="left"
     )
     every = every.with_columns(node=pl.coalesce("place", "node")).drop("place")
-    together = pl.concat([known, every.join(known, on=["node", "gpu"], how="anti")])
+    together = pl.concat([recorded, every.join(recorded, on=["node", "gpu"], how="anti")])
     models = {node: model for hosts, model in nodes.models.items() for node in _expand(hosts)}
     if models:
         named = pl.DataFrame({"host": list(models), "named": list(models.values())})

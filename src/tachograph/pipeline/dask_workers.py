@@ -22,7 +22,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-import cryptography  # noqa: F401  # what Dask makes certificates with; without it it would fail later
+# Dask makes certificates with it; without it it would fail later.
+import cryptography  # noqa: F401
 import dask
 from dask_jobqueue.slurm import SLURMCluster
 from distributed import Client, Future, KilledWorker, LocalCluster, Security, wait
@@ -132,12 +133,12 @@ class DaskPool:
 
     def _check(self) -> None:
         """Check the present workers; later ones check themselves before their first task."""
-        found: dict[str, dict[str, str | None]] = {}
+        answers: dict[str, dict[str, str | None]] = {}
         for name in PACKAGES:
             versions = self._client.run(metadata.version, name, on_error="return")
             for worker, version in versions.items():
-                found.setdefault(worker, {})[name] = version if isinstance(version, str) else None
-        wrong = disagreements(self._expected.versions, found)
+                answers.setdefault(worker, {})[name] = version if isinstance(version, str) else None
+        wrong = disagreements(self._expected.versions, answers)
         if wrong:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             raise WorkersError(f"{wrong[0]}{more}", do=INSTALL)
@@ -201,27 +202,29 @@ def workers(
     Errors: UsageError, ConfigError; WorkersError when no worker comes, LakeError when one does not
     see the lake.
     """
-    place = parse_workers(words)
+    requested = parse_workers(words)
     with dask.config.set(_SETTINGS), ExitStack() as stack:
         # What is to be known becomes an error of ours.
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
-        match place:
+        match requested:
             case LocalWorkers():
-                crew, first = _processes(place, stack), place.count
+                crew, first = _processes(requested, stack), requested.count
             case RunningScheduler():
-                crew, first = _running(place, settings, stack), 1
+                crew, first = _running(requested, settings, stack), 1
             case SlurmWorkers():
-                crew, first = _jobs(place, settings, stack), 1
-                report(f"waiting for {place.count} Slurm jobs, named {JOB_NAME}; logs: {crew.logs}")
+                crew, first = _jobs(requested, settings, stack), 1
+                report(
+                    f"waiting for {requested.count} Slurm jobs, named {JOB_NAME}; logs: {crew.logs}"
+                )
         _await(crew, first, settings.wait_s)
         yield DaskPool(crew, lake, wait_s=settings.wait_s)
 
 
-def _processes(place: LocalWorkers, stack: ExitStack) -> Crew:
+def _processes(local: LocalWorkers, stack: ExitStack) -> Crew:
     stack.enter_context(spawned_workers())
     cluster = stack.enter_context(
         LocalCluster(
-            n_workers=place.count,
+            n_workers=local.count,
             threads_per_worker=1,
             processes=True,
             security=True,
@@ -232,12 +235,12 @@ def _processes(place: LocalWorkers, stack: ExitStack) -> Crew:
         )
     )
     client = stack.enter_context(Client(cluster))
-    hire = partial(cluster.scale, place.count)
-    return Crew(client, place.count, place.count, hire, "the memory of this machine")
+    hire = partial(cluster.scale, local.count)
+    return Crew(client, local.count, local.count, hire, "the memory of this machine")
 
 
-def _running(place: RunningScheduler, settings: WorkerOptions, stack: ExitStack) -> Crew:
-    where = place.address or _address(Path(place.file))
+def _running(scheduler: RunningScheduler, settings: WorkerOptions, stack: ExitStack) -> Crew:
+    where = scheduler.address or _address(Path(scheduler.file))
     try:
         client = stack.enter_context(Client(where, timeout=CONNECT_S))
     except (OSError, ValueError) as problem:
@@ -266,7 +269,7 @@ def _address(file: Path) -> str:
     return str(address)
 
 
-def _jobs(place: SlurmWorkers, settings: WorkerOptions, stack: ExitStack) -> Crew:
+def _jobs(slurm: SlurmWorkers, settings: WorkerOptions, stack: ExitStack) -> Crew:
     folder = Path(settings.log_directory or "tachograph-workers").absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -301,10 +304,10 @@ def _jobs(place: SlurmWorkers, settings: WorkerOptions, stack: ExitStack) -> Cre
     )
     _try(cluster.job_script())
     client = stack.enter_context(Client(cluster))
-    hire: Callable[[], None] = partial(cluster.scale, jobs=place.count)
+    hire: Callable[[], None] = partial(cluster.scale, jobs=slurm.count)
     hire()
     logs = f"{folder}"
-    return Crew(client, place.count * settings.cores, place.count, hire, logs)
+    return Crew(client, slurm.count * settings.cores, slurm.count, hire, logs)
 
 
 def _certificate(folder: Path) -> Security:
@@ -312,10 +315,10 @@ def _certificate(folder: Path) -> Security:
 
     (What dask-jobqueue writes itself stays until garbage is collected.)
     """
-    made = Security.temporary()
+    temporary = Security.temporary()
     certificate, key = folder / "certificate.pem", folder / "key.pem"
-    certificate.write_text(made.tls_client_cert)
-    key.write_text(made.tls_client_key)
+    certificate.write_text(temporary.tls_client_cert)
+    key.write_text(temporary.tls_client_key)
     both = {
         f"tls_{role}_{kind}": str(path)
         for role in ("client", "scheduler", "worker")

@@ -106,31 +106,33 @@ def exclusive_stays(
         pl.col("there", "who").cum_sum().over("node"), end=pl.col("t").shift(-1).over("node")
     )
     single = levels.filter(pl.col("there") == 1)
-    found = single.select(
+    alone = single.select(
         pl.col("who").cast(pl.Int32).alias("run"), "node", pl.col("t").alias("start"), "end"
     )
-    return _with_minutes(found.join(intervals, on="run", how="semi"), present, starts)
+    return _with_minutes(alone.join(intervals, on="run", how="semi"), present, starts)
 
 
-def _union(places: pl.DataFrame) -> pl.DataFrame:
+def _union(stays: pl.DataFrame) -> pl.DataFrame:
     """Stretches of a run on a node, merged where they overlap or touch."""
-    ordered = places.filter(pl.col("start") < pl.col("end")).sort("run", "node", "start")
+    ordered = stays.filter(pl.col("start") < pl.col("end")).sort("run", "node", "start")
     far = (
         (pl.col("end").cum_max().shift(1) < pl.col("start"))
         .over("run", "node")
         .fill_null(value=False)
     )
-    stays = ordered.with_columns(stay=far.cum_sum().over("run", "node")).group_by(
+    merged = ordered.with_columns(stay=far.cum_sum().over("run", "node")).group_by(
         "run", "node", "stay"
     )
-    return stays.agg(pl.col("start").min(), pl.col("end").max()).drop("stay")
+    return merged.agg(pl.col("start").min(), pl.col("end").max()).drop("stay")
 
 
-def _with_minutes(found: pl.DataFrame, present: pl.DataFrame, starts: pl.DataFrame) -> pl.DataFrame:
+def _with_minutes(
+    stretches: pl.DataFrame, present: pl.DataFrame, starts: pl.DataFrame
+) -> pl.DataFrame:
     """Return each stretch's minutes, without those shared with a previous or next run."""
     comes = present.select("run", "node", "start", comes=True)
     leaves = present.select("run", "node", "end", leaves=True)
-    marked = found.join(comes, on=["run", "node", "start"], how="left").join(
+    marked = stretches.join(comes, on=["run", "node", "start"], how="left").join(
         leaves, on=["run", "node", "end"], how="left"
     )
     marked = marked.join(starts.select("run", zero="start"), on="run", how="left")
@@ -141,8 +143,10 @@ def _with_minutes(found: pl.DataFrame, present: pl.DataFrame, starts: pl.DataFra
     last = pl.when("leaves").then((end - 1) // MINUTE_US).otherwise(end // MINUTE_US - 1)
     timed = marked.with_columns(first=first.cast(pl.Int32), last=last.cast(pl.Int32))
     ordered = timed.filter(pl.col("first") <= pl.col("last")).sort("run", "node", "start")
-    apart = (pl.col("first") != pl.col("last").shift(1)).over("run", "node").fill_null(value=True)
-    chained = ordered.with_columns(chain=apart.cum_sum().over("run", "node"))
+    separate = (
+        (pl.col("first") != pl.col("last").shift(1)).over("run", "node").fill_null(value=True)
+    )
+    chained = ordered.with_columns(chain=separate.cum_sum().over("run", "node"))
     return chained.with_columns(until=pl.col("end").max().over("run", "node", "chain")).select(
         *STRETCHES
     )
@@ -229,13 +233,13 @@ def reduce_hosts(
         starts,
         begin,
     )
-    held, place = slots.of(carried.sums)
+    held, slots_held = slots.of(carried.sums)
     last_rows: dict[str, Longs] = {}
     gaps: dict[str, Floats] = {}
     sums: dict[str, Floats] = {}
     for name in HOST_CHARACTERISTICS:
         total, weight = np.zeros(slots.count), np.zeros(slots.count)
-        total[place], weight[place] = (
+        total[slots_held], weight[slots_held] = (
             held[f"sum_{name}"],
             held[f"weight_{name}"],
         )
@@ -251,9 +255,11 @@ def reduce_hosts(
     since, tails = samples.tails(last_rows, gaps, stays_on)
     waits = slots.waiting(since)
     keyed = slots.keys().with_columns(pl.Series(name, values) for name, values in sums.items())
-    known = pl.DataFrame({"node": nodes, "since": since, **gaps}).filter(pl.Series(stays_on))
+    gaps_of_nodes = pl.DataFrame({"node": nodes, "since": since, **gaps}).filter(
+        pl.Series(stays_on)
+    )
     return minutes_of_sums(keyed.filter(pl.Series(~waits))), CarriedHostSums(
-        tails, known.fill_nan(None), keyed.filter(pl.Series(waits))
+        tails, gaps_of_nodes.fill_nan(None), keyed.filter(pl.Series(waits))
     )
 
 
@@ -321,10 +327,10 @@ class _HostSamples:
         t, node = self.t[rows], self.node[rows]
         stripes = np.searchsorted(node, np.arange(self.count + 1)).astype(np.int64)
         today = np.flatnonzero(t >= self.midnight)
-        own = np.searchsorted(node[today], np.arange(self.count + 1)).astype(np.int64)
+        stripes_today = np.searchsorted(node[today], np.arange(self.count + 1)).astype(np.int64)
         gaps = np.empty(self.count)
         regular, regular_us = np.empty(self.count, np.int64), np.empty(self.count, np.int64)
-        spacing(t[today], own, gaps, regular, regular_us)
+        spacing(t[today], stripes_today, gaps, regular, regular_us)
         last = np.full(self.count, -1, np.int64)
         some = stripes[1:] > stripes[:-1]
         last[some] = rows[stripes[1:][some] - 1]
@@ -362,13 +368,13 @@ class _HostSamples:
         """
         following = self.midnight + DAY_US
         since = np.full(self.count, following, np.int64)
-        kept = [self.rows.clear()]
+        tails = [self.rows.clear()]
         for name, last in last_rows.items():
             nodes = np.flatnonzero(stays_on & (last >= 0))
             nodes = nodes[self.t[last[nodes]] + gaps[name][nodes] >= following]
             since[nodes] = np.minimum(since[nodes], self.t[last[nodes]])
-            kept.append(self.rows.select("t", "node", *NEEDS[name])[last[nodes].tolist()])
-        return since, pl.concat(kept, how="diagonal").unique(maintain_order=True)
+            tails.append(self.rows.select("t", "node", *NEEDS[name])[last[nodes].tolist()])
+        return since, pl.concat(tails, how="diagonal").unique(maintain_order=True)
 
 
 class _HostSlots:
@@ -451,14 +457,14 @@ class _HostSlots:
     def keys(self) -> pl.DataFrame:
         """Run, node and minute of each slot."""
         owner = pl.Series(self.owner)
-        places = self.stretches.select(pl.col("run", "node").gather(owner))
-        return places.with_columns(pl.Series("minute", self.minute, dtype=pl.Int32))
+        nodes = self.stretches.select(pl.col("run", "node").gather(owner))
+        return nodes.with_columns(pl.Series("minute", self.minute, dtype=pl.Int32))
 
 
 def _numbered(names: pl.Series, nodes: pl.Series) -> Longs:
     """Index of each name in `nodes`."""
-    places = pl.DataFrame({"node": nodes, "place": np.arange(nodes.len())})
-    joined = names.to_frame("node").join(places, on="node", how="left", maintain_order="left")
+    numbers = pl.DataFrame({"node": nodes, "place": np.arange(nodes.len())})
+    joined = names.to_frame("node").join(numbers, on="node", how="left", maintain_order="left")
     return joined["place"].to_numpy()
 
 
@@ -576,5 +582,5 @@ def _stretches(owned: Attribution, keys: pl.DataFrame) -> pl.DataFrame:
     """Return when each run in `keys` had exclusive use of a node."""
     starts = owned.runs.select("run", "start")
     stays = pl.concat([owned.intervals, owned.handovers]).select(_STAY_KEY)
-    found = exclusive_stays(stays, owned.unsure, owned.contested, starts)
-    return found.join(keys, on="run", how="semi", maintain_order="left")
+    stretches = exclusive_stays(stays, owned.unsure, owned.contested, starts)
+    return stretches.join(keys, on="run", how="semi", maintain_order="left")

@@ -38,13 +38,13 @@ def read_job_nodes(
         return JOB_NODES.empty().drop("seq").with_columns(run=pl.lit(None, runs.schema["run"]))
     keys = runs.select("run", "job_key", "job_id", "start", "until", run_cluster="cluster")
     cluster = pl.col("cluster").replace(dict(same_clusters))
-    same = (cluster == pl.col("run_cluster")).fill_null(value=True)
+    same_cluster = (cluster == pl.col("run_cluster")).fill_null(value=True)
     with lake_errors(lake.uri(JOB_NODE_SAMPLES)):
         samples = lake.scan(JOB_NODE_SAMPLES, days).filter(
             pl.col("job_id").is_in(keys["job_id"].unique().implode())
         )
         during = samples.join(keys.lazy(), on="job_id").filter(
-            same, pl.col("t").is_between("start", "until")
+            same_cluster, pl.col("t").is_between("start", "until")
         )
         rows = during.group_by(_KEY).agg(
             pl.col("job_key", "job_id").first(),
@@ -56,10 +56,10 @@ def read_job_nodes(
             memory_limit_mib=pl.col("job_memory_limit_mib").max(),
             cpus=pl.col("job_cpus").max(),
         )
-        found = rows.collect(engine="streaming")  # of all samples in these days
+        nodes = rows.collect(engine="streaming")  # of all samples in these days
     schema = {name: dtype for name, dtype in JOB_NODES.schema.items() if name != "seq"}
     typed = [pl.col(name).cast(dtype) for name, dtype in schema.items()]
-    return found.select("run", *typed).sort("job_key", "node", "step")
+    return nodes.select("run", *typed).sort("job_key", "node", "step")
 
 
 def host_sums(job_nodes: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
@@ -109,8 +109,8 @@ def node_energy(
     columns = ["node", "cluster", "t", POWER]
     with lake_errors(lake.uri(NODE_SAMPLES)):
         rows = lake.read_files(NODE_SAMPLES, files, columns).drop_nulls(POWER)
-        kept = rows.filter(pl.col("node").is_in(names.implode()), inside).collect()
-    samples = places.named(kept).unique(["node", "t"]).select("node", "t", POWER)
+        samples = rows.filter(pl.col("node").is_in(names.implode()), inside).collect()
+    samples = places.named(samples).unique(["node", "t"]).select("node", "t", POWER)
     stay = ("run", "node", "start")
     before = (
         _during(samples, mine)

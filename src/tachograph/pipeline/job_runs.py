@@ -37,13 +37,13 @@ def build_runs(
     row with null accounting columns, `accounted` false.
     """
     names = _clusters(jobs, allocations, clusters)
-    known = _merge(_named(jobs, names)).drop("seq")
+    merged = _merge(_named(jobs, names)).drop("seq")
     allocations = _named(allocations, names)
     waiting = (pl.col("state") == "PENDING").fill_null(value=False) & pl.col("end").is_null()
-    started = known.filter(pl.col("start").is_not_null() & ~waiting).with_columns(
+    started = merged.filter(pl.col("start").is_not_null() & ~waiting).with_columns(
         accounted=pl.lit(value=True)
     )
-    mapped = _from_maps(allocations, known).with_columns(accounted=pl.lit(value=False))
+    mapped = _from_maps(allocations, merged).with_columns(accounted=pl.lit(value=False))
     runs = pl.concat([started, mapped], how="diagonal").select(*started.columns)
     runs = runs.with_columns(
         until=pl.coalesce("end", _looked_at(now)),
@@ -68,7 +68,7 @@ def with_clusters(
 
 def _looked_at(now: datetime) -> pl.Expr:
     """Up to when a run without end is analyzed."""
-    known = pl.col("start") + pl.duration(
+    recorded_end = pl.col("start") + pl.duration(
         microseconds=(pl.col("elapsed_s").fill_null(0) * 1e6).cast(pl.Int64)
     )
     still = pl.max_horizontal(pl.lit(now, dtype=TIME), "start")
@@ -76,9 +76,9 @@ def _looked_at(now: datetime) -> pl.Expr:
     saved = pl.col("saved").fill_null(value=False)
     return (
         pl.when(over)
-        .then(known.cast(TIME))
+        .then(recorded_end.cast(TIME))
         .when(saved)
-        .then(pl.min_horizontal(known.cast(TIME), still))
+        .then(pl.min_horizontal(recorded_end.cast(TIME), still))
         .otherwise(still)
     )
 
@@ -194,10 +194,10 @@ def with_pod_jobs(allocations: pl.DataFrame, pods: pl.DataFrame) -> pl.DataFrame
     # One scrape does not show since when a pod holds its GPU: such rows have an end alone.
     moment = pl.coalesce("start", "end").alias("moment")
     joined = numbered.select("row", "job_id", "cluster", moment).join(theirs, on="job_id")
-    same = (pl.col("cluster") == pl.col("theirs")).fill_null(value=True)
+    same_cluster = (pl.col("cluster") == pl.col("theirs")).fill_null(value=True)
     begun = (pl.col("first") <= pl.col("moment")).fill_null(value=True)
     going = (pl.col("last") >= pl.col("moment")).fill_null(value=True)
-    fitting = joined.filter(same & begun & going)
+    fitting = joined.filter(same_cluster & begun & going)
     single = fitting.filter(pl.col("theirs").n_unique().over("row") == 1)
     latest = single.sort("row", "first").unique("row", keep="last", maintain_order=True)
     named = numbered.join(latest.select("row", "raw"), on="row", how="left", maintain_order="left")
@@ -242,8 +242,8 @@ def under_raw_ids(jobs: pl.DataFrame) -> pl.DataFrame:
     joined = jobs.with_columns(moment=moment).join(
         raw, on=["job_id", "moment"], how="left", maintain_order="left"
     )
-    same = pl.when(may_be_of("of_raw")).then("raw")
-    return joined.with_columns(job_id=pl.coalesce(same, "job_id")).drop("raw", "of_raw", "moment")
+    raw_id = pl.when(may_be_of("of_raw")).then("raw")
+    return joined.with_columns(job_id=pl.coalesce(raw_id, "job_id")).drop("raw", "of_raw", "moment")
 
 
 def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions, described: str) -> pl.Series:
@@ -256,15 +256,15 @@ def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions, described: str) -> pl.Se
     queues = runs.select("cluster", "partition", "qos").unique()
     answers = []
     for cluster, partition, qos in queues.iter_rows():
-        known = recorded if not described or cluster in (None, described) else {}
-        answers.append(gives_whole_nodes(slurm, known, partition=partition, qos=qos))
-    given = queues.with_columns(given=pl.Series(answers, dtype=pl.Boolean))
+        partitions = recorded if not described or cluster in (None, described) else {}
+        answers.append(gives_whole_nodes(slurm, partitions, partition=partition, qos=qos))
+    answered = queues.with_columns(given=pl.Series(answers, dtype=pl.Boolean))
     rows = runs.join(
-        given,
+        answered,
         on=["cluster", "partition", "qos"],
         how="left",
         maintain_order="left",
         nulls_equal=True,
     )
-    own = pl.when("exclusive").then(pl.lit(value=True))
-    return rows.select(pl.coalesce(own, "given", "exclusive")).to_series()
+    requested = pl.when("exclusive").then(pl.lit(value=True))
+    return rows.select(pl.coalesce(requested, "given", "exclusive")).to_series()

@@ -49,10 +49,10 @@ def spacing(t: Longs, stripes: Longs, intervals: Floats, regular: Longs, regular
             k = pattern[0] >> 21
             counts[k] += 1
             sums[k] += d
-        middle, seen = 0, counts[0]
-        while seen * 2 < b - a - 1:
+        middle, below = 0, counts[0]
+        while below * 2 < b - a - 1:
             middle += 1
-            seen += counts[middle]
+            below += counts[middle]
         n, total = 0, 0.0
         for k in range(max(middle - 1, 0), min(middle + 2, DISTANCE_BINS)):
             n += counts[k]
@@ -168,44 +168,47 @@ def _sum(values: Singles) -> float:
 @compiled
 def _present(values: Singles) -> tuple[float, int, np.float32]:
     """Sum, number and maximum (-inf if empty) of the non-missing values."""
-    total, n, most = 0.0, 0, np.float32(-np.inf)
+    total, n, highest = 0.0, 0, np.float32(-np.inf)
     for i in range(values.shape[0]):
         v = values[i]
         if v == v:
             total += np.float64(v)
             n += 1
-            most = max(most, v)
-    return total, n, most
+            highest = max(highest, v)
+    return total, n, highest
 
 
 @compiled
-def _most(values: Singles) -> float:
+def _highest(values: Singles) -> float:
     """Maximum; any value if one is missing. Integer comparison keeps the order and vectorises."""
     bits = values.view(np.int32)
-    most = np.int32(-(1 << 31))
+    highest = np.int32(-(1 << 31))
     for i in range(bits.shape[0]):
         v = bits[i] ^ ((bits[i] >> 31) & np.int32(0x7FFFFFFF))  # negative numbers count downwards
-        most = max(most, v)
-    found = np.empty(1, np.int32)
-    found[0] = most ^ ((most >> 31) & np.int32(0x7FFFFFFF))
-    return float(found.view(np.float32)[0])
+        highest = max(highest, v)
+    result = np.empty(1, np.int32)
+    result[0] = highest ^ ((highest >> 31) & np.int32(0x7FFFFFFF))
+    return float(result.view(np.float32)[0])
 
 
 @compiled
-def levels(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs, total: Floats, most: Floats) -> None:
+def levels(
+    col: Singles, seg_a: Longs, seg_b: Longs, n: Longs, total: Floats, highest: Floats
+) -> None:
     """Return per segment the number of values, their sum and maximum (-inf if empty)."""
     for g in range(seg_a.shape[0]):
         values = col[seg_a[g] : seg_b[g]]
         total[g], n[g] = _sum(values), values.shape[0]
         if total[g] == total[g]:
-            most[g] = _most(values)
+            highest[g] = _highest(values)
         else:
-            total[g], n[g], most[g] = _present(values)
+            total[g], n[g], highest[g] = _present(values)
 
 
 @compiled
 def by_minute(
-    col: Singles, slot_a: Longs, slot_b: Longs, n: Ints, total: Floats, most: Singles, mean: Singles
+    col: Singles, slot_a: Longs, slot_b: Longs, n: Ints, total: Floats, highest: Singles,
+    mean: Singles,
 ) -> None:  # fmt: skip
     """Per slot how many values, their sum, maximum and mean; without any 0, 0, -inf and NaN."""
     for m in range(slot_a.shape[0]):
@@ -217,13 +220,14 @@ def by_minute(
             largest = max(largest, v)
         if part != part:
             part, here, largest = _present(col[a:b])
-        n[m], total[m], most[m] = here, part, largest
+        n[m], total[m], highest[m] = here, part, largest
         mean[m] = part / here if here else np.nan
 
 
 @compiled
 def over_minutes(
-    seg_slot: Longs, slot_n: Ints, slot_total: Floats, slot_most: Singles, n: Longs, total: Floats, most: Floats
+    seg_slot: Longs, slot_n: Ints, slot_total: Floats, slot_most: Singles, n: Longs,
+    total: Floats, highest: Floats,
 ) -> None:  # fmt: skip
     """As `levels`, from slot statistics of each segment in `by_minute`."""
     for g in range(n.shape[0]):
@@ -232,7 +236,7 @@ def over_minutes(
             count += slot_n[m]
             together += slot_total[m]
             largest = max(largest, slot_most[m])
-        n[g], total[g], most[g] = count, together, largest
+        n[g], total[g], highest[g] = count, together, largest
 
 
 @compiled
@@ -292,7 +296,8 @@ def spaces(t: Longs, seg_a: Longs, seg_b: Longs, gap: Floats, steps: Ints) -> No
 @compiled
 def integrals(
     t: Longs, steps: Ints, col: Singles, seg_a: Longs, seg_b: Longs, gap: Floats,
-    n: Longs, area: Floats, seconds: Floats, first: Floats, last: Floats, t_first: Longs, t_last: Longs,
+    n: Longs, area: Floats, seconds: Floats, first: Floats, last: Floats,
+    t_first: Longs, t_last: Longs,
 ) -> None:  # fmt: skip
     """Return per segment the integral over time, its duration, and the border values.
 
@@ -333,7 +338,8 @@ def integrals(
 
 @compiled
 def increases(
-    t: Longs, col: Floats, seg_a: Longs, seg_b: Longs, n: Longs, first: Floats, last: Floats, grown: Floats,
+    t: Longs, col: Floats, seg_a: Longs, seg_b: Longs, n: Longs,
+    first: Floats, last: Floats, grown: Floats,
     t_first: Longs, t_last: Longs,
 ) -> None:  # fmt: skip
     """Return per segment of a cumulative counter its values, first and last with times, increase.
@@ -359,8 +365,8 @@ def increases(
 
 @compiled
 def changes(
-    col: Floats, stripes: Longs, seg_stripe: Longs, seg_a: Longs, seg_b: Longs, n: Longs, events: Longs, most: Floats,
-    newest: Floats, first: Floats, last: Floats,
+    col: Floats, stripes: Longs, seg_stripe: Longs, seg_a: Longs, seg_b: Longs, n: Longs,
+    events: Longs, highest: Floats, newest: Floats, first: Floats, last: Floats,
 ) -> None:  # fmt: skip
     """Return per segment of a sticky code: values, changes to nonzero, maxima, first, last.
 
@@ -384,12 +390,12 @@ def changes(
                 before = v
                 largest = max(largest, v)
                 count += 1
-        n[g], events[g], most[g], newest[g], last[g] = count, events_here, largest, came, before
+        n[g], events[g], highest[g], newest[g], last[g] = count, events_here, largest, came, before
 
 
 @compiled
 def bits(
-    col: Longs, lowering: int, seg_a: Longs, seg_b: Longs, n: Longs, lowered: Longs, seen: Longs
+    col: Longs, lowering: int, seg_a: Longs, seg_b: Longs, n: Longs, lowered: Longs, any_bits: Longs
 ) -> None:
     """Return per segment of a bit mask (-1: missing): values, those with `lowering` bits, all
     bits.
@@ -403,7 +409,7 @@ def bits(
                 together |= v
                 if v & lowering:
                     hits += 1
-        n[g], lowered[g], seen[g] = count, hits, together
+        n[g], lowered[g], any_bits[g] = count, hits, together
 
 
 BLOCK = 1024  # rows at a time, so that intermediate values stay in the L1 cache
@@ -451,17 +457,17 @@ def _label(pipe: Singles, dram: Singles, state: Bytes, weight: Singles) -> tuple
 
 @reordered
 def _sum_states(state: Bytes, weight: Singles, rows: int) -> tuple[float, float]:
-    idle, known = np.float32(0), np.float32(0)
+    idle, complete = np.float32(0), np.float32(0)
     for i in range(rows):
         idle += weight[i] if state[i] == IDLE else np.float32(0)
-        known += weight[i] if state[i] != MISSING else np.float32(0)
-    return np.float64(idle), np.float64(known)
+        complete += weight[i] if state[i] != MISSING else np.float32(0)
+    return np.float64(idle), np.float64(complete)
 
 
 @compiled
 def labels(
     fp64: Singles, fp32: Singles, fp16: Singles, tensor: Singles, dram: Singles, measured: Singles,
-    seg_a: Longs, seg_b: Longs, compute: Floats, memory: Floats, idle: Floats, known: Floats,
+    seg_a: Longs, seg_b: Longs, compute: Floats, memory: Floats, idle: Floats, complete: Floats,
 ) -> None:  # fmt: skip
     """Return per segment and pipe the number of samples by label.
 
@@ -478,9 +484,9 @@ def labels(
         for a in range(seg_a[g], seg_b[g], BLOCK):
             b = min(a + BLOCK, seg_b[g])
             _states(fp64[a:b], fp32[a:b], fp16[a:b], tensor[a:b], dram[a:b], measured[g], state)
-            resting, seen = _sum_states(state, ones, b - a)
-            idle[g] += resting
-            known[g] += seen
+            idle_rows, complete_rows = _sum_states(state, ones, b - a)
+            idle[g] += idle_rows
+            complete[g] += complete_rows
             for p in range(4):
                 if measured[g, p] > 0:
                     pipe = fp64 if p == 0 else fp32 if p == 1 else fp16 if p == 2 else tensor
@@ -558,7 +564,7 @@ def intensity_bins() -> tuple[Bytes, Singles]:
 
 @compiled
 def over_gpus(
-    slot_place: Longs, slot_n: Ints, slot_total: Floats, n: Longs, total: Floats, most: Floats
+    slot_place: Longs, slot_n: Ints, slot_total: Floats, n: Longs, total: Floats, highest: Floats
 ) -> None:  # fmt: skip
     """Add each slot at its index (-1: none): values, sum over GPUs, largest GPU's sum."""
     for m in range(slot_place.shape[0]):
@@ -566,18 +572,18 @@ def over_gpus(
         if k >= 0:
             n[k] += slot_n[m]
             total[k] += slot_total[m]
-            most[k] = max(most[k], slot_total[m])
+            highest[k] = max(highest[k], slot_total[m])
 
 
 @compiled
 def over_gpus_by_minute(
-    slot_place: Longs, columns: tuple[Singles, ...], idle_util: np.float32, most: Singles,
-    sums: Floats, counts: Ints, seen: Flags,
+    slot_place: Longs, columns: tuple[Singles, ...], idle_util: np.float32, highest: Singles,
+    sums: Floats, counts: Ints, present: Flags,
 ) -> None:  # fmt: skip
     """Add each slot at its index (-1: none); NaN: missing. Rows: see `timelines`.
 
     `columns`: three of activity, five of work, power, PCIe sent and received, NVLink sent and
-    received, memory utilisation. `most`: largest activity each; of GPUs whose first activity,
+    received, memory utilisation. `highest`: largest activity each; of GPUs whose first activity,
     fourth and fifth work are there, the largest of it and of their work; largest power and memory
     utilisation. Of those GPUs power is the first of `sums` and `counts`.
     """
@@ -601,21 +607,21 @@ def over_gpus_by_minute(
         k = slot_place[m]
         if k < 0:
             continue
-        seen[k] = True
+        present[k] = True
         u, e, s = util[m], engine[m], sm[m]
-        most[0, k] = max(most[0, k], u)
-        most[1, k] = max(most[1, k], e)
-        most[2, k] = max(most[2, k], s)
+        highest[0, k] = max(highest[0, k], u)
+        highest[1, k] = max(highest[1, k], e)
+        highest[2, k] = max(highest[2, k], s)
         x, d, w = tensor[m], dram[m], watts[m]
-        most[5, k] = max(most[5, k], w)
-        most[6, k] = max(most[6, k], copy[m])
+        highest[5, k] = max(highest[5, k], w)
+        highest[6, k] = max(highest[6, k], copy[m])
         if u == u and x == x and d == d:
             work = max(d, x)
             work = max(work, fp64[m])
             work = max(work, fp32[m])
             work = max(work, fp16[m])
-            most[3, k] = max(most[3, k], u)
-            most[4, k] = max(most[4, k], work)
+            highest[3, k] = max(highest[3, k], u)
+            highest[4, k] = max(highest[4, k], work)
             _add(sums, counts, 0, k, w)
         _add(sums, counts, 1, k, u)
         _add(sums, counts, 2, k, e)
@@ -637,18 +643,18 @@ def over_gpus_by_minute(
 
 
 @compiled
-def _add(sums: Floats, counts: Ints, row: int, place: int, value: np.float32) -> None:
+def _add(sums: Floats, counts: Ints, row: int, slot: int, value: np.float32) -> None:
     """Add and count a value unless it is missing."""
     if value == value:
-        sums[row, place] += value
-        counts[row, place] += 1
+        sums[row, slot] += value
+        counts[row, slot] += 1
 
 
 @compiled
-def _both(one: np.float32, other: np.float32) -> np.float32:
-    """Sum; the other value if one is NaN."""
-    if one != one:
-        return other
-    if other != other:
-        return one
-    return one + other
+def _both(first: np.float32, second: np.float32) -> np.float32:
+    """Sum; the other value if either is NaN."""
+    if first != first:
+        return second
+    if second != second:
+        return first
+    return first + second

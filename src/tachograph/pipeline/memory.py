@@ -24,6 +24,6 @@ def keep_freed_memory(setting: str = KEEP) -> None:
 
     What the environment sets itself comes last and so counts.
     """
-    known = {"", *OF_POLARS, *setting.split(",")}
-    given = [part for part in os.environ.get(NAME, "").split(",") if part not in known]
-    os.environ[NAME] = ",".join([setting, *given])
+    implied = {"", *OF_POLARS, *setting.split(",")}
+    options = [part for part in os.environ.get(NAME, "").split(",") if part not in implied]
+    os.environ[NAME] = ",".join([setting, *options])

@@ -120,12 +120,12 @@ def write_minutes(
     slots = _ranges(first, behind)
     segment = np.repeat(order, behind - first)
     if not whole.all():
-        kept = whole[slots]
-        left = np.flatnonzero(~whole)
+        written = whole[slots]
+        pending = np.flatnonzero(~whole)
         cut = _rows(
-            minutes, owner, np.repeat(np.arange(len(lengths)), lengths)[left], left, t, number
+            minutes, owner, np.repeat(np.arange(len(lengths)), lengths)[pending], pending, t, number
         )
-        slots, segment = slots[kept], segment[kept]
+        slots, segment = slots[written], segment[written]
     else:
         cut = _rows(minutes, owner, segment[:0], slots[:0], t, number)
     rows = _rows(minutes, owner, segment, slots, t, number).select(*JOB_MINUTES.schema)
@@ -158,10 +158,10 @@ def _order(minutes: PartitionMinutes, owner: pl.DataFrame) -> Longs:
 def _shared(minutes: PartitionMinutes, owner: pl.DataFrame, order: Longs) -> NDArray[np.bool_]:
     """True for a minute in which a segment ends and the next one of the same run and GPU begins."""
     shared = np.zeros(len(minutes.minute), np.bool_)
-    same = owner.select("run", *GPU_KEY)[order.tolist()].select(
+    same_gpu = owner.select("run", *GPU_KEY)[order.tolist()].select(
         pl.all_horizontal(pl.all().eq_missing(pl.all().shift(-1)))
     )
-    here = np.flatnonzero(same.to_series().to_numpy()[:-1])
+    here = np.flatnonzero(same_gpu.to_series().to_numpy()[:-1])
     last, following = minutes.begin[1:][order[here]] - 1, minutes.begin[:-1][order[here + 1]]
     twice = minutes.minute[last] == minutes.minute[following]
     shared[last[twice]] = shared[following[twice]] = True
@@ -189,8 +189,8 @@ def _rows(
     number: int,
 ) -> pl.DataFrame:
     """Minutes as table rows, and their runs (`run`)."""
-    place = pl.Series(segment)
-    columns = {name: owner[name].gather(place) for name in ("run", "interval_us", *_OWNER)}
+    owners = pl.Series(segment)
+    columns = {name: owner[name].gather(owners) for name in ("run", "interval_us", *_OWNER)}
     columns["t"] = pl.Series(t[slot]).cast(TIME)
     columns["minute"], columns["samples"] = (
         pl.Series(minutes.minute[slot]),
@@ -277,9 +277,11 @@ def joined_minutes(rows: pl.DataFrame) -> pl.DataFrame:
     ]
     maxima = [pl.col(name).max() for name in MINUTE_MAXIMA]
     repeated = rows.select(pl.struct(_MINUTE_KEY).is_duplicated()).to_series()
-    merged = rows.filter(repeated).group_by(*_MINUTE_KEY, maintain_order=True)
-    one = merged.agg(*means, *maxima, pl.col("samples").sum(), pl.col("t", "interval_us").first())
-    return pl.concat([rows.filter(~repeated), one.select(*rows.columns)])
+    groups = rows.filter(repeated).group_by(*_MINUTE_KEY, maintain_order=True)
+    merged = groups.agg(
+        *means, *maxima, pl.col("samples").sum(), pl.col("t", "interval_us").first()
+    )
+    return pl.concat([rows.filter(~repeated), merged.select(*rows.columns)])
 
 
 JOBS_PER_BATCH = 1000  # jobs whose minutes are in memory at a time

@@ -132,14 +132,14 @@ def _clusters(lake: Lake, last: InputVersions | None) -> tuple[pl.Series, bool]:
     empty = pl.DataFrame(schema={"cluster": pl.String, "known": pl.Boolean})
     names = [empty]
     for table in (JOBS, ALLOCATIONS):
-        known = (
+        was_there = (
             pl.lit(value=False)
             if last is None
             else pl.col("seq").min() <= last.versions[table.name]
         )
         with lake_errors(lake.uri(table)):
             rows = lake.scan(table).filter(pl.col("cluster").is_not_null())
-            names.append(rows.group_by("cluster").agg(known=known).collect(engine="streaming"))
+            names.append(rows.group_by("cluster").agg(known=was_there).collect(engine="streaming"))
     by_name = pl.concat(names).group_by("cluster").agg(pl.col("known").any())
     return by_name["cluster"], not by_name["known"].all()
 
@@ -176,16 +176,16 @@ def _times_of(lake: Lake, ids: pl.Series, now: datetime) -> list[pl.DataFrame]:
         (ALLOCATIONS, of_ids, "end"),
         (JOB_SUMMARIES, of_ids, "as_of"),
     )
-    found = []
+    times = []
     for table, where, end in sources:
         with lake_errors(lake.uri(table)):
             begun = lake.scan(table).filter(where & pl.col("start").is_not_null())
-            found.append(
+            times.append(
                 begun.select(
                     "start", until=pl.col(end).fill_null(pl.lit(now, dtype=TIME))
                 ).collect()
             )
-    return found
+    return times
 
 
 def _within(
@@ -212,5 +212,7 @@ def _within(
                 .collect()
             )
             begun = begun.join(ended, on=table.key, how="anti", nulls_equal=True)
-    found = pl.concat([rows.filter(~is_open), begun])
-    return found.select("job_id", "start", until=pl.col("end").fill_null(pl.lit(now, dtype=TIME)))
+    overlapping = pl.concat([rows.filter(~is_open), begun])
+    return overlapping.select(
+        "job_id", "start", until=pl.col("end").fill_null(pl.lit(now, dtype=TIME))
+    )

@@ -101,7 +101,7 @@ class _SlotValues:
 
     n: Ints
     total: Floats
-    most: Singles
+    highest: Singles
     mean: Singles
 
 
@@ -224,8 +224,8 @@ def _samples_in(stretches: pl.DataFrame | None, layout: _Layout, keys: pl.DataFr
     if stretches is None or stretches.is_empty():
         return 0
     zero = _microseconds(stretches["start"])
-    found = _lay_out(layout.sampling, keys, stretches, zero)
-    return int((found.seg_b - found.seg_a).sum())
+    stretches_layout = _lay_out(layout.sampling, keys, stretches, zero)
+    return int((stretches_layout.seg_b - stretches_layout.seg_a).sum())
 
 
 def _all_here(intervals: pl.DataFrame, gpus: Mapping[int, int]) -> dict[int, int]:
@@ -329,22 +329,22 @@ def _in_pieces(
     new_low, new_high = np.zeros_like(low), np.zeros_like(high)
     count = 0
     for stripe in range(len(low)):
-        own = np.arange(low[stripe], high[stripe])
-        begin, end_of = start[own, None], end[own, None]
-        interval = np.full((len(own), 1), np.nan)
+        rows = np.arange(low[stripe], high[stripe])
+        begin, end_of = start[rows, None], end[rows, None]
+        interval = np.full((len(rows), 1), np.nan)
         if stripe in sampling.pieces:
             first, of_pieces = sampling.pieces[stripe]
-            changes = np.broadcast_to(sampling.t[first[1:]], (len(own), len(first) - 1))
+            changes = np.broadcast_to(sampling.t[first[1:]], (len(rows), len(first) - 1))
             begin, end_of = (
                 np.column_stack(both).clip(begin, end_of)
                 for both in ((begin, changes), (changes, end_of))
             )
             interval = np.broadcast_to(of_pieces, begin.shape)
-        left = begin < end_of
-        begins.append(begin[left])
-        ends.append(end_of[left])
-        sampled_us.append(interval[left])
-        parents.append(np.repeat(own, left.sum(axis=1)))
+        nonempty = begin < end_of
+        begins.append(begin[nonempty])
+        ends.append(end_of[nonempty])
+        sampled_us.append(interval[nonempty])
+        parents.append(np.repeat(rows, nonempty.sum(axis=1)))
         new_low[stripe], count = count, count + len(begins[-1])
         new_high[stripe] = count
     return (
@@ -426,15 +426,15 @@ def _counter(
         return _increases(counter.name, columns, layout)
     size = layout.segments
     column = columns.singles(counter.name)
-    n, total, most = np.empty(size, np.int64), np.empty(size), np.empty(size)
+    n, total, highest = np.empty(size, np.int64), np.empty(size), np.empty(size)
     if counter.name in minutely:
         slots = _of_slots(column, layout)
         by_minute[counter.name] = slots
-        kernel.over_minutes(layout.seg_slot, slots.n, slots.total, slots.most, n, total, most)
+        kernel.over_minutes(layout.seg_slot, slots.n, slots.total, slots.highest, n, total, highest)
     else:
-        kernel.levels(column, layout.seg_a, layout.seg_b, n, total, most)
+        kernel.levels(column, layout.seg_a, layout.seg_b, n, total, highest)
     result = {SAMPLES.of(counter.name): pl.Series(n), TOTAL.of(counter.name): pl.Series(total)}
-    result[HIGHEST.of(counter.name)] = pl.Series(np.where(n > 0, most, np.nan)).fill_nan(None)
+    result[HIGHEST.of(counter.name)] = pl.Series(np.where(n > 0, highest, np.nan)).fill_nan(None)
     if counter.name in SQUARED:
         square = np.empty(size)
         kernel.squares(column, layout.seg_a, layout.seg_b, square)
@@ -516,15 +516,15 @@ def _increases(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Se
 def _changes(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Series]:
     size = layout.segments
     n, events = np.empty(size, np.int64), np.empty(size, np.int64)
-    most, newest, first, last = (np.empty(size) for _ in range(4))
+    highest, newest, first, last = (np.empty(size) for _ in range(4))
     kernel.changes(
         columns.doubles(name), layout.sampling.stripes, layout.seg_stripe,
-        layout.seg_a, layout.seg_b, n, events, most, newest, first, last,
+        layout.seg_a, layout.seg_b, n, events, highest, newest, first, last,
     )  # fmt: skip
     return {
         SAMPLES.of(name): pl.Series(n),
         EVENTS.of(name): pl.Series(events),
-        HIGHEST.of(name): pl.Series(np.where(n > 0, most, np.nan)).fill_nan(None),
+        HIGHEST.of(name): pl.Series(np.where(n > 0, highest, np.nan)).fill_nan(None),
         HIGHEST_NEW.of(name): pl.Series(newest).fill_nan(None),
         FIRST.of(name): pl.Series(first).fill_nan(None),
         LAST.of(name): pl.Series(last).fill_nan(None),
@@ -533,12 +533,12 @@ def _changes(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Seri
 
 def _bits(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Series]:
     column = columns.longs(name)
-    n, lowered, seen = (np.empty(layout.segments, np.int64) for _ in range(3))
-    kernel.bits(column, LOWERING_BITS, layout.seg_a, layout.seg_b, n, lowered, seen)
+    n, lowered, any_bits = (np.empty(layout.segments, np.int64) for _ in range(3))
+    kernel.bits(column, LOWERING_BITS, layout.seg_a, layout.seg_b, n, lowered, any_bits)
     return {
         SAMPLES.of(name): pl.Series(n),
         LOWERED.of(name): pl.Series(lowered),
-        BITS.of(name): pl.Series(seen),
+        BITS.of(name): pl.Series(any_bits),
     }
 
 
@@ -561,25 +561,25 @@ def _roofline(
     dram = columns.singles("dram_active")
     measured = np.zeros((size, 4), np.float32)
     pipes = [dram] * 4  # where a pipe is not measured, its column is never read
-    for place, name in enumerate(PIPES.values()):
+    for column, name in enumerate(PIPES.values()):
         if SAMPLES.of(name) in segments:
-            measured[:, place] = segments[SAMPLES.of(name)].to_numpy() > 0
-            pipes[place] = columns.singles(name)
+            measured[:, column] = segments[SAMPLES.of(name)].to_numpy() > 0
+            pipes[column] = columns.singles(name)
     compute, memory = np.zeros((size, 4)), np.zeros((size, 4))
-    idle, known = np.zeros(size), np.zeros(size)
+    idle, complete = np.zeros(size), np.zeros(size)
     kernel.labels(
         pipes[0], pipes[1], pipes[2], pipes[3], dram, measured, layout.seg_a, layout.seg_b,
-        compute, memory, idle, known,
+        compute, memory, idle, complete,
     )  # fmt: skip
     any_pipe = measured.any(axis=1)  # memory alone means neither idle nor busy
     result = {
         "idle": pl.Series(np.where(any_pipe, idle, 0.0)),
-        "known": pl.Series(np.where(any_pipe, known, 0.0)),
+        "known": pl.Series(np.where(any_pipe, complete, 0.0)),
     }
-    for place, pipe in enumerate(PIPES):
-        seen = measured[:, place] > 0
-        result[COMPUTE.of(pipe)] = pl.Series(np.where(seen, compute[:, place], 0.0))
-        result[MEMORY.of(pipe)] = pl.Series(np.where(seen, memory[:, place], 0.0))
+    for column, pipe in enumerate(PIPES):
+        has_pipe = measured[:, column] > 0
+        result[COMPUTE.of(pipe)] = pl.Series(np.where(has_pipe, compute[:, column], 0.0))
+        result[MEMORY.of(pipe)] = pl.Series(np.where(has_pipe, memory[:, column], 0.0))
     _count_intensities(pipes, dram, measured, _ridges(layout, keys, ridges), layout, histogram)
     return result, histogram
 
@@ -604,25 +604,25 @@ def _count_intensities(
     histogram: Longs,
 ) -> None:
     cells, edges = kernel.intensity_bins()
-    for place in range(len(pipes)):
+    for column in range(len(pipes)):
         counts = np.zeros((layout.segments, kernel.INTENSITY_BINS + 1), np.int64)
-        known = np.where(measured[:, place] > 0, ridge[:, place], np.float32(np.nan))
-        if not np.isnan(known).all():
+        known_ridge = np.where(measured[:, column] > 0, ridge[:, column], np.float32(np.nan))
+        if not np.isnan(known_ridge).all():
             kernel.intensities(
-                pipes[place], dram, known, cells, edges, layout.seg_a, layout.seg_b, counts
+                pipes[column], dram, known_ridge, cells, edges, layout.seg_a, layout.seg_b, counts
             )
-            histogram[:, place] = counts[:, :-1]
+            histogram[:, column] = counts[:, :-1]
 
 
 def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:
     """One row per non-empty (run, sampling interval, pipe, bin)."""
-    segment, pipe, place = np.nonzero(histogram)
+    segment, pipe, intensity_bin = np.nonzero(histogram)
     frame = pl.DataFrame(
         {
             "run": segments["run"].gather(segment),
             "steady_us": segments["steady_us"].gather(segment).round_sig_figs(INTERVAL_DIGITS),
-            "bin": pl.Series(pipe * 32 + place, dtype=pl.Int32),
-            "samples": pl.Series(histogram[segment, pipe, place], dtype=pl.Int64),
+            "bin": pl.Series(pipe * 32 + intensity_bin, dtype=pl.Int32),
+            "samples": pl.Series(histogram[segment, pipe, intensity_bin], dtype=pl.Int64),
         }
     )
     return frame.group_by("run", "steady_us", "bin").agg(pl.col("samples").sum())
@@ -630,26 +630,28 @@ def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:
 
 def _of_slots(column: Singles, layout: _Layout) -> _SlotValues:
     size = layout.slots
-    found = _SlotValues(
+    values = _SlotValues(
         np.empty(size, np.int32),
         np.empty(size),
         np.empty(size, np.float32),
         np.empty(size, np.float32),
     )
     kernel.by_minute(
-        column, layout.slot_a, layout.slot_b, found.n, found.total, found.most, found.mean
+        column, layout.slot_a, layout.slot_b, values.n, values.total, values.highest, values.mean
     )
-    return found
+    return values
 
 
 def _labelled(
     labeller: Labeller, layout: _Layout, by_minute: Mapping[str, _SlotValues]
 ) -> dict[str, pl.Series]:
     """Samples of each segment in slots of each label."""
-    label = labeller({name: slots.mean for name, slots in by_minute.items()}, layout.slots)
+    labels_of_slots = labeller(
+        {name: slots.mean for name, slots in by_minute.items()}, layout.slots
+    )
     counts = np.zeros((labeller.labels, layout.segments), np.int64)
-    kernel.add_labels(layout.seg_slot, layout.slot_a, layout.slot_b, label, counts)
-    return {LABEL.of(str(place)): pl.Series(row) for place, row in enumerate(counts)}
+    kernel.add_labels(layout.seg_slot, layout.slot_a, layout.slot_b, labels_of_slots, counts)
+    return {LABEL.of(str(label_number)): pl.Series(row) for label_number, row in enumerate(counts)}
 
 
 def _minutes(
@@ -659,8 +661,8 @@ def _minutes(
     values = {name: slots.mean for name, slots in by_minute.items() if name in MINUTE_MEANS}
     for name in MINUTE_MAXIMA:
         if name in by_minute:
-            most = by_minute[name].most
-            values[name] = np.where(by_minute[name].n > 0, most, np.float32(np.nan))
+            highest = by_minute[name].highest
+            values[name] = np.where(by_minute[name].n > 0, highest, np.float32(np.nan))
     samples = (layout.slot_b - layout.slot_a).astype(np.int32)
     return PartitionMinutes(
         segments.select("run", *GPU_KEY, "interval_us"),

@@ -163,10 +163,17 @@ def reduce_one(
     starts: dict[int, datetime] = dict(keys.select("run", "start").iter_rows())
     gpus: dict[int, int] = dict(keys.select("run", "gpus").iter_rows())
     reduced, minutes = reduce_partition(
-        frame, intervals, starts, reduction.ridges,
-        analysis=reduction.analysis, day=part.day, gpus=gpus, labeller=reduction.labeller, steps=steps,
+        frame,
+        intervals,
+        starts,
+        reduction.ridges,
+        analysis=reduction.analysis,
+        day=part.day,
+        gpus=gpus,
+        labeller=reduction.labeller,
+        steps=steps,
         handovers=handovers,
-    )  # fmt: skip
+    )
     return write_minutes(
         reduction.lake, reduced, minutes, keys,
         number=reduction.number, day=part.day, idle_util=reduction.idle_util,

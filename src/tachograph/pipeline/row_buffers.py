@@ -131,7 +131,7 @@ def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
             .item()
         )
 
-    def left(files: list[DataFile]) -> Iterator[tuple[None, pl.DataFrame]]:
+    def rows_to_keep(files: list[DataFile]) -> Iterator[tuple[None, pl.DataFrame]]:
         for file in files:
             rows = lake.read_files(JOB_SUMMARIES, [file]).filter(~going).collect()
             if rows.height:
@@ -144,5 +144,5 @@ def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
                 for file in files_of_keys(lake.files(JOB_SUMMARIES), keys.to_list())
                 if has_some(file)
             ]
-        if not files or lake.replace(JOB_SUMMARIES, files, left(files)):
+        if not files or lake.replace(JOB_SUMMARIES, files, rows_to_keep(files)):
             return

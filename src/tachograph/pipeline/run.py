@@ -166,8 +166,8 @@ def analyze(
         return AnalysisReport(0, 0, 0, 0, 0.0, 0.0, 0.0, 0, full=False)
     if pool is not None:
         return _Analysis(lake, configuration, judging, plan, now, pool, progress).run()
-    with ThreadPool(threads) as own:
-        return _Analysis(lake, configuration, judging, plan, now, own, progress).run()
+    with ThreadPool(threads) as thread_pool:
+        return _Analysis(lake, configuration, judging, plan, now, thread_pool, progress).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,43 +201,45 @@ def _plan(
     Releases the inputs from which the plan was made.
     """
     horizon = removed_before(lake, *SAMPLES)
-    seen, last = seen_now(lake, configuration, judge.digest), None if full else seen_last(lake)
-    news = news_since(lake, last, seen)
+    versions, last = seen_now(lake, configuration, judge.digest), None if full else seen_last(lake)
+    news = news_since(lake, last, versions)
     if news.nothing:
         return None
-    known = read_accounting(lake, news, last, now=now)
-    devices, places, recorded = _placed_devices(lake, known.clusters)
-    same = {} if recorded is None else recorded.same
-    if last is not None and last.same_clusters != same:
+    accounting = read_accounting(lake, news, last, now=now)
+    devices, places, recorded = _placed_devices(lake, accounting.clusters)
+    same_clusters = {} if recorded is None else recorded.same
+    if last is not None and last.same_clusters != same_clusters:
         # Of jobs of any time other samples are theirs now.
         news = replace(news, everything=True)
-        known = read_accounting(lake, news, last, now=now)
-    known = replace(
-        known,
-        jobs=under_raw_ids(known.jobs),
-        allocations=in_accounting(known.allocations, same),
-        clusters=known.clusters.replace(same).unique(),
+        accounting = read_accounting(lake, news, last, now=now)
+    accounting = replace(
+        accounting,
+        jobs=under_raw_ids(accounting.jobs),
+        allocations=in_accounting(accounting.allocations, same_clusters),
+        clusters=accounting.clusters.replace(same_clusters).unique(),
     )
     units = inventory(devices, configuration.nodes)
-    named = with_pod_jobs(known.allocations, known.pods)
-    of_pods = known.pods.filter(pl.col("step").is_in(list(news.job_ids)))["job_id"]
+    named = with_pod_jobs(accounting.allocations, accounting.pods)
+    of_pods = accounting.pods.filter(pl.col("step").is_in(list(news.job_ids)))["job_id"]
     news = replace(news, job_ids=news.job_ids.union(of_pods))
-    stored = with_clusters(with_raw_ids(named, known.jobs), known.jobs, known.clusters)
-    jobs = with_clusters(known.jobs, stored, known.clusters)
+    stored = with_clusters(
+        with_raw_ids(named, accounting.jobs), accounting.jobs, accounting.clusters
+    )
+    jobs = with_clusters(accounting.jobs, stored, accounting.clusters)
     allocations = with_own_indices(
         places.named(stored), devices, slurm=configuration.slurm, jobs=jobs
     )
     runs = build_runs(
-        known.jobs,
+        accounting.jobs,
         allocations,
         slurm=configuration.slurm,
         now=now,
-        clusters=known.clusters,
+        clusters=accounting.clusters,
         described=configuration.site.cluster,
     )
     owned = attribute(runs, allocations, units.select(*GPU_KEY), read_node_shares(lake))
     sealed = sealed_summaries(lake)  # of the others all samples are there, or there never were any
-    touched = _touched(owned, stored, news, known.summaries).join(
+    touched = _touched(owned, stored, news, accounting.summaries).join(
         owned.runs.join(sealed, on="job_key", how="semi"), on="run", how="anti"
     )
     mine = replace(owned, runs=owned.runs.join(touched, on="run", how="semi"))
@@ -249,8 +251,8 @@ def _plan(
         units=units,
         places=places,
         possible_names={} if recorded is None else recorded.possible_names,
-        seen=replace(seen, same_clusters=same),
-        gone=known.summaries.join(owned.runs, on="job_key", how="anti").select("job_key"),
+        seen=replace(versions, same_clusters=same_clusters),
+        gone=accounting.summaries.join(owned.runs, on="job_key", how="anti").select("job_key"),
         misplaced=misplaced(runs, allocations),
         horizon=horizon,
         full=news.everything,
@@ -270,10 +272,10 @@ def _placed_devices(
         places = NodePlaces()
         return places.devices(devices), places, None
     recorded = RecordedClusters.of(lake, sampled)
-    same = recorded.same
-    of_jobs = pl.concat([recorded.held, in_accounting(recorded.labelled, same)]).unique()
-    places = NodePlaces.of(in_accounting(sampled, same), of_jobs)
-    return places.devices(in_accounting(devices, same)), places, recorded
+    same_clusters = recorded.same
+    of_jobs = pl.concat([recorded.held, in_accounting(recorded.labelled, same_clusters)]).unique()
+    places = NodePlaces.of(in_accounting(sampled, same_clusters), of_jobs)
+    return places.devices(in_accounting(devices, same_clusters)), places, recorded
 
 
 def _touched(
@@ -291,8 +293,8 @@ def _touched(
     newly_recorded = pl.col("job_id").is_in(list(news.job_ids))
     # A record may have only the displayed id of its run.
     also_displayed = newly_recorded | pl.col("display_id").is_in(list(news.job_ids))
-    places = allocations.select("job_id", "node").unique()
-    stays = owned.runs.select("run", "job_id", "start", "until").join(places, on="job_id")
+    nodes_of_jobs = allocations.select("job_id", "node").unique()
+    stays = owned.runs.select("run", "job_id", "start", "until").join(nodes_of_jobs, on="job_id")
     named = owned.runs.filter(also_displayed).select("run")
     fresh = owned.runs.join(before, on="job_key", how="anti").select("run")
     spans = stays.join(news.spans, on="node", how="inner")
@@ -302,28 +304,28 @@ def _touched(
     recounted = sampled.filter(pl.col("first") == pl.lit(EVER[0], dtype=TIME)).select("run")
     was = (
         before.filter(newly_recorded)
-        .join(places, on="job_id")
+        .join(nodes_of_jobs, on="job_id")
         .select("node", "start", until="as_of")
     )
     changed = stays.join(pl.concat([named, fresh, recounted]), on="run", how="semi")
-    beside = _beside(stays, pl.concat([changed.select("node", "start", "until"), was]))
+    neighbours = _neighbours(stays, pl.concat([changed.select("node", "start", "until"), was]))
     unsure = owned.runs.filter(
         pl.col("attribution").is_in(["whole_node", "ambiguous"])
         & ~pl.col("exclusive").fill_null(value=False)
     )
-    open_runs = beside.join(unsure, on="run", how="semi")
-    further = _beside(
+    open_runs = neighbours.join(unsure, on="run", how="semi")
+    further = _neighbours(
         stays, stays.join(open_runs, on="run", how="semi").select("node", "start", "until")
     )
-    return pl.concat([named, fresh, sampled.select("run"), beside, further]).unique()
+    return pl.concat([named, fresh, sampled.select("run"), neighbours, further]).unique()
 
 
-def _beside(stays: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+def _neighbours(stays: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """Runs on a node of `places` (node, start, until) from its first start to its last end.
 
     One that begins in the second of this end counts, too: its first samples may be of the other.
     """
-    window = places.group_by("node").agg(first=pl.col("start").min(), last=pl.col("until").max())
+    window = windows.group_by("node").agg(first=pl.col("start").min(), last=pl.col("until").max())
     near = stays.join(window, on="node", how="inner")
     return (
         near.filter((pl.col("start") <= pl.col("last")) & (pl.col("until") >= pl.col("first")))
@@ -446,9 +448,18 @@ class _Analysis:
         )
         idle_util = configuration.thresholds.idle_util
         self.reduction = Reduction(
-            lake, self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, judge.labeller,
-            steps.intervals, handovers, plan.places,
-        )  # fmt: skip
+            lake,
+            self.intervals,
+            keys,
+            ridges,
+            configuration.analysis,
+            self.number,
+            idle_util,
+            judge.labeller,
+            steps.intervals,
+            handovers,
+            plan.places,
+        )
         self.steps = OpenSteps(steps)
         self.minutes = MinuteWriter(lake, keys, self.number, idle_util=idle_util)
         max_gap_intervals = configuration.analysis.max_gap_intervals
@@ -549,10 +560,10 @@ class _Analysis:
     def _finish(self, runs: pl.DataFrame) -> None:
         """Summarize and judge complete runs, in batches that fit in memory."""
         minutes = self._minutes_per_run(runs).cum_sum() // MINUTES_AT_ONCE
-        places = pl.int_range(runs.height, eager=True) // JOBS_TOGETHER
+        groups = pl.int_range(runs.height, eager=True) // JOBS_TOGETHER
         # once for all: each batch would read nearly the same days
         nodes = read_job_nodes(self.lake, runs, self.plan.seen.same_clusters)
-        for _, part in runs.with_columns(_places=places, _minutes=minutes).group_by(
+        for _, part in runs.with_columns(_places=groups, _minutes=minutes).group_by(
             "_places", "_minutes", maintain_order=True
         ):
             self._finish_together(part.drop("_places", "_minutes"), nodes)
@@ -616,14 +627,14 @@ class _Analysis:
         self.findings.write()
         new = self.summaries.kept
         columns = ("job_key", "as_of", *PIPE_MEANS)
-        known = self.lake.latest(JOB_SUMMARIES, columns).join(new, on="job_key", how="anti")
-        gone = known.join(self.plan.gone, on="job_key", how="semi")
+        stored = self.lake.latest(JOB_SUMMARIES, columns).join(new, on="job_key", how="anti")
+        gone = stored.join(self.plan.gone, on="job_key", how="semi")
         expired = removed_before(self.lake, JOBS)
         if expired is not None:  # their accounting was removed, their summaries stay
             gone = gone.filter(pl.col("as_of") >= pl.lit(expired, dtype=TIME))
         gone = gone.select("job_key")
-        known = known.join(gone, on="job_key", how="anti")
-        population = pl.concat([new.select(PIPE_MEANS), known.select(PIPE_MEANS)])
+        stored = stored.join(gone, on="job_key", how="anti")
+        population = pl.concat([new.select(PIPE_MEANS), stored.select(PIPE_MEANS)])
         self.summaries.write(
             lambda rows: used_pipes(rows, population, analysis=self.configuration.analysis)
         )
@@ -632,11 +643,11 @@ class _Analysis:
         return new
 
     def _remember(self, report: AnalysisReport) -> None:
-        same = self.plan.seen.same_clusters
+        same_clusters = self.plan.seen.same_clusters
         row = {
             **{f"{table}_version": version for table, version in self.plan.seen.versions.items()},
             "method": self.plan.seen.method,
-            "same_clusters": msgspec.json.encode(same).decode() if same else None,
+            "same_clusters": msgspec.json.encode(same_clusters).decode() if same_clusters else None,
             "as_of": self.now,
             "jobs": report.jobs,
             "samples": report.samples,

@@ -48,30 +48,32 @@ class Sampling:
         span = t[stripes[1:] - 1] - t[stripes[:-1]] if count else regular_us
         varies = (regular_us < MOSTLY * span) | (regular < MOSTLY * distances)
         timed, shift = np.zeros(count, np.bool_), np.zeros(count, np.int64)
-        until, place = [np.empty(0)], 0
+        until, behind = [np.empty(0)], 0
         for stripe in np.flatnonzero(varies):
             a, b = stripes[stripe], stripes[stripe + 1]
             first, interval = np.empty(b - a, np.int64), np.empty(b - a)
-            found = kernel.steady_pieces(t[a:b], first, interval)
+            pieces_found = kernel.steady_pieces(t[a:b], first, interval)
             first[0] = 0
-            if found > 1:
-                pieces[int(stripe)] = a + first[:found], interval[:found]
+            if pieces_found > 1:
+                pieces[int(stripe)] = a + first[:pieces_found], interval[:pieces_found]
             elif np.diff(t[a:b]).min() * kernel.CHANGED >= interval_us[stripe]:
                 continue  # samples were lost, and none was denser
             else:
-                found, interval[0] = 1, interval_us[stripe]
+                pieces_found, interval[0] = 1, interval_us[stripe]
             until.append(np.empty(b - a + 1))
-            kernel.times_of_samples(t[a:b], first[:found], interval[:found], until[-1])
-            timed[stripe], shift[stripe] = True, place - a
-            place += b - a + 1
+            kernel.times_of_samples(
+                t[a:b], first[:pieces_found], interval[:pieces_found], until[-1]
+            )
+            timed[stripe], shift[stripe] = True, behind - a
+            behind += b - a + 1
         until_us = np.concatenate(until)
         return cls(t, stripes, interval_us, steady_us, pieces, until_us, timed, shift)
 
     def sampled_us(self, stripe: Longs, first: Longs, behind: Longs) -> Floats:
         """Time (us) that the samples in ranges of rows stand for; NaN where it is not known."""
         sampled = (behind - first) * self.interval_us[stripe]
-        place = np.flatnonzero(self.timed[stripe])
-        shift = self.shift[stripe[place]]
-        sampled[place] = self.until_us[behind[place] + shift]
-        sampled[place] -= self.until_us[first[place] + shift]
+        varied = np.flatnonzero(self.timed[stripe])
+        shift = self.shift[stripe[varied]]
+        sampled[varied] = self.until_us[behind[varied] + shift]
+        sampled[varied] -= self.until_us[first[varied] + shift]
         return sampled

@@ -94,18 +94,19 @@ def earlier_zone_in(lake: Lake, jobs: pl.DataFrame, zone_name: str) -> EarlierZo
         return None  # of a recording, or a table of a site: not what sacct prints
     with lake_errors(lake.uri(JOBS)):
         named = lake.read_named(JOBS, jobs["job_id"].drop_nulls().unique().to_list())
-        known = named.select(*_RUN, *_MOMENTS).collect()
-    return earlier_zone(jobs, known, zone_name)
+        recorded = named.select(*_RUN, *_MOMENTS).collect()
+    return earlier_zone(jobs, recorded, zone_name)
 
 
-def earlier_zone(read: pl.DataFrame, known: pl.DataFrame, zone_name: str) -> EarlierZone | None:
-    """Return in which other zone than `zone_name` known jobs were read before, if they were.
+def earlier_zone(read: pl.DataFrame, recorded: pl.DataFrame, zone_name: str) -> EarlierZone | None:
+    """Return in which other zone than `zone_name` recorded jobs were read before, if they were.
 
-    read, known: cluster, job_id, submit, start, end. A job was if no record of it has the submit
-    time of a known one, and all times of one are shifted by the same quarters of hours; more than
-    a tenth of the known jobs are needed: a run that is requeued may be shifted so by chance.
+    read, recorded: cluster, job_id, submit, start, end. A job was if no record of it has the submit
+    time of a recorded one, and all times of one are shifted by the same quarters of hours; more
+    than a tenth of the recorded jobs are needed: a run that is requeued may be shifted so by
+    chance.
     """
-    pairs = read.select(*_RUN, *_MOMENTS).join(known, on=_RUN, nulls_equal=True, suffix="_known")
+    pairs = read.select(*_RUN, *_MOMENTS).join(recorded, on=_RUN, nulls_equal=True, suffix="_known")
     submit, start, end = (pl.col(f"{name}_known") - pl.col(name) for name in _MOMENTS)
     seconds = start.dt.total_seconds()
     pairs = pairs.with_columns(
@@ -116,9 +117,9 @@ def earlier_zone(read: pl.DataFrame, known: pl.DataFrame, zone_name: str) -> Ear
         & (seconds % int(QUARTER.total_seconds()) == 0)
         & (seconds.abs() <= 2 * FARTHEST.total_seconds()),
     )
-    known_jobs = pairs.group_by(_RUN).agg(pl.col("is_same", "is_shifted").any())
-    shifted = known_jobs.filter(pl.col("is_shifted") & ~pl.col("is_same"))
-    if 10 * shifted.height <= known_jobs.height:
+    jobs_in_both = pairs.group_by(_RUN).agg(pl.col("is_same", "is_shifted").any())
+    shifted = jobs_in_both.filter(pl.col("is_shifted") & ~pl.col("is_same"))
+    if 10 * shifted.height <= jobs_in_both.height:
         return None
     rows = pairs.filter("is_shifted").join(shifted, on=_RUN, how="semi", nulls_equal=True)
     written = rows.sort("start").with_columns(_on_clocks(zone_name))
@@ -127,7 +128,7 @@ def earlier_zone(read: pl.DataFrame, known: pl.DataFrame, zone_name: str) -> Ear
     }
     best = max(ZONES, key=lambda name: fits[name])
     later_s = written.item(0, "seconds")
-    return EarlierZone(best if fits[best] else None, later_s, shifted.height, known_jobs.height)
+    return EarlierZone(best if fits[best] else None, later_s, shifted.height, jobs_in_both.height)
 
 
 def zone_evidence(lake: Lake, zone_name: str) -> ZoneEvidence | None:
@@ -143,9 +144,9 @@ def zone_evidence(lake: Lake, zone_name: str) -> ZoneEvidence | None:
     first, last = span
     near = pl.col("start").is_between(first - FARTHEST, last + FARTHEST)
     stays = jobs.filter(near).with_row_index("run").join(nodes, on="job_id")
-    chosen = stays["node"].unique().sort().head(MOST_NODES)
-    of_chosen = stays.filter(pl.col("node").is_in(chosen.implode()))
-    latest = of_chosen.sort("start").tail(MOST_JOBS)
+    nodes_read = stays["node"].unique().sort().head(MOST_NODES)
+    of_nodes = stays.filter(pl.col("node").is_in(nodes_read.implode()))
+    latest = of_nodes.sort("start").tail(MOST_JOBS)
     if latest.is_empty():
         return None
     onsets = pl.concat([_onsets_of_node(lake, rows) for rows in latest.partition_by("node")])
@@ -266,11 +267,11 @@ def whole_node_names(stays: pl.DataFrame, slurm: SlurmOptions) -> list[WholeNode
     had less. A single run with a part of a node refutes its partition and its QOS.
     """
     runs = _run_verdicts(stays)
-    known = [
+    decided = [
         gives_whole_nodes(slurm, {}, partition=partition, qos=qos) is not None
         for partition, qos in runs.select("partition", "qos").iter_rows()
     ]
-    runs = runs.filter(~pl.Series("known", known, dtype=pl.Boolean))
+    runs = runs.filter(~pl.Series("known", decided, dtype=pl.Boolean))
     proposals: list[WholeNodeEvidence] = []
     for column in ("partition", "qos"):
         of_names = (
@@ -301,12 +302,12 @@ def _run_verdicts(stays: pl.DataFrame) -> pl.DataFrame:
         pl.col("shares").any(),
         all_gpus=pl.when(pl.col("node_gpus").is_not_null().all()).then(pl.col("node_gpus").sum()),
     )
-    most = pl.col("cpus_per_node").max().over("cluster")
-    least = pl.col("cpus_per_node").min().over("cluster")
-    has_all_cpus = (pl.col("cpus_per_node") == most) & (least < most)
+    most_cpus = pl.col("cpus_per_node").max().over("cluster")
+    fewest_cpus = pl.col("cpus_per_node").min().over("cluster")
+    has_all_cpus = (pl.col("cpus_per_node") == most_cpus) & (fewest_cpus < most_cpus)
     has_less = (
         pl.when(pl.col("gpus").is_null())
-        .then(pl.col("cpus_per_node") < most)
+        .then(pl.col("cpus_per_node") < most_cpus)
         .otherwise(pl.col("gpus") < pl.col("all_gpus"))
     )
     has_all = (

@@ -100,8 +100,8 @@ def seen_last(lake: Lake) -> InputVersions | None:
 
 def is_stale(lake: Lake, configuration: Configuration, judge_digest: str) -> bool:
     """Return whether the last analysis used another configuration or version."""
-    seen = seen_last(lake)
-    return seen is not None and seen.method != method_digest(configuration, judge_digest)
+    last = seen_last(lake)
+    return last is not None and last.method != method_digest(configuration, judge_digest)
 
 
 def next_number(lake: Lake) -> int:

@@ -78,7 +78,9 @@ LABEL = Statistic("label", Merge.SUM)
 
 BORDERS = (FIRST, LAST, FIRST_TIME, LAST_TIME)
 INTEGRATED = tuple(
-    one.name for one in COUNTERS if one.kind is CounterKind.RATE or one.name == "power_w"
+    counter.name
+    for counter in COUNTERS
+    if counter.kind is CounterKind.RATE or counter.name == "power_w"
 )
 
 # counters of which the level while at work is known
@@ -110,22 +112,24 @@ _MERGES: Mapping[str, Merge] = MappingProxyType(
         "gap_us": Merge.MAXIMUM,
         **dict.fromkeys(("samples", "idle", "known"), Merge.SUM),
         **{
-            kept.of(counter.name): kept.merge
+            statistic.of(counter.name): statistic.merge
             for counter in COUNTERS
-            for kept in statistics_of(counter)
+            for statistic in statistics_of(counter)
         },
-        **{kept.of(pipe): kept.merge for pipe in PIPES for kept in (COMPUTE, MEMORY)},
+        **{
+            statistic.of(pipe): statistic.merge for pipe in PIPES for statistic in (COMPUTE, MEMORY)
+        },
     }
 )
 
 
 # columns to which each sample adds, however long it stands for
 PER_SAMPLE = frozenset(
-    kept.of(counter.name)
+    statistic.of(counter.name)
     for counter in COUNTERS
-    for kept in statistics_of(counter)
-    if kept.per_sample
-) | {"idle", "known", *(kept.of(pipe) for pipe in PIPES for kept in (COMPUTE, MEMORY))}
+    for statistic in statistics_of(counter)
+    if statistic.per_sample
+) | {"idle", "known", *(statistic.of(pipe) for pipe in PIPES for statistic in (COMPUTE, MEMORY))}
 
 
 def merge_of(column: str) -> Merge:

@@ -92,17 +92,17 @@ def build_steps(steps: pl.DataFrame, allocations: pl.DataFrame, owned: Attributi
         ]
     )
     certain = owned.runs.filter(pl.col("attribution") != "ambiguous").select("run")
-    known = pl.concat(
+    certain_steps = pl.concat(
         [by_time.join(certain, on="run", how="semi").select("step_run"), mine.select("step_run")]
     )
-    known = (
-        known.unique()
+    certain_steps = (
+        certain_steps.unique()
         .join(unclear, on="step_run", how="anti")
         .with_columns(known=pl.lit(value=True))
     )
     ways = mine.select("step_run").unique().with_columns(explicit=pl.lit(value=True))
     every = (
-        every.join(known, on="step_run", how="left")
+        every.join(certain_steps, on="step_run", how="left")
         .join(ways, on="step_run", how="left")
         .with_columns(
             attribution=pl.when("explicit")
@@ -127,10 +127,10 @@ def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
 def _of_runs(rows: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     """Assign rows of a job to its latest run begun before them; `end_known`: clip to its end."""
     joined = rows.drop("seq").with_row_index("row").join(runs, on="job_id", how="inner")
-    same = (pl.col("cluster") == pl.col("run_cluster")).fill_null(value=True)
+    same_cluster = (pl.col("cluster") == pl.col("run_cluster")).fill_null(value=True)
     begun = pl.coalesce("start", "run_start") + HANDOVER
     mine = joined.filter(
-        same
+        same_cluster
         & (begun >= pl.col("run_start"))
         & (pl.coalesce("start", "run_start") <= pl.col("until"))
     )
@@ -167,15 +167,15 @@ def _claims(steps: pl.DataFrame, intervals: pl.DataFrame) -> tuple[pl.DataFrame,
     tasks = placed.filter(~shell).sort("run", "node", "start", "end")
     latest = pl.col("end").cum_max().shift(1).over("run", "node")
     following = pl.col("start").shift(-1).over("run", "node")
-    beside = (latest - pl.col("start") > HANDOVER) | (pl.col("end") - following > HANDOVER)
-    shared = tasks.filter(beside).select("step_run")
+    overlaps = (latest - pl.col("start") > HANDOVER) | (pl.col("end") - following > HANDOVER)
+    shared = tasks.filter(overlaps).select("step_run")
     unclear = pl.concat([fewer, shared, _unplaced(using, placed)]).unique()
     alone = tasks.with_columns(end=pl.min_horizontal("end", following)).join(
         unclear, on="step_run", how="anti"
     )
     shells = _without(placed.filter(shell).join(unclear, on="step_run", how="anti"), tasks)
-    wanted = ["step_run", *_STRETCH]
-    return pl.concat([alone.select(wanted), shells.select(wanted)]).filter(
+    columns = ["step_run", *_STRETCH]
+    return pl.concat([alone.select(columns), shells.select(columns)]).filter(
         pl.col("start") < pl.col("end")
     ), unclear
 

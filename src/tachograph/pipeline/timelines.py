@@ -70,31 +70,33 @@ def timeline_of_slots(
         return empty_timeline()
     runs, of_segment = np.unique(run, return_inverse=True)
     offset, owner, numbers = window_places(of_segment, minute[begin[:-1]], minute[begin[1:] - 1])
-    place = np.repeat(offset[of_segment], np.diff(begin)) + minute
-    place[~whole] = -1
+    position = np.repeat(offset[of_segment], np.diff(begin)) + minute
+    position[~whole] = -1
     nothing = np.full(len(minute), np.nan, np.float32)
     columns = tuple(values.get(name, nothing) for name in _COLUMNS)
-    most = np.full((len(_MOST), len(owner)), -np.inf, np.float32)
+    highest = np.full((len(_MOST), len(owner)), -np.inf, np.float32)
     sums, counts = (
         np.zeros((len(_SUMS), len(owner))),
         np.zeros((len(_COUNTS), len(owner)), np.int32),
     )
-    seen = np.zeros(len(owner), np.bool_)
-    kernel.over_gpus_by_minute(place, columns, np.float32(idle_util), most, sums, counts, seen)
-    kept = np.flatnonzero(seen)
-    found = {
-        "run": pl.Series(runs[owner[kept]], dtype=pl.Int32),
-        "minute": pl.Series(numbers[kept], dtype=pl.Int32),
+    present = np.zeros(len(owner), np.bool_)
+    kernel.over_gpus_by_minute(
+        position, columns, np.float32(idle_util), highest, sums, counts, present
+    )
+    rows = np.flatnonzero(present)
+    timeline = {
+        "run": pl.Series(runs[owner[rows]], dtype=pl.Int32),
+        "minute": pl.Series(numbers[rows], dtype=pl.Int32),
     }
-    for name, column in zip(_MOST, most[:, kept], strict=True):
-        found[name] = pl.Series(np.where(column > -np.inf, column, np.float32(np.nan))).fill_nan(
+    for name, column in zip(_MOST, highest[:, rows], strict=True):
+        timeline[name] = pl.Series(np.where(column > -np.inf, column, np.float32(np.nan))).fill_nan(
             None
         )
-    found |= {name: pl.Series(column) for name, column in zip(_SUMS, sums[:, kept], strict=True)}
-    found |= {
-        name: pl.Series(column) for name, column in zip(_COUNTS, counts[:, kept], strict=True)
+    timeline |= {name: pl.Series(column) for name, column in zip(_SUMS, sums[:, rows], strict=True)}
+    timeline |= {
+        name: pl.Series(column) for name, column in zip(_COUNTS, counts[:, rows], strict=True)
     }
-    return pl.DataFrame(found)
+    return pl.DataFrame(timeline)
 
 
 def timeline_of_minutes(rows: pl.DataFrame, *, idle_util: float, key: str = "run") -> pl.DataFrame:
@@ -133,9 +135,9 @@ def merge_timelines(parts: Sequence[pl.DataFrame], *, key: str = "run") -> pl.Da
     """
     rows = pl.concat([empty_timeline(key), *parts]).sort(key, "minute")
     if rows.select(pl.struct(key, "minute").is_duplicated().any()).item():
-        most = [pl.col(name).max() for name in _MOST]
+        maxima = [pl.col(name).max() for name in _MOST]
         rows = rows.group_by(key, "minute", maintain_order=True).agg(
-            *most, pl.col(*_SUMS, *_COUNTS).sum()
+            *maxima, pl.col(*_SUMS, *_COUNTS).sum()
         )
     means = {f"mean_{name}": _mean(f"sum_{name}", f"gpus_{name}") for name in AVERAGED}
     rows = rows.with_columns(power_w=_mean("power_sum", "power_gpus"), **means)

@@ -47,9 +47,9 @@ def parse_workers(words: str) -> LocalWorkers | RunningScheduler | SlurmWorkers:
 
     Errors: UsageError for anything else.
     """
-    found = re.fullmatch(r"(slurm:)?([1-9]\d{0,4})", words)
-    if found:
-        return SlurmWorkers(int(found[2])) if found[1] else LocalWorkers(int(found[2]))
+    match = re.fullmatch(r"(slurm:)?([1-9]\d{0,4})", words)
+    if match:
+        return SlurmWorkers(int(match[2])) if match[1] else LocalWorkers(int(match[2]))
     if "://" in words:
         return RunningScheduler(address=words)
     if words.endswith(".json"):
@@ -99,16 +99,17 @@ def expected(lake: Lake) -> WorkerRequirements:
 
 
 def disagreements(
-    wanted: tuple[str, ...], found: Mapping[str, Mapping[str, str | None]]
+    versions_here: tuple[str, ...], versions_there: Mapping[str, Mapping[str, str | None]]
 ) -> list[str]:
     """Return sentences: which worker lacks a package or has another version.
 
-    >>> disagreements(("1.0", "2.0", "3.0", "4.0", "5.0"), {"tcp://n1:7": {"tachograph": "1.1", "polars": "2.0"}})
+    >>> there = {"tcp://n1:7": {"tachograph": "1.1", "polars": "2.0"}}
+    >>> disagreements(("1.0", "2.0", "3.0", "4.0", "5.0"), there)
     ['tcp://n1:7 has tachograph 1.1, here it is 1.0']
     """
     sentences: list[str] = []
-    for worker, versions in found.items():
-        for name, version in zip(PACKAGES, wanted, strict=True):
+    for worker, versions in versions_there.items():
+        for name, version in zip(PACKAGES, versions_here, strict=True):
             if name not in versions or versions[name] == version:
                 continue
             installed = f"{name} {versions[name]}" if versions[name] else f"no {name}"
@@ -117,14 +118,14 @@ def disagreements(
 
 
 def run_there(
-    wanted: WorkerRequirements, function: Callable[..., TaskResult], /, *arguments: Any
+    requirements: WorkerRequirements, function: Callable[..., TaskResult], /, *arguments: Any
 ) -> TaskResult:
     """Return the function's result from a worker, checked before its first task.
 
     Errors: what the function raises, a LakeError with the name of the worker's machine;
     WorkersError for a version.
     """
-    check_worker(wanted)
+    check_worker(requirements)
     try:
         return function(*arguments)
     except LakeError as problem:
@@ -133,40 +134,40 @@ def run_there(
         ) from None
 
 
-def check_worker(wanted: WorkerRequirements) -> None:
+def check_worker(requirements: WorkerRequirements) -> None:
     """Check once that this process has the required packages and lake.
 
     Errors: WorkersError, LakeError.
     """
-    if wanted in _fit:
+    if requirements in _fit:
         return
     mine = dict(zip(PACKAGES, (metadata.version(name) for name in PACKAGES), strict=True))
-    wrong = disagreements(wanted.versions, {f"the worker on {gethostname()}": mine})
+    wrong = disagreements(requirements.versions, {f"the worker on {gethostname()}": mine})
     if wrong:
         raise WorkersError(wrong[0], do=INSTALL)
-    _check_lake(wanted)
-    _fit.add(wanted)
+    _check_lake(requirements)
+    _fit.add(requirements)
 
 
-def _check_lake(wanted: WorkerRequirements) -> None:
-    if wanted.table is None:
+def _check_lake(requirements: WorkerRequirements) -> None:
+    if requirements.table is None:
         return
-    where = f"{wanted.location} on {gethostname()}"
+    where = f"{requirements.location} on {gethostname()}"
     share = "keep the lake in a folder that all workers see under one path, or in an object store"
     try:
-        delta = Lake.open(wanted.location).delta(GPU_SAMPLES)
+        delta = Lake.open(requirements.location).delta(GPU_SAMPLES)
     except LakeError as problem:
-        do = problem.do if is_remote(wanted.location) else share
+        do = problem.do if is_remote(requirements.location) else share
         raise LakeError(
             f"a worker cannot read the lake: {problem.what}", where=where, do=do
         ) from None
-    if delta is None or str(delta.metadata().id) != wanted.table:
+    if delta is None or str(delta.metadata().id) != requirements.table:
         raise LakeError("a worker finds another lake there", where=where, do=share)
-    if delta.version() < wanted.version:
+    if delta.version() < requirements.version:
         raise LakeError(
             (
                 f"a worker sees version {delta.version()} of {GPU_SAMPLES.name}, here it is "
-                f"{wanted.version}"
+                f"{requirements.version}"
             ),
             where=where,
             do="wait until the shared file system shows it everywhere, and run again",
