@@ -83,9 +83,9 @@ def check_codes(codes: Iterable[str], stored: Iterable[str]) -> None:
     Errors: NotFoundError naming the unknown one and those close to it, or the code that has its
     place.
     """
-    wanted, known = tuple(codes), {*_KNOWN, *stored}
-    for code in wanted:
-        if code not in known and code in RENAMED:
+    requested, allowed = tuple(codes), {*_KNOWN, *stored}
+    for code in requested:
+        if code not in allowed and code in RENAMED:
             raise NotFoundError(f"no finding {code!r}", do=f"its name is now {RENAMED[code]}")
-    if not known.issuperset(wanted):
-        must_exist(wanted, sorted(known), what="finding", page="docs/job-report.md")
+    if not allowed.issuperset(requested):
+        must_exist(requested, sorted(allowed), what="finding", page="docs/job-report.md")

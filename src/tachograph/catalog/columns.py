@@ -152,9 +152,9 @@ def must_exist(
         if name not in known:
             known = tuple(dict.fromkeys(known))
             called = {column_heading(column): column for column in known}
-            meant = did_you_mean(name, called | {column: column for column in known}, most=3)
-            some = _some(known, page) if page or not meant else ""
-            raise error(f"no {what} {name!r}", do=" ".join(filter(None, (meant, some))))
+            suggestions = did_you_mean(name, called | {column: column for column in known}, most=3)
+            some = _some(known, page) if page or not suggestions else ""
+            raise error(f"no {what} {name!r}", do=" ".join(filter(None, (suggestions, some))))
 
 
 def _some(known: Sequence[str], page: str) -> str:

@@ -65,23 +65,23 @@ def _jitted(function: Callable[..., object], options: Mapping[str, Any]) -> Any:
     # No other folder: not that of the source.
     settings.CACHE_LOCATOR_CLASSES = "UserProvidedCacheLocator"
     try:
-        made: Any = numba.njit(nogil=True, cache=True, **options)(function)
+        dispatcher: Any = numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # the folder cannot be written
         return numba.njit(nogil=True, **options)(function)
-    file = getattr(getattr(made, "_cache", None), "_cache_file", None)
+    file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     # Numba itself looks at the file of the function alone, as it does where this is not its way.
     if file is not None:
         file._source_stamp = (
             file._source_stamp,
             _stamp(Path(function.__code__.co_filename).parent),
         )
-    return made
+    return dispatcher
 
 
 def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Names, times and sizes of the sources of a folder."""
-    found = sorted((path.name, path.stat()) for path in folder.glob("*.py"))
-    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in found)
+    sources = sorted((path.name, path.stat()) for path in folder.glob("*.py"))
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in sources)
 
 
 def compiled(function: Function) -> Function:

@@ -262,12 +262,12 @@ def _days(key: str, span: str) -> int:
     >>> _days("retention.samples", "2 y")
     730
     """
-    found = re.fullmatch(r"\s*([0-9]{1,5})\s*([dwy])\s*", span)
-    if not found or int(found[1]) < 1:
+    match = re.fullmatch(r"\s*([0-9]{1,5})\s*([dwy])\s*", span)
+    if not match or int(match[1]) < 1:
         raise ConfigError(
             f"{key}: invalid time {span!r}", do='write "90d", "26w" or "2y"; "" keeps rows for ever'
         )
-    return int(found[1]) * _SPAN_DAYS[found[2]]
+    return int(match[1]) * _SPAN_DAYS[match[2]]
 
 
 class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -423,11 +423,11 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
     Errors: ConfigError naming file and key.
     """
     environment = os.environ if environment is None else environment
-    chosen = path or environment.get("TACHOGRAPH_CONFIG")
-    file = Path(chosen or FILE_NAME)
-    if not chosen:
+    configured = path or environment.get("TACHOGRAPH_CONFIG")
+    file = Path(configured or FILE_NAME)
+    if not configured:
         refuse_foreign_configuration(file)
-    raw = _read(file) if chosen or file.exists() else {}
+    raw = _read(file) if configured or file.exists() else {}
     where = str(file)
     _refuse_removed(raw, where)
     _refuse_fixed(raw, where)
@@ -481,10 +481,10 @@ def _refuse_fixed(raw: Mapping[str, Any], where: str) -> None:
         for name, kind in sections().items()
         if isinstance(raw.get(name), dict)
     ]
-    for struct, place, table in tables:
+    for struct, location, table in tables:
         fixed = set(struct.__struct_fields__) - keys(struct).keys()
         for key in sorted(fixed & table.keys()):
-            message = f"Object contains unknown field `{key}` - at `{place}`"
+            message = f"Object contains unknown field `{key}` - at `{location}`"
             what, do = explain_misfit(message, Configuration, fields=keys)
             raise ConfigError(what, where=where, do=do)
 
@@ -555,19 +555,21 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
     kind = sections().get(section)
     if not key or kind is None:
         return False
-    known = keys(kind)
+    allowed = keys(kind)
     if do := _REMOVED_KEYS.get(f"{section}.{key}"):
         raise ConfigError(f"{section}.{key} is no longer a key", where=f"${name}", do=do)
-    if key not in known:
+    if key not in allowed:
         raise ConfigError(
             f"[{section}] has no key {key!r}",
             where=f"${name}",
-            do=f"use one of: {', '.join(known)}" if known else "remove it: no key is left there",
+            do=f"use one of: {', '.join(allowed)}"
+            if allowed
+            else "remove it: no key is left there",
         )
     table = raw.setdefault(section, {})
     if isinstance(table, dict):
         table[key] = (
-            [part for part in value.split(",") if part] if "tuple" in str(known[key]) else value
+            [part for part in value.split(",") if part] if "tuple" in str(allowed[key]) else value
         )
     return True
 
@@ -594,9 +596,11 @@ _Section = TypeVar("_Section", SlurmOptions, ServeOptions, MailOptions, ActOptio
 
 def _with_files(section: _Section, keys: tuple[str, ...], folder: Path) -> _Section:
     """The same with the files of these keys beginning at a folder."""
-    given = {key: getattr(section, key) for key in keys}
+    values = {key: getattr(section, key) for key in keys}
     files = {
-        key: str(folder / name) for key, name in given.items() if name and (key, name) not in _WORDS
+        key: str(folder / name)
+        for key, name in values.items()
+        if name and (key, name) not in _WORDS
     }
     return msgspec.structs.replace(section, **files)
 
@@ -620,14 +624,14 @@ def _refuse_impossible_numbers(value: object, key: str, where: str) -> None:
         for name, inner in value.items():
             _refuse_impossible_numbers(inner, f"{key}.{name}" if key else name, where)
     elif isinstance(value, list | tuple):
-        for place, inner in enumerate(value):
-            _refuse_impossible_numbers(inner, f"{key}[{place}]", where)
+        for position, inner in enumerate(value):
+            _refuse_impossible_numbers(inner, f"{key}[{position}]", where)
     elif isinstance(value, int | float):
         if key.startswith("rules.parameters."):
             possible, do = math.isfinite(value), "write a finite number"
         else:
-            most = LARGEST_RATE if key.startswith(("classes.", "device[")) else LARGEST_SETTING
-            possible, do = 0 <= value <= most, f"write a number from 0 to {most:g}"
+            largest = LARGEST_RATE if key.startswith(("classes.", "device[")) else LARGEST_SETTING
+            possible, do = 0 <= value <= largest, f"write a number from 0 to {largest:g}"
         if not possible:
             raise ConfigError(f"{key} is {value:g}", where=where, do=do)
 

@@ -211,12 +211,12 @@ def jobstats_names() -> Mapping[str, tuple[str, str]]:
 
     Its *_percent and *_util metrics carry 0..1: it divides what GPM reports by 100.
     """
-    found = {
+    names = {
         counter.jobstats[0]: (counter.name, counter.jobstats[1])
         for counter in COUNTERS
         if counter.jobstats
     }
-    return MappingProxyType(found)
+    return MappingProxyType(names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -679,10 +679,10 @@ def _read_name(model: str) -> tuple[str, str, int | None] | None:
     """(chip in _NAMES, form factor or "", capacity in GB or None); None for an unknown word."""
     form, capacity_gb, chip = "", None, []
     for word in _words(model):
-        if found := _FORM.match(word):
-            form = next(part for part in found.groups() if part)
-        elif found := _CAPACITY.match(word):
-            capacity_gb = int(found[1] or found[2])
+        if match := _FORM.match(word):
+            form = next(part for part in match.groups() if part)
+        elif match := _CAPACITY.match(word):
+            capacity_gb = int(match[1] or match[2])
         elif not _MEMORY_TYPE.match(word) and word not in _VENDOR_WORDS:
             chip.append(word)
     name = " ".join(chip)

@@ -90,7 +90,7 @@ def added_entries(group: str, kind: type[E]) -> tuple[E, ...]:
     """
     from importlib.metadata import entry_points
 
-    found = []
+    entries = []
     for point in sorted(entry_points(group=f"tachograph.{group}"), key=lambda point: point.name):
         package = point.dist.name if point.dist else point.value
         where = f"entry point {point.name} of {package}"
@@ -104,5 +104,5 @@ def added_entries(group: str, kind: type[E]) -> tuple[E, ...]:
             raise ConfigError(
                 f"{point.value} is of type {type(entry).__name__}", where=where, do=do
             )
-        found.append(entry)
-    return tuple(found)
+        entries.append(entry)
+    return tuple(entries)

@@ -51,14 +51,16 @@ def make_folder(path: Path, *, mode: int | None = None) -> None:
         return
     above = path.parent
     make_folder(above, mode=mode)
-    wanted = above.stat().st_mode & 0o777 if mode is None else mode
+    permissions = above.stat().st_mode & 0o777 if mode is None else mode
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:  # created by another process meanwhile; or a file has this name
         if not path.is_dir():
             raise
     else:
-        path.chmod(wanted | path.stat().st_mode & 0o7000)  # the group bit that is inherited stays
+        path.chmod(
+            permissions | path.stat().st_mode & 0o7000
+        )  # the group bit that is inherited stays
         sync_folder(path)
     sync_folder(above)
 
@@ -85,13 +87,13 @@ def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None
     `mode`: its permissions; None: those of `mode_within` its folder.
     Errors: OSError; then the older one is still there.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        write_new(beside, content, mode=mode_within(path.parent) if mode is None else mode)
-        beside.replace(path)
+        write_new(partial, content, mode=mode_within(path.parent) if mode is None else mode)
+        partial.replace(path)
     except OSError:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 

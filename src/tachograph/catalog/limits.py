@@ -66,15 +66,21 @@ class ValueLimits:
         """Return the limits of some quantities, each with the unit of its values."""
         rows = [
             (
-                *(factor(unit, one.unit), one.low, one.high),
-                one.high * (LARGEST_ROUNDED if one.unit == "fraction" else 1.0),
-                *(one.storage == "i64", one.zero_is_missing),
+                *(factor(unit, quantity.unit), quantity.low, quantity.high),
+                quantity.high * (LARGEST_ROUNDED if quantity.unit == "fraction" else 1.0),
+                *(quantity.storage == "i64", quantity.zero_is_missing),
             )
-            for one, unit in quantities
+            for quantity, unit in quantities
         ]
-        made = np.array(rows, dtype=np.float64).reshape(len(rows), 6)
+        limits = np.array(rows, dtype=np.float64).reshape(len(rows), 6)
         return cls(
-            made[:, 0], made[:, 1], made[:, 2], made[:, 3], made[:, 4] > 0, made[:, 5] > 0, float32
+            limits[:, 0],
+            limits[:, 1],
+            limits[:, 2],
+            limits[:, 3],
+            limits[:, 4] > 0,
+            limits[:, 5] > 0,
+            float32,
         )
 
     def of_slices(self, slices: Flags) -> ValueLimits:
@@ -88,7 +94,7 @@ class ValueLimits:
         if not wide.any():
             return self
         highs, ceilings = (
-            np.where(wide, LARGEST_OF_SLICE, one) for one in (self.highs, self.ceilings)
+            np.where(wide, LARGEST_OF_SLICE, limit) for limit in (self.highs, self.ceilings)
         )
         return replace(self, highs=highs, ceilings=ceilings, usual=self.ceilings)
 

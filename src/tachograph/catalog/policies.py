@@ -68,8 +68,8 @@ def check_policies(policies: Sequence[PolicyOptions], webhooks: Iterable[str], w
         if (policy.action == "webhook") != bool(policy.webhook) or (
             policy.webhook and policy.webhook not in receivers
         ):
-            known = ", ".join(sorted(receivers)) or "none"
-            do = f'write webhook = "NAME" with action = "webhook", and only there; known: {known}'
+            receiver_names = ", ".join(sorted(receivers)) or "none"
+            do = f'write webhook = "NAME" with action = "webhook", and only there; known: {receiver_names}'
             raise ConfigError(
                 f"{key}: webhook {policy.webhook!r} is no receiver", where=where, do=do
             )

@@ -103,13 +103,13 @@ class PseudonymKey:
 
     def remembered(self) -> dict[str, str]:
         """Return {pseudonym: name} of the file beside the key, without lines of other keys."""
-        found = {}
+        pseudonyms = {}
         with suppress(OSError):
             for line in self.names_file.read_text(encoding="utf-8", errors="replace").splitlines():
                 pseudonym, _, name = line.partition("\t")
                 if any(pseudonym == self.pseudonym(kind, name) for kind in KINDS):
-                    found[pseudonym] = name
-        return found
+                    pseudonyms[pseudonym] = name
+        return pseudonyms
 
     def reveal(self, pseudonym: str, names: Iterable[str] = ()) -> str | None:
         """Return the name of a pseudonym: remembered, or one of `names`; else None."""
@@ -132,13 +132,13 @@ class NameReplacer:
     """
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        given = {name: stands for name, stands in names.items() if name}
-        self._exact = given
+        replaced = {name: stands for name, stands in names.items() if name}
+        self._exact = replaced
         self._words = {
-            name.lower(): stands for name, stands in given.items() if _WORD.fullmatch(name)
+            name.lower(): stands for name, stands in replaced.items() if _WORD.fullmatch(name)
         }
         self._others = {
-            name.lower(): stands for name, stands in given.items() if not _WORD.fullmatch(name)
+            name.lower(): stands for name, stands in replaced.items() if not _WORD.fullmatch(name)
         }
         parts = "|".join(re.escape(name) for name in sorted(self._others, key=len, reverse=True))
         self._other = (
@@ -150,8 +150,8 @@ class NameReplacer:
         if written in self._exact:
             return self._exact[written]
         if self._other is not None:
-            written = self._other.sub(lambda found: self._others[found[0].lower()], written)
-        return _WORD.sub(lambda found: self._words.get(found[0].lower(), found[0]), written)
+            written = self._other.sub(lambda match: self._others[match[0].lower()], written)
+        return _WORD.sub(lambda match: self._words.get(match[0].lower(), match[0]), written)
 
     def column(self, values: pl.Series) -> pl.Series:
         """Return a column of texts, or of lists of texts, with names replaced; null stays null."""

@@ -70,6 +70,6 @@ _NAMED_PASSWORD = re.compile(r"\w*password\s*=\s*(?:'((?:[^'\\]|\\.)*)'|([^\s&]*
 
 def remember_passwords_of(address: str) -> None:
     """Redact the passwords in a connection string of libpq (URI or keywords), valid or not."""
-    found = [match[1] for match in [_URI_PASSWORD.search(address)] if match]
-    found += [match[1] or match[2] or "" for match in _NAMED_PASSWORD.finditer(address)]
-    remember_secrets(*found)
+    passwords = [match[1] for match in [_URI_PASSWORD.search(address)] if match]
+    passwords += [match[1] or match[2] or "" for match in _NAMED_PASSWORD.finditer(address)]
+    remember_secrets(*passwords)

@@ -130,15 +130,15 @@ class SpoolWriter:
     def _give_up(self) -> None:
         """Drop the oldest rows beyond what may wait; documents stay."""
         waiting = sum(len(record) for record, _ in self._waiting)
-        place = 0
-        while waiting > _KEPT_BYTES and place < len(self._waiting):
-            record, rows = self._waiting[place]
+        part = 0
+        while waiting > _KEPT_BYTES and part < len(self._waiting):
+            record, rows = self._waiting[part]
             if rows:
                 self.lost += rows
                 waiting -= len(record)
-                del self._waiting[place]
+                del self._waiting[part]
             else:
-                place += 1
+                part += 1
 
 
 def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:
@@ -188,10 +188,10 @@ def _read_payload(payload: bytes, widths: tuple[int, int] | None) -> SpoolDocume
         document: SpoolDocument = json.loads(content)
         return document
     (count,) = _ROWS.unpack_from(content)
-    places = np.cumsum(
+    ends = np.cumsum(
         [_ROWS.size, 8 * count, 4 * count, 4 * count * widths[0], 8 * count * widths[1]]
     ).tolist()
-    t, gpu, singles, doubles = (content[a:b] for a, b in pairwise(places))
+    t, gpu, singles, doubles = (content[a:b] for a, b in pairwise(ends))
     return SpoolRows(
         np.frombuffer(t, "<i8"),
         np.frombuffer(gpu, "<i4"),

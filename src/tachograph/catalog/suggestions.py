@@ -36,11 +36,11 @@ def did_you_mean(
     """
     import difflib  # only where something is misspelt: the help of the program imports this module
 
-    names = known if isinstance(known, Mapping) else {one: one for one in known}
-    written = {one.lower(): names[one] for one in reversed(list(names))}
+    names = known if isinstance(known, Mapping) else {entry: entry for entry in known}
+    written = {entry.lower(): names[entry] for entry in reversed(list(names))}
     close = difflib.get_close_matches(name.lower(), list(reversed(written)), n=most, cutoff=0.5)
-    meant = dict.fromkeys(form.format(written[one]) for one in close)
-    return f"did you mean {' or '.join(meant)}?" if close else otherwise
+    suggestions = dict.fromkeys(form.format(written[entry]) for entry in close)
+    return f"did you mean {' or '.join(suggestions)}?" if close else otherwise
 
 
 def fields_of(kind: Any) -> Mapping[str, Any]:
@@ -89,11 +89,11 @@ def explain_misfit(message: str, kind: Any, *, fields: Fields = fields_of) -> tu
 
 def _limit(kind: str, written: str | None) -> str:
     """Return a limit of msgspec in words, with a space before it."""
-    found = re.fullmatch(r"(of length )?([<>]=?) (\S+)", written or "")
-    if found is None:
+    match = re.fullmatch(r"(of length )?([<>]=?) (\S+)", written or "")
+    if match is None:
         return f" {written}" if written else ""
-    unit = "" if not found[1] else " entries" if kind == "array" else " characters"
-    return f" of {_COMPARED[found[2]]} {found[3]}{unit}"
+    unit = "" if not match[1] else " entries" if kind == "array" else " characters"
+    return f" of {_COMPARED[match[2]]} {match[3]}{unit}"
 
 
 def _type_at(kind: Any, path: str, fields: Fields) -> Any:

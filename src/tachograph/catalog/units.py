@@ -76,9 +76,9 @@ def factor(given: str, wanted: str) -> float:
     try:
         return _FACTORS[given, wanted]
     except KeyError:
-        known = ", ".join(sorted([a for a, b in _FACTORS if b == wanted] + [wanted]))
+        convertible = ", ".join(sorted([a for a, b in _FACTORS if b == wanted] + [wanted]))
         raise InputError(
-            f"cannot convert unit {given!r} to {wanted!r}", do=f"use one of: {known}"
+            f"cannot convert unit {given!r} to {wanted!r}", do=f"use one of: {convertible}"
         ) from None
 
 
@@ -155,10 +155,10 @@ def slurm_duration_s(written: str) -> float | None:
     >>> slurm_duration_s("3-06:16:53"), slurm_duration_s("00:05.250"), slurm_duration_s("UNLIMITED")
     (281813.0, 5.25, None)
     """
-    found = _DURATION.match(written.strip())
-    if not found:
+    match = _DURATION.match(written.strip())
+    if not match:
         return None
-    days, first, second, seconds, part = found.groups()
+    days, first, second, seconds, part = match.groups()
     hours, minutes = (first, second) if second is not None else (None, first)
     if days is not None and second is None and first is not None:  # days-hours:minutes
         hours, minutes, seconds = first, seconds, "0"
@@ -172,10 +172,10 @@ def slurm_duration(seconds: float) -> str:
     >>> slurm_duration(5400.0), slurm_duration(93600.0)
     ('01:30:00', '1-02:00:00')
     """
-    minutes, left = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    return f"{f'{days}-' if days else ''}{hours:02d}:{minutes:02d}:{left:02d}"
+    return f"{f'{days}-' if days else ''}{hours:02d}:{minutes:02d}:{seconds_left:02d}"
 
 
 def span_s(written: str) -> float:
@@ -186,13 +186,13 @@ def span_s(written: str) -> float:
 
     Errors: InputError when it is not one.
     """
-    found = _SPAN.match(written.strip())
-    if not found:
+    match = _SPAN.match(written.strip())
+    if not match:
         raise InputError(
             f"invalid time span: {written!r}",
             do="write a number and s, m, h, d or w, for example 30m",
         )
-    return float(found[1]) * _SPAN_S[found[2]]
+    return float(match[1]) * _SPAN_S[match[2]]
 
 
 _LEAST_PERCENT = 10  # below it either may be meant: CPUs of a job can be used 150 %
@@ -381,9 +381,9 @@ def _duration_text(seconds: float) -> str:
         return f"-{_duration_text(-seconds)}"
     if seconds < 60:
         return f"{seconds:.3g} s"
-    minutes, left = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {left} s" if left else f"{minutes} min"
+        return f"{minutes} min {seconds_left} s" if seconds_left else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     if hours < 48:
         return f"{hours} h {minutes:02d} min" if minutes else f"{hours} h"
@@ -401,8 +401,8 @@ def column_texts(values: Sequence[float | None], unit: str) -> tuple[str, list[s
     >>> column_texts([512.0, 20480.0], "MiB"), column_texts([0.42, 0.0], "fraction")
     (('GiB', ['0.5', '20.0']), ('', ['42 %', '0 %']))
     """
-    known = [value for value in values if value is not None and value == value]
-    largest = max(map(abs, known), default=0.0)
+    numbers = [value for value in values if value is not None and value == value]
+    largest = max(map(abs, numbers), default=0.0)
     if unit == "s" and largest >= 120:
         return "", [text(value) if value is None else _clock(value) for value in values]
     for least, size, scaled_unit, digits in _SCALES.get(unit, ()):
@@ -443,9 +443,9 @@ def _scaled(value: float | None, size: float, digits: int) -> str:
 
 
 def _clock(seconds: float) -> str:
-    minutes, left = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{left:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_left:02d}"
 
 
 def plural(count: float, noun: str) -> str:
@@ -511,8 +511,8 @@ def printable(value: str, *, most: int = MOST_SHOWN) -> str:
     shown = _written_out(value[: most + 1])
     if len(shown) <= most and len(value) <= most:
         return shown
-    kept = _longest_begin(value, most - _ROOM_FOR_COUNT)
-    return f"{kept[0]}… ({len(value) - kept[1]:,} more characters)"
+    begin, length = _longest_begin(value, most - _ROOM_FOR_COUNT)
+    return f"{begin}… ({len(value) - length:,} more characters)"
 
 
 def printable_lines(value: str) -> str:
@@ -583,11 +583,11 @@ def _longest_begin(value: str, room: int) -> tuple[str, int]:
     return "".join(letters), len(value)
 
 
-def _json_escape(found: re.Match[str]) -> str:
-    letter = found[0]
+def _json_escape(match: re.Match[str]) -> str:
+    letter = match[0]
     if _is_shown(letter):
         return letter
     units = letter.encode("utf-16-be", "surrogatepass")
     return "".join(
-        f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2)
+        f"\\u{units[index]:02x}{units[index + 1]:02x}" for index in range(0, len(units), 2)
     )

@@ -107,12 +107,12 @@ def _backtest(arguments: Arguments) -> int:
             do="leave out the script, --name, --gpus and --sbatch",
         )
     opened = open_lake(arguments)
-    wanted = JobFilter(
+    jobs = JobFilter(
         users=(arguments.user,) if arguments.user else (),
         partitions=(arguments.partition,) if arguments.partition else (),
         until=opened.now,
     )
-    report = read_backtest(opened.lake, opened.configuration, wanted)
+    report = read_backtest(opened.lake, opened.configuration, jobs)
     if arguments.json:
         output.print_json(backtest_json(report))
     else:

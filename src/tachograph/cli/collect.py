@@ -157,8 +157,8 @@ def _begin(source: PolledSource, checked: SourceCheck, zone: str) -> str:
     """Return where the reading of a source continues, or begins."""
     from tachograph.catalog.columns import local_time
 
-    known = [at for at in checked.watermarks.values() if at is not None]
-    begin = min(known, default=source.begin)
+    watermarks = [at for at in checked.watermarks.values() if at is not None]
+    begin = min(watermarks, default=source.begin)
     return "the beginning" if begin is None else local_time(begin, zone)
 
 
@@ -177,8 +177,8 @@ def _row(checked: SourceCheck, begin: str) -> Sequence[str | None]:
         f"{count:,} × {reason.replace('_', ' ')}" for reason, count in checked.rejects.items()
     ]
     others = [
-        f"{place}: {why}"
-        for place, why in checked.unreachable.items()
+        f"{address}: {why}"
+        for address, why in checked.unreachable.items()
         if why not in (checked.problem or "")
     ]
     remarks += others[:3]

@@ -80,34 +80,36 @@ def _print_expired(expired: Sequence[Expiry], arguments: Arguments) -> None:
     from tachograph.catalog.units import text
 
     verb = "would be removed" if arguments.dry_run else "removed"
-    for one in expired:
-        if one.rows:
-            span = f" of {one.first} to {one.last}" if one.first else ""
-            size = f"{one.files:,} files, {text(one.bytes, 'B')}"
+    for table in expired:
+        if table.rows:
+            span = f" of {table.first} to {table.last}" if table.first else ""
+            size = f"{table.files:,} files, {text(table.bytes, 'B')}"
             output.print_text(
-                f"{one.table}: {one.rows:,} rows{span} {verb} ({size}), older than {one.before}\n"
+                f"{table.table}: {table.rows:,} rows{span} {verb} ({size}), older than {table.before}\n"
             )
-        for kept in one.kept_back:
-            span = f" of {kept.first} to {kept.last}" if kept.first else ""
-            example = f" ({kept.example})" if kept.example else ""
-            output.print_text(f"{one.table}: {kept.rows:,} rows{span} kept: {kept.why}{example}\n")
-    if arguments.dry_run and not any(one.rows or one.kept_back for one in expired):
+        for reason in table.kept_back:
+            span = f" of {reason.first} to {reason.last}" if reason.first else ""
+            example = f" ({reason.example})" if reason.example else ""
+            output.print_text(
+                f"{table.table}: {reason.rows:,} rows{span} kept: {reason.why}{example}\n"
+            )
+    if arguments.dry_run and not any(table.rows or table.kept_back for table in expired):
         output.print_text("no row is older than [retention] allows\n")
 
 
 def _print_compacted(done: Sequence[Compaction]) -> None:
     changed = [
-        one
-        for one in done
-        if one.files_before != one.files_after or one.rows_before != one.rows_after
+        table
+        for table in done
+        if table.files_before != table.files_after or table.rows_before != table.rows_after
     ]
-    for one in changed:
-        merged = f", {one.duplicates:,} duplicate rows merged" if one.duplicates else ""
-        if one.completing:
-            merged += f", {one.completing:,} rows with other counters of a sample merged"
-        dropped = f", {one.superseded:,} superseded rows dropped" if one.superseded else ""
+    for table in changed:
+        merged = f", {table.duplicates:,} duplicate rows merged" if table.duplicates else ""
+        if table.completing:
+            merged += f", {table.completing:,} rows with other counters of a sample merged"
+        dropped = f", {table.superseded:,} superseded rows dropped" if table.superseded else ""
         output.print_text(
-            f"{one.table}: {one.files_before:,} files became {one.files_after:,}{merged}{dropped}\n"
+            f"{table.table}: {table.files_before:,} files became {table.files_after:,}{merged}{dropped}\n"
         )
     if not changed:
         output.print_text("nothing to compact\n")

@@ -52,8 +52,12 @@ def _offer(
     named = (
         values[name] for name in (*action.option_strings, f"{prog} {action.dest}") if name in values
     )
-    if action.choices is None and action.nargs != 0 and (known := next(named, None)) is not None:
-        action.choices = list(known)
+    if (
+        action.choices is None
+        and action.nargs != 0
+        and (value_kind := next(named, None)) is not None
+    ):
+        action.choices = list(value_kind)
     elif action.choices is None and action.metavar in _FILES | _FOLDERS:
         vars(action)["complete"] = files if action.metavar in _FILES else folders
 

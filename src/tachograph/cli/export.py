@@ -50,16 +50,16 @@ def _find(name: str) -> ExportTarget:
     target = find_entry("exports", ExportTarget, name, TARGETS)
     if target is not None:
         return target
-    known = [target.name for target in TARGETS]
+    names = [target.name for target in TARGETS]
     raise UsageError(
         f"unknown target '{name}'",
-        do=did_you_mean(name, known, otherwise=f"use one of: {', '.join(known)}"),
+        do=did_you_mean(name, names, otherwise=f"use one of: {', '.join(names)}"),
     )
 
 
 def parts() -> Sequence[tuple[str, str, Callable[[Parser], None]]]:
     """Return name, line of help and declaration of the options of each target."""
-    return [(one.name, one.sentence, partial(_declare, one)) for one in TARGETS]
+    return [(target.name, target.sentence, partial(_declare, target)) for target in TARGETS]
 
 
 def _declare(target: ExportTarget, parser: Parser) -> None:
@@ -105,8 +105,8 @@ def _export(target: ExportTarget, options: Arguments) -> list[ExportResult]:
 
 
 def _lines(done: Iterable[ExportResult]) -> Iterable[str]:
-    for one in done:
-        removed = f", {one.removed:,} removed" if one.removed else ""
-        unchanged = f", {one.unchanged:,} unchanged" if one.unchanged else ""
-        left_out = f", {one.left_out:,} left out" if one.left_out else ""
-        yield f"{one.where}: {one.written:,} {one.what} written{removed}{unchanged}{left_out}"
+    for part in done:
+        removed = f", {part.removed:,} removed" if part.removed else ""
+        unchanged = f", {part.unchanged:,} unchanged" if part.unchanged else ""
+        left_out = f", {part.left_out:,} left out" if part.left_out else ""
+        yield f"{part.where}: {part.written:,} {part.what} written{removed}{unchanged}{left_out}"

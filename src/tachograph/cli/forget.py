@@ -133,22 +133,22 @@ def _forget(arguments: Arguments) -> int:
 
 def _print(result: Forgotten, arguments: Arguments, stands: str | None, hours: int) -> None:
     would = "" if arguments.yes else "would be "
-    for one in result.tables:
-        columns = ", ".join(f"{column} {rows:,}" for column, rows in sorted(one.columns.items()))
-        if one.removed:
+    for table in result.tables:
+        columns = ", ".join(f"{column} {rows:,}" for column, rows in sorted(table.columns.items()))
+        if table.removed:
             output.print_text(
-                f"{one.table}: {one.removed:,} rows of the user's jobs {would}removed\n"
+                f"{table.table}: {table.removed:,} rows of the user's jobs {would}removed\n"
             )
-        if one.changed:
-            output.print_text(f"{one.table}: {one.changed:,} rows {would}changed ({columns})\n")
-        if one.inside:
+        if table.changed:
+            output.print_text(f"{table.table}: {table.changed:,} rows {would}changed ({columns})\n")
+        if table.inside:
             output.print_text(
-                f"{one.table}: {one.inside:,} texts have the name within a longer word, which "
+                f"{table.table}: {table.inside:,} texts have the name within a longer word, which "
                 "stays\n"
             )
-        for column, rows in sorted(one.left.items()):
+        for column, rows in sorted(table.left.items()):
             output.print_text(
-                f"{one.table}: {rows:,} rows have the name as a word of {column}, which stays\n"
+                f"{table.table}: {rows:,} rows have the name as a word of {column}, which stays\n"
             )
     _print_files("changed", result.changed, would)
     _print_files("deleted", result.deleted, would)

@@ -58,12 +58,12 @@ def write_report(forms: ReportFormats, arguments: Arguments) -> None:
         output.print_lines(lines, no_color=arguments.no_color)
 
 
-def write_page(made: Callable[[], str], arguments: Arguments) -> None:
+def write_page(render: Callable[[], str], arguments: Arguments) -> None:
     """Write the page that `--html` names. Errors: UsageError for a file that cannot be written."""
     file = arguments.html
     if not file:  # Path("") is the current folder
         raise UsageError("empty file name", where="--html", do="name a file")
-    page = made()
+    page = render()
     with output.writing(file):
         Path(file).write_text(page, encoding="utf-8")
     Narrator.of(arguments).say(f"page written to {file}")

@@ -187,8 +187,8 @@ def _is_path(word: str) -> bool:
     """Return whether a word names a file or folder, and no source."""
     from pathlib import Path
 
-    known = any(source.name == word for source in SOURCES)
-    return not known and ("/" in word or Path(word).exists())
+    is_source = any(source.name == word for source in SOURCES)
+    return not is_source and ("/" in word or Path(word).exists())
 
 
 def _ingest_paths(words: Sequence[str], before: Arguments) -> int:
@@ -339,11 +339,11 @@ def _one_by_one(module: SourceModule, options: Arguments) -> Iterator[tuple[str,
 
     Yields "" if no file is named.
     """
-    given = getattr(options, "files", None)
-    if not given:
+    files = getattr(options, "files", None)
+    if not files:
         yield "", options
         return
-    folders = {name: _of_folder(name, module) for name in given}
+    folders = {name: _of_folder(name, module) for name in files}
     alone = sum(len(files) or 1 for files in folders.values()) == 1
     for name, files in folders.items():
         for file in files or [name]:
@@ -397,9 +397,11 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
         )
     for reason, count in report.passed.items():
         lines.append(f"{plural(count, 'row')} passed over: {PASSED[reason]}")
-    for table, (used, made) in report.reshaped.items():
-        if used != made:
-            lines.append(f"{plural(used, 'row')} made {plural(made, table.removesuffix('s'))}")
+    for table, (rows_read, rows_written) in report.reshaped.items():
+        if rows_read != rows_written:
+            lines.append(
+                f"{plural(rows_read, 'row')} made {plural(rows_written, table.removesuffix('s'))}"
+            )
     files = [file for file in report.unread if file]
     if files:
         lines.append(f"{plural(len(files), 'file')} could not be read")
@@ -410,9 +412,11 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
         lines.append(f"{rows} merged: other counters of the same samples")
     lines += _unmapped_lines(report)
     if report.unmapped:
-        most = [f"{name} ({count:,})" for name, count in report.unmapped.most_common(_NAMES_SHOWN)]
-        others = len(report.unmapped) - len(most)
-        named = ", ".join(most) + (f" and {plural(others, 'other')}" if others else "")
+        frequent = [
+            f"{name} ({count:,})" for name, count in report.unmapped.most_common(_NAMES_SHOWN)
+        ]
+        others = len(report.unmapped) - len(frequent)
+        named = ", ".join(frequent) + (f" and {plural(others, 'other')}" if others else "")
         of = plural(len(report.unmapped), "metric")
         lines.append(
             f"not read: {plural(report.unmapped.total(), 'line')} of {of} without a mapping: "
@@ -430,26 +434,26 @@ def _unmapped_lines(report: IngestReport) -> Iterator[str]:
     """Return what the mapping does not name: rows of metrics, and columns."""
     for reason in UNMAPPED:
         for table in report.rows:
-            found = {
+            columns = {
                 key[2]: count for key, count in report.rejects.items() if key[:2] == (table, reason)
             }
-            if found and reason == "unmapped_metric":
+            if columns and reason == "unmapped_metric":
                 named = ", ".join(
-                    f"{name or 'others'} ({count:,})" for name, count in found.items()
+                    f"{name or 'others'} ({count:,})" for name, count in columns.items()
                 )
                 yield (
-                    f"rejected: {plural(sum(found.values()), 'row')} of {table}: unmapped "
+                    f"rejected: {plural(sum(columns.values()), 'row')} of {table}: unmapped "
                     f"metric: {named}"
                 )
-            elif found and reason == "same_meaning":
+            elif columns and reason == "same_meaning":
                 named = ", ".join(
-                    f"{name} ({report.examples.get((table, reason, name))})" for name in found
+                    f"{name} ({report.examples.get((table, reason, name))})" for name in columns
                 )
                 yield f"not read: columns that mean the same as another one: {named}"
-            elif found:
+            elif columns:
                 yield (
                     "not read: columns without a mapping: "
-                    f"{', '.join(name or 'others' for name in found)}"
+                    f"{', '.join(name or 'others' for name in columns)}"
                 )
 
 
@@ -478,8 +482,8 @@ def _print_records(source: SourceEntry, options: Arguments, configuration: Confi
             "text",
         )
         cells = [
-            (file, str(place), reason.replace("_", " "), text[:_SHOWN])
-            for file, place, reason, text in rows
+            (file, str(line), reason.replace("_", " "), text[:_SHOWN])
+            for file, line, reason, text in rows
         ]
         output.print_table(headings, cells, no_color=options.no_color)
 
@@ -491,7 +495,8 @@ def _as_json(report: IngestReport) -> dict[str, object]:
         "rows_read": report.rows_read,
         "rows": report.rows,
         "reshaped": {
-            table: {"rows": used, "made": made} for table, (used, made) in report.reshaped.items()
+            table: {"rows": rows_read, "made": rows_written}
+            for table, (rows_read, rows_written) in report.reshaped.items()
         },
         "rows_known": report.rows_known,
         "passed": dict(report.passed),

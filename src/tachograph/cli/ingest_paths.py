@@ -335,8 +335,8 @@ def file_lines(recognised: RecognisedFiles) -> Iterable[str]:
     if recognised.unknown:
         yield _named("not recognised", recognised.unknown)
         for file, columns in islice(recognised.columns.items(), _NAMES_SHOWN):
-            seen = printable(listed(columns), most=_COMMAND)
-            yield f"  {printable(Path(file).name)}: no counter of a GPU or host among: {seen}"
+            columns_text = printable(listed(columns), most=_COMMAND)
+            yield f"  {printable(Path(file).name)}: no counter of a GPU or host among: {columns_text}"
         yield "  a table of another form: tachograph ingest table --suggest FILE"
     if recognised.damaged:
         yield _named("not readable", list(recognised.damaged))

@@ -59,8 +59,8 @@ def run(arguments: Arguments) -> int:
     from tachograph.report.job_text import job_lines
 
     opened = open_lake(arguments)
-    wanted = tuple(dict.fromkeys(arguments.job)) or (_own_last_job(opened),)
-    report, *others = (read_chosen_job(opened, job, arguments) for job in wanted)
+    job_names = tuple(dict.fromkeys(arguments.job)) or (_own_last_job(opened),)
+    report, *others = (read_chosen_job(opened, job, arguments) for job in job_names)
     if others:
         _print_compared([report, *others], arguments)
         return 0
@@ -98,13 +98,13 @@ def _own_last_job(opened: OpenedLake) -> str:
 
     name = caller_name()
     mine = JobFilter(users=(name,))
-    found = select_jobs(opened.lake, mine, ("job_key",), first=FirstJobs("-start", 1)).jobs
-    if found.is_empty():
+    jobs = select_jobs(opened.lake, mine, ("job_key",), first=FirstJobs("-start", 1)).jobs
+    if jobs.is_empty():
         raise UsageError(
             f"no job is named, and {name or 'this user'} has none in the lake",
             do="name one: `tachograph jobs` lists them",
         )
-    return str(found.item(0, "job_key"))
+    return str(jobs.item(0, "job_key"))
 
 
 def _with_ranks(report: JobReport, paths: Sequence[str]) -> JobReport:

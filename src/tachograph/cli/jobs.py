@@ -87,14 +87,14 @@ def run(arguments: Arguments) -> int:
     columns = tuple(name for name in (arguments.columns or "").split(",") if name)
     sort = WORST_SORT if arguments.worst else arguments.sort or DEFAULT_SORT
     check_jobs_columns(columns, sort)
-    own = "" if exported else _first_user(arguments, which)
-    first = None if limit is None else FirstJobs(sort, limit, own)
+    user = "" if exported else _first_user(arguments, which)
+    first = None if limit is None else FirstJobs(sort, limit, user)
     selected = select_jobs(opened.lake, which, answers=True, first=first)
-    chosen = selected.jobs
-    if which.findings and chosen.is_empty():
+    jobs = selected.jobs
+    if which.findings and jobs.is_empty():
         _remark_if_stale(arguments, opened)
     table = build_jobs_table(
-        chosen,
+        jobs,
         selected.answers,
         columns=columns,
         sort=sort,
@@ -102,9 +102,9 @@ def run(arguments: Arguments) -> int:
         matching=selected.matching,
         zone_name=opened.configuration.site.time_zone,
         wanted=which,
-        first_user=own,
+        first_user=user,
     )
-    if chosen.is_empty() and not exported:
+    if jobs.is_empty() and not exported:
         from tachograph.cli.no_match import no_match_lines
 
         output.print_text("".join(f"{line}\n" for line in no_match_lines(opened, which)))

@@ -72,8 +72,8 @@ def _repair(arguments: Arguments) -> int:
     if arguments.json:
         output.print_json({"repaired": done, "lost": lost, "given_up": arguments.give_up_lost})
         return LakeError.exit_code if lost else 0
-    for one in done:
-        output.print_text(f"{one.table}: {one.file} put aside: {one.what}\n")
+    for file in done:
+        output.print_text(f"{file.table}: {file.file} put aside: {file.what}\n")
     if done:
         output.print_text(f"{len(done)} files put aside.\n")
     if lost:
@@ -128,10 +128,10 @@ def _describe(arguments: Arguments) -> int:
     rejects = describe_rejects(opened.lake)
     clusters = describe_clusters(opened.lake)
     if arguments.json:
-        found = {"tables": tables, "space": space, "rejects": rejects.to_dicts()}
+        description = {"tables": tables, "space": space, "rejects": rejects.to_dicts()}
         if clusters.height:
-            found["clusters"] = clusters.to_dicts()
-        output.print_json(found | ({} if nodes is None else {"nodes": nodes.to_dicts()}))
+            description["clusters"] = clusters.to_dicts()
+        output.print_json(description | ({} if nodes is None else {"nodes": nodes.to_dicts()}))
         return 0
     _print_tables(tables, zone, arguments)
     _print_space(space, arguments)
@@ -167,7 +167,7 @@ def _print_space(space: list[TableSpace], arguments: Arguments) -> None:
     def size(value: float | None) -> str | None:
         return None if value is None else text(value, "B")
 
-    kept = any(table.retention_days is not None for table in space)
+    has_retention = any(table.retention_days is not None for table in space)
     headings = ["table", ">size", ">replaced, log", ">days", ">a day", ">a year"]
     rows = [
         [
@@ -176,11 +176,11 @@ def _print_space(space: list[TableSpace], arguments: Arguments) -> None:
         ]
         for table in space
     ]  # fmt: skip
-    if kept:
+    if has_retention:
         headings += [">kept for", ">then"]
-        for row, one in zip(rows, space, strict=True):
-            days = "ever" if one.retention_days is None else f"{one.retention_days:,} d"
-            row += [days, size(one.expected_kept_bytes)]
+        for row, table in zip(rows, space, strict=True):
+            days = "ever" if table.retention_days is None else f"{table.retention_days:,} d"
+            row += [days, size(table.expected_kept_bytes)]
     output.print_text("\n")
     output.print_table(
         headings, rows, title="Space, at the rate so far", no_color=arguments.no_color

@@ -22,7 +22,7 @@ _NO_JOBS = (
 _NAMED = {"user": "users", "account": "accounts", "partition": "partitions"}
 
 
-def no_match_lines(opened: OpenedLake, wanted: JobFilter) -> list[str]:
+def no_match_lines(opened: OpenedLake, job_filter: JobFilter) -> list[str]:
     """Return why no job of the lake matches a filter, as lines of text.
 
     The first one has the number of jobs and the newest start, the others the parts of the filter
@@ -36,9 +36,9 @@ def no_match_lines(opened: OpenedLake, wanted: JobFilter) -> list[str]:
         return [_NO_JOBS]
     newest = newest_job(summaries, zone_name=opened.configuration.site.time_zone)
     lines = [f"No matching jobs; {newest}." if newest else "No matching jobs."]
-    parts = list(filter_parts(wanted))
-    if wanted.excluded is not None:
-        parts.append(_of_study(excluded=wanted.excluded))
+    parts = list(filter_parts(job_filter))
+    if job_filter.excluded is not None:
+        parts.append(_of_study(excluded=job_filter.excluded))
     unmet = [(written, part) for written, part in parts if not _count(opened, part)]
     for written, part in unmet:
         hints = "; ".join(_hints(opened, summaries, part))
@@ -83,11 +83,11 @@ def _hints(opened: OpenedLake, summaries: pl.DataFrame, part: JobFilter) -> Iter
     from dataclasses import replace
 
     for column, field in _NAMED.items():
-        known = summaries.get_column(column).drop_nulls().unique().sort().to_list()
+        values = summaries.get_column(column).drop_nulls().unique().sort().to_list()
         for name in getattr(part, field):
-            meant = did_you_mean(name, known, most=3)
-            if meant:
-                yield printable(meant)
+            suggestion = did_you_mean(name, values, most=3)
+            if suggestion:
+                yield printable(suggestion)
     if part.findings and part.verdict != "unknown":
         unknown = _count(opened, replace(part, verdict="unknown"))
         if unknown:

@@ -58,27 +58,27 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError with `message` and the closest option, or a hint at the help."""
-        unknown, meant = self._misspelt()
+        unknown, suggestion = self._misspelt()
         what = message if unknown in message else f"{message}; there is no option {unknown}"
-        raise UsageError(what, do=meant or f"see `{self.prog} --help`")
+        raise UsageError(what, do=suggestion or f"see `{self.prog} --help`")
 
     def _misspelt(self) -> tuple[str, str]:
         """Return the first unknown option that is close to a known one, and the question, or ""."""
-        known = self._known()
-        names = sorted(name[2:] for name in known)
-        given = self._given[: self._given.index("--")] if "--" in self._given else self._given
-        for name in (one.partition("=")[0] for one in given):
+        options = self._known()
+        names = sorted(name[2:] for name in options)
+        words = self._given[: self._given.index("--")] if "--" in self._given else self._given
+        for name in (word.partition("=")[0] for word in words):
             if (
                 name[:2] == "--"
-                and name not in known
-                and (meant := did_you_mean(name[2:], names, form="--{}"))
+                and name not in options
+                and (suggestion := did_you_mean(name[2:], names, form="--{}"))
             ):
-                return name, meant
+                return name, suggestion
         return "", ""
 
     def _known(self) -> set[str]:
         """Return the long options of the command and of its actions."""
-        options = (name for one in parsers(self) for name in one._option_string_actions)
+        options = (name for parser in parsers(self) for name in parser._option_string_actions)
         return {name for name in options if name[:2] == "--"}
 
     def _unknown(self, value: str) -> str:
@@ -91,7 +91,7 @@ class Parser(argparse.ArgumentParser):
         """Check a value against the option's choices. Errors: UsageError naming the closest one."""
         if action.choices is None or value in action.choices:
             return
-        known = list(map(str, action.choices))
+        choices = list(map(str, action.choices))
         if isinstance(action, argparse._SubParsersAction) and (unknown := self._unknown(value)):
             # The value is that of the option, which argparse does not know.
             names = sorted(name[2:] for name in self._known() if len(name) > 3)
@@ -99,10 +99,10 @@ class Parser(argparse.ArgumentParser):
             do = did_you_mean(unknown.lstrip("-"), names, otherwise=help_, form="--{}")
             raise UsageError(f"there is no option {unknown}", do=do)
         wrong = argparse.ArgumentError(
-            action, f"invalid choice: {str(value)!r} (choose from {', '.join(known)})"
+            action, f"invalid choice: {str(value)!r} (choose from {', '.join(choices)})"
         )
         raise UsageError(
-            str(wrong), do=did_you_mean(str(value), known, otherwise=f"see `{self.prog} --help`")
+            str(wrong), do=did_you_mean(str(value), choices, otherwise=f"see `{self.prog} --help`")
         )
 
     def _print_message(self, message: str, file: object = None) -> None:
@@ -137,9 +137,9 @@ def _joined(arguments: Sequence[str]) -> list[str]:
     ['--sort=-energy_j', '--json', '--', 'ls', '--sort', 'size']
     """
     joined: list[str] = []
-    for place, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         if argument == "--":
-            return [*joined, *arguments[place:]]
+            return [*joined, *arguments[index:]]
         if joined and joined[-1] == _MAY_BEGIN_WITH_DASH:
             joined[-1] += f"={argument}"
         else:
@@ -434,11 +434,11 @@ def job_filter(arguments: argparse.Namespace, opened: OpenedLake) -> JobFilter:
     times = [written for written in (arguments.since, arguments.until) if written is not None]
     if any(map(is_span, times)):
         opened.remark_end()
-    chosen = choices.job_filter(
+    jobs = choices.job_filter(
         vars(arguments),
         now=opened.now if times else opened.clock,  # when data end takes reading the lake
         zone_name=opened.configuration.site.time_zone,
     )
     if arguments.excluded or arguments.in_study:
-        return replace(chosen, excluded=arguments.excluded)
-    return chosen
+        return replace(jobs, excluded=arguments.excluded)
+    return jobs

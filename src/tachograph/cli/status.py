@@ -28,15 +28,15 @@ def run(arguments: Arguments) -> int:
     configuration = configuration_of(arguments)
     location = config.lake_location(arguments.lake, configuration)
     where = arguments.config or config.FILE_NAME
-    found = configured_overview(location, configuration, now=utc_now(), where=where)
+    overview = configured_overview(location, configuration, now=utc_now(), where=where)
     if arguments.json:
-        output.print_json(found.as_json())
+        output.print_json(overview.as_json())
     else:
-        _print(found, configuration, arguments)
-    return 0 if found.is_healthy else UNHEALTHY
+        _print(overview, configuration, arguments)
+    return 0 if overview.is_healthy else UNHEALTHY
 
 
-def _print(found: CollectOverview, configuration: Configuration, arguments: Arguments) -> None:
+def _print(overview: CollectOverview, configuration: Configuration, arguments: Arguments) -> None:
     from tachograph.collect.status_text import (
         SOURCE_HEADINGS,
         source_row,
@@ -45,14 +45,14 @@ def _print(found: CollectOverview, configuration: Configuration, arguments: Argu
     )
 
     zone = configuration.site.time_zone
-    output.print_text(f"{status_headline(found, zone)}\n\n")
-    if not found.sources:
+    output.print_text(f"{status_headline(overview, zone)}\n\n")
+    if not overview.sources:
         output.print_text("No sources configured: add [[sources]] to the configuration.\n")
         return
-    rows = [source_row(source, found.now, zone) for source in found.sources]
+    rows = [source_row(source, overview.now, zone) for source in overview.sources]
     output.print_table(
         SOURCE_HEADINGS, rows, title=f"Sources (times: {zone})", no_color=arguments.no_color
     )
-    remarks = list(status_remarks(found, zone))
+    remarks = list(status_remarks(overview, zone))
     if remarks:
         output.print_text("\n" + "".join(f"{printable(remark)}\n" for remark in remarks))

@@ -81,9 +81,9 @@ def _declare(parser: Parser, command: CommandEntry) -> None:
     """Declare a command's options, or its parts with theirs, and the common options."""
     module = load(command)
     if hasattr(module, "parts"):
-        chosen = parser.add_subparsers(dest="part", metavar=command.name.upper())
+        subcommands = parser.add_subparsers(dest="part", metavar=command.name.upper())
         for name, phrase, declare in cast("DividedCommand", module).parts():
-            declare(chosen.add_parser(name, description=sentence(phrase), help=phrase))
+            declare(subcommands.add_parser(name, description=sentence(phrase), help=phrase))
     else:
         module.add_arguments(parser)
     add_common(parser)
@@ -112,19 +112,21 @@ def command_texts(words: Sequence[str] = ()) -> tuple[CommandText, ...]:
 
 def _command_text(parser: argparse.ArgumentParser, shared: Set[str]) -> CommandText:
     positional = [
-        one
-        for one in parser._get_positional_actions()
-        if not isinstance(one, argparse._SubParsersAction)
+        action
+        for action in parser._get_positional_actions()
+        if not isinstance(action, argparse._SubParsersAction)
     ]
     options = tuple(option for option in _options(parser) if option.written not in shared)
     parts = tuple(_command_text(part, shared) for part in actions(parser).values())
     values = [
         _REPEATED.get(str(action.nargs), "{}").format(_metavar(action)) for action in positional
     ]
-    chosen = (
-        [" | ".join(one.prog.removeprefix(f"{parser.prog} ") for one in parts)] if parts else values
+    words = (
+        [" | ".join(part.prog.removeprefix(f"{parser.prog} ") for part in parts)]
+        if parts
+        else values
     )
-    synopsis = " ".join([parser.prog, *chosen, *(["[options]"] if options or parts else [])])
+    synopsis = " ".join([parser.prog, *words, *(["[options]"] if options or parts else [])])
     return CommandText(
         parser.prog,
         parser.description or "",
