@@ -79,8 +79,8 @@ class ServedJobs:
         )
 
     def left_over(self) -> list[str]:
-        """What lies in the cache of the lake."""
-        return sorted(path.name for path in self.cache.glob("*/*"))
+        """Images in the cache of the lake, and parts of some."""
+        return sorted(path.name for path in self.cache.glob("*/*-*"))
 
 
 def serve_until_killed(location: str, cache: str) -> None:

@@ -4,7 +4,9 @@ the command line.
 
 from __future__ import annotations
 
+import fcntl
 import shutil
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +21,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from jobframes import START, frame, summary
+from served_entries import until
 from tachograph.annexes.serve.images import JobImages, write_beside
 from tachograph.annexes.serve.jobs import VisibleJobs
 from tachograph.annexes.serve.pages import status
@@ -342,7 +345,54 @@ def test_a_damaged_image_is_made_again(small: Lake, tmp_path: Path) -> None:
         assert images.open() is NO_JOBS, damage
     (folder / "writing-999999999-x").mkdir()  # of a killed server
     assert len(imaged(small, cache).view(ADMIN).jobs) == 12
-    assert [path.name[:5] for path in folder.iterdir()] == ["jobs-"]
+    assert sorted(path.name[:5] for path in folder.iterdir()) == ["jobs-", "write"]
+    assert [path.name for path in folder.glob("write*")] == ["writer.lock"]
+
+
+def test_of_two_writers_one_writes_and_the_other_waits_for_its_image(
+    small: Lake, tmp_path: Path
+) -> None:
+    """As of a server and its worker, which both begin with an empty cache."""
+    began, goes_on = threading.Event(), threading.Event()
+    reports: list[str] = []
+
+    def first_reports(_: float) -> None:
+        reports.append("first")
+        began.set()
+        goes_on.wait(60)
+
+    first = threading.Thread(target=write_beside, args=(small, tmp_path, first_reports))
+    second = threading.Thread(
+        target=write_beside, args=(small, tmp_path, lambda _: reports.append("second"))
+    )
+    first.start()
+    assert began.wait(60)
+    second.start()
+    second.join(0.5)  # it waits; without the lock it is through
+    goes_on.set()
+    first.join(60)
+    second.join(60)
+    assert set(reports) == {"first"}
+    assert len(list(tmp_path.glob("jobs-*"))) == 1
+    assert list(tmp_path.glob("writing-*")) == []
+
+
+def test_a_server_that_ends_while_an_image_is_written_leaves_no_part_of_it(
+    small: Lake, tmp_path: Path
+) -> None:
+    served = ServedLake(small, Configuration(), cache=tmp_path, most_rows=4)
+    folder = tmp_path / served.images.name
+    folder.mkdir(mode=0o700)
+    with (folder / "writer.lock").open("w") as lock:  # its writer waits
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(NotReadyError):
+            served.refresh()
+        until(lambda: served.images.writer)
+        assert served.images.writer is not None
+        (folder / f"writing-{served.images.writer.pid}-x").mkdir()
+        served.close()
+    assert not served.images.is_writing
+    assert [path.name for path in folder.iterdir()] == ["writer.lock"]
 
 
 @pytest.mark.parametrize("most_rows", [4, 1000])

@@ -6,6 +6,7 @@ python -m tachograph.annexes.serve.images PARENT LAKE FOLDER
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from tachograph.lake.resident import (
 )
 
 _WHOLE, _PART = "jobs-", "writing-"
+_LOCK = "writer.lock"
 
 
 class JobImages:
@@ -44,6 +46,7 @@ class JobImages:
         self._lake = lake
         self._cache = cache
         self._writing: threading.Thread | None = None
+        self.writer: subprocess.Popen[str] | None = None  # the newest process
         self.finished: ResidentJobs | None = None  # jobs of the image that was written last
         self.problem = ""  # of the last attempt to write one
         self.progress = 0.0  # of an image in progress
@@ -116,6 +119,12 @@ class JobImages:
         self._writing = threading.Thread(target=self._write, name="image", daemon=True)
         self._writing.start()
 
+    def close(self) -> None:
+        """End the writer; what it has written is removed."""
+        if self.writer is not None:
+            self.writer.kill()
+            self.join()
+
     def _write(self) -> None:
         try:
             folder, forgotten = self._folder(), self.forgotten
@@ -125,9 +134,12 @@ class JobImages:
             ) as process:
                 assert process.stdout is not None
                 assert process.stderr is not None
+                self.writer = process
                 for line in process.stdout:
                     self.progress = float(line)
                 self.problem = "\n".join(process.stderr.read().splitlines()[-1:])
+            if process.returncode:
+                _remove_parts(folder, of=process.pid)
             stale = process.returncode or self.forgotten != forgotten
             self.finished = None if stale else self.open()
             self.problem = self.problem if process.returncode else ""
@@ -152,23 +164,43 @@ class JobImages:
 def write_beside(lake: Lake, folder: Path, progress: Progress) -> None:
     """Write an image into a folder, and remove those that were there once it is whole.
 
+    Of several processes one writes; the others wait for its image, and write none.
+
     Errors: LakeError where the lake cannot be read; OSError where the folder cannot be written.
     """
-    for stale in folder.glob(f"{_PART}*"):
-        if not _is_alive(stale.name.removeprefix(_PART).split("-")[0]):
-            remove_image(stale)
-    part = Path(tempfile.mkdtemp(prefix=f"{_PART}{os.getpid()}-", dir=folder))
-    whole = part.with_name(part.name.replace(_PART, _WHOLE))
-    try:
-        write_image(lake, lake.files(JOB_SUMMARIES), lake.files(FINDINGS), part, progress)
-        for file in part.iterdir():
-            sync_file(file)
-        part.rename(whole)
-    finally:
-        remove_image(part)
-    for old in folder.glob(f"{_WHOLE}*"):
-        if old != whole:
+    images = set(folder.glob(f"{_WHOLE}*"))
+    with _lock(folder):
+        if set(folder.glob(f"{_WHOLE}*")) - images:
+            return
+        _remove_parts(folder)
+        part = Path(tempfile.mkdtemp(prefix=f"{_PART}{os.getpid()}-", dir=folder))
+        whole = part.with_name(part.name.replace(_PART, _WHOLE))
+        try:
+            write_image(lake, lake.files(JOB_SUMMARIES), lake.files(FINDINGS), part, progress)
+            for file in part.iterdir():
+                sync_file(file)
+            part.rename(whole)
+        finally:
+            remove_image(part)
+        for old in images:
             remove_image(old)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder's writer. A file system without locks has none."""
+    with (folder / _LOCK).open("w") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_parts(folder: Path, *, of: int | None = None) -> None:
+    """Remove what writers left that were killed: the one with the process id `of`, or all."""
+    for part in folder.glob(f"{_PART}*"):
+        pid = part.name.removeprefix(_PART).split("-")[0]
+        if pid == str(of) or (of is None and not _is_alive(pid)):
+            remove_image(part)
 
 
 def _is_own(folder: Path, others: int) -> bool:

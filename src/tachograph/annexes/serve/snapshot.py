@@ -467,8 +467,9 @@ class ServedLake:
             self._workers.warm()
 
     def close(self) -> None:
-        """Stop reports, workers and shared objects."""
+        """Stop reports, workers, the writer of an image, and shared objects."""
         self.background.close()
+        self.images.close()
         self.shared_objects.close()
         if self._workers is not None:
             self._workers.close()
