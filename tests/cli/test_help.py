@@ -112,7 +112,10 @@ def test_an_old_name_is_answered_with_the_new_one_of_the_page() -> None:
         ("lake counters --js", "unrecognized arguments: --js; did you mean --json?"),
         ("lake counters --lake", "argument --lake: expected one argument; see `tachograph lake counters --help`"),
         ("--json counters", "option --json before the command; write `tachograph COMMAND [options]`"),
-        ("xyzzy", "unknown command 'xyzzy'; see `tachograph help --all`"),
+        ("xyzzy", "unknown command 'xyzzy'; see `tachograph help`"),
+        ("frobnicate", "unknown command 'frobnicate'; see `tachograph help`"),
+        ("lake frobnicate", "unknown command 'lake frobnicate'; see `tachograph help lake`"),
+        ("colo", "unknown command 'colo'; did you mean `tachograph share colocate`?"),
     ],
 )  # fmt: skip
 def test_what_is_misspelt_is_suggested(words: str, meant: str) -> None:

@@ -82,7 +82,7 @@ def test_case_is_that_of_the_column_and_a_part_of_a_value_is_enough_for_contains
         (
             "workload=tensor",
             "workload is never 'tensor'",
-            "did you mean tensor compute? use one of: idle; tensor-heavy compute; ",
+            "did you mean tensor-heavy compute or tensor compute? use one of: idle; ",
         ),
         ("workload~gemm", "workload is never 'gemm'", "use one of: idle; tensor-heavy compute; "),
         (

@@ -16,6 +16,8 @@ _KINDS: Mapping[str, str] = {
     "object": "a table of names and values",
     "str": "text",
 }
+_NEAR = 0.7  # share of letters in the same order: 0.75 if two of four changed places
+_PREFIX = 2  # letters that are enough for the beginning of a name
 _COMPARED = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 
 
@@ -27,7 +29,9 @@ def did_you_mean(
     form: str = "{}",
     most: int = 1,
 ) -> str:
-    """Return the known names closest to `name` as a question; `otherwise` where none is close.
+    """Return the known names closest to `name` as a question; `otherwise` where none is near.
+
+    Near is a name that begins with it, and one of which it is a misspelling.
 
     `known`: the names, or {name: replacement}. `form`: format of a name. `most`: limit of names.
 
@@ -38,7 +42,10 @@ def did_you_mean(
 
     names = known if isinstance(known, Mapping) else {entry: entry for entry in known}
     written = {entry.lower(): names[entry] for entry in reversed(list(names))}
-    close = difflib.get_close_matches(name.lower(), list(reversed(written)), n=most, cutoff=0.5)
+    spellings = list(reversed(written))
+    close = difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=_NEAR)
+    if not close and len(name) >= _PREFIX:
+        close = [spelling for spelling in spellings if spelling.startswith(name.lower())][:most]
     suggestions = dict.fromkeys(form.format(written[entry]) for entry in close)
     return f"did you mean {' or '.join(suggestions)}?" if close else otherwise
 

@@ -309,12 +309,12 @@ def find(words: Sequence[str]) -> CommandEntry:
 
         do = f"it is `tachograph {moved} {shlex.join(words[words_before:])}".rstrip() + "`"
     else:
-        topic = first if members else "--all"
+        topic = f" {first}" if members else ""
         close = {command.name: command.name for command in members or COMMANDS}
         do = did_you_mean(
             name,
             close if members else names | close,
-            otherwise=f"see `tachograph help {topic}`",
+            otherwise=f"see `tachograph help{topic}`",
             form="`tachograph {}`",
         )
     raise UsageError(f"unknown command '{name}'", do=do)
