@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tachograph.annexes.lab.commands.demo import _without_overrides, begin_anew, configure
+from tachograph.annexes.lab.commands.demo import (
+    _without_overrides,
+    begin_anew,
+    configure,
+    reach_program,
+)
 from tachograph.catalog.errors import UsageError
 from tachograph.cli.narrate import Narrator
 
@@ -67,3 +73,26 @@ def test_no_demo_is_made_in_a_folder_of_other_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not empty and not from a demo"):
         begin_anew(tmp_path, Narrator(quiet=True))
     assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize("folder", ["bin", "with space"])
+@pytest.mark.parametrize("has_program", [True, False])
+def test_what_comes_next_works_when_pasted(
+    tmp_path: Path, folder: str, *, has_program: bool
+) -> None:
+    python = tmp_path / folder / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "of $*"\n')
+    python.chmod(0o755)
+    if has_program:
+        program = python.with_name("tachograph")
+        program.write_text('#!/bin/sh\necho "of -m tachograph $*"\n')
+        program.chmod(0o755)
+    (command,) = reach_program(None, python)
+    script = f"{command}\ntachograph jobs\n"
+    done = subprocess.run(["/bin/sh", "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout == "of -m tachograph jobs\n"
+
+
+def test_the_program_on_the_path_is_written_as_its_name() -> None:
+    assert reach_program("/usr/bin/tachograph", Path("/usr/bin/python")) == []

@@ -63,7 +63,21 @@ def test_a_port_that_is_taken_is_one_line(folder: Path) -> None:
         run = run_here(["serve", "--listen", f"127.0.0.1:{port}"], folder, os.environ.copy())
     assert run.returncode == 3
     assert run.stderr.count("\n") == 1
-    assert "cannot listen" in run.stderr
+    assert run.stderr.endswith("choose another with --port, --listen or --socket\n")
+
+
+def test_a_demo_whose_port_is_taken_names_its_own_options(folder: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = ("demo", "--folder", str(folder), "--serve", address)
+        run = run_here(command, folder, os.environ.copy())
+    assert run.returncode == 3
+    assert run.stderr == (
+        f"tachograph: {address}: cannot listen: Address already in use; choose another: `tachograph "
+        "demo --serve HOST:PORT`, with make `make serve-demo ADDRESS=HOST:PORT`\n"
+    )
 
 
 def ends_without_an_error(server: WebServer, number: signal.Signals) -> None:

@@ -4,6 +4,7 @@
       UsageError         exit 2    the command line: an unknown option or value, options that do not fit together
         SeveralJobsError           a job id that several clusters have: names them
       ConfigError        exit 3    the configuration: names the file and the key
+        ListenError                a server cannot listen: the address is taken or not permitted
       InputError         exit 4    a recording or an accounting file cannot be read: names file and place
         SchemaError                a table has unknown columns or wrong types: names them
         RefusedError               a value is none of its kind, or names more than it may: nothing was run or changed
@@ -97,6 +98,10 @@ class ConfigError(TachographError):
     """The configuration file or an environment override is wrong."""
 
     exit_code = 3
+
+
+class ListenError(ConfigError):
+    """A server cannot listen: its address is taken or not permitted."""
 
 
 class InputError(TachographError):

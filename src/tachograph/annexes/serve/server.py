@@ -20,7 +20,7 @@ from tachograph.annexes.serve.identity.sessions import COOKIE
 from tachograph.annexes.serve.protocol import HELD_S, Connections, GuardedProtocol
 from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.catalog.config import UNIX_SOCKET, ServeOptions
-from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.errors import ConfigError, ListenError
 from tachograph.collect.systemd import NO_NOTIFIER, SystemdNotifier
 
 DEFAULT_ADDRESS = "127.0.0.1:8265"
@@ -64,16 +64,16 @@ class Listening:
     def bound(self) -> Iterator[socket.socket]:
         """Yield a socket that is bound there; the file of a Unix socket is removed afterwards.
 
-        Errors: ConfigError where another process listens there, or it is not permitted.
+        Errors: ListenError where another process listens there, or it is not permitted.
         """
         try:
             bound = self._bind()
         except OSError as problem:
             where = self.path or f"{self.host}:{self.port}"
-            raise ConfigError(
+            raise ListenError(
                 f"cannot listen: {problem.strerror or problem}",
                 where=where,
-                do="choose another with --listen or --socket",
+                do="choose another with --port, --listen or --socket",
             ) from None
         try:
             yield bound

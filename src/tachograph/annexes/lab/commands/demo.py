@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tachograph.catalog.errors import UsageError
+from tachograph.catalog.errors import ListenError, UsageError
 from tachograph.catalog.units import whole_number
 from tachograph.catalog.version import __version__
 from tachograph.cli import output
@@ -131,8 +131,16 @@ def _is_complete(folder: Path, seed: int) -> bool:
 def _serve(folder: Path, address: str) -> int:
     from tachograph.cli.registry import execute
 
-    with contextlib.chdir(folder), _without_overrides(os.environ):
-        return execute(["serve", *(["--listen", address] if address else [])])
+    try:
+        with contextlib.chdir(folder), _without_overrides(os.environ):
+            return execute(["serve", *(["--listen", address] if address else [])])
+    except ListenError as problem:
+        raise ListenError(
+            problem.what,
+            where=problem.where,
+            do="choose another: `tachograph demo --serve HOST:PORT`, with make "
+            "`make serve-demo ADDRESS=HOST:PORT`",
+        ) from None
 
 
 @contextlib.contextmanager
@@ -276,20 +284,35 @@ def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame)
 
 
 def _next(folder: Path, worst: str) -> str:
-    program = "tachograph" if shutil.which("tachograph") else str(Path(sys.argv[0]).resolve())
     page = folder / _page(worst)
     seen = f"\nThe page of job {worst} with its plots: {page}\n" if page.exists() else ""
     energy = "--sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes"
     commands = (
+        *reach_program(shutil.which("tachograph"), Path(sys.executable)),
         f"cd {shlex.quote(str(folder))}",
-        f"{program} jobs --finding job_hang",
-        f"{program} lab classify {worst}  # hang, cold start, stall, idle nodes or GPUs",
-        f"{program} waste  # unused GPU-hours by cause, cost, recoverable part",
-        f"{program} share colocate --runs 1  # jobs that could share a GPU: slowdown, savings",
-        f"{program} jobs {energy} --limit 10",
-        f"(cd {_HISTORY} && {program} advise --backtest)  # what advice would have saved",
-        f"{program} serve  # pages of all of it, in a browser",
-        f"{program} lake  # what was read, gaps, what was rejected",
-        f"{program} ingest --help  # read your own recordings and accounting",
+        "tachograph jobs --finding job_hang",
+        f"tachograph lab classify {worst}  # hang, cold start, stall, idle nodes or GPUs",
+        "tachograph waste  # unused GPU-hours by cause, cost, recoverable part",
+        "tachograph share colocate --runs 1  # jobs that could share a GPU: slowdown, savings",
+        f"tachograph jobs {energy} --limit 10",
+        f"(cd {_HISTORY} && tachograph advise --backtest)  # what advice would have saved",
+        "tachograph serve  # pages of all of it, in a browser",
+        "tachograph lake  # what was read, gaps, what was rejected",
+        "tachograph ingest --help  # read your own recordings and accounting",
     )
     return "\n  ".join([f"{seen}\nTry next", *commands]) + "\n"
+
+
+def reach_program(on_path: str | None, python: Path) -> list[str]:
+    """Return the shell's commands after which `tachograph` is one.
+
+    on_path: the program of that name on PATH. python: the interpreter that runs.
+
+    >>> reach_program(None, Path("/nowhere/bin/python")), reach_program("/bin/tachograph", Path("python"))
+    (["alias tachograph='/nowhere/bin/python -m tachograph'"], [])
+    """
+    if on_path:
+        return []
+    if (python.parent / "tachograph").is_file():
+        return [f"export PATH={shlex.quote(str(python.parent))}:$PATH"]
+    return [f"alias tachograph={shlex.quote(f'{shlex.quote(str(python))} -m tachograph')}"]
