@@ -180,6 +180,7 @@ def test_the_end_of_the_command_is_reported_before_the_report(tmp_path: Path) ->
     assert recorded is not None
     assert float(recorded[1]) >= 2
     assert head.startswith("Job local-")
+    assert re.search(r"More: tachograph job local-\S+ --lake run --checks", done.stderr)
     assert done.returncode == 3
     opened = tachograph.open(str(tmp_path / "run"))
     assert opened.jobs().height == 1

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
 
@@ -17,11 +18,23 @@ from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
 from tachograph.catalog.units import gpu_hours_text, text
 from tachograph.report.findings import check_text, checks_text
 from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes, job_json
-from tachograph.report.job_message import job_mail
+from tachograph.report.job_efficiency import brief_lines
+from tachograph.report.job_message import job_mail, job_ticket
 from tachograph.report.job_page import JobPlots, job_html
 from tachograph.report.job_text import job_lines, job_text
 from tachograph.report.lines import bar, resample, sparkline, to_rich
 from tachograph.report.timeline import MAX_BINS, build_timeline
+
+
+@pytest.mark.parametrize(("lake", "option"), [("", ""), ("my lake", " --lake 'my lake'")])
+def test_commands_in_a_report_read_the_same_lake(lake: str, option: str) -> None:
+    report = replace(synthetic_report(), lake=lake)
+    command = f"tachograph job {report.job}{option}"
+    assert f"More: {command} --checks" in job_text(report)
+    assert f"Made with `{command} --ticket`" in job_ticket(report)
+    assert f"All numbers: {command}\n" in job_mail(report)[1]
+    assert f"More: {command}" in list(brief_lines(report))
+
 
 _VOID = {"meta", "br", "img", "hr", "link", "input"}
 

@@ -260,7 +260,7 @@ def read_chosen_job(opened: OpenedLake, job: str, arguments: Arguments) -> JobRe
     """
     from tachograph.api.job_report import read_job
 
-    return read_job(
+    report = read_job(
         opened.lake,
         job,
         now=opened.now,
@@ -268,6 +268,7 @@ def read_chosen_job(opened: OpenedLake, job: str, arguments: Arguments) -> JobRe
         cluster=arguments.cluster,
         run=arguments.nth,
     )
+    return replace(report, lake=arguments.lake or "")
 
 
 def add_json(parser: Parser | argparse._MutuallyExclusiveGroup) -> None:

@@ -5,6 +5,7 @@ A sentence about something that was not measured names that.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,7 +113,8 @@ class JobReport:
 
     `summary` is its row of job_summaries, the numbers' one source; `tiles` are the most important
     of them; `culprit`: that of a hang, or why none is named; None: no hang of several GPUs was
-    found; `ranks`: that by records of its ranks, where given; `verdicts` are those of all checks,
+    found; `ranks`: that by records of its ranks, where given; `lake`: the one that commands on the
+    job must name, "": the default; `verdicts` are those of all checks,
     `findings` the reported ones; `gpus` are in order of node and index; the sentences are those of
     this module.
     """
@@ -147,6 +149,13 @@ class JobReport:
     estimate: EnergyEstimate | None = None
     nodes: tuple[Mapping[str, Any], ...] = ()
     ranks: RanksCulprit | None = None
+    lake: str = ""
+
+    @property
+    def command(self) -> str:
+        """The command that prints this report."""
+        lake = f" --lake {shlex.quote(self.lake)}" if self.lake else ""
+        return f"tachograph job {self.job}{lake}"
 
     @property
     def running(self) -> bool:

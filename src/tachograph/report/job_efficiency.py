@@ -40,7 +40,7 @@ def brief_lines(report: JobReport, *, url: str = "") -> Iterator[str]:
     elif report.next_time:
         yield f"Next time: {report.next_time.why}"
     link = job_link(url, report)
-    yield f"More: {link or f'tachograph job {report.job}'}"
+    yield f"More: {link or report.command}"
 
 
 def _accounted(report: JobReport) -> Iterator[str]:
@@ -123,4 +123,4 @@ def _gpus(report: JobReport) -> Iterator[str]:
             line += f"  {cell:>{width}}"
         yield line
     if len(report.gpus) > len(shown):
-        yield f"  and {len(report.gpus) - len(shown)} more: tachograph job {report.job} --json"
+        yield f"  and {len(report.gpus) - len(shown)} more: {report.command} --json"

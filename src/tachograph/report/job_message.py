@@ -33,7 +33,7 @@ def job_ticket(report: JobReport) -> str:
         lines += [f"- {_escaped(sentence)}" for sentence in basis if sentence]
         if finding.advice:
             lines.append(f"- **To do**: {_escaped(finding.advice)}")
-    made = _code(f"tachograph job {report.job} --ticket")
+    made = _code(f"{report.command} --ticket")
     return "\n".join([*lines, "", f"Made with {made}.", ""])
 
 
@@ -60,7 +60,7 @@ def job_mail(report: JobReport) -> tuple[str, str]:
             "",
         ]
     lines += [f"{label}: {value}" for label, value in _facts(report)]
-    lines += ["", f"All numbers: tachograph job {report.job}", ""]
+    lines += ["", f"All numbers: {report.command}", ""]
     return printable(subject), "\n".join(map(printable, lines))
 
 

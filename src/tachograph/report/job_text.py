@@ -275,10 +275,9 @@ def _more(report: JobReport, *, with_unknown: bool, shortened: bool = False) -> 
     unknown = f" ({lacking} unknown)" if lacking else ""
     steps = ", --steps" if report.steps.steps else ""
     options = f"--checks{unknown}{steps}, --html FILE, --ticket, --mail"
-    command = f"tachograph job {report.job}"
     if shortened:
-        return f"Shortened to fit the terminal; all of it: {command} --full; more: {options}"
-    return f"More: {command} {options}"
+        return f"Shortened to fit the terminal; all of it: {report.command} --full; more: {options}"
+    return f"More: {report.command} {options}"
 
 
 def _counted_as(row: Mapping[str, Any]) -> str:

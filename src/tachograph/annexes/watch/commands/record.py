@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import LakeError, NotFoundError, TachographError, UsageError
@@ -271,7 +272,7 @@ def _report(plan: RecordPlan, configuration: Configuration, arguments: Arguments
     from tachograph.report.job_text import job_lines
     from tachograph.report.lines import to_text
 
-    report = _analyzed(plan, configuration)
+    report = replace(_analyzed(plan, configuration), lake=os.path.relpath(plan.folder))
     narrator = Narrator.of(arguments)
     if arguments.json:
         written = output.json_bytes(job_json(report)).decode()
