@@ -218,7 +218,7 @@ class CollectOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long rows are kept, such as "90d", "26w", "2y"; empty: for ever.
+    """How long rows are kept, such as "90d", "26w", "2y"; empty: indefinitely.
 
     Applied by `tachograph lake compact --expire`.
     """

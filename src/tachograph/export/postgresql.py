@@ -67,7 +67,7 @@ def export(
     except ImportError as problem:
         raise UsageError(
             f"PostgreSQL needs psycopg: {problem}",
-            do="install the extra `postgresql` (tachograph[postgresql])",
+            do="pip install 'tachograph[postgresql]'",
         ) from None
     place = DatabaseSchema(options.schema, options.table_prefix)
     with _connected(options.to) as connection:

@@ -161,4 +161,4 @@ def _signed(key: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError:
         what = f"serve.{key} needs a package that is not installed"
-        raise ConfigError(what, do='pip install "tachograph[jwt]"') from None
+        raise ConfigError(what, do="pip install 'tachograph[jwt]'") from None
