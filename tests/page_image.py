@@ -1,14 +1,15 @@
-"""Pictures of the documentation that are pages, as Chromium draws them; and that of a job in the
-README.
+"""Pictures of the documentation that are pages, as Chromium draws them: that of a job, and the
+first one that is served.
 
-    python tests/page_image.py LAKE
+    PYTHONPATH=tests python tests/page_image.py LAKE
 
-writes docs/images/job.png of an analyzed lake of `tachograph demo`, which lies beside its
-configuration: times are in the zone of that.
+writes docs/images/job.png and serve.png of an analyzed lake of `tachograph demo`, which lies beside
+its configuration: times are in the zone of that.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from servers.web import serving
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 JOB = "1000360"  # hangs at full utilisation
@@ -44,6 +48,10 @@ def draw_page(
             ],
             check=True,
         )
+    _shrink(target, margin=margin)
+
+
+def _shrink(target: Path, *, margin: int = 0) -> None:
     with Image.open(target) as drawn:
         shown = drawn.convert("RGB").crop((margin, 0, drawn.width - margin, drawn.height))
         shown.quantize(256, Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
@@ -58,10 +66,25 @@ def job_page(lake: Path) -> str:
         return page.read_text(encoding="utf-8")
 
 
+def draw_first_page(lake: Path) -> None:
+    """Write the picture of the first page of all jobs."""
+    target = IMAGES / "serve.png"
+    with serving(lake.resolve().parent) as server, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
+        page = browser.new_page(viewport={"width": 1200, "height": 820})
+        page.goto(server.link)
+        page.goto(f"{server.address}/?of=all")
+        page.screenshot(path=target)
+    _shrink(target)
+
+
 def main(arguments: Sequence[str]) -> None:
-    """Write the picture of the job."""
-    page = job_page(Path(arguments[0]))
-    draw_page(page, IMAGES / "job.png", size=(1280, 1430), margin=150)
+    """Write the pictures."""
+    lake = Path(arguments[0])
+    draw_page(job_page(lake), IMAGES / "job.png", size=(1280, 1430), margin=150)
+    draw_first_page(lake)
 
 
 if __name__ == "__main__":
