@@ -95,9 +95,7 @@ def outcome(
         )[0]
         for day in days
     ]  # fmt: skip
-    imbalance = _imbalance(
-        reduced, days, owned.runs.select("run", "start"), held.group_by("run").len("gpus"), analysis
-    )
+    imbalance = _imbalance(reduced, days, owned.runs.select("run", "start"), analysis)
     gpus = summarize_gpus(
         merge_segments([part.segments for part in reduced]),
         held,
@@ -126,13 +124,12 @@ def _imbalance(
     reduced: Sequence[Accumulators],
     days: Sequence[date],
     starts: pl.DataFrame,
-    gpus: pl.DataFrame,
     analysis: AnalysisOptions,
 ) -> pl.DataFrame:
     border, found = pl.DataFrame(schema=BORDER_WINDOWS), [pl.DataFrame(schema=IMBALANCE)]
     for part, day in zip(reduced, days, strict=True):
         folded, border = fold_windows(
-            [part.windows], border, starts, gpus, analysis=analysis, day=day, last=day == days[-1]
+            [part.windows], border, starts, analysis=analysis, day=day, last=day == days[-1]
         )
         found.append(folded)
     return pl.concat(found)

@@ -37,7 +37,7 @@ def verdicts_of(
     timelines = timelines_of(minutes.with_columns(key), idle_util=thresholds.idle_util)
     tables = JobTables(jobs, gpus.with_columns(key), timelines, frame(JOB_NODE_MINUTES, []))
     ended = until_last_sample(tables)
-    gaps = unmeasured(ended.jobs, timelines)
+    gaps = unmeasured(ended.jobs, timelines, ended.gpus)
 
     def again(whole: Completed, questions: Questions) -> pl.DataFrame:
         return verdicts(summary_verdicts(whole, thresholds, questions), CHECKS)

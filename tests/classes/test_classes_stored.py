@@ -46,7 +46,7 @@ def both(minutes: pl.DataFrame, of_gpus: pl.DataFrame, **given: Any) -> dict[str
     jobs = pl.DataFrame([row], schema=JOB_SUMMARIES.schema)
     timelines = timelines_of(minutes, idle_util=0.01)
     tables = JobTables(jobs, of_gpus, timelines, JOB_NODE_MINUTES.empty())
-    gaps = unmeasured(jobs, timelines)
+    gaps = unmeasured(jobs, timelines, of_gpus)
 
     def again(whole: Completed, questions: Questions) -> pl.DataFrame:
         summaries = summary_verdicts(whole, Thresholds(), questions)

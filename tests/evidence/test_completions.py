@@ -61,6 +61,10 @@ GPUS = gpus(
 
 Row = dict[str, Any]
 PIECE_S, LINKS = 900.0, 1e13
+IN_MINUTES = {
+    *(*ACTIVITY, *WORK, "power_w", "mem_copy_util"),
+    *(f"{link}_{way}_bytes_per_s" for link in ("pcie", "nvlink") for way in ("tx", "rx")),
+}
 FRACTIONS = [counter.name for counter in COUNTERS if counter.kind is CounterKind.FRACTION]
 
 
@@ -74,7 +78,8 @@ def test_completions_of_random_jobs_are_those_computed_row_by_row() -> None:
         jobs.append(made[0])
         of_gpus += made[1]
         of_minutes += made[2]
-        gaps.append({"job_key": key, "share": source.uniform(0.1, 0.9), "interval_s": made[3]})
+        gap = {"job_key": key, "share": source.uniform(0.1, 0.9), "interval_s": made[3]}
+        gaps.append(gap | {"lacking": None})
     timelines = pl.DataFrame(of_minutes, schema=timelines_of(minutes(), idle_util=0.5).schema)
     tables = JobTables(
         frame(JOB_SUMMARIES, jobs),
@@ -92,7 +97,7 @@ def test_completions_of_random_jobs_are_those_computed_row_by_row() -> None:
             for row, found in zip(wanted, whole.gpus.filter(job_key=key).to_dicts(), strict=True):
                 _same(found, {name: value for name, value in row.items() if name[0] != "_"})
             _same(whole.jobs.filter(job_key=key).row(0, named=True), _summary(job, wanted, fill))
-            every_minute = _minutes(job, len(rows), every, fill, gap["interval_s"])
+            every_minute = _minutes(job, wanted, every, fill, gap["interval_s"])
             wanted_minutes = pl.DataFrame(every_minute, schema=timelines.schema)
             found_minutes = whole.timelines.filter(job_key=key).with_columns(job_key=None)
             assert_frame_equal(found_minutes, wanted_minutes, check_dtypes=False, rel_tol=1e-5)
@@ -113,7 +118,9 @@ def test_what_was_not_measured_is_that_counted_from_the_rows() -> None:
         rows = [{"minute": minute, "measured_gpus": gpus} for minute, gpus in counts.items()]
         timelines = pl.DataFrame(rows, schema=timelines_of(minutes(), idle_util=0.5).schema)
         timelines = timelines.with_columns(job_key=pl.lit(job["job_key"]))
-        gaps = unmeasured(frame(JOB_SUMMARIES, [job]), timelines).row(0, named=True)
+        gaps = unmeasured(frame(JOB_SUMMARIES, [job]), timelines, frame(JOB_GPUS, [])).row(
+            0, named=True
+        )
         busy = [minute for minute, gpus in counts.items() if gpus]
         total, shares = sum(counts.values()), [0.0]
         by_minutes = 1 - total / (held * ran)
@@ -141,7 +148,7 @@ def test_what_was_not_measured_is_that_counted_from_the_rows() -> None:
     jobs = frame(JOB_SUMMARIES, [summary(job_key="a", gpus=1, start=START, as_of=end)])
     held_gpu = frame(JOB_GPUS, [{"job_key": "a", "node": "n1", "gpu": 0}])
     timelines = timelines_of(minutes([0.5]), idle_util=0.1).with_columns(job_key=pl.lit("a"))
-    gap = pl.DataFrame({"job_key": ["a"], "share": [0.5], "interval_s": [60.0]})
+    gap = pl.DataFrame({"job_key": ["a"], "share": [0.5], "interval_s": [60.0], "lacking": [None]})
     tables = JobTables(jobs, held_gpu, timelines, of_hosts)
     whole = completed(tables, gap, idle_util=0.5).tables.node_minutes
     before = [0.2, 0.2, 0.2, 0.4, 0.4]
@@ -247,17 +254,30 @@ def _gpus(job: Row, rows: list[Row], fill: Fill, gap: Row) -> list[Row]:
     for place, (row, share) in enumerate(zip(rows, shares, strict=True)):
         pieces = {"begin": 1, "end": 1, "both": 2}.get(fill.when, 0) * PIECE_S
         part = pieces / max(1e-9, share * job["elapsed_s"])
-        part = {"always": 1.0, "bursts": 1 / 3}.get(fill.when, part)
+        of_all = pieces / job["elapsed_s"]
+        parts = [
+            min(1.0, {"always": 1.0, "bursts": 1 / 3}.get(fill.when, of_time))
+            for of_time in (part, of_all)
+        ]
         chosen = {"all": place, "busiest": order[-1], "least busy": order[0]}[fill.who] == place
-        part = min(1.0, part) * chosen
+        part, part_of_all = (of_time * chosen for of_time in parts)
         interval_s = row["interval_s"] or gap["interval_s"]
         first, last = row["first_t"], row["last_t"]
         edges = last is None or (job["as_of"] - last).total_seconds() > 1.5 * interval_s
         edges |= (first - job["start"]).total_seconds() > 1.5 * interval_s
-        errors = edges and fill.errors
-        new: Row = {"_share": share, "_part": part}
+        lacks = {
+            counter.name
+            for counter in COUNTERS
+            if row[f"{counter.name}_max"] is None and job[f"{counter.name}_max"] is not None
+        }
+        new: Row = {"_share": share, "_part": part, "_part_of_all": part_of_all, "_lacks": lacks}
+        new["_own"] = {of: row[f"{of}_mean"] for of in ("gpu_util", *OTHER_IMBALANCES)}
+        new["_sampled"] = bool(row["samples"])
+        of_time = (share, part)
         for counter in COUNTERS:
             name = counter.name
+            share, part = (1.0, part_of_all) if name in lacks else of_time
+            errors = fill.errors and (edges or name in lacks)
             mean, most = row[f"{name}_mean"], row[f"{name}_max"]
             value, peak = mean, counter.high if fill.errors else most
             if name == "power_w" or counter.kind in (CounterKind.FRACTION, CounterKind.RATE):
@@ -274,14 +294,19 @@ def _gpus(job: Row, rows: list[Row], fill: Fill, gap: Row) -> list[Row]:
             if mean is not None and value is not None:
                 value = mean * (1 - share) + value * share
             if fill.alike and counter.kind is CounterKind.FRACTION:
-                least = min(shares)
+                of_counter = [
+                    1.0 if of[f"{name}_max"] is None and job[f"{name}_max"] is not None else of_gpu
+                    for of, of_gpu in zip(rows, shares, strict=True)
+                ]
+                least = min(of_counter)
                 known = (mean or 0.0) * (1 - share)
-                pairs = zip(rows, shares, strict=True)
+                pairs = zip(rows, of_counter, strict=True)
                 typical = _mean(of[f"{name}_mean"] for of, share in pairs if share == least)
                 value = None if typical is None else min(known + share, max(known, typical))
             if job[f"{name}_max"] is None:
                 value = peak = most = None
             new |= {f"{name}_mean": value, f"{name}_max": _highest([most, peak if share else None])}
+        share, part = (1.0, part_of_all) if "gpu_util" in lacks else of_time
         zero = [float(state.fraction("gpu_util") == 0) for state in (fill.state, fill.rest)]
         own = row["zero_util_fraction"] or 0.0
         zeros = own if fill.steady else part * zero[0] + (1 - part) * zero[1]
@@ -292,8 +317,9 @@ def _gpus(job: Row, rows: list[Row], fill: Fill, gap: Row) -> list[Row]:
             "zero_util_fraction": own * (1 - share) + zeros * share,
             "temporal_imbalance": 1 - mean / util if util and mean is not None else None,
             "hbm_peak_fraction": None if used is None else min(1.0, used / row["hbm_mib"]),
-            "remapped_rows_uncorrectable_last": rows_last + errors,
-            "xid_events": xids + errors,
+            "remapped_rows_uncorrectable_last": rows_last
+            + (fill.errors and (edges or "remapped_rows_uncorrectable" in lacks)),
+            "xid_events": xids + (fill.errors and (edges or "xid" in lacks)),
         }
         for name, counter_name in (
             ("zero_util_fraction", "gpu_util"), ("xid_events", "xid"),
@@ -307,7 +333,6 @@ def _gpus(job: Row, rows: list[Row], fill: Fill, gap: Row) -> list[Row]:
 
 def _summary(job: Row, rows: list[Row], fill: Fill) -> Row:
     new: Row = {"coverage": 1.0, "gpus_seen": len(rows)}
-    share, part = (_mean(row[name] for row in rows) or 0.0 for name in ("_share", "_part"))
     for counter in COUNTERS:
         mean, most = f"{counter.name}_mean", f"{counter.name}_max"
         new |= {mean: _mean(row[mean] for row in rows), most: _highest(row[most] for row in rows)}
@@ -320,15 +345,33 @@ def _summary(job: Row, rows: list[Row], fill: Fill) -> Row:
         new["temporal_imbalance"] = None
     if fill.steady:
         return new
-    counted = (1 - share) * (1 - job["spatial_zero_fraction"])
     for of in ("gpu_util", *OTHER_IMBALANCES):
         name = "spatial_imbalance" if of == "gpu_util" else f"spatial_imbalance_{of}"
+        others = [row for row in rows if of not in row["_lacks"]]
+        added_levels = [row[f"{of}_mean"] or 0.0 for row in rows if of in row["_lacks"]]
+        known, zero = job[name] or 0.0, job["spatial_zero_fraction"]
+        if added_levels:
+            top = _highest(row["_own"][of] for row in rows) or 0.0
+            highest = max(top, *added_levels)
+            even = len(others) * (1 - known) * top + sum(added_levels)
+            known = 1 - even / (len(rows) * highest) if highest else 0.0
+            zero = 0.0 if max(added_levels) > 0 else zero
+        share = _mean(row["_share"] for row in others) or 0.0
+        counted = (1 - share) * (1 - zero)
         added = share * bool(fill.state.fraction(of) or fill.rest.fraction(of))
         lag = 0.0 if fill.who == "all" else 1 - 1 / len(rows)
-        value = ((job[name] or 0.0) * counted + lag * added) / (counted + added)
+        total = counted + added
+        value = (known * counted + lag * added) / total if total else None
         is_measured = job[f"{of}_max"] is not None and len(rows) > 1
         new[name] = value if is_measured else None
     for resource in RESOURCES:
+        pairs = [
+            (1.0, row["_part_of_all"])
+            if row["_lacks"].intersection(resource.counters)
+            else (row["_share"], row["_part"])
+            for row in rows
+        ]
+        share, part = (_mean(values) or 0.0 for values in zip(*pairs, strict=True))
         level, work = job[resource.at_work] or 0.0, job[resource.share] * (1 - share)
         then = max(_level(name, fill.state, 0.0) for name in resource.counters)
         total = level * work + then * part * share
@@ -340,9 +383,11 @@ def _summary(job: Row, rows: list[Row], fill: Fill) -> Row:
 
 
 def _minutes(
-    job: Row, held: int, every: dict[int, Row], fill: Fill, interval_s: float
+    job: Row, of_gpus: list[Row], every: dict[int, Row], fill: Fill, interval_s: float
 ) -> list[Row]:
     """The minutes of a job, of which `every` has those with samples."""
+    held = len(of_gpus)
+    incomplete = sum(row["_sampled"] and bool(row["_lacks"] & IN_MINUTES) for row in of_gpus)
     ran_s, board = (job["as_of"] - job["start"]).total_seconds(), _board(job)
     measured = {minute: row["measured_gpus"] for minute, row in every.items()}
     stands_for = 0 if interval_s < 40 else 1
@@ -354,7 +399,7 @@ def _minutes(
         is_long = min(60.0, ran_s - 60 * minute) >= min(60.0, interval_s)
         missing[minute] = held if far > stands_for and is_long else 0
         if measured.get(minute):
-            missing[minute] = held - most
+            missing[minute] = max(held - most, incomplete)
     lacking = [minute for minute, gpus in missing.items() if gpus]
     pieces = {"begin": lacking[:15], "end": lacking[-15:], "both": lacking[:15] + lacking[-15:]}
     pieces |= {"always": lacking, "bursts": [minute for minute in lacking if minute % 6 < 2]}
@@ -382,7 +427,9 @@ def _minutes(
                 levels = [LINKS * state.links for state in states]
             else:
                 levels = [_level(of_name, state, board) for state in states]
-            new[name] = ((row[name] or 0.0) * own + sum(levels)) / max(1, own + lack)
+            every_gpu = min(own + lack, max(held, own))
+            known = (row[name] or 0.0) * (every_gpu - lack)
+            new[name] = (known + sum(levels)) / max(1, every_gpu)
             if of_name == "power_w" and not board:
                 new[name] = None
         if fill.steady:
@@ -394,7 +441,7 @@ def _minutes(
         idle = sum(state.fraction("gpu_util") < 0.5 for state in states)
         levels = [state.fraction("gpu_util") for state in states]
         new |= {
-            "measured_gpus": own + lack,
+            "measured_gpus": min(own + lack, max(held, own)),
             "idle_gpus": row["idle_gpus"] + idle,
             "active_sum": row["active_sum"] + sum(level for level in levels if level >= 0.5),
             "idle_power_w": row["idle_power_w"] + idle * board * 0.1,
@@ -408,7 +455,9 @@ def _minutes(
 
 def test_jobs_measured_whole_are_not_completed() -> None:
     tables = _tables(ROW | {"coverage": 1.0}, [0.8] * 120)
-    again = completed(tables, unmeasured(tables.jobs, tables.timelines), idle_util=IDLE)
+    again = completed(
+        tables, unmeasured(tables.jobs, tables.timelines, tables.gpus), idle_util=IDLE
+    )
     assert not again.tables.jobs.height
     assert not again.of.height
 
@@ -452,7 +501,7 @@ def test_a_verdict_is_in_question_until_a_completion_refutes_it(most_rows: int) 
     own = judge(Completed(tables, tables.jobs, {}), {})
     found = refuted(
         tables,
-        unmeasured(tables.jobs, tables.timelines),
+        unmeasured(tables.jobs, tables.timelines, tables.gpus),
         own,
         judge,
         idle_util=IDLE,
@@ -470,7 +519,7 @@ def test_nothing_is_completed_where_nothing_is_in_question() -> None:
     asked: list[set[str]] = []
     judge = _of_levels(asked)
     own = judge(Completed(tables, tables.jobs, {}), {}).filter(code="hot")
-    gaps = unmeasured(tables.jobs, tables.timelines)
+    gaps = unmeasured(tables.jobs, tables.timelines, tables.gpus)
     assert refuted(tables, gaps, own, judge, idle_util=IDLE, most_rows=1).height == 1
     assert len(asked) < 1 + len(FILLS)
     assert not refuted(tables, gaps, own.clear(), judge, idle_util=IDLE).height
@@ -497,7 +546,7 @@ def test_a_long_time_without_samples_is_cut_alike_at_both_ends(begins: bool) -> 
         return of.jobs.select("job_key", code=pl.lit("any"), verdict=pl.lit("no"))
 
     own = tables.jobs.select("job_key", code=pl.lit("any"), verdict=pl.lit("no"))
-    gaps = unmeasured(tables.jobs, tables.timelines)
+    gaps = unmeasured(tables.jobs, tables.timelines, tables.gpus)
     refuted(tables, gaps, own, judge, idle_util=IDLE)
     assert set(rows) == {DAY + 60}
     assert len(rows) == len(FILLS)
@@ -518,7 +567,7 @@ def test_a_running_job_ends_at_a_recent_last_sample(
     tables = _tables(row, [0.8] * 120, [0.6] * 120)
     tables = replace(tables, gpus=GPUS.with_columns(last_t=pl.lit(last).cast(GPUS["last_t"].dtype)))
     ended = until_last_sample(tables)
-    share = unmeasured(ended.jobs, tables.timelines)["share"].item()
+    share = unmeasured(ended.jobs, tables.timelines, ended.gpus)["share"].item()
     assert (share > 0) == is_late
     assert (ended.jobs["as_of"].item() == last) != is_late
     over = until_last_sample(
@@ -532,7 +581,7 @@ def test_a_row_without_samples_is_no_further_gpu() -> None:
     slice_: dict[str, object] = {"samples": 216, "mig": 7, "gpu": 0}
     slice_ |= {"gpu_util_mean": 0.8, "gpu_util_max": 0.9}
     tables = _tables(ROW | {"gpus": 1, "gpus_seen": 1, "coverage": 0.9}, [0.8] * 108 + [None] * 12)
-    gaps = unmeasured(tables.jobs, tables.timelines)
+    gaps = unmeasured(tables.jobs, tables.timelines, tables.gpus)
     cases: list[tuple[dict[str, object], int]] = [({"gpu": 0}, 1), ({"gpu": 0, "samples": 9}, 2)]
     for other, held in cases:
         whole = completed(replace(tables, gpus=gpus(slice_, other)), gaps, idle_util=IDLE)
@@ -542,10 +591,13 @@ def test_a_row_without_samples_is_no_further_gpu() -> None:
 
 def test_completions_that_are_alike_are_judged_once() -> None:
     """Four minutes of samples are missing here and there: where GPUs were busy is all the same."""
-    rows = gpus({"samples": 232, "gpu_util_mean": 0.8, "gpu_util_max": 0.9})
+    measured = {"gpu_util_mean": 0.8, "gpu_util_max": 0.9, "gpu_temp_c_max": 60.0}
+    rows = gpus({"samples": 232, "power_w_max": 300.0, **measured})
     tables = _tables(ROW | {"gpus": 1, "gpus_seen": 1, "coverage": 0.966}, [0.8] * 120)
     tables = replace(tables, gpus=rows)
-    whole = completed(tables, unmeasured(tables.jobs, tables.timelines), idle_util=IDLE)
+    whole = completed(
+        tables, unmeasured(tables.jobs, tables.timelines, tables.gpus), idle_util=IDLE
+    )
     assert whole.tables.timelines.equals(
         tables.timelines.with_columns(job_key=pl.lit(f"{ROW['job_key']}\n0"))
     )

@@ -325,6 +325,7 @@ def spatial_imbalance(
     if not windows:
         return None, None, None
     values, zero = [], 0
+    measured = sum(any(row[name] is not None for row in gpu["rows"]) for gpu in gpus.values())
     for parts in windows.values():
         sums = [math.fsum(part) for part in parts.values()]
         if max(sums) == 0:
@@ -332,8 +333,8 @@ def spatial_imbalance(
             if analysis.count_zero_windows:
                 values.append(0.0)
         else:
-            values.append(1 - math.fsum(sums) / (len(run.units) * max(sums)))
-    value = mean(values) if len(run.units) > 1 else None
+            values.append(1 - math.fsum(sums) / (measured * max(sums)))
+    value = mean(values) if measured > 1 else None
     return value, len(windows), zero / len(windows)
 
 

@@ -259,12 +259,11 @@ def test_windows_of_several_partitions_are_added_in_one_unit() -> None:
         parts,
         pl.DataFrame(schema=BORDER_WINDOWS),
         pl.DataFrame({"run": [1], "start": [START]}, schema={"run": pl.Int32, "start": TIME}),
-        pl.DataFrame({"run": [1], "gpus": [3]}, schema={"run": pl.Int32, "gpus": pl.Int64}),
         analysis=AnalysisOptions(),
         day=START.date(),
         last=True,
     )
-    assert folded["imbalance"].to_list() == [0.0]
+    assert folded["even_gpus"].to_list() == [3.0]
 
 
 def at_times(gpu: int, seconds: Iterable[float]) -> list[dict[str, Any]]:

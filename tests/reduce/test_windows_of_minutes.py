@@ -19,7 +19,7 @@ from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_summaries
 from tachograph.pipeline.run import analyze
-from tachograph.pipeline.windows import spatial_imbalance, with_gpus_held
+from tachograph.pipeline.windows import spatial_imbalance, with_gpus_measured
 
 NAMES = ("spatial_imbalance", "spatial_windows", "spatial_zero_fraction")
 Level = tuple[float | None, int] | None
@@ -107,9 +107,9 @@ def test_equal_to_the_pass_over_samples(lake: Lake, window_s: int, *, count_zero
     analyze(lake, configured(analysis=options), judge=JobJudge, now=NOW, full=True)
     jobs = read_summaries(lake)
     gpus = read_gpus(lake, jobs)
-    held = with_gpus_held(jobs, gpus)
+    measured = with_gpus_measured(jobs, gpus)
     found = spatial_imbalance(
-        lake.scan(JOB_MINUTES), held, gpus, window_s=window_s, count_zero_windows=count_zero
+        lake.scan(JOB_MINUTES), measured, gpus, window_s=window_s, count_zero_windows=count_zero
     )
     assert found.height == jobs.height
     assert found.get_column("spatial_imbalance").count() >= 10

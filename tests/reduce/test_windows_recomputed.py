@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
@@ -93,11 +94,11 @@ def _slots(rows: list[Held], *, late: bool) -> MinuteSlots:
 
 
 def _wanted(
-    rows: list[Held], length: int, held: dict[int, int]
+    rows: list[Held], length: int, runs: Iterable[int]
 ) -> dict[int, tuple[int, int, float]]:
-    """{run: windows, those in which all is zero, the sum of the imbalances of the others}"""
+    """{run: windows, those in which all is zero, the sum of sum / maximum of the others}"""
     found = {}
-    for run, gpus in held.items():
+    for run in runs:
         mine = [row for row in rows if row.run == run]
         spans = [min(row.interval_s, 60.0 * length) for row in mine]
         known = [span for span in spans if not math.isnan(span)]
@@ -111,20 +112,17 @@ def _wanted(
                 sums[minute // length][row.gpu] += weight * total
         windows = [sums[window] for window, count in counts.items() if count]
         active = [window for window in windows if max(window.values()) > 0]
-        added = sum(1 - sum(one.values()) / (gpus * max(one.values())) for one in active)
+        added = sum(sum(sums.values()) / max(sums.values()) for sums in active)
         found[run] = (len(windows), len(windows) - len(active), added)
     return found
 
 
 def _folded(
-    rows: list[Held], starts: dict[int, datetime], held: dict[int, int], length: int, *, split: bool
+    rows: list[Held], starts: dict[int, datetime], length: int, *, split: bool
 ) -> dict[int, tuple[int, int, float]]:
     analysis = AnalysisOptions(window_s=60 * length, imbalance_counters=("gpu_util", "sm_active"))
     begun = pl.DataFrame(
         list(starts.items()), schema={"run": pl.Int32, "start": TIME}, orient="row"
-    )
-    gpus = pl.DataFrame(
-        list(held.items()), schema={"run": pl.Int32, "gpus": pl.Int64}, orient="row"
     )
     carried = pl.DataFrame(schema=BORDER_WINDOWS)
     settled = [pl.DataFrame(schema=IMBALANCE)]
@@ -132,11 +130,11 @@ def _folded(
         parts: list[Windows] = []
         for part in [rows[::2], rows[1::2]] if split else [rows]:
             slots = _slots(part, late=midnight == MIDNIGHT)
-            whole = {} if split else held
+            whole = frozenset() if split else starts.keys()
             day: date = midnight.date()
             parts.append(windows_of(slots, starts, whole, analysis=analysis, day=day))
         folded, carried = fold_windows(
-            parts, carried, begun, gpus, analysis=analysis, day=day, last=midnight == MIDNIGHT
+            parts, carried, begun, analysis=analysis, day=day, last=midnight == MIDNIGHT
         )
         settled += [folded, *(windows.settled for windows in parts)]
         for run, window in carried.select("run", "window").iter_rows():
@@ -156,24 +154,25 @@ def test_imbalance_of_random_minutes_is_that_of_plain_python(length: int, *, spl
         starts = {run: MIDNIGHT + timedelta(seconds=at) for run, at in enumerate(seconds)}
         rows = _case(source, starts, split=split)
         counts = {run: sum(row.run == run for row in rows) for run in starts}
-        held = {run: count + source.randint(0, 1) for run, count in counts.items()}
-        wanted = {run: row for run, row in _wanted(rows, length, held).items() if row[0]}
-        found = _folded(rows, starts, held, length, split=split)
+        measured = {run: count + source.randint(0, 1) for run, count in counts.items()}
+        wanted = {run: row for run, row in _wanted(rows, length, starts).items() if row[0]}
+        found = _folded(rows, starts, length, split=split)
         assert found.keys() == wanted.keys()
         for run, row in wanted.items():
             assert found[run] == pytest.approx(row, abs=1e-9)
         for counted in (False, True):
-            stored = _stored(rows, starts, held, length, count_zero_windows=counted)
+            stored = _stored(rows, starts, measured, length, count_zero_windows=counted)
             for run, (windows, zero, added) in wanted.items():
                 over = windows if counted else windows - zero
-                mean = added / over if held[run] > 1 and over else None
+                imbalance = windows - zero - added / measured[run]
+                mean = imbalance / over if measured[run] > 1 and over else None
                 assert stored[run] == pytest.approx((mean, windows, zero / windows), abs=1e-6)
 
 
 def _stored(
     rows: list[Held],
     starts: dict[int, datetime],
-    held: dict[int, int],
+    measured: dict[int, int],
     length: int,
     *,
     count_zero_windows: bool,
@@ -190,7 +189,7 @@ def _stored(
             mean = sum(part[1] for part in parts) / count if count else None
             t = starts[row.run] + timedelta(minutes=minute)
             stored.append(of_gpu | {"t": t, "minute": minute, "samples": count, "gpu_util": mean})
-    jobs = [(str(run), 1, number) for run, number in held.items()]
+    jobs = [(str(run), 1, number) for run, number in measured.items()]
     named = {"job_key": pl.String, "seq": pl.Int64, "gpus": pl.Int64}
     found = spatial_imbalance(
         frame(JOB_MINUTES, stored).lazy(),

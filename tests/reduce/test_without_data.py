@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,15 @@ from random_cluster import A100_40, BEGIN, stripe
 from madelake import Rows, held, job, make_lake, summarized
 from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.catalog.table_columns import statistics
-from tachograph.catalog.tables import GPU_SAMPLES, JOB_GPUS, JOB_SUMMARIES, JUDGED, PIPES
+from tachograph.catalog.tables import (
+    FINDINGS,
+    GPU_SAMPLES,
+    JOB_GPUS,
+    JOB_SUMMARIES,
+    JUDGED,
+    PIPES,
+)
+from tachograph.judge.checks import OF_RECORDING
 from tachograph.lake.query import read_gpus, read_summaries
 
 STEP_S = 30.0
@@ -50,8 +59,9 @@ COUNTING = {
 }
 # where little of a job was measured, a hang is unknown, and so is what limited or kept it busy
 UNDETERMINED = {"limiter", "workload"}
-# Hours of GPUs at work: `imbalanced_gpus` follows spatial_imbalance, in which a GPU without data
-# does nothing, and decides how much of them was lost.
+CLOCKS = {"sm_clock_mhz", "mem_clock_mhz"}  # of a GPU without them: those of the others
+# Hours of GPUs at work. Where a GPU has no data, `imbalanced_gpus` may be unknown: then no hours are
+# lost to it, and they are in use. There are never more of them.
 AT_WORK = ("gpu_hours_in_use", "gpu_hours_imbalance")
 # (columns, the counters that they are computed from), beside `<counter>_mean` and `_max`
 _ROOFLINE = (
@@ -132,10 +142,14 @@ def copies(measured: MeasuredJob) -> Iterator[tuple[str, list[Rows]]]:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What the program computes of a job: its summary, and that of each GPU by its index."""
+    """What the program computes of a job: its summary, and that of each GPU by its index.
+
+    verdicts: by code of the finding.
+    """
 
     summary: Mapping[str, Any]
     gpus: Mapping[int, Mapping[str, Any]]
+    verdicts: Mapping[str, str]
 
 
 def results(jobs: list[MeasuredJob]) -> list[dict[str, JobResult]]:
@@ -156,8 +170,14 @@ def results(jobs: list[MeasuredJob]) -> list[dict[str, JobResult]]:
         by_gpu: dict[str, dict[int, Mapping[str, Any]]] = {}
         for row in read_gpus(lake, read_summaries(lake)).iter_rows(named=True):
             by_gpu.setdefault(row["job_id"], {})[row["gpu"]] = row
+        verdicts: dict[str, dict[str, str]] = {}
+        for row in lake.latest(FINDINGS).iter_rows(named=True):
+            verdicts.setdefault(row["job_id"], {})[row["code"]] = row["verdict"]
     return [
-        {name: JobResult(summaries[job_id], by_gpu[job_id]) for name, job_id in ids.items()}
+        {
+            name: JobResult(summaries[job_id], by_gpu[job_id], verdicts[job_id])
+            for name, job_id in ids.items()
+        }
         for ids in job_ids
     ]
 
@@ -210,22 +230,27 @@ def assert_means_of_gpus(result: JobResult) -> None:
 def assert_same_but_for_gpus(result: JobResult, measured: JobResult) -> None:
     """More GPUs without data change the numbers of GPUs alone, and no GPU that was measured."""
     changed = differences(result.summary, measured.summary)
-    share = measured.summary["gpus"] / result.summary["gpus"]
     at_work = [
         sum(row[name] or 0.0 for name in AT_WORK) for row in (result.summary, measured.summary)
     ]
     assert at_work[0] == pytest.approx(at_work[1], abs=1e-9)
+    lost = [row["gpu_hours_imbalance"] or 0.0 for row in (result.summary, measured.summary)]
+    assert lost[0] <= lost[1] + 1e-9
     for name, (found, before) in changed.items():
-        if name.startswith("spatial_imbalance"):
-            # a GPU without data counts as one without work (docs/metrics.md); of one GPU is none
-            even = 1.0 if before is None else 1 - before
-            assert found == pytest.approx(1 - even * share, abs=1e-9), name
-        else:
-            assert name in {*COUNTING, *UNDETERMINED, *AT_WORK}, (name, found, before)
+        assert name in {*COUNTING, *UNDETERMINED, *AT_WORK}, (name, found, before)
     for gpu, row in measured.gpus.items():
         assert differences(result.gpus[gpu], row) == {}
     for gpu in set(result.gpus) - set(measured.gpus):
         assert [name for name in MEANS if result.gpus[gpu][name] is not None] == []
+
+
+def assert_no_other_verdict(
+    result: JobResult, measured: JobResult, but_for: Set[str] = frozenset()
+) -> None:
+    """What is not measured makes verdicts unknown, and never the opposite."""
+    for code, verdict in result.verdicts.items():
+        if code not in OF_RECORDING and code not in but_for:
+            assert verdict in {measured.verdicts[code], "unknown"}, code
 
 
 def assert_same_but_for_counters(
@@ -263,9 +288,13 @@ def test_what_has_no_data_changes_no_number(jobs: list[MeasuredJob]) -> None:
                 assert_numbers(row)
         for name in ("silent GPUs", "GPUs that report nothing", "GPUs that report NaN"):
             assert_same_but_for_gpus(result[name], whole)
+            assert_no_other_verdict(result[name], whole)
         for name in ("without counters", "counters are NaN", "one GPU without counters"):
             everywhere = name != "one GPU without counters"
             assert_same_but_for_counters(result[name], whole, measured.missing, everywhere)
+        if measured.gpus > 1:  # where no GPU has a counter, another one may decide
+            of_others = {"score_gpumem"} if measured.missing & CLOCKS else set()
+            assert_no_other_verdict(result["one GPU without counters"], whole, of_others)
         nan, null = result["counters are NaN"], result["without counters"]
         assert differences(nan.summary, null.summary) == {}
 
@@ -273,3 +302,36 @@ def test_what_has_no_data_changes_no_number(jobs: list[MeasuredJob]) -> None:
 def test_the_means_of_all_counters_are_compared() -> None:
     assert {name.removesuffix("_mean") for name in MEANS} == set(COUNTER_NAMES)
     assert changed_by({"xid"}) - JUDGED == {"xid_mean", "xid_max", "xid_events", "xid_event_max"}
+
+
+def test_a_gpu_without_utilisation_makes_no_imbalance() -> None:
+    """It has samples: a GPU that is not known to be idle. Of the others the imbalance is known."""
+    busy, half = ({"gpu_util": level, "power_w": 300.0, "sm_active": level} for level in (0.8, 0.4))
+    mute = {"gpu_util": None, "power_w": 300.0, "sm_active": 0.8}
+    tables: dict[str, list[Mapping[str, Any]]] = {
+        name: [] for name in ("jobs", "allocations", "devices", "gpu_samples")
+    }
+    end = BEGIN + timedelta(minutes=20)
+    jobs = {"1": (busy, mute), "2": (busy, half, mute), "3": (busy, busy), "4": (busy, {})}
+    for job_id, levels in jobs.items():
+        gpus = [
+            [{"t": BEGIN + timedelta(seconds=STEP_S * k), **of_gpu} for k in range(40)]
+            if of_gpu
+            else []
+            for of_gpu in levels
+        ]
+        add_job(tables, job_id, gpus, end)
+    with tempfile.TemporaryDirectory() as folder:
+        lake = make_lake(Path(folder), **tables)
+        _, summaries = summarized(lake)
+        verdicts = lake.latest(FINDINGS).filter(pl.col("code") == "imbalanced_gpus")
+    imbalance = {key: row["spatial_imbalance"] for key, row in summaries.items()}
+    assert imbalance == {"1": None, "2": pytest.approx(0.25), "3": 0.0, "4": None}
+    by_job = {row["job_id"]: row for row in verdicts.iter_rows(named=True)}
+    assert {key: row["verdict"] for key, row in by_job.items()} == {
+        "1": "unknown",
+        "2": "unknown",
+        "3": "no",
+        "4": "unknown",
+    }
+    assert by_job["1"]["sentence"] == ("Unknown: gpu_util was not measured on some of its GPUs.")

@@ -136,7 +136,7 @@ def test_coverage_counts_gpus_without_samples() -> None:
         1,
         0,
     )
-    assert row["spatial_imbalance"] == 0.5  # a silent GPU counts as zero
+    assert row["spatial_imbalance"] is None  # of one GPU there is none
     assert row["gpu_util_mean"] == 0.5  # a mean is of what was measured
     silent = found.gpus["1", "n1", 1, None]
     assert (silent["samples"], silent["first_t"], silent["gpu_util_mean"]) == (0, None, None)

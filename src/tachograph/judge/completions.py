@@ -18,7 +18,7 @@ import polars.selectors as cs
 
 from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
 from tachograph.catalog.devices import DEVICES_BY_NAME
-from tachograph.catalog.tables import HOST_CHARACTERISTICS, OTHER_IMBALANCES, RESOURCES
+from tachograph.catalog.tables import HOST_CHARACTERISTICS
 from tachograph.judge.fills import (
     FILLS,
     IDLE,
@@ -29,6 +29,18 @@ from tachograph.judge.fills import (
     part_in_state,
     read_by,
     settings_of,
+)
+from tachograph.judge.lacking import (
+    IMBALANCES,
+    at_work,
+    counters_of_some,
+    imbalances,
+    lacking_in_minutes,
+    lacks,
+    part_of,
+    share_of,
+    sums_at_work,
+    sums_for_imbalance,
 )
 from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import ACTIVITY, AVERAGED
@@ -113,13 +125,14 @@ def missing_samples() -> pl.Expr:
     return 1.0 - pl.col("coverage") - edge
 
 
-def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
+def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
     """Return one row per job: the `share` of its GPU time without samples, and the longest gaps.
 
     `elapsed_s`: its run time. `interval_s`: between samples of a GPU. `begin`, `end`: minutes
     before the first and after the last measured one; `within`: the longest between two. Null where
-    nothing was measured. Where the interval is unknown, minutes are counted. `timelines`: one row
-    per (job_key, minute), in order.
+    nothing was measured. Where the interval is unknown, minutes are counted. `lacking`: counters
+    that only some of its GPUs have, joined with a comma. `timelines`: one row per (job_key,
+    minute), in order. `gpus`: rows of job_gpus.
     """
     minutes = (
         timelines.lazy()
@@ -145,11 +158,13 @@ def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
         jobs.lazy()
         .with_columns(ran=ran)
         .join(stretches, on="job_key", how="left", maintain_order="left")
+        .join(counters_of_some(gpus).lazy(), on="job_key", how="left", maintain_order="left")
         .select(
             "job_key",
             "elapsed_s",
             "begin",
             "within",
+            "lacking",
             interval_s=pl.coalesce(
                 "interval_s", _MINUTE_S * pl.col("gpu_minutes") / pl.col("samples")
             ),
@@ -161,6 +176,11 @@ def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
         )
         .collect()
     )
+
+
+def _in_part(gaps: pl.DataFrame) -> pl.DataFrame:
+    """The jobs of which something was not measured."""
+    return gaps.filter((pl.col("share") > 0) | pl.col("lacking").is_not_null())
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +216,7 @@ def refuted(
     verdict is in question until a completion refutes it, and tables are completed of jobs in
     question alone, about `most_rows` minutes at a time.
     """
-    partial = gaps.filter(pl.col("share") > 0)
+    partial = _in_part(gaps)
     questions = verdicts.join(partial, on="job_key", how="semi")
     found = [questions.select("job_key", "code").clear()]
     tables = _around_samples(_of_jobs(tables, questions), partial)
@@ -274,7 +294,7 @@ def completed(
     tables: JobTables, gaps: pl.DataFrame, fills: Sequence[Fill] = FILLS, *, idle_util: float
 ) -> Completed:
     """Return jobs that were measured in part, completed. `gaps`: from `unmeasured`."""
-    partial = gaps.filter(pl.col("share") > 0)
+    partial = _in_part(gaps)
     if tables.jobs.join(partial, on="job_key", how="anti").height:
         tables = _of_jobs(tables, partial)
     known = partial.select("job_key", "interval_s", _of_job="share")
@@ -301,7 +321,9 @@ def completed(
         numbered = dict(group)
         settings = settings_of(numbered)
         filled = for_each(settings, gpus)
-        filled = filled.with_columns(_part=part_in_state())
+        filled = filled.with_columns(
+            _part=part_in_state(pl.col("_share")), _part_of_all=part_in_state(pl.lit(1.0))
+        )
         filled = filled.with_columns(**_counters(steady=steady))
         filled = filled.with_columns(**_derived(steady=steady))
         of_minutes = read_by(_of_minutes(steady=False, idle_util=idle_util).values(), settings)
@@ -399,6 +421,8 @@ def _with_shares(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     activity = pl.coalesce(f"{name}_mean" for name in ACTIVITY).fill_null(0.0)
     place = activity.rank("ordinal").over("job_key")
     return joined.with_columns(
+        *(lacks(counter.name) for counter in COUNTERS),
+        *(pl.col(f"{name}_mean").alias(f"_own_{name}") for name in IMBALANCES),
         _run_s=pl.col("elapsed_s"),
         _edges=pl.any_horizontal(
             gap.dt.total_microseconds().fill_null(2**62) / 1e6 > 1.5 * interval_s for gap in gaps
@@ -411,11 +435,11 @@ def _with_shares(gpus: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 @cache
 def _counters(*, steady: bool) -> Mapping[str, pl.Expr]:
     """Means and maxima of a GPU's counters over the whole time, where its job measured them."""
-    share = pl.col("_share")
     found: dict[str, pl.Expr] = {}
     for counter in COUNTERS:
+        share = share_of(counter.name)
         mean, most = pl.col(f"{counter.name}_mean"), pl.col(f"{counter.name}_max")
-        value, peak = _then(counter, pl.col("_part"))
+        value, peak = _then(counter, part_of(counter.name))
         if steady:
             value, peak = (own.fill_null(own.mean().over("job_key")) for own in (mean, most))
         has = pl.when(f"_has_{counter.name}")
@@ -445,28 +469,37 @@ def _then(counter: Counter, part: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
         return pl.col("_errors").cast(pl.Float64), errors.then(2.0**32 - 1).otherwise(0.0)
     if counter.kind is CounterKind.CUMULATIVE or counter.unit in ("code", "flag"):
         # What happens between two samples shows in the second: only the edges hide it.
-        happened = errors.then(pl.col("_edges").cast(pl.Float64)).otherwise(0.0)
+        happened = errors.then(_is_hidden(counter.name).cast(pl.Float64)).otherwise(0.0)
         return mean, most.fill_null(0.0) + happened
     return mean, errors.then(pl.lit(counter.high)).otherwise(most)
+
+
+def _is_hidden(counter: str) -> pl.Expr:
+    """Whether what happened to a GPU may not show in this counter."""
+    return pl.col("_edges") | pl.col(f"_lacks_{counter}")
 
 
 @cache
 def _derived(*, steady: bool) -> Mapping[str, pl.Expr]:
     """What is made of a GPU's counters, which are completed already."""
-    share, part = pl.col("_share"), pl.col("_part")
+    share, part = share_of("gpu_util"), part_of("gpu_util")
     own = pl.col("zero_util_fraction").fill_null(0.0)
     zero, zero_in_rest = ((pl.col(f"{role}_gpu_util") == 0).cast(pl.Float64) for role in _ROLES)
     zeros = own if steady else part * zero + (1 - part) * zero_in_rest
     highest = pl.col("gpu_util_max")
-    events = pl.when("_errors").then(pl.col("_edges").cast(pl.Int64)).otherwise(0)
+    events = {
+        name: pl.when("_errors").then(_is_hidden(name).cast(pl.Int64)).otherwise(0)
+        for name in ("remapped_rows_uncorrectable", "xid")
+    }
     return {
         "zero_util_fraction": pl.when("_has_gpu_util").then(own * (1 - share) + zeros * share),
         "temporal_imbalance": pl.when(highest > 0).then(1 - pl.col("gpu_util_mean") / highest),
         "hbm_peak_fraction": (pl.col("hbm_used_mib_max") / pl.col("hbm_mib")).clip(0.0, 1.0),
         "remapped_rows_uncorrectable_last": pl.when("_has_remapped_rows_uncorrectable").then(
-            pl.col("remapped_rows_uncorrectable_last").fill_null(0) + events
+            pl.col("remapped_rows_uncorrectable_last").fill_null(0)
+            + events["remapped_rows_uncorrectable"]
         ),
-        "xid_events": pl.when("_has_xid").then(pl.col("xid_events").fill_null(0) + events),
+        "xid_events": pl.when("_has_xid").then(pl.col("xid_events").fill_null(0) + events["xid"]),
     }
 
 
@@ -474,8 +507,7 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, *, steady: bool) -> pl.Da
     """Return the rows of job_summaries over the whole time; `gpus` are completed."""
     means = [pl.col(f"{c.name}_mean").mean() for c in COUNTERS]
     peaks = [pl.col(f"{c.name}_max").max() for c in COUNTERS]
-    # a mean of the same numbers may differ from them in the last digit
-    part, is_flat = pl.col("_part"), (pl.col("_who") == "all") & pl.col("_piece_s").is_null()
+    is_flat = (pl.col("_who") == "all") & pl.col("_piece_s").is_null()
     summed = gpus.group_by("job_key").agg(
         *means,
         *peaks,
@@ -483,8 +515,8 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, *, steady: bool) -> pl.Da
         pl.col("zero_util_fraction").mean(),
         pl.col("xid_events").sum(),
         gpus_never_used=(pl.col("gpu_util_max") == 0).sum().cast(pl.Int64),
-        _share=pl.col("_share").mean(),
-        _part=pl.when(is_flat.first()).then(part.first()).otherwise(part.mean()),
+        **sums_for_imbalance(),
+        **sums_at_work(is_flat),
         _rows=pl.len(),
     )
     names = [name for name in summed.columns if not name.startswith("_") and name != "job_key"]
@@ -497,51 +529,19 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, *, steady: bool) -> pl.Da
     return whole.with_columns(
         coverage=1.0,
         gpus_seen=pl.coalesce("gpus", "gpus_seen"),
-        **({} if steady else {**_imbalances(), **_at_work()}),
+        **({} if steady else {**imbalances(_ROLES), **at_work(_ROLES)}),
     )
 
 
-@cache
-def _imbalances() -> Mapping[str, pl.Expr]:
-    """Imbalance over GPUs: a mean over windows with activity."""
-    counted = (1 - pl.col("_share")) * (1 - pl.col("spatial_zero_fraction").fill_null(0.0))
-    found: dict[str, pl.Expr] = {}
-    for name in ("gpu_util", *OTHER_IMBALANCES):
-        column = "spatial_imbalance" if name == "gpu_util" else f"spatial_imbalance_{name}"
-        active = pl.max_horizontal(f"{role}_{name}" for role in _ROLES)
-        added = pl.col("_share") * (active > 0).cast(pl.Float64)
-        lag = pl.when(pl.col("_who") == "all").then(0.0).otherwise(1 - 1 / pl.col("_rows"))
-        known = pl.col(column).fill_null(0.0) * counted
-        value = (known + lag * added) / (counted + added)
-        measured = pl.col(f"{name}_max").is_not_null() & (pl.col("_rows") > 1)
-        found[column] = pl.when(measured).then(value).fill_nan(None)
-    return found
-
-
-@cache
-def _at_work() -> Mapping[str, pl.Expr]:
-    """The level of pipes, memory and links at work, weighted by themselves; their share of time."""
-    measured, added = 1 - pl.col("_share"), pl.col("_part") * pl.col("_share")
-    found: dict[str, pl.Expr] = {}
-    for resource in RESOURCES:
-        level = pl.col(resource.at_work).fill_null(0.0)
-        work = pl.col(resource.share).fill_null(0.0) * measured
-        then = pl.max_horizontal(f"_state_{name}" for name in resource.counters)
-        total, square = level * work + then * added, level**2 * work + then**2 * added
-        known = pl.any_horizontal(pl.col(f"{name}_max").is_not_null() for name in resource.counters)
-        found[resource.at_work] = pl.when(known & (total > 0)).then(square / total)
-        found[resource.share] = pl.when(known & (total > 0)).then(total**2 / square)
-    return found
-
-
 def _every_minute(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per job and minute of its run, with `_missing`, its GPUs without samples.
+    """Return one row per job and minute of its run, with `_missing`, its GPUs without samples, or
+    without some counters.
 
     `_at_begin`, `_at_end`: whether a minute is among the first or last that lack samples.
     Where samples come about once a minute, those around a minute stand for it. The last
     minute counts where it is long enough for a sample.
     """
-    held = gpus.group_by("job_key").agg(_held=pl.len())
+    held = gpus.group_by("job_key").agg(_held=pl.len(), _lacking=lacking_in_minutes())
     has = {
         f"_has_{name}": pl.col(name).is_not_null().any()
         for name in timelines.columns
@@ -596,7 +596,7 @@ def _missing_gpus() -> pl.Expr:
         around = pl.max_horizontal(around, pl.when(pl.col("_stands_for") > 0).then(near))
     missing = (
         pl.when(measured > 0)
-        .then((pl.col("_held") - around).clip(lower_bound=0))
+        .then(pl.max_horizontal((pl.col("_held") - around).clip(lower_bound=0), "_lacking"))
         .when((nearest > pl.col("_stands_for")) & long_enough)
         .then("_held")
         .otherwise(0)
@@ -615,6 +615,8 @@ def _filled_minutes(every: pl.DataFrame, *, steady: bool, idle_util: float) -> p
 def _of_minutes(*, steady: bool, idle_util: float) -> Mapping[str, pl.Expr]:
     states = tuple(zip(_ROLES, (pl.col("_doing"), pl.col("_resting")), strict=True))
     missing, measured = pl.col("_missing"), pl.col("measured_gpus")
+    # a GPU that lacks some of the counters is among both
+    every = pl.min_horizontal(measured + missing, pl.max_horizontal("_held", measured))
 
     def highest(names: Iterable[str]) -> pl.Expr:
         return pl.max_horizontal(
@@ -638,8 +640,8 @@ def _of_minutes(*, steady: bool, idle_util: float) -> Mapping[str, pl.Expr]:
     )
     whole = {name: pl.max_horizontal(name, value) for name, value in most.items()}
     for name, total in totals.items():
-        known = pl.col(name).fill_null(0.0) * measured
-        whole[name] = (known + total) / (measured + missing)
+        known = pl.col(name).fill_null(0.0) * (every - missing)
+        whole[name] = (known + total) / every
     if steady:
         as_else = pl.when(missing == 0).then
         whole = {
@@ -651,7 +653,7 @@ def _of_minutes(*, steady: bool, idle_util: float) -> Mapping[str, pl.Expr]:
         gpus * pl.when(level >= idle_util).then(level).otherwise(0.0) for level, gpus in levels
     )
     sums = {
-        "measured_gpus": measured + missing,
+        "measured_gpus": every,
         "idle_gpus": pl.col("idle_gpus") + idle,
         "active_sum": pl.col("active_sum") + active,
         "idle_power_w": pl.col("idle_power_w")

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from tachograph.catalog.units import text
+from tachograph.catalog.units import plural, text
 from tachograph.judge.check import Check, families_around
 from tachograph.judge.classes.inputs import HOST_SUFFIX
 
 _HIDES = {"begin": "at the beginning", "end": "at the end", "within": "in between"}
 _MINUTE_S = 60.0
+_NAMED = 3  # counters that a sentence names
 _EXPLAINS = 1 / 3  # of the run: what an interval as long does to its means
 _RANK = {"yes": 0, "unknown": 1, "no": 2}
 
@@ -121,7 +122,8 @@ def _certain(findings: pl.DataFrame, refuted: pl.DataFrame, gaps: pl.DataFrame) 
     """Findings that are `unknown` where the time without samples may have made it otherwise."""
     if not refuted.height:
         return findings
-    sentences = {row["job_key"]: _not_certain(row) for row in gaps.iter_rows(named=True)}
+    in_part = gaps.join(refuted, on="job_key", how="semi")
+    sentences = {row["job_key"]: _not_certain(row) for row in in_part.iter_rows(named=True)}
     found = findings.join(
         refuted.with_columns(open=True), on=["job_key", "code"], how="left", maintain_order="left"
     )
@@ -134,12 +136,27 @@ def _certain(findings: pl.DataFrame, refuted: pl.DataFrame, gaps: pl.DataFrame) 
 
 
 def _not_certain(gap: Mapping[str, Any]) -> str:
-    """Return what is missing of a job: the longest gap where it is most of it, else the share."""
+    """Return what is missing of a job: the longest gap where it is most of it, else the share.
+
+    Where nothing of its time is missing, counters of some of its GPUs are.
+    """
+    if not gap["share"]:
+        counters = gap["lacking"].split(",")
+        were = "was" if len(counters) == 1 else "were"
+        return f"Unknown: {_names(counters)} {were} not measured on some of its GPUs."
     where = max(_HIDES, key=lambda name: gap[name] or 0)
     longest_s = (gap[where] or 0) * _MINUTE_S
     if 2 * longest_s >= gap["share"] * (gap["elapsed_s"] or 0) and longest_s:
         return f"Unknown: {text(longest_s, 's')} {_HIDES[where]} were not measured."
     return f"Unknown: {text(gap['share'], 'fraction')} of its GPU time was not measured."
+
+
+def _names(counters: Sequence[str]) -> str:
+    """Return a few counters, and how many more."""
+    named, more = counters[:_NAMED], len(counters) - _NAMED
+    if more > 0:
+        return f"{', '.join(named)} and {plural(more, 'more counter')}"
+    return ", ".join(named)
 
 
 class _Holding(NamedTuple):

@@ -134,9 +134,12 @@ def for_each(settings: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     return crossed.with_columns(key, _of="job_key")
 
 
-def part_in_state() -> pl.Expr:
-    """Return the part of its unmeasured time in which a GPU is in the state of a fill."""
-    seconds = pl.col("_share") * pl.col("_run_s")
+def part_in_state(share: pl.Expr) -> pl.Expr:
+    """Return the part of its unmeasured time in which a GPU is in the state of a fill.
+
+    `share`: that time, of its run.
+    """
+    seconds = share * pl.col("_run_s")
     piece = (pl.col("_piece_s") / seconds).clip(0.0, 1.0)
     part = pl.when(pl.col("_piece_s").is_null()).then("_flat").otherwise(piece)
     who = pl.col("_who")

@@ -71,7 +71,7 @@ def judge_jobs(
     whole = replace(tables, timelines=timelines)
     judged = judge.judged(whole)
     ended = until_last_sample(whole)
-    gaps = unmeasured(ended.jobs, timelines)
+    gaps = unmeasured(ended.jobs, timelines, ended.gpus)
     own = pl.concat([verdicts(judged.findings, judge.checks), limiters(judged.jobs)])
     uncertain = refuted(ended, gaps, own, judge.judged_again, idle_util=idle_util)
     findings = settled(judged.findings, uncertain, judge.checks, gaps)

@@ -212,11 +212,11 @@ INTENSITY_SCHEMA = {
 class OpenRuns:
     """Accumulators of incomplete runs; memory grows with runs, not with samples.
 
-    `starts`: run, start; `gpus`: run, gpus.
+    `starts`: run, start.
     """
 
-    def __init__(self, starts: pl.DataFrame, gpus: pl.DataFrame, analysis: AnalysisOptions) -> None:
-        self.starts, self.gpus, self.analysis = starts, gpus, analysis
+    def __init__(self, starts: pl.DataFrame, analysis: AnalysisOptions) -> None:
+        self.starts, self.analysis = starts, analysis
         self.segments: list[pl.DataFrame] = []
         self.intensities: list[pl.DataFrame] = []
         self.imbalance: list[pl.DataFrame] = []
@@ -274,7 +274,7 @@ class OpenRuns:
 
     def _fold(self, windows: list[Windows], day: date, *, last: bool) -> None:
         folded, self.border = fold_windows(
-            windows, self.border, self.starts, self.gpus, analysis=self.analysis, day=day, last=last
+            windows, self.border, self.starts, analysis=self.analysis, day=day, last=last
         )
         if folded.height:
             self.imbalance.append(folded)

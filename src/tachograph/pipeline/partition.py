@@ -228,10 +228,10 @@ def _samples_in(stretches: pl.DataFrame | None, layout: _Layout, keys: pl.DataFr
     return int((stretches_layout.seg_b - stretches_layout.seg_a).sum())
 
 
-def _all_here(intervals: pl.DataFrame, gpus: Mapping[int, int]) -> dict[int, int]:
-    """{run: GPUs} of the runs that have no GPU outside `intervals`."""
+def _all_here(intervals: pl.DataFrame, gpus: Mapping[int, int]) -> set[int]:
+    """Return the runs that have no GPU outside `intervals`."""
     here = intervals.select("run", *GPU_KEY).unique().group_by("run").len()
-    return {run: count for run, count in here.iter_rows() if gpus.get(run) == count}
+    return {run for run, count in here.iter_rows() if gpus.get(run) == count}
 
 
 def _stripe_rows(frame: pl.DataFrame) -> Longs:

@@ -467,7 +467,7 @@ class _Analysis:
             lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals,
             places=plan.places,
         )  # fmt: skip
-        self.open_runs = OpenRuns(self.runs.select("run", "start"), per_run, configuration.analysis)
+        self.open_runs = OpenRuns(self.runs.select("run", "start"), configuration.analysis)
         self.waiting = self.runs
         self.summaries = SummaryBuffer(lake, self.number)
         self.gpus = RowBuffer(lake, JOB_GPUS, self.number, limit=GPU_ROWS)

@@ -51,6 +51,7 @@ from tachograph.pipeline.statistics import (
     seconds_between,
     statistics_of,
 )
+from tachograph.pipeline.windows import mean_imbalance
 
 
 @dataclass(frozen=True, slots=True)
@@ -587,19 +588,24 @@ def _of_busiest(resource: LimitingResource, stem: str) -> pl.Expr:
 def _spatial(
     imbalance: pl.DataFrame, gpus: pl.DataFrame, analysis: AnalysisOptions
 ) -> pl.DataFrame:
-    """One row per run: imbalance over GPUs, windows, share of zero windows; null for a single
-    GPU.
+    """One row per run: imbalance over the GPUs that have the counter, windows, share of zero
+    windows. Imbalance is null where only one GPU has it.
     """
-    several = gpus.group_by("run").len("held").with_columns(several=pl.col("held") > 1)
+    names = ("gpu_util", *OTHER_IMBALANCES)
+    measured = gpus.group_by("run", maintain_order=True).agg(
+        (pl.col(SAMPLES.of(name)) > 0).sum().cast(pl.Int64).alias(name) for name in names
+    )
+    measured_by_counter = measured.unpivot(
+        names, index="run", variable_name="counter", value_name="measured"
+    )
     added = imbalance.group_by("run", "counter").agg(
-        pl.col("windows", "zero_windows", "imbalance").sum()
+        pl.col("windows", "zero_windows", "even_gpus").sum()
     )
-    counted = pl.col("windows") - (0 if analysis.count_zero_windows else pl.col("zero_windows"))
-    added = added.join(several, on="run", how="left").with_columns(
-        value=pl.when("several").then(pl.when(counted > 0).then(pl.col("imbalance") / counted))
-    )
+    value = mean_imbalance(pl.col("measured"), count_zero_windows=analysis.count_zero_windows)
+    added = added.join(measured_by_counter, on=["run", "counter"], how="left")
+    added = added.with_columns(value=value)
     of_util = added.filter(pl.col("counter") == "gpu_util")
-    result = several.select("run").join(
+    result = measured.select("run").join(
         of_util.select(
             "run",
             spatial_imbalance="value",
@@ -655,7 +661,7 @@ def as_in_notebooks(jobs: pl.DataFrame, analysis: AnalysisOptions) -> pl.DataFra
     changed = used_pipes(jobs, jobs, analysis=fixed).with_columns(
         gpus=seen,
         gpu_hours=seen * elapsed_s / 3600,
-        spatial_imbalance=_notebook_spatial(analysis, seen),
+        spatial_imbalance=_notebook_spatial(analysis),
         hbm_peak_fraction=pl.col("hbm_peak_fraction").clip(0, 1),
         energy_j=energy_j,
         energy_j_estimated=energy_j,
@@ -667,20 +673,12 @@ def as_in_notebooks(jobs: pl.DataFrame, analysis: AnalysisOptions) -> pl.DataFra
     return changed.select(pl.col(name).cast(dtype) for name, dtype in jobs.schema.items())
 
 
-def _notebook_spatial(analysis: AnalysisOptions, seen: pl.Expr) -> pl.Expr:
-    """Mean over all windows of 1 - sum / (sampled GPUs x max), 0 for idle windows.
-
-    Null for jobs without any activity.
-
-    Every window's sum / max is known up to the number of GPUs, so their mean is, too. The number of
-    GPUs is that of the accounting, or the recorded one if higher.
-    """
-    held = pl.max_horizontal("gpus", "gpus_seen")
+def _notebook_spatial(analysis: AnalysisOptions) -> pl.Expr:
+    """Mean over all windows, 0 for idle windows; null for jobs without any activity."""
     active = 1 - pl.col("spatial_zero_fraction")
     stored = pl.col("spatial_imbalance")
-    of_active = stored / active if analysis.count_zero_windows else stored
-    over_seen = (1 - (1 - of_active) * held / seen).clip(0, 1)
-    return pl.when((active > 0) & (seen > 1)).then(over_seen * active)
+    over_all = stored if analysis.count_zero_windows else stored * active
+    return pl.when(active > 0).then(over_all)
 
 
 def _notebook_temporal(analysis: AnalysisOptions) -> dict[str, pl.Expr]:

@@ -2,13 +2,15 @@
 
 SI(j, w) = 1 - sum_g TC / (g_j * max_g TC), TC = sum of the counter over the window on one GPU;
 windows are anchored at the job's start (IPDPS 2026, section on load imbalance). A GPU without
-samples in a window counts 0. Where the sampling intervals of a run differ, sums are of samples
-times the time they stand for, in units of the run's shortest interval.
+samples in a window counts 0; one without any value of the counter is none of the g_j, which are
+only known at the end of a run. So sums here are of sum_g TC / max_g TC. Where the sampling
+intervals of a run differ, sums are of samples times the time they stand for, in units of the run's
+shortest interval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
@@ -47,7 +49,7 @@ IMBALANCE = {
     "counter": pl.String(),
     "windows": pl.Int64(),
     "zero_windows": pl.Int64(),
-    "imbalance": pl.Float64(),
+    "even_gpus": pl.Float64(),
 }
 
 
@@ -58,7 +60,8 @@ class Windows:
     complete: one row per (run, counter, window) of this partition's GPUs. border: one row per (run,
     GPU, counter, window) for windows that cross midnight, which the next day completes. settled:
     one row per (run, counter) of runs with all GPUs in this partition; their complete windows are
-    only there. units: one row per run of the partition: what a sample in its sums stands for.
+    only there. `even_gpus`: sum over windows of how many GPUs as busy as the busiest would do the
+    work of the window. units: one row per run of the partition: what a sample in its sums stands for.
     """
 
     complete: pl.DataFrame
@@ -89,14 +92,14 @@ class MinuteSlots:
 def windows_of(
     slots: MinuteSlots,
     starts: Mapping[int, datetime],
-    gpus: Mapping[int, int],
+    whole: Set[int],
     *,
     analysis: AnalysisOptions,
     day: date,
 ) -> Windows:
     """Return the windows of one partition's minutes, those that cross midnight apart.
 
-    `gpus`: how many GPUs the runs have that have none outside the partition.
+    `whole`: the runs that have no GPU outside the partition.
     """
     counters = [
         name
@@ -124,7 +127,7 @@ def windows_of(
     crosses = _crosses_midnight(begin, analysis.window_s)
     across_all = np.flatnonzero(crosses[place])
     place[across_all] = -1
-    held = np.array([gpus.get(int(run), 0) for run in runs], np.int64)
+    is_whole = np.array([int(run) in whole for run in runs], np.bool_)
     steady_us = np.minimum(slots.steady_us, analysis.window_s * 1e6)
     weight, unit_us = _weights(steady_us, of_segment)
     complete, border, settled = [], [], []
@@ -141,8 +144,8 @@ def windows_of(
         )
         kernel.over_gpus(place, n, total, counted, summed, most)
         there = counted > 0
-        settled.append(_settled(name, runs, held, owner, there, summed, most))
-        kept = np.flatnonzero(there & (held[owner] == 0))
+        settled.append(_settled(name, runs, is_whole, owner, there, summed, most))
+        kept = np.flatnonzero(there & ~is_whole[owner])
         run = runs[owner[kept]]
         complete.append(
             _frame(
@@ -235,27 +238,27 @@ def _border(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 def _settled(
     name: str,
     runs: NDArray[np.int32],
-    held: Longs,
+    is_whole: NDArray[np.bool_],
     owner: Longs,
     there: NDArray[np.bool_],
     total: Floats,
     most: Floats,
 ) -> pl.DataFrame:
-    """Imbalance of the `there` windows, summed by run; `held`: its known number of GPUs."""
+    """The `there` windows of each run that has no GPU elsewhere, summed up."""
     active = there & (most > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        imbalance = np.where(active, 1 - total / (held[owner] * most), 0.0)
+        even_gpus = np.where(active, total / most, 0.0)
     count = np.bincount(owner, there, minlength=len(runs)).astype(np.int64)
     busy = np.bincount(owner, active, minlength=len(runs)).astype(np.int64)
-    added = np.bincount(owner, imbalance, minlength=len(runs))
-    kept = np.flatnonzero((held > 0) & (count > 0))
+    added = np.bincount(owner, even_gpus, minlength=len(runs))
+    kept = np.flatnonzero(is_whole & (count > 0))
     return _frame(
         IMBALANCE,
         name,
         run=runs[kept],
         windows=count[kept],
         zero_windows=(count - busy)[kept],
-        imbalance=added[kept],
+        even_gpus=added[kept],
     )
 
 
@@ -335,13 +338,17 @@ def _over_gpus(per_gpu: pl.DataFrame) -> pl.DataFrame:
 
 
 def fold_windows(
-    parts: Sequence[Windows], carried: pl.DataFrame, starts: pl.DataFrame, gpus: pl.DataFrame, *,
-    analysis: AnalysisOptions, day: date, last: bool,
-) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
+    parts: Sequence[Windows],
+    carried: pl.DataFrame,
+    starts: pl.DataFrame,
+    *,
+    analysis: AnalysisOptions,
+    day: date,
+    last: bool,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return (complete windows per (run, counter) of this day, windows carried to the next day).
 
-    `starts`: run, start. `gpus`: one row per run with its number of GPUs. `last`: no day follows,
-    so nothing is carried.
+    `starts`: run, start. `last`: no day follows, so nothing is carried.
     """
     border = _border([carried, *(part.border for part in parts)])
     unit = ["run", "node", "gpu", "mig", "counter", "window"]
@@ -370,18 +377,26 @@ def fold_windows(
     windows = windows.group_by("run", "counter", "window", maintain_order=True).agg(
         pl.col("total").sum(), pl.col("most").max()
     )
-    imbalance = 1 - pl.col("total") / (pl.col("held") * pl.col("most"))
     active = pl.col("most") > 0
-    result = (
-        windows.join(gpus.select("run", held="gpus"), on="run", how="left")
-        .group_by("run", "counter")
-        .agg(
-            windows=pl.len().cast(pl.Int64),
-            zero_windows=(~active).sum().cast(pl.Int64),
-            imbalance=pl.when(active).then(imbalance).otherwise(0.0).sort_by("window").sum(),
-        )
+    even_gpus = pl.when(active).then(pl.col("total") / pl.col("most")).otherwise(0.0)
+    result = windows.group_by("run", "counter").agg(
+        windows=pl.len().cast(pl.Int64),
+        zero_windows=(~active).sum().cast(pl.Int64),
+        even_gpus=even_gpus.sort_by("window").sum(),
     )
     return result.select(*IMBALANCE), still_open
+
+
+def mean_imbalance(gpus: pl.Expr, *, count_zero_windows: bool) -> pl.Expr:
+    """Return the mean imbalance of windows that are summed up as in IMBALANCE.
+
+    Null for a single GPU, and where no window counts. `gpus`: those with values of the counter.
+    `count_zero_windows`: windows in which all is zero count 0, else they are left out.
+    """
+    active = pl.col("windows") - pl.col("zero_windows")
+    counted = pl.col("windows") if count_zero_windows else active
+    added = active - pl.col("even_gpus") / gpus
+    return pl.when((gpus > 1) & (counted > 0)).then(added / counted)
 
 
 MINUTE_S = 60
@@ -390,7 +405,7 @@ _FOLDED = {
     "run": pl.UInt32(),
     "windows": pl.Int64(),
     "zero_windows": pl.Int64(),
-    "imbalance": pl.Float64(),
+    "even_gpus": pl.Float64(),
 }
 
 
@@ -407,10 +422,11 @@ def spatial_imbalance(
     Columns: job_key, spatial_imbalance, spatial_windows, spatial_zero_fraction.
 
     `minutes`: rows of job_minutes; those of other jobs or another analysis are passed over. `jobs`:
-    job_key, seq and `gpus`, the GPUs held (`with_gpus_held`). `gpus`: WINDOW_GPU_COLUMNS of their
-    rows of job_gpus; samples count by their intervals where these differ within a job. A GPU
-    without samples in a window counts 0; windows in which all is zero are left out, or count 0 with
-    `count_zero_windows`. Imbalance is null for a single GPU and where nothing was active; all is
+    job_key, seq and `gpus`, those with utilisation (`with_gpus_measured`). `gpus`:
+    WINDOW_GPU_COLUMNS of their rows of job_gpus; samples count by their intervals where these
+    differ within a job. A GPU without samples in a window counts 0; windows in which all is zero
+    are left out, or count 0 with `count_zero_windows`. Imbalance is null for a single GPU and where
+    nothing was active; all is
     null where utilisation was not measured.
 
     Days are read one after the other, so that memory is that of one day. A minute's sum is its mean
@@ -439,22 +455,23 @@ def spatial_imbalance(
             .collect(engine="streaming")
         )
         still_open = whole.filter(pl.col("ends") > following)
-        folded.append(_fold(whole.filter(pl.col("ends") <= following), numbered))
+        folded.append(_fold(whole.filter(pl.col("ends") <= following)))
     return _of_jobs(
-        pl.concat([*folded, _fold(still_open, numbered)]),
+        pl.concat([*folded, _fold(still_open)]),
         numbered,
         count_zero_windows=count_zero_windows,
     )
 
 
-def with_gpus_held(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
-    """Return `jobs` with `gpus` counted from job_gpus, which the accounting may contradict."""
-    held = gpus.group_by("job_key", "seq").agg(gpus=pl.len().cast(pl.Int64))
-    return jobs.drop("gpus").join(held, on=["job_key", "seq"], how="left").select(*jobs.columns)
+def with_gpus_measured(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
+    """Return `jobs` with `gpus`: those of which job_gpus has the utilisation; null: none."""
+    measured = gpus.filter(pl.col("gpu_util_mean").is_not_null()).group_by("job_key", "seq")
+    counted = measured.agg(gpus=pl.len().cast(pl.Int64))
+    return jobs.drop("gpus").join(counted, on=["job_key", "seq"], how="left").select(*jobs.columns)
 
 
 # what of job_gpus windows of stored minutes need
-WINDOW_GPU_COLUMNS = ("job_key", "seq", *GPU_KEY, "interval_s")
+WINDOW_GPU_COLUMNS = ("job_key", "seq", *GPU_KEY, "interval_s", "gpu_util_mean")
 
 
 def _units_of_gpus(gpus: pl.DataFrame, window_s: int) -> pl.DataFrame:
@@ -465,8 +482,8 @@ def _units_of_gpus(gpus: pl.DataFrame, window_s: int) -> pl.DataFrame:
     interval_s = pl.col("interval_s").clip(upper_bound=window_s)
     shortest = interval_s.min().over("job_key", "seq")
     longest = interval_s.max().over("job_key", "seq")
-    varied = gpus.select(WINDOW_GPU_COLUMNS).filter(longest > kernel.APART * shortest)
-    return varied.with_columns(units=(interval_s / shortest).fill_null(1.0)).drop("interval_s")
+    varied = gpus.filter(longest > kernel.APART * shortest)
+    return varied.select("job_key", "seq", *GPU_KEY, units=(interval_s / shortest).fill_null(1.0))
 
 
 def _parts_of_windows(
@@ -503,20 +520,19 @@ def _midnight(day: date) -> pl.Expr:
     return pl.lit(midnight(day), dtype=TIME)
 
 
-def _fold(per_gpu: pl.DataFrame, numbered: pl.DataFrame) -> pl.DataFrame:
-    """One row per run: windows, all-zero windows, the sum of the imbalances of the others."""
+def _fold(per_gpu: pl.DataFrame) -> pl.DataFrame:
+    """One row per run: windows, all-zero windows, `even_gpus` of the others."""
     active = pl.col("most") > 0
-    imbalance = 1 - pl.col("total") / (pl.col("gpus") * pl.col("most"))
+    even_gpus = pl.col("total") / pl.col("most")
     return (
         per_gpu.group_by("run", "window")
         .agg(pl.col("total").sum(), most=pl.col("total").max())
-        .join(numbered.select("run", "gpus"), on="run", how="left")
         .sort("run", "window")
         .group_by("run", maintain_order=True)
         .agg(
             windows=pl.len().cast(pl.Int64),
             zero_windows=(~active).sum().cast(pl.Int64),
-            imbalance=imbalance.filter(active).sum(),
+            even_gpus=even_gpus.filter(active).sum(),
         )
     )
 
@@ -525,13 +541,11 @@ def _of_jobs(
     folded: pl.DataFrame, numbered: pl.DataFrame, *, count_zero_windows: bool
 ) -> pl.DataFrame:
     added = folded.group_by("run", maintain_order=True).agg(
-        pl.col("windows", "zero_windows", "imbalance").sum()
+        pl.col("windows", "zero_windows", "even_gpus").sum()
     )
-    counted = pl.col("windows") - (0 if count_zero_windows else pl.col("zero_windows"))
-    several = pl.col("gpus") > 1
     return numbered.join(added, on="run", how="left", maintain_order="left").select(
         "job_key",
-        spatial_imbalance=pl.when(several & (counted > 0)).then(pl.col("imbalance") / counted),
+        spatial_imbalance=mean_imbalance(pl.col("gpus"), count_zero_windows=count_zero_windows),
         spatial_windows="windows",
         spatial_zero_fraction=pl.col("zero_windows") / pl.col("windows"),
     )

@@ -46,7 +46,7 @@ from tachograph.lake.describe import describe_tables
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.state import is_stale
-from tachograph.pipeline.windows import WINDOW_GPU_COLUMNS, spatial_imbalance, with_gpus_held
+from tachograph.pipeline.windows import WINDOW_GPU_COLUMNS, spatial_imbalance, with_gpus_measured
 from tachograph.report.lines import to_text
 
 WINDOWS_MIN = (1, 5, 15, 30)
@@ -266,7 +266,7 @@ class LakeStudy:
         with lake_errors(self.lake.location):
             windows = spatial_imbalance(
                 query.scan_rows(self.lake, JOB_MINUTES, jobs),
-                with_gpus_held(jobs, gpus),
+                with_gpus_measured(jobs, gpus),
                 gpus,
                 window_s=window_s,
                 count_zero_windows=analysis.count_zero_windows,

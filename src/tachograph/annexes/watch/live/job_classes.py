@@ -360,7 +360,7 @@ class LiveJobClasses:
             _frame([], JOB_NODE_MINUTES.schema),
         )
         sampled = until_last_sample(tables)
-        gaps = unmeasured(sampled.jobs, timelines)
+        gaps = unmeasured(sampled.jobs, timelines, sampled.gpus)
         options = self.configuration.classes
         decided = job_classes.judge_classes(
             summaries, tables.gpus, timelines, tables.node_minutes, options
