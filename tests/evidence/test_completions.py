@@ -164,6 +164,20 @@ def test_what_was_not_measured_is_that_counted_from_the_rows() -> None:
         assert [row["cpu_user"] for row in found] == pytest.approx([*first, *second])
 
 
+@pytest.mark.parametrize(("samples", "share"), [(2, 1 - 1 / 13), (3, 0.0)])
+def test_one_sample_of_each_gpu_stands_for_an_instant(samples: int, share: float) -> None:
+    """A job of 13 s; with a second sample of a GPU its minute is measured."""
+    end = START + timedelta(seconds=13)
+    row = summary(
+        gpus=2, gpus_seen=2, samples=samples, coverage=None, interval_s=None, start=START,
+        elapsed_s=13.0, as_of=end,
+    )  # fmt: skip
+    timelines = timelines_of(minutes([0.0], [0.0]), idle_util=IDLE)
+    timelines = timelines.with_columns(job_key=pl.lit(row["job_key"]))
+    gaps = unmeasured(frame(JOB_SUMMARIES, [row]), timelines, frame(JOB_GPUS, []))
+    assert gaps["share"].to_list() == [pytest.approx(share)]
+
+
 def _same(found: Row, wanted: Row) -> None:
     numbers = {name: value for name, value in wanted.items() if value is not None}
     assert {*numbers} == {name for name in wanted if found[name] is not None}
@@ -250,6 +264,12 @@ def _gpus(job: Row, rows: list[Row], fill: Fill, gap: Row) -> list[Row]:
         for row in rows
     ]
     order = sorted(range(len(rows)), key=lambda place: (activity[place], place))
+    of_some = {
+        counter.name
+        for counter in COUNTERS
+        if job[f"{counter.name}_max"] is not None
+        and any(row[f"{counter.name}_max"] is not None for row in rows)
+    }
     found = []
     for place, (row, share) in enumerate(zip(rows, shares, strict=True)):
         pieces = {"begin": 1, "end": 1, "both": 2}.get(fill.when, 0) * PIECE_S
@@ -268,7 +288,7 @@ def _gpus(job: Row, rows: list[Row], fill: Fill, gap: Row) -> list[Row]:
         lacks = {
             counter.name
             for counter in COUNTERS
-            if row[f"{counter.name}_max"] is None and job[f"{counter.name}_max"] is not None
+            if row[f"{counter.name}_max"] is None and counter.name in of_some
         }
         new: Row = {"_share": share, "_part": part, "_part_of_all": part_of_all, "_lacks": lacks}
         new["_own"] = {of: row[f"{of}_mean"] for of in ("gpu_util", *OTHER_IMBALANCES)}
@@ -295,7 +315,7 @@ def _gpus(job: Row, rows: list[Row], fill: Fill, gap: Row) -> list[Row]:
                 value = mean * (1 - share) + value * share
             if fill.alike and counter.kind is CounterKind.FRACTION:
                 of_counter = [
-                    1.0 if of[f"{name}_max"] is None and job[f"{name}_max"] is not None else of_gpu
+                    1.0 if of[f"{name}_max"] is None and name in of_some else of_gpu
                     for of, of_gpu in zip(rows, shares, strict=True)
                 ]
                 least = min(of_counter)
@@ -591,8 +611,7 @@ def test_a_row_without_samples_is_no_further_gpu() -> None:
 
 def test_completions_that_are_alike_are_judged_once() -> None:
     """Four minutes of samples are missing here and there: where GPUs were busy is all the same."""
-    measured = {"gpu_util_mean": 0.8, "gpu_util_max": 0.9, "gpu_temp_c_max": 60.0}
-    rows = gpus({"samples": 232, "power_w_max": 300.0, **measured})
+    rows = gpus({"samples": 232, "gpu_util_mean": 0.8, "gpu_util_max": 0.9})
     tables = _tables(ROW | {"gpus": 1, "gpus_seen": 1, "coverage": 0.966}, [0.8] * 120)
     tables = replace(tables, gpus=rows)
     whole = completed(

@@ -44,11 +44,11 @@ def counters_of_some(gpus: pl.DataFrame) -> pl.DataFrame:
 def lacks(counter: str) -> pl.Expr:
     """Return whether a GPU lacks a counter that others of its job have; column `_lacks_<counter>`.
 
-    Of rows of job_gpus with `_has_<counter>`: whether any GPU of the job has it.
+    Of rows of job_gpus with `_has_<counter>`: whether its job has it.
     """
-    return (pl.col(f"_has_{counter}") & pl.col(f"{counter}_max").is_null()).alias(
-        f"_lacks_{counter}"
-    )
+    most = pl.col(f"{counter}_max")
+    of_others = most.is_not_null().any().over("job_key")
+    return (pl.col(f"_has_{counter}") & of_others & most.is_null()).alias(f"_lacks_{counter}")
 
 
 def share_of(*counters: str) -> pl.Expr:
