@@ -137,7 +137,12 @@ def _during(samples: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
     taken = samples.sort("t")
     both = [
         taken.join_asof(
-            ordered, left_on="t", right_on="begun", by="node", allow_exact_matches=at_once
+            ordered,
+            left_on="t",
+            right_on="begun",
+            by="node",
+            allow_exact_matches=at_once,
+            check_sortedness=False,  # polars cannot check it by node, and warns
         )
         for at_once in (True, False)
     ]
