@@ -11,7 +11,7 @@ catalogue and of the site behind it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -200,10 +200,19 @@ class CheckedJob:
             end=self.time(begin_s + length_s),
         )
 
-    def gpus_with(self, column: str, holds: Callable[[Any], bool]) -> list[dict[str, Any]]:
-        """Return the rows of its GPUs with a known value for which `holds`, in order."""
-        found = [value is not None and holds(value) for value in self.of_gpus.values(column)]
-        return self.gpus.filter(found).to_dicts() if True in found else []
+    def holds(self, condition: pl.Expr) -> bool:
+        """Return whether a condition over columns of its summary holds; not where it is null."""
+        names = condition.meta.root_names()
+        row = {name: [self.summary.get(name)] for name in names if not name.startswith(THRESHOLD)}
+        return bool(next(flags_of(pl.DataFrame(row), [condition], self.thresholds)).item())
+
+    def gpu_flags(self, condition: pl.Expr) -> pl.Series:
+        """Return whether a condition over columns of job_gpus holds for each of its GPUs."""
+        return next(flags_of(self.gpus, [condition], self.thresholds))
+
+    def gpus_that(self, condition: pl.Expr) -> list[dict[str, Any]]:
+        """Return the rows of its GPUs for which a condition over their columns holds, in order."""
+        return self.gpus.filter(self.gpu_flags(condition)).to_dicts()
 
     def labels(self, gpus: GpuRows) -> str:
         """Return some of its GPUs as a short list."""
@@ -224,6 +233,39 @@ class CheckedJob:
 def threshold(name: str) -> pl.Expr:
     """Return one of the thresholds, in a condition."""
     return pl.col(f"{THRESHOLD}{name}")
+
+
+def flags_of(
+    rows: pl.DataFrame, conditions: Sequence[pl.Expr], thresholds: Thresholds
+) -> Iterator[pl.Series]:
+    """Yield for which rows each condition holds. Of columns that do not exist all is null."""
+    known = _known_columns(rows, conditions, thresholds)
+    flags = known.select(
+        condition.fill_null(value=False).alias(str(number))
+        for number, condition in enumerate(conditions)
+    )
+    yield from flags.iter_columns()
+
+
+def _known_columns(
+    rows: pl.DataFrame, conditions: Sequence[pl.Expr], thresholds: Thresholds
+) -> pl.DataFrame:
+    """Return the columns that conditions read; null: not known."""
+    read: set[str] = set()
+    for condition in conditions:
+        read.update(condition.meta.root_names())
+    columns, dtypes = [], rows.schema
+    for name in sorted(read):
+        column = pl.col(name)
+        if name not in dtypes:
+            is_threshold = name.startswith(THRESHOLD)
+            option = name.removeprefix(THRESHOLD)
+            column = pl.lit(getattr(thresholds, option) if is_threshold else None).alias(name)
+        elif dtypes[name].is_float():
+            column = column.cast(pl.Float64).fill_nan(None)
+        columns.append(column)
+    # thresholds alone would be one row
+    return rows.select(pl.int_range(pl.len()).alias("_row"), *columns)
 
 
 def may_idle(idle_s: pl.Expr | float) -> pl.Expr:

@@ -17,7 +17,7 @@ from tachograph.catalog.codes import known_codes
 from tachograph.catalog.config import Configuration, Thresholds
 from tachograph.judge import scores, waste
 from tachograph.judge.activity import UNIT
-from tachograph.judge.check import THRESHOLD, Check, CheckedJob, Found, JobRows
+from tachograph.judge.check import Check, CheckedJob, Found, JobRows, flags_of
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.completions import (
     Completed,
@@ -208,38 +208,15 @@ def _called(
         for check in checks
     }
     conditions = {check: check.condition for check in checks if check.condition is not None}
-    for check, flags in _holding(jobs, conditions, thresholds):
+    holding = flags_of(jobs, tuple(conditions.values()), thresholds)
+    for check, flags in zip(conditions, holding, strict=True):
         called[check] &= flags.to_numpy()
     conditions = {check: check.gpu_condition for check in checks if check.gpu_condition is not None}
     of_gpus = gpus.get_column("job_key")
-    for check, flags in _holding(gpus, conditions, thresholds):
+    holding = flags_of(gpus, tuple(conditions.values()), thresholds)
+    for check, flags in zip(conditions, holding, strict=True):
         called[check] &= keys.is_in(of_gpus.filter(flags).unique().implode()).to_numpy()
     return called
-
-
-def _holding(
-    rows: pl.DataFrame, conditions: Mapping[Check, pl.Expr], thresholds: Thresholds
-) -> Iterator[tuple[Check, pl.Series]]:
-    """Yield for which rows each condition holds. Of columns that do not exist all is null."""
-    read: set[str] = set()
-    for condition in conditions.values():
-        read.update(condition.meta.root_names())
-    columns, dtypes = [], rows.schema
-    for name in sorted(read):
-        column = pl.col(name)
-        if name not in dtypes:
-            is_threshold = name.startswith(THRESHOLD)
-            option = name.removeprefix(THRESHOLD)
-            column = pl.lit(getattr(thresholds, option) if is_threshold else None).alias(name)
-        elif dtypes[name].is_float():
-            column = column.cast(pl.Float64).fill_nan(None)
-        columns.append(column)
-    known = rows.select(pl.col("job_key").alias("_key"), *columns)
-    flags = known.select(
-        condition.fill_null(value=False).alias(str(number))
-        for number, condition in enumerate(conditions.values())
-    )
-    yield from zip(conditions, flags.iter_columns(), strict=True)
 
 
 def _found(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from tachograph.judge.check import Check
-from tachograph.judge.checks.pcie_replays import new_errors
+from tachograph.judge.checks.pcie_replays import counted, new_errors
 
 CHECK = Check(
     "ecc_corrected",
@@ -14,5 +12,5 @@ CHECK = Check(
     title="Errors of GPU memory were corrected during the job",
     needs=("ecc_sbe",),
     decide=new_errors("ecc_sbe"),
-    gpu_condition=pl.col("ecc_sbe_max") > 0,
+    gpu_condition=counted("ecc_sbe"),
 )

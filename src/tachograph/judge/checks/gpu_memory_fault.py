@@ -8,10 +8,12 @@ from tachograph.catalog.units import plural
 from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.health import CRIT
 
+FAULTY = pl.col("health") == CRIT
+
 
 def decide(job: CheckedJob) -> Found:
     """Return which GPUs have faulty memory, and what shows it."""
-    touched = job.gpus_with("health", lambda state: state == CRIT)
+    touched = job.gpus_that(FAULTY)
     failures = float(max(gpu["row_remap_failure_max"] or 0 for gpu in touched))
     rows = float(sum(gpu["remapped_rows_uncorrectable_last"] or 0 for gpu in touched))
     errors = float(sum(gpu["ecc_dbe_max"] or 0 for gpu in touched))
@@ -42,5 +44,5 @@ CHECK = Check(
     "this job.",
     needs=("remapped_rows_uncorrectable", "row_remap_failure"),
     decide=decide,
-    gpu_condition=pl.col("health") == CRIT,
+    gpu_condition=FAULTY,
 )

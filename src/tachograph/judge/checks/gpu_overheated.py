@@ -5,12 +5,11 @@ from __future__ import annotations
 import polars as pl
 
 from tachograph.catalog.units import text
-from tachograph.judge.activity import UNIT, gpu_label, number
+from tachograph.judge.activity import gpu_label
 from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.health import limits_of
 
 SHOWN = 4  # places
-COLUMNS = [*UNIT, "gpu_model", "gpu_temp_c_max", "mem_temp_c_max"]
 
 
 def _limit(name: str) -> pl.Expr:
@@ -23,20 +22,27 @@ def _limit(name: str) -> pl.Expr:
     return pl.col("gpu_model").map_batches(values, return_dtype=pl.Float64)
 
 
+# {what is hot: its column of job_gpus, and its limit}
+PARTS = {"": ("gpu_temp_c_max", "warning_c"), " memory": ("mem_temp_c_max", "memory_warning_c")}
+
+
+def _is_hot(part: str) -> pl.Expr:
+    column, limit = PARTS[part]
+    return pl.col(column) >= _limit(limit)
+
+
 def decide(job: CheckedJob) -> Found:
     """Return which GPUs were hot."""
     seen, several = [], len(set(job.of_gpus.values("node"))) > 1
-    for values in zip(*map(job.of_gpus.values, COLUMNS), strict=True):
-        row = dict(zip(COLUMNS, values, strict=True))
+    hot = pl.DataFrame({part: job.gpu_flags(_is_hot(part)) for part in PARTS})
+    for row, flags in zip(job.gpus.to_dicts(), hot.to_dicts(), strict=True):
         limits = limits_of(row["gpu_model"])
-        for part, value, limit in (
-            ("", number(row, "gpu_temp_c_max"), limits.warning_c),
-            (" memory", number(row, "mem_temp_c_max"), limits.memory_warning_c),
-        ):
-            if value is not None and value >= limit:
+        for part, is_hot in flags.items():
+            if is_hot:
+                column, limit = PARTS[part]
                 seen.append(
-                    f"{gpu_label(row, with_node=several)}{part} at {text(value, 'C')}, limit "
-                    f"{text(limit, 'C')}"
+                    f"{gpu_label(row, with_node=several)}{part} at {text(row[column], 'C')}, limit "
+                    f"{text(getattr(limits, limit), 'C')}"
                 )
     more = f", and {len(seen) - SHOWN} more" if len(seen) > SHOWN else ""
     highest = {name: job.gpus[f"{name}_max"].max() for name in ("gpu_temp_c", "mem_temp_c")}
@@ -56,8 +62,5 @@ CHECK = Check(
     advice="Report it to the support staff of your site: cooling of the node may need attention.",
     needs=("gpu_temp_c",),
     decide=decide,
-    gpu_condition=(
-        (pl.col("gpu_temp_c_max") >= _limit("warning_c"))
-        | (pl.col("mem_temp_c_max") >= _limit("memory_warning_c"))
-    ),
+    gpu_condition=pl.any_horizontal(_is_hot(part) for part in PARTS),
 )

@@ -8,15 +8,18 @@ from tachograph.catalog.units import plural, text
 from tachograph.judge.check import Check, CheckedJob, Found, threshold
 
 _FEW = pl.col("coverage") < threshold("low_coverage")
+_SOME_UNSAMPLED = pl.col("gpus_seen") < pl.col("gpus")
 
 
 def decide(job: CheckedJob) -> Found:
     """Return which samples are missing."""
-    coverage, held, seen = (job.number(name) for name in ("coverage", "gpus", "gpus_seen"))
-    unsampled = held - seen if held is not None and seen is not None and seen < held else 0
-    few = coverage is not None and coverage < job.thresholds.low_coverage
-    parts = [f"{text(coverage, 'fraction')} of the expected samples are present"] if few else []
-    if unsampled and held is not None:
+    coverage = job.number("coverage")
+    parts = []
+    if job.holds(_FEW):
+        parts.append(f"{text(coverage, 'fraction')} of the expected samples are present")
+    if job.holds(_SOME_UNSAMPLED):
+        held = job.measured("gpus")
+        unsampled = held - job.measured("gpus_seen")
         parts.append(
             f"{unsampled:,.0f} of {plural(held, 'GPU')} {'has' if unsampled == 1 else 'have'} "
             "none at all"
@@ -38,5 +41,5 @@ CHECK = Check(
     ),
     of_samples=False,
     decide=decide,
-    condition=(pl.col("samples") != 0) & (_FEW | (pl.col("gpus_seen") < pl.col("gpus"))),
+    condition=(pl.col("samples") != 0) & (_FEW | _SOME_UNSAMPLED),
 )

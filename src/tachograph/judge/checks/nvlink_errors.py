@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from tachograph.judge.check import Check
-from tachograph.judge.checks.pcie_replays import new_errors
+from tachograph.judge.checks.pcie_replays import counted, new_errors
 
 CHECK = Check(
     "nvlink_errors",
@@ -18,5 +16,5 @@ CHECK = Check(
     ),
     needs=("nvlink_errors",),
     decide=new_errors("nvlink_errors"),
-    gpu_condition=pl.col("nvlink_errors_max") > 0,
+    gpu_condition=counted("nvlink_errors"),
 )

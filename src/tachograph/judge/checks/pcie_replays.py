@@ -9,11 +9,16 @@ from tachograph.judge.check import Check, CheckedJob, Decide, Found
 from tachograph.judge.health import NEW_ERRORS
 
 
+def counted(counter: str) -> pl.Expr:
+    """Return whether a GPU counted errors while the job ran."""
+    return pl.col(f"{counter}_max") > 0
+
+
 def new_errors(counter: str) -> Decide:
     """Return what finds the GPUs that counted errors while the job ran, and their sum."""
 
     def decide(job: CheckedJob) -> Found:
-        touched = job.gpus_with(f"{counter}_max", lambda errors: errors > 0)
+        touched = job.gpus_that(counted(counter))
         errors = float(sum(gpu[f"{counter}_max"] for gpu in touched))
         return Found(
             f"{plural(errors, NEW_ERRORS[counter])} during the job on {job.labels(touched)}.",
@@ -34,5 +39,5 @@ CHECK = Check(
     ),
     needs=("pcie_replays",),
     decide=new_errors("pcie_replays"),
-    gpu_condition=pl.col("pcie_replays_max") > 0,
+    gpu_condition=counted("pcie_replays"),
 )

@@ -6,10 +6,12 @@ import polars as pl
 
 from tachograph.judge.check import Check, CheckedJob, Found
 
+FAILED = pl.col("row_remap_failure_max") > 0  # of a GPU, or of any of a job
+
 
 def decide(job: CheckedJob) -> Found:
     """Return which GPUs."""
-    touched = job.gpus_with("row_remap_failure_max", lambda failed: failed > 0)
+    touched = job.gpus_that(FAILED)
     where = job.labels(touched) if touched else "A GPU"
     return Found(
         f"{where}: remapping a faulty memory row has failed.",
@@ -29,5 +31,5 @@ CHECK = Check(
     ),
     needs=("row_remap_failure",),
     decide=decide,
-    condition=pl.col("row_remap_failure_max") != 0,
+    condition=FAILED,
 )

@@ -8,12 +8,14 @@ from tachograph.catalog.units import plural
 from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.health import XID_OFTEN_THE_PROGRAM, xid_meaning
 
+HAPPENED = pl.col("xid_events") > 0  # to a GPU, or to any of a job
+
 
 def decide(job: CheckedJob) -> Found:
     """Return on which GPUs it changed, and what the largest code means."""
     events = job.measured("xid_events")
     code = job.number("xid_event_max")
-    touched = job.gpus_with("xid_events", lambda count: count > 0)
+    touched = job.gpus_that(HAPPENED)
     where = f" on {job.labels(touched)}" if touched else ""
     what = (
         f"; the largest code is {int(code)} ({xid_meaning(int(code))}{_cause(int(code))})"
@@ -43,5 +45,5 @@ CHECK = Check(
     ),
     needs=("xid",),
     decide=decide,
-    condition=pl.col("xid_events") != 0,
+    condition=HAPPENED,
 )
