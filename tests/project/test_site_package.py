@@ -23,6 +23,7 @@ from tachograph.catalog import doors
 from tachograph.catalog.doors import added_entries, annex_function
 from tachograph.catalog.errors import ConfigError, UsageError
 from tachograph.cli.registry import CommandEntry, find
+from tachograph.judge import checks
 from tachograph.lake.delta import Lake
 from tachograph.sources.registry import settings_of
 
@@ -268,6 +269,49 @@ def test_an_entry_that_is_none_is_one_line_with_its_package(
     ):
         added_entries("commands", CommandEntry)
     assert find(["jobs"]).name == "jobs"
+
+
+@pytest.mark.parametrize(
+    ("condition", "what"),
+    [
+        ("pl.col('gpu_temp_c_max')", "is of type Float64, not Boolean"),
+        ("'gpu_temp_c_max < 18'", "is of type str, and no expression of polars"),
+        ("pl.col('user') < 18", "cannot be computed: "),
+        ("threshold('cold_c') > pl.col('gpu_temp_c_max')", "cannot be computed: "),
+        ("(pl.col('gpu_temp_c_max') < 18).any()", "gives one value for all rows, not one for each"),
+        ("pl.col('gpu_temp_c_max') < 18", None),
+        ("pl.col('of_another_package') < threshold('idle_util')", None),
+    ],
+)
+@pytest.mark.parametrize("name", ["condition", "gpu_condition"])
+def test_a_check_with_a_wrong_condition_is_refused(
+    name: str, condition: str, what: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any job is judged, in one line with its package."""
+    if name == "gpu_condition":
+        condition = condition.replace("'user'", "'node'")
+    module = (
+        "import polars as pl\n"
+        "from tachograph.judge.check import Check, threshold\n"
+        "ENTRY = Check('cold_gpus', family='clocks', severity='hint', title='Cold', decide=print,\n"
+        f"    {name}={condition})\n"
+    )
+    package = f"cold{len(list(tmp_path.iterdir()))}"
+    declare(tmp_path, package, "checks", "cold_gpus", module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, f"{package}_site", raising=False)
+    checks._added.cache_clear()  # other tests of this process judge without the package
+    try:
+        if what is None:
+            assert [check.code for check in checks._added()] == ["cold_gpus"]
+            return
+        with pytest.raises(ConfigError) as error:
+            checks._added()
+    finally:
+        checks._added.cache_clear()
+    assert error.value.where == f"entry point cold_gpus of {package}"
+    assert error.value.what.startswith(f"{name} of check cold_gpus {what}")
+    assert "for example pl.col('gpu_temp_c_max') < 18" in str(error.value)
 
 
 def test_a_page_without_its_module_stops_the_server_in_one_line(

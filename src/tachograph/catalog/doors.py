@@ -80,13 +80,22 @@ def find_entry(group: str, kind: type[N], name: str, own: Iterable[N]) -> N | No
     return next((entry for entry in added_entries(group, kind) if entry.name == name), None)
 
 
-def added_entries(group: str, kind: type[E]) -> tuple[E, ...]:
+def added_entries(
+    group: str,
+    kind: type[E],
+    *,
+    problem_of: Callable[[E], str | None] = lambda _: None,
+    do: str = "",
+) -> tuple[E, ...]:
     """Return the entries that installed packages add to the table `group`, sorted by name.
+
+    `problem_of`: what is wrong with an entry, None: nothing. `do`: what to do about it.
 
     The files of every installed package are looked at, which takes a tenth of a second: ask where
     the project's own table does not have a name.
 
-    Errors: ConfigError naming the package of an entry that cannot be imported, or is no `kind`.
+    Errors: ConfigError naming the package of an entry that cannot be imported, is no `kind`, or has
+    a problem.
     """
     from importlib.metadata import entry_points
 
@@ -97,12 +106,17 @@ def added_entries(group: str, kind: type[E]) -> tuple[E, ...]:
         try:
             entry = point.load()
         except Exception as problem:
-            do = "repair or remove that package"
-            raise ConfigError(f"cannot be imported: {problem}", where=where, do=do) from problem
-        if not isinstance(entry, kind):
-            do = f"make it name a {kind.__name__}"
             raise ConfigError(
-                f"{point.value} is of type {type(entry).__name__}", where=where, do=do
+                f"cannot be imported: {problem}", where=where, do="repair or remove that package"
+            ) from problem
+        if not isinstance(entry, kind):
+            raise ConfigError(
+                f"{point.value} is of type {type(entry).__name__}",
+                where=where,
+                do=f"make it name a {kind.__name__}",
             )
+        what = problem_of(entry)
+        if what is not None:
+            raise ConfigError(what, where=where, do=do)
         entries.append(entry)
     return tuple(entries)

@@ -22,6 +22,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tachograph.catalog.config import Thresholds
+from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
 from tachograph.judge.activity import (
     Activity,
     GpuRows,
@@ -266,6 +267,29 @@ def _known_columns(
         columns.append(column)
     # thresholds alone would be one row
     return rows.select(pl.int_range(pl.len()).alias("_row"), *columns)
+
+
+def condition_problem(check: Check) -> str | None:
+    """Return what is wrong with a condition of a check; None: both can be used."""
+    tables = {"condition": JOB_SUMMARIES, "gpu_condition": JOB_GPUS}
+    for name, table in tables.items():
+        condition = getattr(check, name)
+        if condition is None:
+            continue
+        whose = f"{name} of check {check.code}"
+        if not isinstance(condition, pl.Expr):
+            return f"{whose} is of type {type(condition).__name__}, and no expression of polars"
+        rows = table.empty().clear(2)  # rows of which nothing is known
+        try:
+            known = _known_columns(rows, [condition], Thresholds())
+            values = known.select(condition.alias("value")).to_series()
+        except (pl.exceptions.PolarsError, AttributeError) as problem:
+            return f"{whose} cannot be computed: {str(problem).splitlines()[0]}"
+        if values.dtype not in (pl.Boolean, pl.Null):
+            return f"{whose} is of type {values.dtype}, not Boolean"
+        if len(values) != rows.height:
+            return f"{whose} gives one value for all rows, not one for each"
+    return None
 
 
 def may_idle(idle_s: pl.Expr | float) -> pl.Expr:

@@ -13,7 +13,7 @@ from typing import cast
 
 from tachograph.catalog.codes import CODES, HOST_CODES
 from tachograph.catalog.doors import added_entries
-from tachograph.judge.check import Check
+from tachograph.judge.check import Check, condition_problem
 
 CHECKS: tuple[Check, ...]
 OF_RECORDING: frozenset[str]  # checks of the recording of a job, and not of the job
@@ -52,4 +52,9 @@ def _own(code: str) -> Check:
 
 @cache
 def _added() -> tuple[Check, ...]:
-    return tuple(added_entries("checks", Check))
+    return added_entries(
+        "checks",
+        Check,
+        problem_of=condition_problem,
+        do="make it compare columns, for example pl.col('gpu_temp_c_max') < 18",
+    )
