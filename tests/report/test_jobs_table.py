@@ -245,6 +245,17 @@ def test_findings_of_the_program_and_of_the_lake_are_known() -> None:
         filter_jobs(JOBS, FOUND, JobFilter(verdict="no"))
 
 
+def test_states_of_any_source_are_known() -> None:
+    """Those of workload managers always, other words where a job has them."""
+    jobs = JOBS.with_columns(state=pl.Series(["EXIT", "COMPLETED", "FINALIZED", "FAILED"]))
+    for state, count in (("exit", 1), ("DONE", 0), ("signaling", 0), ("finalized", 1)):
+        assert filter_jobs(jobs, FOUND, JobFilter(states=(state,))).height == count
+    with pytest.raises(UsageError, match="no state 'FINALISED'; did you mean FINALIZED"):
+        filter_jobs(jobs, FOUND, JobFilter(states=("finalised",)))
+    with pytest.raises(UsageError, match="no state 'FINALIZED'"):
+        filter_jobs(JOBS, FOUND, JobFilter(states=("finalized",)))
+
+
 def test_rows_of_lakes_without_verdicts_hold() -> None:
     earlier = FOUND.filter(pl.col("severity") != "fact").with_columns(
         pl.lit(None, pl.String).alias("verdict")

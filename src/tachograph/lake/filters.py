@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,6 +24,7 @@ from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.catalog.units import plural, refuse_unclear_fraction, span_s
 from tachograph.sources.job_ids import job_and_step, plain_job_id
+from tachograph.sources.slurm.fields import STATES
 
 # the last time of data is the present for this long; how long a job runs on that was not seen since
 CURRENT_FOR = timedelta(days=1)
@@ -62,6 +63,14 @@ FINAL_STATES = (  # which a run does not leave
     "REVOKED",
 )
 JOB_STATES = (*_OPEN_STATES, *FINAL_STATES)
+# what tables and recordings of other workload managers have in their place
+_OTHER_STATES = (
+    *("PEND", "PSUSP", "WAIT", "PROV", "RUN", "USUSP", "SSUSP", "DONE", "EXIT"),  # LSF
+    *("QUEUED", "HELD", "EXITING", "FINISHED"),  # PBS
+    *("SCHED", "CLEANUP", "INACTIVE", "CANCELED"),  # Flux
+    *("SUCCEEDED", "UNKNOWN"),  # Kubernetes
+)
+_KNOWN_STATES = frozenset((*JOB_STATES, *STATES, *_OTHER_STATES))
 # what a person restricts by names: {option: field of JobFilter}
 FILTER_KINDS: Mapping[str, str] = {
     "user": "users",
@@ -282,25 +291,30 @@ def _number(name: str, written: str) -> float:
     return value
 
 
-def job_conditions(wanted: JobFilter) -> list[pl.Expr]:
+def job_conditions(
+    wanted: JobFilter, recorded_states: Callable[[], Iterable[str]] = tuple
+) -> list[pl.Expr]:
     """Return the conditions on columns of job_summaries, without those on findings.
 
-    Errors: UsageError for a verdict, state or attribution that does not exist, naming those close
-    to it; UsageError for a verdict without a finding that it is about.
+    `recorded_states`: those of the jobs, called where the filter has one of no workload manager: a
+    table may have any word. Errors: UsageError for a verdict, state or attribution that does not
+    exist, naming those close to it; UsageError for a verdict without a finding that it is about.
     """
     must_exist([wanted.verdict], VERDICTS, what="verdict", error=UsageError)
     if wanted.verdict != "yes" and not wanted.findings:
         raise UsageError(f"verdict {wanted.verdict!r} is given without a finding", do="name one")
     must_exist(wanted.attributions, ATTRIBUTIONS, what="attribution", error=UsageError)
-    must_exist(
-        [state.upper() for state in wanted.states], JOB_STATES, what="state", error=UsageError
-    )
+    states = [state.upper() for state in wanted.states]
+    other = [state for state in states if state not in _KNOWN_STATES]
+    if other:
+        recorded = sorted(set(recorded_states()).difference(JOB_STATES))
+        must_exist(other, (*recorded, *JOB_STATES), what="state", error=UsageError)
     conditions = [condition.expression for condition in wanted.where]
     for name, values in (
         ("user", wanted.users),
         ("account", wanted.accounts),
         ("partition", wanted.partitions),
-        ("state", tuple(state.upper() for state in wanted.states)),
+        ("state", states),
         ("attribution", wanted.attributions),
     ):
         if values:
@@ -323,7 +337,7 @@ def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilt
     not exist, naming those close to it; those of `job_conditions`.
     """
     check_codes(wanted.findings, findings["code"].unique())
-    conditions = job_conditions(wanted)
+    conditions = job_conditions(wanted, lambda: summaries.get_column("state").drop_nulls().unique())
     if wanted.findings:
         keys = answers_to(findings, wanted)["job_key"].unique()
         conditions.append(pl.col("job_key").is_in(keys.to_list()))

@@ -535,7 +535,7 @@ def select_jobs(
     """
 
     def read() -> SelectedJobs:
-        conditions = job_conditions(wanted)
+        conditions = job_conditions(wanted, lambda: _recorded_states(lake))
         where = pl.all_horizontal(conditions) if conditions else None
         if first is None and not wanted.findings:
             needed = None if columns is None else tuple(dict.fromkeys((*columns, "job_key", "seq")))
@@ -563,6 +563,13 @@ def select_jobs(
         return SelectedJobs(jobs, matching, found)
 
     return read_consistently(lake, read)
+
+
+def _recorded_states(lake: Lake) -> list[str]:
+    """Return the states that jobs of the lake have, or had."""
+    with lake_errors(lake.uri(JOB_SUMMARIES)):
+        rows = lake.scan(JOB_SUMMARIES).select(pl.col("state").drop_nulls().unique())
+        return rows.collect(engine="streaming").get_column("state").to_list()
 
 
 def _answered(lake: Lake, jobs: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:

@@ -174,7 +174,7 @@ class ResidentJobs:
         """
         codes = self.codes
         check_codes(wanted.findings, codes)
-        conditions = job_conditions(wanted)
+        conditions = job_conditions(wanted, lambda: self.frame["state"].drop_nulls().unique())
         if wanted.findings:
             least, most = _OF_VERDICT[wanted.verdict]
             given = [
