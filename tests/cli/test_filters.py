@@ -37,6 +37,16 @@ def test_options_reach_the_filter(words: str, wanted: JobFilter) -> None:
     assert job_filter(parser.parse_args(words.split(), Arguments()), OPENED) == wanted
 
 
+@pytest.mark.parametrize("verdict", ["yes", "no"])
+def test_a_verdict_without_a_finding_is_an_error(verdict: str) -> None:
+    parser = Parser("tachograph jobs", "Jobs.")
+    add_filters(parser)
+    with pytest.raises(UsageError) as error:
+        job_filter(parser.parse_args(["--verdict", verdict], Arguments()), OPENED)
+    assert error.value.what == f"--verdict {verdict} is given without a finding"
+    assert error.value.do == f"name one: --finding idle_job --verdict {verdict}"
+
+
 def test_a_time_that_ends_before_it_begins_is_an_error() -> None:
     parser = Parser("tachograph jobs", "Jobs.")
     add_filters(parser)

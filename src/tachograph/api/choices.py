@@ -82,7 +82,7 @@ def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> 
         begin, end = (local_time(moment, zone_name) for moment in (since, until))
         raise UsageError(f"since ({begin}) is later than until ({end})", do="swap them")
     return JobFilter(
-        **names, verdict=options.get("verdict", "yes"), since=since, until=until, where=where
+        **names, verdict=options.get("verdict") or "yes", since=since, until=until, where=where
     )
 
 

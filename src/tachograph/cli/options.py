@@ -389,7 +389,6 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
     add_repeatable("--finding", "CODE", "jobs with this finding; repeatable: any of them")
     group.add_argument(
         "--verdict",
-        default="yes",
         metavar="ANSWER",
         help="verdict of --finding: yes (default), no, unknown",
     )
@@ -427,11 +426,16 @@ def newest_job(summaries: pl.DataFrame, *, zone_name: str) -> str:
 def job_filter(arguments: argparse.Namespace, opened: OpenedLake) -> JobFilter:
     """Return the filter that the options make.
 
-    Errors: UsageError for an invalid condition or time.
+    Errors: UsageError for an invalid condition or time, and for a verdict without a finding.
     """
     from tachograph.api import choices
     from tachograph.catalog.units import is_span
 
+    if arguments.verdict is not None and not arguments.finding:
+        raise UsageError(
+            f"--verdict {arguments.verdict} is given without a finding",
+            do=f"name one: --finding idle_job --verdict {arguments.verdict}",
+        )
     times = [written for written in (arguments.since, arguments.until) if written is not None]
     if any(map(is_span, times)):
         opened.remark_end()
