@@ -445,6 +445,19 @@ def test_answers_that_selected_a_job_are_apart_from_its_reported_findings() -> N
     )
 
 
+def test_a_reported_finding_precedes_a_covered_one_that_selected_the_job() -> None:
+    covered = Finding("low_utilisation", "hint", "t", "s.", covered_by="stall")
+    found = pl.concat([FOUND, findings_frame([(ROWS[0], [covered])])])
+    for names, shown in (
+        (("low_utilisation", "stall"), "stall memory_bound; also low_utilisation"),
+        (("low_utilisation",), "low_utilisation; also stall memory_bound"),
+    ):
+        wanted = JobFilter(findings=names)
+        chosen = filter_jobs(JOBS, found, wanted).filter(job_key=ROWS[0]["job_key"])
+        table = build_jobs_table(chosen, found, columns=["job_id", "findings"], wanted=wanted)
+        assert jobs_text(table).splitlines()[1].split(maxsplit=1)[1] == shown
+
+
 def test_no_job_matches() -> None:
     assert (
         jobs_text(build_jobs_table(JOB_SUMMARIES.empty(), FINDINGS.empty())) == "No job matches.\n"

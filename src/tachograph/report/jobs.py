@@ -333,13 +333,18 @@ def _recorded(table: JobsTable, name: str) -> dict[int, float]:
 
 
 def _findings_texts(table: JobsTable) -> list[str]:
-    """Return codes of reported findings, preceded by other findings that selected the job.
+    """Return codes of reported findings, and other findings that selected the job.
 
-    What selected it without being reported is apart: "stall: unknown; also low_coverage".
+    What selected it without being reported is apart: "stall: unknown; also low_coverage". It comes
+    first unless a reported finding selected the job, too.
     """
     texts = []
     for key, codes in zip(table.frame["job_key"], table.frame[FINDINGS_COLUMN], strict=True):
-        answers = ", ".join(answer for answer in table.answers.get(key, ()) if answer not in codes)
+        selecting = table.answers.get(key, ())
+        answers = ", ".join(answer for answer in selecting if answer not in codes)
         reported = " ".join(codes)
-        texts.append(f"{answers}; also {reported}" if answers and reported else answers or reported)
+        parts = [part for part in (answers, reported) if part]
+        if any(answer in codes for answer in selecting):
+            parts.reverse()
+        texts.append("; also ".join(parts))
     return texts
