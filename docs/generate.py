@@ -1,4 +1,5 @@
-"""Writes the pages that follow from the code: those of PAGES, whole or the part between two marks.
+"""Writes what follows from the code: the pages of PAGES, whole or the part between two marks, and
+the types of rows.
 
 `--check` fails where they drift.
 """
@@ -17,6 +18,7 @@ import polars as pl
 
 from api_reference import reference
 from conf import CONTENTS
+from row_types import rows_module
 from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.counters import (
@@ -642,11 +644,12 @@ def link_pages() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the pages, or with `--check` end with a message naming those that are not what would
-    be written.
+    """Write the pages and the types, or with `--check` end with a message naming those that are
+    not what would be written.
     """
     written = {name: make() for name, make in PAGES.items()}
     written["llms.txt"] = llms_text(written)
+    written["../src/tachograph/catalog/rows.py"] = rows_module()
     if "--check" not in arguments:
         for name, text in written.items():
             (FOLDER / name).write_text(text, encoding="utf-8")
