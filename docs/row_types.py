@@ -12,6 +12,7 @@ from tachograph.catalog.tables import (
     ALLOCATIONS,
     DEVICES,
     FINDINGS,
+    GPU_SCORES,
     JOB_GPUS,
     JOB_NODES,
     JOB_SUMMARIES,
@@ -24,6 +25,7 @@ from tachograph.catalog.tables import (
 
 # {name of the type: table whose rows are read one by one}
 ROW_TYPES: Mapping[str, LakeTable] = {
+    "GpuScoreRow": GPU_SCORES,
     "DeviceRow": DEVICES,
     "JobRow": JOBS,
     "AllocationRow": ALLOCATIONS,
@@ -94,7 +96,8 @@ def annotation(column: TableColumn) -> str:
     ('str | None', 'str')
     """
     if isinstance(column.dtype, pl.List):
-        name = f"list[{_PYTHON_TYPES[column.dtype.inner]}]"
+        (inner,) = (kind for kind in _PYTHON_TYPES if kind == column.dtype.inner)
+        name = f"list[{_PYTHON_TYPES[inner]}]"
     else:
         name = _PYTHON_TYPES[column.dtype]
     return name if column.null is None else f"{name} | None"

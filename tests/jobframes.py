@@ -4,13 +4,14 @@ about is set.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
 from tachograph.catalog.counters import COUNTER_NAMES
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.catalog.tables import JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES, LakeTable
 
 START = datetime(2026, 4, 23, 17, 0, tzinfo=UTC)
@@ -19,7 +20,7 @@ _KEY = {"job_key": "c:100:1", "job_id": "100", "seq": 1}
 _OF_COUNTERS = frozenset(f"{name}{end}" for name in COUNTER_NAMES for end in ("", "_mean", "_max"))
 
 
-def frame(table: LakeTable, rows: Iterable[dict[str, Any]]) -> pl.DataFrame:
+def frame(table: LakeTable, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     """Return rows in the schema of `table`: what is not given is null."""
     filled = []
     for row in rows:
@@ -28,7 +29,7 @@ def frame(table: LakeTable, rows: Iterable[dict[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame(filled, schema=table.schema)
 
 
-def summary(**given: Any) -> dict[str, Any]:
+def summary(**given: Any) -> JobSummaryRow:
     """Return a row of job_summaries: 4 GPUs on one node for two hours, nothing measured."""
     elapsed = given.get("elapsed_s", 7200.0)
     row: dict[str, Any] = {
@@ -44,7 +45,13 @@ def summary(**given: Any) -> dict[str, Any]:
         "as_of": START + timedelta(seconds=elapsed),
     } | given
     row.setdefault("gpu_hours", row["gpus"] * elapsed / 3600)
-    return dict(frame(JOB_SUMMARIES, [row]).row(0, named=True))
+    return cast("JobSummaryRow", frame(JOB_SUMMARIES, [row]).row(0, named=True))
+
+
+def job_row(**values: Any) -> JobSummaryRow:
+    """Return a row of job_summaries of these columns alone."""
+    assert not (unknown := set(values) - set(JOB_SUMMARIES.schema)), unknown
+    return cast("JobSummaryRow", values)
 
 
 def gpus(*rows: dict[str, Any]) -> pl.DataFrame:

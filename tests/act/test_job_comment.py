@@ -20,11 +20,13 @@ from hypothesis import strategies as st
 from job_lake import job_lake
 
 from in_process import run_here
+from jobframes import summary
 from tachograph.annexes.act.comments import MOST_FAILURES, AdminComments, comment_jobs
 from tachograph.annexes.act.ledger import ActionLedger, read_ledger
 from tachograph.api.job_report import read_job
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.report.job import JobReport, job_json
@@ -210,9 +212,9 @@ def test_an_analysis_writes_the_files_of_advice(tmp_path: Path) -> None:
 
 
 def test_where_every_job_fails_a_round_ends_early(one_of_four: JobReport, tmp_path: Path) -> None:
-    keys = ("display_id", "user", "submit", "time_precision_s")
-    facts: dict[str, Any] = {"cluster": "testing", **dict.fromkeys(keys)}
-    jobs = [{"job_key": str(number), "job_id": str(number), **facts} for number in range(1, 11)]
+    facts = summary(cluster="testing")
+    ids = [str(number) for number in range(1, 11)]
+    jobs: list[JobSummaryRow] = [{**facts, "job_key": name, "job_id": name} for name in ids]
     without_sacct = tmp_path / "bin"
     without_sacct.mkdir()
     (without_sacct / "env").write_text('#!/bin/sh\n[ "$3" = sacctmgr ]\n')  # env SETTING PROGRAM

@@ -19,6 +19,7 @@ from jobframes import START, frame, gpus, minutes, summary
 from one_job import findings_of, verdicts_of
 from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import Thresholds
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.judge.activity import runs
 from tachograph.judge.check import FAMILIES, Check, families_around
@@ -38,7 +39,7 @@ from tachograph.pipeline.timelines import timelines_of
 LIMITS = Thresholds()
 NO_MINUTES = minutes()
 NO_GPUS = gpus()
-PlantedRows = tuple[dict[str, Any], pl.DataFrame, pl.DataFrame]
+PlantedRows = tuple[JobSummaryRow, pl.DataFrame, pl.DataFrame]
 
 
 def used(*means: float, nodes: tuple[str, ...] = ()) -> pl.DataFrame:
@@ -152,7 +153,7 @@ def test_findings_that_hold(snapshot: SnapshotAssertion) -> None:
 
 
 def found(
-    row: dict[str, Any], gpu_rows: pl.DataFrame = NO_GPUS, minute_rows: pl.DataFrame = NO_MINUTES
+    row: JobSummaryRow, gpu_rows: pl.DataFrame = NO_GPUS, minute_rows: pl.DataFrame = NO_MINUTES
 ) -> dict[str, Finding]:
     return {finding.code: finding for finding in findings_of(row, gpu_rows, minute_rows, LIMITS)}
 

@@ -9,6 +9,7 @@ import pytest
 
 from jobframes import frame, summary
 from tachograph.catalog.devices import DEVICES_BY_NAME
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.catalog.tables import JOB_SUMMARIES, PIPES
 from tachograph.judge.limiter import shares_of_job, with_limiter
 from tachograph.report.job_sentences import limiter_sentence
@@ -24,9 +25,8 @@ PRODUCTS = {
 A100, H100 = "A100 SXM 40GB", "H100 SXM 80GB"
 
 
-def planted(**columns: Any) -> dict[str, Any]:
-    row: dict[str, Any] = summary(**({"samples": 100, "gpu_model": A100} | ALL_PIPES | columns))
-    return row
+def planted(**columns: Any) -> JobSummaryRow:
+    return summary(**({"samples": 100, "gpu_model": A100} | ALL_PIPES | columns))
 
 
 def limiter_of(**columns: Any) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jobframes import summary
 from tachograph.catalog.config import Thresholds
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.judge.check import CheckedJob, JobRows
 from tachograph.judge.checks.stranded_gpus import CHECK, decide
 from tachograph.judge.judge import judge_summaries
@@ -23,7 +24,7 @@ NO_ROWS = JobRows(pl.DataFrame(schema={"job_key": pl.String})).of("")
 
 
 def stranded(**job: Any) -> float | None:
-    row = {"nodes": 1, "elapsed_s": 7200.0, "exclusive": False} | NODE | job
+    row = cast("JobSummaryRow", {"nodes": 1, "elapsed_s": 7200.0, "exclusive": False} | NODE | job)
     found = decide(CheckedJob(row, NO_ROWS, NO_ROWS, Thresholds()))
     if found is None:
         return None

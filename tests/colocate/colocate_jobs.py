@@ -91,7 +91,7 @@ def job(number: int, **given: Any) -> dict[str, Any]:
         "hbm_used_mib_max": 10240.0,
         "gpus_never_used": 0,
     }
-    return summary(**(row | given))
+    return dict(summary(**(row | given)))
 
 
 def lake_of(*rows: dict[str, Any], stable: str = "yes") -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -78,8 +78,8 @@ def test_completions_of_random_jobs_are_those_computed_row_by_row() -> None:
         jobs.append(made[0])
         of_gpus += made[1]
         of_minutes += made[2]
-        gap = {"job_key": key, "share": source.uniform(0.1, 0.9), "interval_s": made[3]}
-        gaps.append(gap | {"lacking": None})
+        share = source.uniform(0.1, 0.9)
+        gaps.append({"job_key": key, "share": share, "interval_s": made[3], "lacking": None})
     timelines = pl.DataFrame(of_minutes, schema=timelines_of(minutes(), idle_util=0.5).schema)
     tables = JobTables(
         frame(JOB_SUMMARIES, jobs),
@@ -225,7 +225,7 @@ def _made(key: str, source: random.Random) -> tuple[Row, list[Row], list[Row], f
             names = ("power_w", *FRACTIONS[:4], *(f"mean_{name}" for name in AVERAGED))
             row |= {name: source.random() for name in names if name != "sm_occupancy"}
             timeline.append(row | ({} if key == "c" else {"busy": 0.1, "mem_copy_util": 0.2}))
-    return summary(**job), rows, timeline, interval_s
+    return dict(summary(**job)), rows, timeline, interval_s
 
 
 def _board(job: Row) -> float:

@@ -16,7 +16,9 @@ from exported_lake import END, START, UGLY, busy, content_of, export, one_line, 
 from jsonschema import Draft202012Validator
 
 from in_process import run_here
+from jobframes import job_row
 from madelake import held, job, make_lake, summarized
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.catalog.tables import JOB_MINUTES, JOB_NODE_MINUTES
 from tachograph.export import clustercockpit
 from tachograph.export.clustercockpit import is_archivable, job_data, job_meta
@@ -160,7 +162,8 @@ def test_other_versions_and_descriptions_are_refused(exported: Lake, tmp_path: P
 
 
 def test_hosts_that_a_job_had_to_itself_fill_required_statistics(exported: Lake) -> None:
-    row = content_of(exported).summaries.row(by_predicate=pl.col("job_id") == "1", named=True)
+    summaries = content_of(exported).summaries
+    row = job_row(**summaries.row(by_predicate=pl.col("job_id") == "1", named=True))
     hosts = pl.DataFrame(
         [{"node": "n1", "minute": 3, "cpu_user": 0.5, "load_average": 12.0}],
         schema_overrides=JOB_NODE_MINUTES.schema,
@@ -219,7 +222,7 @@ def test_slices_arrays_and_jobs_without_samples(archive: Path) -> None:
 
 def test_a_minute_without_samples_is_null(exported: Lake) -> None:
     content = content_of(exported)
-    row = content.summaries.row(by_predicate=pl.col("job_id") == "1", named=True)
+    row = job_row(**content.summaries.row(by_predicate=pl.col("job_id") == "1", named=True))
     minutes = content.minutes().filter((pl.col("job_id") == "1") & (pl.col("minute") != 5))
     data = job_data(row, minutes, {("n1", 0, None): "00000000:03:00.0"})
     first = data["acc_utilization"]["accelerator"]["series"][0]
@@ -229,9 +232,15 @@ def test_a_minute_without_samples_is_null(exported: Lake) -> None:
 
 
 def test_what_cannot_be_in_an_archive() -> None:
-    fine = {"job_id": "7", "start": START, "end": END, "state": "OUT_OF_MEMORY"}
+    fine: JobSummaryRow = {"job_id": "7", "start": START, "end": END, "state": "OUT_OF_MEMORY"}
     assert is_archivable(fine)
-    for odd in ({"job_id": UGLY}, {"end": None}, {"end": START}, {"state": None}):
+    changes: tuple[JobSummaryRow, ...] = (
+        {"job_id": UGLY},
+        {"end": None},
+        {"end": START},
+        {"state": None},
+    )
+    for odd in changes:
         assert not is_archivable(fine | odd)
 
 

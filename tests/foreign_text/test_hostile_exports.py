@@ -20,6 +20,7 @@ from written import assert_metrics, assert_plain, assert_table, texts_of
 from in_process import run_here
 from servers.postgresql import postgresql_server
 from tachograph.catalog.columns import joined_lists
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.catalog.tables import COMPUTED
 from tachograph.catalog.units import harmless_cell, printable
 from tachograph.export.clustercockpit import job_folder
@@ -241,7 +242,11 @@ def test_texts_arrive_in_a_database(site: Path) -> None:
     "cluster", [*PAYLOADS.values(), "..", "../../etc", "/etc", "a/../../b", "\ud800"]
 )
 def test_a_cluster_is_one_folder_of_the_archive(cluster: str, tmp_path: Path) -> None:
-    row = {"cluster": cluster, "job_id": "1", "start": datetime(2026, 4, 1, tzinfo=UTC)}
+    row: JobSummaryRow = {
+        "cluster": cluster,
+        "job_id": "1",
+        "start": datetime(2026, 4, 1, tzinfo=UTC),
+    }
     folder = job_folder(tmp_path, row)
     folder.mkdir(parents=True)
     assert folder.resolve().relative_to(tmp_path.resolve()).parts[1:] == ("0", "001", "1775001600")

@@ -73,6 +73,6 @@ def test_launches_come_back_as_they_were(launches: list[Launch]) -> None:
 )
 def test_what_cannot_be_read_is_an_error(changed: dict[str, object], message: str) -> None:
     packed = pack_launches([Launch("copy", {"a": 1.0}, Chip("H100"), "a.csv", 0)])
-    content = msgspec.json.encode(json.loads(packed["content"]) | changed).decode()
+    content = msgspec.json.encode(json.loads(packed["content"] or "") | changed).decode()
     with pytest.raises(InputError, match=message):
         unpack_launches(packed | {"content": content}, report="a.csv")

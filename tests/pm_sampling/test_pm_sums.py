@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.annexes.share import nsight_scores
+from tachograph.catalog.rows import JobGpuRow
 from tachograph.catalog.score_formulas import ELAPSED, SM_ELAPSED, TENSOR
 from tachograph.judge.score_ways import profiled_way, sampled_way
 from tachograph.judge.scores import with_scores
@@ -144,7 +145,7 @@ def test_rest_between_kernels_counts_in_pm_sampling_and_not_in_nsight() -> None:
     kernel = dict(sample(0, 1.0, 64, 0.5).sums)
     kernel[ELAPSED] = kernel[SM_ELAPSED]
     of_report = profiled_way([kernel, kernel], max_warps=W_HW)
-    gpu = {"node": "n1", "gpu": 0, "mig": None, "gpu_model": "NVIDIA H200"}
+    gpu: JobGpuRow = {"node": "n1", "gpu": 0, "mig": None, "gpu_model": "NVIDIA H200"}
     rows = [
         sample(60.0, 0.5, 64, 0.25, length=30).row(
             node="n1", gpu=0, mig=None, max_warps=W_HW, cut=None
@@ -169,7 +170,7 @@ def test_reports_with_warps_per_active_cycle_give_the_same() -> None:
 
 
 def test_minutes_that_are_in_part_of_others_are_left_out() -> None:
-    gpu = {"node": "n1", "gpu": 0, "mig": None, "gpu_model": "NVIDIA H200"}
+    gpu: JobGpuRow = {"node": "n1", "gpu": 0, "mig": None, "gpu_model": "NVIDIA H200"}
     rows = [
         sample(60.0 * at, active, 64, 0.2, length=60).row(
             node="n1", gpu=0, mig=None, max_warps=64, cut="tensor_active"

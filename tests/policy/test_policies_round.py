@@ -14,6 +14,7 @@ import pytest
 from hung_lake import hung_lake
 
 from in_process import run_here
+from jobframes import job_row
 from servers.mail_sink import mail_sink
 from servers.process import free_port
 from servers.webhook import webhook_receiver
@@ -301,7 +302,7 @@ def test_mails_name_commands_of_slurm_for_jobs_of_slurm_alone(
 ) -> None:
     policy = PolicyOptions("p", check, "mail", dry_run=False, minutes=10, warnings=0)
     for job_id, is_named in (("7", True), ("7.pbs", False), ("train.ml", False)):
-        row = {"job_id": job_id, "display_id": None, "name": None, "job_key": "k"}
+        row = job_row(job_id=job_id, display_id=job_id, name=None, job_key="k")
         text = warning_mail(policy, row, "It did nothing.", number=0).text
         assert (f"(scancel {job_id})" in text) == is_named
         assert ("scancel" in text) == is_named

@@ -6,15 +6,16 @@ from typing import Any
 
 from test_policy_evidence import minutes
 
-from jobframes import START, gpus
+from jobframes import START, gpus, job_row
 from tachograph.annexes.act.policy_backtest import PolicyReplay, replay
 from tachograph.catalog.policies import PolicyOptions
+from tachograph.catalog.rows import JobSummaryRow
 
 POLICY = PolicyOptions("a", "hung", "cancel", minutes=20, warnings=1, warning_minutes=30)
 
 
 def replayed(*courses: str, policy: PolicyOptions = POLICY, **job: Any) -> PolicyReplay:
-    row = {
+    row: JobSummaryRow = {
         "job_key": "c:100:1",
         "gpus": len(courses),
         "user": "bob",
@@ -22,7 +23,7 @@ def replayed(*courses: str, policy: PolicyOptions = POLICY, **job: Any) -> Polic
         "start": START,
         "attribution": "explicit",
     }
-    return replay(policy, row | job, gpus(*({} for _ in courses)), minutes(*courses))
+    return replay(policy, row | job_row(**job), gpus(*({} for _ in courses)), minutes(*courses))
 
 
 def test_a_hang_is_hit_after_two_windows_and_the_warning() -> None:

@@ -20,6 +20,7 @@ from tachograph.annexes.act.policies import policy_cases
 from tachograph.annexes.act.policy import PolicyEvidence, exemption, fault_evidence, idle_evidence
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.policies import PolicyOptions
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.catalog.tables import JOB_MINUTES, TIME
 
 LEVELS = {
@@ -27,7 +28,7 @@ LEVELS = {
     "P": {"gpu_util": 1.0, "tensor_active": 0.0, "dram_active": 0.0, "sm_active": 0.1},
     "I": {"gpu_util": 0.0, "tensor_active": 0.0, "dram_active": 0.0, "sm_active": 0.0},
 }
-JOB = {"gpus": 1, "start": START, "attribution": "explicit"}
+JOB: JobSummaryRow = {"gpus": 1, "start": START, "attribution": "explicit"}
 HUNG = PolicyOptions("hung", "hung", minutes=20)
 IDLE = PolicyOptions("idle", "held_idle", minutes=20)
 
@@ -55,7 +56,7 @@ def minutes(*courses: str) -> pl.DataFrame:
 def look(
     policy: PolicyOptions, *courses: str, held: int | None = None, late: float = 1
 ) -> PolicyEvidence | str:
-    job = {"gpus": held or len(courses), "start": START, "attribution": "explicit"}
+    job: JobSummaryRow = {"gpus": held or len(courses), "start": START, "attribution": "explicit"}
     now = START + timedelta(minutes=max(map(len, courses)) + late)
     return idle_evidence(policy, job, gpus(*({} for _ in courses)), minutes(*courses), now=now)
 
@@ -101,7 +102,7 @@ def test_gpus_without_samples_and_old_ones_are_no_evidence() -> None:
 
 
 def test_gpus_that_are_ambiguous_are_no_evidence() -> None:
-    job = {"gpus": 1, "start": START, "attribution": "ambiguous"}
+    job: JobSummaryRow = {"gpus": 1, "start": START, "attribution": "ambiguous"}
     now = START + timedelta(minutes=61)
     assert "ambiguous" in str(idle_evidence(IDLE, job, gpus({}), minutes("I" * 60), now=now))
 
@@ -174,7 +175,7 @@ def test_whom_a_policy_leaves_alone() -> None:
         "a", "hung", "cancel", partitions=("gpu*",), exempt_users=("ann",), exempt_accounts=("staff*",),
         exempt_qos=("urgent",),
     )  # fmt: skip
-    job = {
+    job: JobSummaryRow = {
         "user": "bob",
         "account": "physics",
         "qos": "normal",
@@ -182,10 +183,11 @@ def test_whom_a_policy_leaves_alone() -> None:
         "het_job_id": None,
     }
     assert exemption(policy, job) == ""
-    for change in (
+    changes: tuple[JobSummaryRow, ...] = (
         {"user": "ann"}, {"account": "staff-1"}, {"qos": "urgent"}, {"qos": None}, {"partition": "cpu"},
         {"partition": None}, {"het_job_id": "7"},
-    ):  # fmt: skip
+    )  # fmt: skip
+    for change in changes:
         assert exemption(policy, job | change), change
 
 

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hung_lake import hung_lake
@@ -19,6 +18,7 @@ from servers.slurm.cluster import wait_for
 from tachograph.annexes.act.comments import AdminComments
 from tachograph.annexes.act.slurm_jobs import JobAction, SlurmJob, SlurmJobs
 from tachograph.catalog.errors import ExportError, RefusedError
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.report.job_comment import comment_text, read_comment
 
 pytestmark = pytest.mark.slow
@@ -245,7 +245,11 @@ def test_a_drain_is_of_one_node(slurm: SlurmCluster, unchanged_array: int) -> No
 # ------------------------------------------------------------------------------------------------------- comments
 
 
-def accounted(slurm: SlurmCluster, job: int, *names: str) -> dict[str, dict[str, Any]]:
+class CommentedRow(JobSummaryRow, total=False):
+    comment: str
+
+
+def accounted(slurm: SlurmCluster, job: int, *names: str) -> dict[str, CommentedRow]:
     """{name: row as job_summaries has it} of the last runs of all that an id stands for, once it
     has these names.
     """
@@ -253,7 +257,7 @@ def accounted(slurm: SlurmCluster, job: int, *names: str) -> dict[str, dict[str,
     return _accounted(slurm, job)
 
 
-def _accounted(slurm: SlurmCluster, job: int) -> dict[str, dict[str, Any]]:
+def _accounted(slurm: SlurmCluster, job: int) -> dict[str, CommentedRow]:
     words = (
         "sacct",
         "-X",
@@ -264,12 +268,12 @@ def _accounted(slurm: SlurmCluster, job: int) -> dict[str, dict[str, Any]]:
         "-j",
         str(job),
     )
-    rows = {}
+    rows: dict[str, CommentedRow] = {}
     for line in slurm.command(*words).splitlines():
         name, raw, user, submit, comment = line.split("|")
         rows[name] = {
             "job_id": raw,
-            "display_id": None if name == raw else name,
+            "display_id": name,
             "cluster": "testing",
             "user": user,
             "submit": datetime.fromisoformat(submit).replace(tzinfo=UTC),
@@ -304,7 +308,7 @@ def test_a_comment_is_of_one_task(
         assert after == before
     # a record that has only the raw id, which stands for the array
     with pytest.raises(RefusedError, match="another run in the accounting, or several"):
-        AdminComments().write({**rows[f"{job}_2"], "display_id": None}, SUMMARY)
+        AdminComments().write(rows[f"{job}_2"] | {"display_id": str(job)}, SUMMARY)
 
 
 def test_a_comment_is_of_one_component(slurm: SlurmCluster, ended: tuple[int, int]) -> None:
@@ -322,8 +326,10 @@ def test_a_comment_is_of_the_run_that_has_the_id(slurm: SlurmCluster) -> None:
     refused.
     """
     job, older = slurm.ended_jobs(2)
-    first = {**accounted(slurm, older, str(older))[str(older)], "job_id": str(job)}
-    first["submit"] -= timedelta(days=400)
+    first = accounted(slurm, older, str(older))[str(older)]
+    submitted = first["submit"]
+    assert submitted is not None
+    first |= {"job_id": str(job), "display_id": str(job), "submit": submitted - timedelta(days=400)}
     same_id = (
         f"update slurm_acct_db.testing_job_table set id_job={job}, "
         "time_submit=time_submit-400*86400, "
@@ -345,6 +351,7 @@ def test_a_comment_is_of_the_run_that_has_the_id(slurm: SlurmCluster) -> None:
 def test_a_requeued_run_gets_no_comment_of_the_run_before(slurm: SlurmCluster, array: int) -> None:
     before = accounted(slurm, array, f"{array}_2")[f"{array}_2"]
     time_of_submit = before["submit"]
+    assert time_of_submit is not None
     wait_for(
         lambda: datetime.now(UTC) > time_of_submit + timedelta(seconds=4), "a later second", 60
     )

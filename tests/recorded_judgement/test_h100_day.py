@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import pytest
 
 from madelake import fill, held, job, utc
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.limiter import shares_of_job
 from tachograph.judge.workload.arrays import COUNTERS, classify_rows
@@ -43,7 +44,7 @@ EXPECTED = {
 
 
 @pytest.fixture(scope="module")
-def jobs(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def jobs(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, JobSummaryRow]:
     """Summaries by workload: each recording is one job, from its first to its last sample."""
     samples: list[dict[str, Any]] = []
     runs, allocations, devices = [], [], []
@@ -59,12 +60,12 @@ def jobs(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     fill(lake, tables, now=AFTER)
     analyze(lake, Configuration(), judge=JobJudge, now=AFTER)
     summaries = read_summaries(lake).sort(pl.col("job_id").cast(pl.Int64))
-    return dict(zip(EXPECTED, summaries.to_dicts(), strict=True))
+    return dict(zip(EXPECTED, cast("list[JobSummaryRow]", summaries.to_dicts()), strict=True))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_limiter_is_what_the_workload_was_made_of(
-    jobs: dict[str, dict[str, Any]], name: str
+    jobs: dict[str, JobSummaryRow], name: str
 ) -> None:
     limiter, share = EXPECTED[name]
     assert jobs[name]["limiter"] == limiter
@@ -76,7 +77,7 @@ def test_the_limiter_is_what_the_workload_was_made_of(
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_class_is_that_of_the_label(
-    jobs: dict[str, dict[str, Any]], recorded: Path, name: str
+    jobs: dict[str, JobSummaryRow], recorded: Path, name: str
 ) -> None:
     rows = pl.read_parquet(recorded / "h100_day" / "samples" / f"{name}.parquet")
     at_work = rows.filter(pl.col("gpu_util") > 0)
@@ -94,7 +95,7 @@ def test_the_class_is_that_of_the_label(
 
 
 def test_kernels_of_one_element_leave_open_what_set_the_speed(
-    jobs: dict[str, dict[str, Any]],
+    jobs: dict[str, JobSummaryRow],
 ) -> None:
     row = jobs["tiny-kernels"]
     assert limiter_sentence(row, shares_of_job(row)) == (

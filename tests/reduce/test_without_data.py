@@ -314,12 +314,10 @@ def test_a_gpu_without_utilisation_makes_no_imbalance() -> None:
     end = BEGIN + timedelta(minutes=20)
     jobs = {"1": (busy, mute), "2": (busy, half, mute), "3": (busy, busy), "4": (busy, {})}
     for job_id, levels in jobs.items():
-        gpus = [
-            [{"t": BEGIN + timedelta(seconds=STEP_S * k), **of_gpu} for k in range(40)]
-            if of_gpu
-            else []
-            for of_gpu in levels
-        ]
+        gpus: list[Sequence[Mapping[str, Any]]] = []
+        for of_gpu in levels:
+            times = [BEGIN + timedelta(seconds=STEP_S * k) for k in range(40 if of_gpu else 0)]
+            gpus.append([{"t": t, **of_gpu} for t in times])
         add_job(tables, job_id, gpus, end)
     with tempfile.TemporaryDirectory() as folder:
         lake = make_lake(Path(folder), **tables)

@@ -11,6 +11,7 @@ import polars as pl
 from jobframes import START, gpus, minutes, summary
 from one_job import findings_of
 from tachograph.catalog.config import Thresholds
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.judge.finding import CheckedValue, Finding
 from tachograph.report.job import JobReport, build_job_report
 
@@ -102,7 +103,7 @@ def synthetic_report(
 
 
 def report_of(
-    row: dict[str, Any],
+    row: JobSummaryRow,
     gpu_rows: pl.DataFrame,
     minute_rows: pl.DataFrame,
     verdicts: Sequence[Finding] = (),

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_job import synthetic_report
 
+from jobframes import job_row
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.catalog.tables import WASTE
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.finding import SEVERITIES, Finding
@@ -23,7 +25,7 @@ from tachograph.report.verdict import (
     worst_first,
 )
 
-HEALTHY: dict[str, Any] = {
+HEALTHY: JobSummaryRow = {
     "gpus": 4,
     "samples": 100,
     "coverage": 1.0,
@@ -33,7 +35,7 @@ HEALTHY: dict[str, Any] = {
     "temporal_imbalance": 0.05,
     "limiter": "memory",
     "health": "OK",
-    **{f"gpu_hours_{cause}": 0.0 for cause in WASTE},
+    **job_row(**{f"gpu_hours_{cause}": 0.0 for cause in WASTE}),
 }
 UNEVEN = Finding("load_imbalance_waste", "hint", "Load Imbalance", "s.")
 LOW = Finding(
@@ -68,10 +70,10 @@ def test_a_loss_that_no_finding_is_about_heads_a_job_where_it_is_largest(
 ) -> None:
     """Whether GPUs were never used is unknown where samples are missing, the loss is not."""
     never = Finding("gpus_never_used", "problem", "Not used", "s.", verdict="unknown")
-    row = HEALTHY | {f"gpu_hours_{cause}": 4.0, "gpu_hours_imbalance": 7.9}
+    row = HEALTHY | job_row(**{f"gpu_hours_{cause}": 4.0, "gpu_hours_imbalance": 7.9})
     assert verdict_sentence(row, [UNEVEN, never]) == sentence
     assert verdict_sentence(row | {"gpu_hours_imbalance": 8.0}, [UNEVEN, never]) != sentence
-    row |= {f"gpu_hours_{cause}": 1.0, "gpu_hours_imbalance": 0.0}
+    row |= job_row(**{f"gpu_hours_{cause}": 1.0, "gpu_hours_imbalance": 0.0})
     assert verdict_sentence(row, [UNEVEN]) != sentence, "a tenth is no headline"
 
 
@@ -89,7 +91,7 @@ def test_a_problem_without_hours_is_not_replaced_by_a_loss(code: str) -> None:
 @given(st.data())
 def test_the_headline_has_most_hours_and_then_the_highest_severity(data: st.DataObject) -> None:
     hours = st.sampled_from([0.0, 1.0, 2.5])
-    row = HEALTHY | {f"gpu_hours_{cause}": data.draw(hours) for cause in WASTE}
+    row = HEALTHY | job_row(**{f"gpu_hours_{cause}": data.draw(hours) for cause in WASTE})
     checks = data.draw(st.lists(st.sampled_from(CHECKS), min_size=1, unique=True))
     findings = [Finding(check.code, check.severity, check.title, "s.") for check in checks]
     ordered = worst_first(findings, row)
@@ -124,7 +126,7 @@ def test_hours_are_those_of_the_causes(code: str, confidence: Any, causes: tuple
     share = 0.5 if causes == ("imbalance",) else 1.0
     finding = Finding(code, "hint", "t", "s.", confidence=confidence)
     hours = sum(row[f"gpu_hours_{cause}"] for cause in causes)
-    assert hours_behind(finding, row) == hours * share
+    assert hours_behind(finding, job_row(**row)) == hours * share
 
 
 UNKNOWN_FAULT = Finding("xid_error", "problem", "t", "s.", verdict="unknown", needs=("xid",))
@@ -151,7 +153,7 @@ UNKNOWN_FAULT = Finding("xid_error", "problem", "t", "s.", verdict="unknown", ne
     ],
 )
 def test_healthy_takes_all_of_its_evidence(
-    changed: dict[str, Any], verdicts: list[Finding], healthy: bool
+    changed: JobSummaryRow, verdicts: list[Finding], healthy: bool
 ) -> None:
     row = HEALTHY | changed
     assert is_healthy(row, verdicts) == healthy
@@ -185,7 +187,7 @@ def test_healthy_takes_all_of_its_evidence(
         ),
     ],
 )
-def test_use_without_a_judgement(changed: dict[str, Any], sentence: str) -> None:
+def test_use_without_a_judgement(changed: JobSummaryRow, sentence: str) -> None:
     assert verdict_sentence(HEALTHY | changed, []) == sentence
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tachograph.catalog.rows import JobSummaryRow, StepSummaryRow
 from tachograph.cli import main
 from tachograph.judge.bounds import HostMemory
 from tachograph.report.job_end import end_cause, out_of_memory
@@ -17,8 +18,8 @@ RECORDED = Path(__file__).parents[1] / "slurm" / "recorded"
 SEGV = "signal 11 (SIGSEGV, invalid memory access)"
 
 
-def step(number: str, state: str, **more: Any) -> dict[str, Any]:
-    return {"step": number, "name": "fit", "state": state, **more}
+def step(number: str, state: str, **more: Any) -> StepSummaryRow:
+    return cast("StepSummaryRow", {"step": number, "name": "fit", "state": state, **more})
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def step(number: str, state: str, **more: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_a_failed_job_names_code_signal_and_step(
-    row: dict[str, Any], steps: list[dict[str, Any]], sentence: str
+    row: JobSummaryRow, steps: list[StepSummaryRow], sentence: str
 ) -> None:
     assert end_cause({"state": "FAILED", **row}, steps) == sentence
 
@@ -87,9 +88,15 @@ def test_a_failed_job_names_code_signal_and_step(
     ],
 )
 def test_signal_9_at_the_request_is_out_of_memory(
-    changed: dict[str, Any], held_mib: float | None, certain: bool
+    changed: JobSummaryRow, held_mib: float | None, certain: bool
 ) -> None:
-    row = {"state": "FAILED", "exit_signal": 9, "mem_requested_mib": 1000.0, "nodes": 1} | changed
+    row: JobSummaryRow = {
+        "state": "FAILED",
+        "exit_signal": 9,
+        "mem_requested_mib": 1000.0,
+        "nodes": 1,
+        **changed,
+    }
     assert out_of_memory(row, held_mib) == certain
     assert ("out of host memory" in str(end_cause(row, (), held_mib))) == certain
     if changed.get("nodes") == 1:
@@ -130,7 +137,12 @@ def test_states_in_plain_words(state: str | None, sentence: str | None) -> None:
     ],
 )
 def test_signals_have_names_and_words(signal: int, meaning: str) -> None:
-    row = {"state": "FAILED", "exit_signal": signal, "xid_events": 1, "xid_event_max": 79.0}
+    row: JobSummaryRow = {
+        "state": "FAILED",
+        "exit_signal": signal,
+        "xid_events": 1,
+        "xid_event_max": 79.0,
+    }
     ended = f"Failed with signal {signal} ({meaning}); the driver reported XID 79"
     assert end_cause(row) == ended
 

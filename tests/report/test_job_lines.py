@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_job import synthetic_report
 
+from jobframes import job_row
 from tachograph.catalog.units import printable
 from tachograph.judge.finding import Finding
 from tachograph.report.job_efficiency import brief_lines
@@ -94,7 +95,7 @@ def test_no_line_of_the_head_is_broken_by_the_terminal(
     fields: dict[str, str | None], state: str | None, width: int
 ) -> None:
     """Every value but the name, which may be cut, is there whole."""
-    report = replace(REPORT, summary={**REPORT.summary, **fields, "state": state})
+    report = replace(REPORT, summary=REPORT.summary | job_row(**fields, state=state))
     lines = job_text(report, width=width).split("\n\n")[0].splitlines()
     assert max(map(len, lines)) <= width
     words = " ".join(" ".join(lines).split())

@@ -16,6 +16,7 @@ from syrupy.assertion import SnapshotAssertion
 from jobframes import START, gpus, measured, minutes, summary
 from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
 from tachograph.catalog.units import gpu_hours_text, text
+from tachograph.judge.activity import number
 from tachograph.report.findings import check_text, checks_text
 from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes, job_json
 from tachograph.report.job_efficiency import brief_lines
@@ -131,8 +132,9 @@ def test_same_numbers_in_text_json_and_html(count: int) -> None:
         "energy_j": "J", "power_w_mean": "W", "elapsed_s": "s", "zero_util_fraction": "fraction",
         "coverage": "fraction",
     }.items():  # fmt: skip
-        shown = gpu_hours_text(row[name]) if name == "gpu_hours" else text(row[name], unit)
-        assert values[name] == row[name]
+        value = number(row, name)
+        shown = gpu_hours_text(value or 0.0) if name == "gpu_hours" else text(value, unit)
+        assert values[name] == value
         assert shown in page, name
         assert shown in plain, name
     for finding in report.findings:

@@ -65,7 +65,7 @@ def test_facts_and_what_does_not_hold_are_nothing_to_mend() -> None:
 
 def test_findings_of_the_lake_are_told_as_those_of_memory() -> None:
     report = synthetic_report(verdicts=judged())
-    row = dict(report.summary)
+    row = report.summary
     frame = findings_frame([(row, report.verdicts)]).sample(fraction=1, shuffle=True, seed=3)
     read = build_job_report(row, gpus(), minutes(), frame, NOW)
     assert {finding.code for finding in read.findings} == {

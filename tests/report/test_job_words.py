@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from jobframes import job_row
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.report.job_sentences import (
     caveat_sentences,
     energy_sentence,
@@ -37,7 +37,7 @@ def test_reasons_to_leave_a_job_out_are_words() -> None:
 def test_why_nothing_is_known_of_gpus_is_true_of_its_cause(
     because: str, in_verdict: str, in_data: str
 ) -> None:
-    row = {"attribution": "ambiguous", "ambiguous_because": because}
+    row: JobSummaryRow = {"attribution": "ambiguous", "ambiguous_because": because}
     assert verdict_sentence(row, []) == f"What its GPUs did is unknown: {in_verdict}."
     assert in_data in caveat_sentences(row)
     assert len([note for note in caveat_sentences(row) if "No sample is shown" in note]) == 1
@@ -54,7 +54,7 @@ def test_who_says_which_gpus_were_its_own(job_id: str, sentence: str) -> None:
     assert caveat_sentences({"attribution": "explicit", "job_id": job_id}) == (sentence,)
 
 
-SHARE = {"mps": 50, "gpus": None}
+SHARE: JobSummaryRow = {"mps": 50, "gpus": None}
 OWN_SHARE = "It had a share of them (50 MPS), and no other job held them: all samples are its own."
 FOREIGN_SHARE = (
     "It had a share (50 MPS) of GPUs that other jobs held at the same time, or may have held."
@@ -111,11 +111,11 @@ FOREIGN_SHARE = (
         ),
     ],
 )  # fmt: skip
-def test_limits_of_the_data(row: dict[str, Any], evidence: str, sentence: str) -> None:
+def test_limits_of_the_data(row: JobSummaryRow, evidence: str, sentence: str) -> None:
     assert sentence in caveat_sentences(row, evidence)
 
 
-ONE_EACH = {"power_w_sampled_mean": 250.0, "samples": 4, "gpus_seen": 4}
+ONE_EACH: JobSummaryRow = {"power_w_sampled_mean": 250.0, "samples": 4, "gpus_seen": 4}
 
 
 @pytest.mark.parametrize(
@@ -153,12 +153,12 @@ ONE_EACH = {"power_w_sampled_mean": 250.0, "samples": 4, "gpus_seen": 4}
     ],
 )
 def test_unknown_energy_says_what_was_recorded(
-    row: dict[str, Any], *, slices: bool, rest: str
+    row: JobSummaryRow, *, slices: bool, rest: str
 ) -> None:
     assert energy_sentence(row, slices=slices) == f"Unknown: {rest}"
 
 
-COUNTED = {"energy_j": 7.2e6, "energy_j_estimated": 7.2e6}
+COUNTED: JobSummaryRow = {"energy_j": 7.2e6, "energy_j_estimated": 7.2e6}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ COUNTED = {"energy_j": 7.2e6, "energy_j_estimated": 7.2e6}
     ],
 )
 def test_power_of_the_means_is_that_of_the_gpus(
-    row: dict[str, Any], means: str, energy: str
+    row: JobSummaryRow, means: str, energy: str
 ) -> None:
     """Means are of samples, as those of each GPU; power by energy is named where it differs."""
     assert (means_sentence(row) or "").startswith(f"{means};")
@@ -193,9 +193,11 @@ def test_sentences_of_jobs_that_no_demo_has() -> None:
         memory
         == "At the peak 2.0 GiB of the memory of a GPU was in use; its capacity is not known."
     )
-    pipes = {f"{pipe}_active_mean": 0.0 for pipe in ("fp64", "fp32", "fp16", "tensor", "dram")}
+    pipes = job_row(
+        **{f"{pipe}_active_mean": 0.0 for pipe in ("fp64", "fp32", "fp16", "tensor", "dram")}
+    )
     assert limiter_sentence(pipes, {}) == "Unknown: no arithmetic was measured on any pipe."
-    measured = {"gpus": 1, "gpu_util_mean": 0.5, "samples": 9}
+    measured: JobSummaryRow = {"gpus": 1, "gpu_util_mean": 0.5, "samples": 9}
     for limiter in ("NVLink", "PCIe"):
         headline = verdict_sentence(measured | {"limiter": limiter.lower()}, [])
         expected = f"The GPU was busy 50 % of the time; {limiter} traffic set the speed."

@@ -17,6 +17,7 @@ from syrupy.assertion import SnapshotAssertion
 from jobframes import START, frame, measured, summary
 from tachograph.catalog.columns import COLUMN_UNITS
 from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.judge.finding import Finding, findings_frame
 from tachograph.lake.filters import JobFilter, choose_job, filter_jobs, lost_hours, parse_condition
@@ -36,7 +37,7 @@ NUMERIC = {
 }
 
 
-def _job(number: int, **given: Any) -> dict[str, Any]:
+def _job(number: int, **given: Any) -> JobSummaryRow:
     start = START + timedelta(hours=number)
     return summary(
         **{

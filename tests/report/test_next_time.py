@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from madelake import fill, job, utc
 from tachograph.api.job_report import read_job
 from tachograph.catalog.config import Configuration, SlurmOptions
+from tachograph.catalog.rows import JobSummaryRow, StepSummaryRow
 from tachograph.cli import main
 from tachograph.judge.bounds import HostMemory
 from tachograph.judge.finding import Finding
@@ -50,7 +50,7 @@ def shown(made: NextTime | None) -> tuple[str, str]:
 SINGLY = SitePartitions(SlurmOptions(shared=("gpu",)))
 Facts = dict[str, object]
 GIB = 1024.0
-JOB = {
+JOB: JobSummaryRow = {
     "user": "anna",
     "name": "train",
     "partition": "gpu",
@@ -304,10 +304,10 @@ def test_no_more_memory_than_a_node_has(
 def test_step_killed_for_lack_of_memory_is_the_cause_of_its_job() -> None:
     """A shell that goes on after the step ends with a code of its own."""
     job = LARGE | {"state": "FAILED", "exit_code": 1}
-    of_step = {"step": "0", "name": "bash", "state": "OUT_OF_MEMORY"}
+    of_step: StepSummaryRow = {"step": "0", "name": "bash", "state": "OUT_OF_MEMORY"}
     assert shown(next_time(job, [], (), None, SINGLY, [of_step]))[0] == "#SBATCH --mem=384G"
     assert next_time(job, [], (), None, SINGLY, [of_step | {"state": "FAILED"}]) is None
-    by_signal = of_step | {"state": "FAILED", "exit_signal": 9}
+    by_signal: StepSummaryRow = of_step | {"state": "FAILED", "exit_signal": 9}
     for held_gib, line in ((250, "#SBATCH --mem=384G"), (200, None)):
         memory = HostMemory(held_gib * GIB)
         made = next_time(job | {"exit_code": 0}, [], (), memory, SINGLY, [by_signal])
@@ -402,7 +402,7 @@ def test_fewer_gpus_keep_the_memory_that_was_given_with_them(
 
 
 HANG = Finding("job_hang", "problem", "", "")
-TIMED_OUT: dict[str, Any] = {
+TIMED_OUT: JobSummaryRow = {
     "gpus": 1,
     "state": "TIMEOUT",
     "timelimit_s": 3600.0,

@@ -17,6 +17,7 @@ from synthetic_job import NOW, judged
 
 from jobframes import START, frame, gpus, minutes, summary
 from tachograph.api.open_lake import open_lake
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.catalog.tables import JOB_MINUTES
 from tachograph.judge.steps import job_steps
 from tachograph.report.job import JobReport, build_job_report
@@ -132,7 +133,7 @@ def compare_imbalance(shown: Recording, table: pl.DataFrame, report: JobReport) 
             assert label not in lines
 
 
-def report_of(row: dict[str, Any], held: pl.DataFrame, table: pl.DataFrame) -> JobReport:
+def report_of(row: JobSummaryRow, held: pl.DataFrame, table: pl.DataFrame) -> JobReport:
     return build_job_report(row, held, table, [], NOW)
 
 

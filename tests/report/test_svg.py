@@ -246,7 +246,7 @@ def test_memory_shows_each_peak(count: int) -> None:
     report = generated(count, 5)
     plot = read_plot(str(JobPlots(report).memory))
     (chart,) = plot.charts
-    peaks = [gpu.row["hbm_used_mib_max"] for gpu in report.gpus]
+    peaks = [gpu.row["hbm_used_mib_max"] or 0.0 for gpu in report.gpus]
     if count > 24:
         close = abs(chart.y()(PIXEL) - chart.y()(0.0))
         (_, lines), (_, capacity) = chart.curves

@@ -18,6 +18,7 @@ from tachograph.catalog import config
 from tachograph.catalog.devices import DEVICES_BY_NAME
 from tachograph.catalog.tables import PIPES, WASTE_ENERGY
 from tachograph.catalog.units import text
+from tachograph.judge.activity import number
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.checks.ambiguous_attribution import AMBIGUOUS_REASONS
 from tachograph.judge.limiter import MOST, NEAR_PEAK, PRACTICAL_DRAM, PRACTICAL_PIPE, WITHOUT_WORK
@@ -63,16 +64,17 @@ def test_the_limiter_came_near_its_peak(reports: list[JobReport]) -> None:
         dram = getattr(device, "practical_dram_active", None) or PRACTICAL_DRAM
         near = {}
         if (row["work_fraction"] or 0.0) >= MOST:
-            near["compute"] = row["main_pipe_at_work"] / pipe
+            near["compute"] = (row["main_pipe_at_work"] or 0.0) / pipe
         if (row["dram_work_fraction"] or 0.0) >= MOST:
-            near["memory"] = row["dram_at_work"] / dram
+            near["memory"] = (row["dram_at_work"] or 0.0) / dram
         if limiter in near:
             assert near[limiter] >= NEAR_PEAK
             assert near[limiter] == max(near.values())
             assert str(report.limiter).startswith(limiter.capitalize())
         if limiter == "neither":
             assert all(
-                row[f"{counter}_mean"] is not None for counter in (*PIPES.values(), "dram_active")
+                number(row, f"{counter}_mean") is not None
+                for counter in (*PIPES.values(), "dram_active")
             )
             assert max(near.values(), default=0.0) < NEAR_PEAK
         codes = {finding.code for finding in report.findings}
@@ -91,11 +93,12 @@ def test_energy_is_what_was_measured(reports: list[JobReport]) -> None:
         row = report.summary
         if row["energy_j"] is None:
             continue
-        assert row["energy_j"] <= row["energy_j_estimated"] * (1 + 1e-9)
-        causes = sum(row[f"energy_j_{cause}"] or 0.0 for cause in WASTE_ENERGY)
+        estimate = row["energy_j_estimated"] or 0.0
+        assert row["energy_j"] <= estimate * (1 + 1e-9)
+        causes = sum(number(row, f"energy_j_{cause}") or 0.0 for cause in WASTE_ENERGY)
         assert causes <= row["energy_j"] * (1 + 1e-7)
         assert text(row["energy_j"], "J") in report.energy
-        part = row["energy_j"] / row["energy_j_estimated"] if row["energy_j_estimated"] else 1.0
+        part = row["energy_j"] / estimate if estimate else 1.0
         assert ("estimated" in report.energy) == (part < 0.98)
         estimates += part < 0.98
     assert estimates > 5
@@ -152,7 +155,9 @@ def test_each_printed_gpu_hour_is_one_of_the_ledger(reports: list[JobReport]) ->
     printed_hours = 0
     for report in reports:
         row = report.summary
-        sums = [sum(row[f"gpu_hours_{cause}"] or 0.0 for cause in names) for names in causes]
+        sums = [
+            sum(number(row, f"gpu_hours_{cause}") or 0.0 for cause in names) for names in causes
+        ]
         known = {text(value, "h").removesuffix(" h") for value in [*sums, row["gpu_hours"]]}
         page = job_html(report).replace("\xa0", " ")
         shown = [job_text(report, width=10_000, every_check=True), page, job_ticket(report)]
@@ -231,7 +236,7 @@ def test_next_time_asks_for_no_more_unless_the_limit_was_too_short(
         seen += 1
         assert following.line.startswith("#SBATCH --")
         gpus = re.search(r"--gpus=(\d+)", following.line)
-        assert gpus is None or 0 < int(gpus[1]) < report.summary["gpus"]
+        assert gpus is None or 0 < int(gpus[1]) < (report.summary["gpus"] or 0)
         if report.summary["partition"] == "gpu" and "--partition=" not in following.line:
             # its nodes are given whole: only fewer of them free something
             assert gpus is None or "--nodes=" in following.line
@@ -240,7 +245,9 @@ def test_next_time_asks_for_no_more_unless_the_limit_was_too_short(
         if asked:
             days, hours, minutes, seconds = (int(part or 0) for part in asked.groups())
             wanted = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-            elapsed_s, limit_s = (report.summary[name] for name in ("elapsed_s", "timelimit_s"))
+            elapsed_s, limit_s = (
+                number(report.summary, name) or 0.0 for name in ("elapsed_s", "timelimit_s")
+            )
             most = 4 * limit_s if report.summary["state"] == "TIMEOUT" else 0.75 * limit_s
             assert elapsed_s * 1.25 <= wanted <= most
     assert seen > 10

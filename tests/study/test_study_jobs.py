@@ -25,7 +25,7 @@ EXCLUDED = [
 
 
 def summaries(excluded: list[str | None]) -> pl.DataFrame:
-    rows: list[dict[str, Any]] = [
+    rows = [
         summary(
             job_key=f"c:{place}:1",
             job_id=str(place),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import polars as pl
@@ -13,6 +14,7 @@ from tachograph.api.advice import read_past_jobs, read_site
 from tachograph.api.needs import read_ledger, read_needs
 from tachograph.catalog import config
 from tachograph.catalog.config import AdviceOptions, Configuration, SlurmOptions
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.cli import main
 from tachograph.judge.advice.advise import advise
 from tachograph.judge.advice.past_jobs import History
@@ -77,7 +79,7 @@ def test_job_ledger_and_advice_agree(
     size = pl.struct("user", "cluster", "name", "gpus")
     alone = set(jobs.filter(size.is_unique())["job_key"])
     changes = advised = 0
-    for row in jobs.iter_rows(named=True):
+    for row in cast("Iterator[JobSummaryRow]", jobs.iter_rows(named=True)):
         key = row["job_key"]
         assert site.partitions.whole_nodes({**row, "exclusive": None}) is row["exclusive"]
         need = needs.get(key)
@@ -116,7 +118,7 @@ def test_job_ledger_and_advice_agree(
     assert advised > 0
 
 
-def assert_accepted(line: str, row: dict[str, Any], partitions: Any) -> None:
+def assert_accepted(line: str, row: Mapping[str, Any], partitions: Any) -> None:
     options = dict(word.split("=") for word in line.split() if word.startswith("--"))
     name = options.get("--partition", row["partition"])
     use = partitions.use[(row["cluster"], name)]

@@ -14,6 +14,7 @@ from waste_cases import columns
 from jobframes import START, gpus, minutes, summary
 from tachograph.catalog.codes import CAUSE_OF_CLASS
 from tachograph.catalog.config import Configuration
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.catalog.tables import IN_USE, JOB_NODE_MINUTES, WASTE
 from tachograph.catalog.units import text
 from tachograph.judge.checks import CHECKS
@@ -105,7 +106,7 @@ def test_the_least_hours_and_covered_findings_have_them() -> None:
     assert row["covered_by"] == "stall"
 
 
-def judged(job: dict[str, Any], gpu_rows: pl.DataFrame, rows: pl.DataFrame) -> Any:
+def judged(job: JobSummaryRow, gpu_rows: pl.DataFrame, rows: pl.DataFrame) -> Any:
     """A job's row and its findings that hold {code: row}, by the whole judge."""
     configuration = Configuration()
     tables = JobTables(

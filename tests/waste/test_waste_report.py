@@ -47,7 +47,8 @@ def spent(number: int = 1, **given: Any) -> dict[str, Any]:
         "elapsed_s": 4 * 3600.0,
         "nodes": 1,
     }
-    return summary(job_key=f"c:{number}:1", job_id=str(number), **hours | energies | known | given)
+    row = hours | energies | known | given
+    return dict(summary(job_key=f"c:{number}:1", job_id=str(number), **row))
 
 
 def report(*jobs: dict[str, Any], **how: Any) -> WasteReport:

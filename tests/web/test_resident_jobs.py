@@ -29,6 +29,7 @@ from tachograph.annexes.serve.snapshot import NotReadyError, ServedLake
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import UsageError
+from tachograph.catalog.rows import JobSummaryRow
 from tachograph.catalog.tables import ANALYSES, DEVICES, FINDINGS, JOB_SUMMARIES
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
@@ -93,7 +94,7 @@ filters = st.builds(
 
 def analyzed(lake: Lake, seq: int, some: Sequence[Job]) -> None:
     """Commit summaries and findings of one analysis."""
-    rows: list[dict[str, Any]] = []
+    rows: list[JobSummaryRow] = []
     found: list[dict[str, Any]] = []
     for number, user, util, pipes, findings in some:
         key = f"c:{number}:1"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import polars as pl
 
@@ -16,6 +16,7 @@ from tachograph.judge.node_history import (
     HAD_ERRORS,
     NODE_GPU_COLUMNS,
     NODE_JOB_COLUMNS,
+    HandoverRow,
     handovers,
     held_gpus,
 )
@@ -25,12 +26,16 @@ from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import read_node, read_summaries
 from tachograph.report.company import NO_COMPANY, GpuCompany, JobBeside
 
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
+
 _GPU = ("node", "gpu")
 _MOST_HANDOVERS = 4  # GPUs of which a report names the jobs before and after
 _OF_JOBS = ("job_key", "job_id", "display_id", "user", "name", "start")
 
 
-def read_company(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -> GpuCompany:
+def read_company(lake: Lake, row: JobSummaryRow, configuration: Configuration) -> GpuCompany:
     """Return who else had GPUs of which the job had shares, or that several jobs claim.
 
     `row`: of job_summaries. Jobs that the lake does not show are counted, and use of GPUs that it
@@ -52,7 +57,7 @@ def read_company(lake: Lake, row: Mapping[str, Any], configuration: Configuratio
     return GpuCompany(
         jobs=tuple(
             JobBeside(one["job_key"], one["display_id"] or one["job_id"], one["user"], one["name"])
-            for one in shown.iter_rows(named=True)
+            for one in cast("list[JobSummaryRow]", shown.to_dicts())
         ),
         others=beside.height - shown.height,
         gpus=held.select(_GPU).unique().height,
@@ -60,7 +65,7 @@ def read_company(lake: Lake, row: Mapping[str, Any], configuration: Configuratio
     )
 
 
-def read_handovers(lake: Lake, row: Mapping[str, Any], gpus: pl.DataFrame) -> tuple[str, ...]:
+def read_handovers(lake: Lake, row: JobSummaryRow, gpus: pl.DataFrame) -> tuple[str, ...]:
     """Return who had the GPUs with errors before and after a job, in sentences.
 
     `row`: of job_summaries; gpus: its rows of job_gpus. Jobs that the lake does not show are not
@@ -74,18 +79,22 @@ def read_handovers(lake: Lake, row: Mapping[str, Any], gpus: pl.DataFrame) -> tu
         errors = handovers(held_gpus(jobs, rows)).filter(pl.col("job_key") == row["job_key"])
         keys = {*errors.get_column("job_key_before"), *errors.get_column("job_key_after")} - {None}
         shown = set(read_summaries(lake, ("job_key",), keys=sorted(keys)).get_column("job_key"))
-        for error in errors.iter_rows(named=True):
-            before, after = (_beside_in_time(error, side, shown) for side in ("before", "after"))
-            label = gpu_label({**error, "node": node})
+        for error in cast("list[HandoverRow]", errors.to_dicts()):
+            before = _beside_in_time(
+                error["job_key_before"], error["job_before"], error["user_before"], shown
+            )
+            after = _beside_in_time(
+                error["job_key_after"], error["job_after"], error["user_after"], shown
+            )
+            label = gpu_label({"node": node, "gpu": error["gpu"], "mig": error["mig"]})
             sentences.append(f"{label} had errors; it was held by {before} before, {after} after.")
         if len(sentences) >= _MOST_HANDOVERS:
             break
     return tuple(sentences[:_MOST_HANDOVERS])
 
 
-def _beside_in_time(error: Mapping[str, Any], side: str, shown: Set[str]) -> str:
-    key, job, user = (error[f"{name}_{side}"] for name in ("job_key", "job", "user"))
-    if key is None:
+def _beside_in_time(key: str | None, job: str | None, user: str | None, shown: Set[str]) -> str:
+    if key is None or job is None:
         return "no recorded job"
     return JobBeside(key, job, user, None).label if key in shown else "a job of another user"
 
@@ -98,7 +107,7 @@ def _numbered(lake: Lake, rows: pl.DataFrame, configuration: Configuration) -> p
     return named.filter(pl.col("gpu").is_not_null())
 
 
-def _held(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -> pl.DataFrame:
+def _held(lake: Lake, row: JobSummaryRow, configuration: Configuration) -> pl.DataFrame:
     """(node, gpu, start, end) of the GPUs that records name as those of the job."""
     ids = [name for name in (row["job_id"], row["display_id"]) if name]
     with lake_errors(lake.uri(ALLOCATIONS)):
@@ -110,7 +119,7 @@ def _of_cluster(cluster: str | None) -> pl.Expr:
     return (pl.col("cluster") == pl.lit(cluster, dtype=pl.String)).fill_null(value=True)
 
 
-def _clipped(rows: pl.DataFrame, row: Mapping[str, Any]) -> pl.DataFrame:
+def _clipped(rows: pl.DataFrame, row: JobSummaryRow) -> pl.DataFrame:
     first, last = (pl.lit(row[name], dtype=TIME) for name in ("start", "as_of"))
     clipped = rows.select(
         *_GPU,
@@ -121,7 +130,7 @@ def _clipped(rows: pl.DataFrame, row: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def _beside(
-    lake: Lake, row: Mapping[str, Any], held: pl.DataFrame, configuration: Configuration
+    lake: Lake, row: JobSummaryRow, held: pl.DataFrame, configuration: Configuration
 ) -> pl.DataFrame:
     """(job_key) of other jobs that records name on these GPUs for longer than a hand-over."""
     from tachograph.pipeline.attribution import HANDOVER  # of few jobs

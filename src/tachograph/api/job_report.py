@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import polars as pl
 
@@ -32,6 +31,9 @@ from tachograph.lake.query import (
 from tachograph.report.job import JobReport, build_job_report
 from tachograph.report.job_end import memory_of_node_mib
 from tachograph.report.job_kernels import NO_KERNELS, JobKernels
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobNodeRow, JobSummaryRow
 
 
 def read_job(
@@ -85,13 +87,13 @@ def read_job(
             host_memory=memory,
             company=replace(company, handovers=read_handovers(lake, chosen.row, gpus)),
             estimate=energy_estimate(chosen.row, configuration.waste),
-            nodes=read_rows(lake, JOB_NODES, mine).to_dicts(),
+            nodes=cast("list[JobNodeRow]", read_rows(lake, JOB_NODES, mine).to_dicts()),
         )
 
     return read_consistently(lake, read)
 
 
-def _kernels(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -> JobKernels:
+def _kernels(lake: Lake, row: JobSummaryRow, configuration: Configuration) -> JobKernels:
     """The reports of Nsight Compute that are attached to a run."""
     if not any(file.may_name(row["job_key"]) for file in lake.files(PROFILES)):
         return NO_KERNELS
@@ -99,23 +101,23 @@ def _kernels(lake: Lake, row: Mapping[str, Any], configuration: Configuration) -
     return kernels
 
 
-def _same_jobs(row: Mapping[str, Any]) -> pl.Expr:
+def _same_jobs(row: JobSummaryRow) -> pl.Expr:
     """Select the user's jobs with the same name and number of GPUs, this one among them.
 
     A job without a name matches only itself.
     """
     names = ("job_key",) if row["name"] is None else ("user", "cluster", "name", "gpus")
-    return pl.all_horizontal(pl.col(name).eq_missing(row[name]) for name in names)
+    return pl.all_horizontal(pl.col(name).eq_missing(row.get(name)) for name in names)
 
 
-def _largest_request_mib(lake: Lake, row: Mapping[str, Any]) -> float | None:
+def _largest_request_mib(lake: Lake, row: JobSummaryRow) -> float | None:
     """The most host memory of a node that a job of the partition requested."""
     own_node = memory_of_node_mib(row)
     if own_node is None:
         return None
     of_node = pl.col("mem_requested_mib") / pl.col("nodes")
     beside = pl.all_horizontal(
-        pl.col(name).eq_missing(row[name]) for name in ("cluster", "partition")
+        pl.col(name).eq_missing(row.get(name)) for name in ("cluster", "partition")
     )
     more = read_summaries(
         lake.of_all_jobs, ("mem_requested_mib", "nodes"), where=beside & (of_node > own_node)

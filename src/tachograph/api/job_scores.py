@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import polars as pl
 
@@ -16,6 +16,9 @@ from tachograph.judge.score_ways import ScoreWay, profiled_way, recorded_way, sa
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_consistently, read_gpus, read_job_row, read_of_gpus
 from tachograph.sources.score_sums import warps_of
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import GpuScoreRow, JobGpuRow, JobSummaryRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +48,15 @@ def read_job_scores(
     )
 
 
-def scores_of(lake: Lake, row: Mapping[str, Any], reports: Sequence[Path] = ()) -> JobScores:
+def scores_of(lake: Lake, row: JobSummaryRow, reports: Sequence[Path] = ()) -> JobScores:
     """Return the scores of the job of a row of job_summaries, see `read_job_scores`.
 
     Errors: those of `read_reports`.
     """
     gpus = read_gpus(lake, pl.DataFrame([row], schema=JOB_SUMMARIES.schema))
-    sampled = read_of_gpus(lake, GPU_SCORES, gpus, begin=row["start"], end=_end(row)).to_dicts()
-    held = gpus.to_dicts()
+    samples = read_of_gpus(lake, GPU_SCORES, gpus, begin=row["start"], end=_end(row))
+    sampled = cast("list[GpuScoreRow]", samples.to_dicts())
+    held = cast("list[JobGpuRow]", gpus.to_dicts())
     ways = [
         recorded_way(row),
         sampled_way(sampled, gpus=held, begin=row["start"], end=_end(row)),
@@ -66,6 +70,6 @@ def scores_of(lake: Lake, row: Mapping[str, Any], reports: Sequence[Path] = ()) 
     return JobScores(row["display_id"] or row["job_id"], tuple(ways))
 
 
-def _end(row: Mapping[str, Any]) -> datetime:
+def _end(row: JobSummaryRow) -> datetime:
     ended: datetime = row["end"] or row["as_of"]
     return ended

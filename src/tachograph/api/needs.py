@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import polars as pl
@@ -34,6 +34,9 @@ from tachograph.lake.query import (
 )
 from tachograph.report.job_end import memory_of_node_mib, out_of_memory
 from tachograph.sources.slurm.partitions import read_partitions
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow, StepSummaryRow
 
 _SIZE = ("user", "cluster", "name", "gpus")  # by which jobs are alike
 ALIKE_COLUMNS = (
@@ -130,7 +133,8 @@ def read_needs(
     else:
         rows = alike.filter(pl.col("job_key").is_in(jobs["job_key"].to_list()))
     groups: dict[tuple[object, ...], _RunGroup] = {}
-    for row in alike.sort("start", "job_key").iter_rows(named=True):
+    ordered = alike.sort("start", "job_key").iter_rows(named=True)
+    for row in cast("Iterator[JobSummaryRow]", ordered):
         groups.setdefault(_size(row), _RunGroup()).add(row)
     needs: dict[str, JobNeeds] = {}
     for some in rows.iter_slices(together):
@@ -149,7 +153,7 @@ class _RunGroup:
     stopped_s: list[float] = field(default_factory=list)  # at the time limit
     _over_s: list[float] = field(default_factory=list)  # both
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: JobSummaryRow) -> None:
         """Add a run, row of ALIKE_COLUMNS."""
         state, nodes, elapsed_s = row["state"], row["nodes"], row["elapsed_s"]
         requested_mib = memory_of_node_mib(row)
@@ -162,15 +166,15 @@ class _RunGroup:
         else:
             self.others.setdefault(nodes, []).append(row["job_key"])
 
-    def last(self, row: Mapping[str, Any]) -> list[str]:
+    def last(self, row: JobSummaryRow) -> list[str]:
         """Return the last runs on as many nodes that completed, its own behind all others."""
         return _last(self.completed.get(row["nodes"], []), row["job_key"])
 
-    def last_others(self, row: Mapping[str, Any]) -> list[str]:
+    def last_others(self, row: JobSummaryRow) -> list[str]:
         """Return the last other runs on as many nodes, its own behind all others."""
         return _last(self.others.get(row["nodes"], []), row["job_key"])
 
-    def run_times(self, row: Mapping[str, Any]) -> Sequence[float]:
+    def run_times(self, row: JobSummaryRow) -> Sequence[float]:
         """Run times in s of the jobs that ended by themselves or at their limit.
 
         For a job that was stopped at its limit only those that completed say how long it takes. All
@@ -198,7 +202,8 @@ def _needs(
     unused: Mapping[str, dict[str, Any]],
 ) -> dict[str, JobNeeds]:
     """Return the needs of some jobs, from the steps of their own and of their groups' last runs."""
-    own = {row["job_key"]: row for row in rows.iter_rows(named=True)}
+    of_jobs = cast("Iterator[JobSummaryRow]", rows.iter_rows(named=True))
+    own = {row["job_key"]: row for row in of_jobs}
     last = {key: groups[_size(row)].last(row) for key, row in own.items()}
     others = {key: groups[_size(row)].last_others(row) for key, row in own.items()}
     keys = {*own}
@@ -210,8 +215,8 @@ def _needs(
         (*NODE_MEMORY_COLUMNS, "state", "exit_signal"),
     )
     peaks_mib = node_memory_mib(steps)
-    of_steps: dict[str, list[dict[str, Any]]] = {}
-    for step in steps.iter_rows(named=True):
+    of_steps: dict[str, list[StepSummaryRow]] = {}
+    for step in cast("Iterator[StepSummaryRow]", steps.iter_rows(named=True)):
         of_steps.setdefault(step["job_key"], []).append(step)
     needs = {}
     for key, row in own.items():
@@ -232,6 +237,6 @@ def _needs(
     return needs
 
 
-def _size(row: Mapping[str, Any]) -> tuple[object, ...]:
+def _size(row: JobSummaryRow) -> tuple[object, ...]:
     """What alike jobs have in common; a job without a name is like none."""
-    return tuple(row[name] for name in _SIZE) if row["name"] is not None else (row["job_key"],)
+    return tuple(row.get(name) for name in _SIZE) if row["name"] is not None else (row["job_key"],)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -13,6 +13,10 @@ from tachograph.catalog.errors import NotFoundError, TachographError
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import plural, text, zone
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobRow, JobSummaryRow
+
 
 COLUMN_UNITS: Mapping[str, str] = MappingProxyType(
     {column.name: column.unit for column in JOB_SUMMARIES.columns}
@@ -90,7 +94,7 @@ def column_text(name: str, value: Any, *, zone_name: str = "UTC") -> str:
             return text(float(value), COLUMN_UNITS.get(name, ""))
 
 
-def share_text(row: Mapping[str, Any]) -> str | None:
+def share_text(row: JobSummaryRow | JobRow) -> str | None:
     """Return the share of GPUs of a job; None where it has none, or has whole GPUs.
 
     >>> share_text({"shards": 4, "mps": None}), share_text({"mps": 50.0}), share_text({"shards": None})

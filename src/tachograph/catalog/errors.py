@@ -19,13 +19,19 @@ Every message states what is wrong, where, and what to do.
 Anything that is not a TachographError is a defect and keeps its traceback.
 """
 
+from __future__ import annotations
+
 import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tachograph.catalog.secrets import redacted
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobRow
+
 
 # {exit code of the program: what it means}; one per kind of mistake
 EXIT_CODES: Mapping[int, str] = MappingProxyType(
@@ -133,7 +139,7 @@ class NotFoundError(TachographError):
 class NotAnalyzedError(NotFoundError):
     """A job that is in the accounting and was not analyzed yet. `row`: of the table `jobs`."""
 
-    def __init__(self, what: str, *, row: Mapping[str, Any]) -> None:
+    def __init__(self, what: str, *, row: JobRow) -> None:
         super().__init__(what, do="run `tachograph analyze`")
         self.row = row
 

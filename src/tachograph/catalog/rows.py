@@ -11,6 +11,38 @@ from datetime import datetime
 from typing import TypedDict
 
 
+class GpuScoreRow(TypedDict, total=False):
+    """Row of gpu_scores: one row per (node, cluster, gpu, mig, t): at most a minute of PM
+    sampling.
+    """
+
+    t: datetime
+    cluster: str | None
+    node: str
+    gpu: int
+    mig: int | None
+    duration_s: float | None
+    measured_s: float | None
+    pm_samples: int | None
+    overflows: int | None
+    lost_s: float | None
+    sm_cycles_active: float | None
+    sm_cycles_elapsed: float | None
+    gpc_cycles_elapsed: float | None
+    warps_active: float | None
+    dram_cycles_active: float | None
+    dram_cycles_elapsed: float | None
+    pipe_tensor_cycles_active: float | None
+    pipe_fp64_cycles_active: float | None
+    pipe_fp32_cycles_active: float | None
+    max_warps: int | None
+    cut: str | None
+    score_gpu: float | None
+    score_gpumem: float | None
+    score_gpumem_normalized: float | None
+    seq: int
+
+
 class DeviceRow(TypedDict, total=False):
     """Row of devices: one row per (node, cluster, gpu, mig) as last seen."""
 
@@ -136,7 +168,7 @@ class WaitingJobRow(TypedDict, total=False):
     reason: str | None
     partition: str | None
     nodes: int | None
-    gpus: int | None
+    gpus: int
     gpu_type: str | None
     cpus: int | None
     mem_requested_mib: float | None
@@ -150,7 +182,7 @@ class JobSummaryRow(TypedDict, total=False):
     job_key: str
     job_id: str
     cluster: str | None
-    display_id: str | None
+    display_id: str
     array_job_id: str | None
     het_job_id: str | None
     name: str | None
@@ -162,7 +194,7 @@ class JobSummaryRow(TypedDict, total=False):
     exit_code: int | None
     exit_signal: int | None
     submit: datetime | None
-    start: datetime | None
+    start: datetime
     end: datetime | None
     elapsed_s: float | None
     timelimit_s: float | None

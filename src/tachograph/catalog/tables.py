@@ -8,7 +8,7 @@ the analysis.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import polars as pl
@@ -322,7 +322,7 @@ WAITING_JOBS = LakeTable(
         text("reason", "Slurm's name of the reason: Resources, Priority, ...", NOT_KNOWN),
         text("partition", "Partitions, separated by commas."),
         count("nodes", "Nodes requested.", NOT_KNOWN),
-        count("gpus", "GPUs requested.", NOT_KNOWN),
+        count("gpus", "GPUs requested.", None),
         text("gpu_type", "GPU type requested.", "any or not known"),
         count("cpus", "CPUs requested.", NOT_KNOWN),
         real("mem_requested_mib", "MiB", "Host memory requested for the whole job.", NOT_KNOWN),
@@ -471,8 +471,9 @@ JUDGED = frozenset(  # columns that are null until the jobs are judged
 )
 
 
+_OF_EVERY_RUN = ("display_id", "start")  # known of a run that held GPUs
 _JOB_COLUMNS = tuple(
-    column
+    replace(column, null=None) if column.name in _OF_EVERY_RUN else column
     for column in JOBS.columns
     if column.name
     in {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import polars as pl
@@ -27,6 +27,10 @@ from tachograph.export.content import ExportContent, ExportResult, export_errors
 from tachograph.export.registry import Progress
 from tachograph.lake.places import may_be_of
 from tachograph.sources.clustercockpit import CLUSTER_FILE, METRICS, STATES, ArchiveMetric
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 VERSION = "3\n"  # of the archive: cc-backend 1.5 reads no other
 UNKNOWN = "unknown"  # text that the schema requires and that is not recorded
@@ -82,9 +86,9 @@ def export(
     return [ExportResult("jobs", str(archive), done, left_out=jobs.height - done)]
 
 
-def is_archivable(row: Mapping[str, Any]) -> bool:
+def is_archivable(row: JobSummaryRow) -> bool:
     """Return whether a job can be archived: ended, not instantly, with a numeric id."""
-    has_ended = bool(row["end"]) and (row["state"] or "").lower() in STATES
+    has_ended = (row["state"] or "").lower() in STATES
     return has_ended and row["job_id"].isdecimal() and _duration(row) > 0
 
 
@@ -113,7 +117,9 @@ def _write_some(
     of_nodes = rows_by_job(content.node_minutes(jobs))
     # cc-backend refuses a job without resources
     rows = [
-        row for row in jobs.iter_rows(named=True) if is_archivable(row) and row["job_key"] in gpus
+        row
+        for row in cast("list[JobSummaryRow]", jobs.to_dicts())
+        if is_archivable(row) and row["job_key"] in gpus
     ]
     for row in rows:
         key, names = row["job_key"], ids[row["cluster"]]
@@ -252,7 +258,7 @@ class ClusterDescription:
         }
 
 
-def job_folder(archive: Path, row: Mapping[str, Any]) -> Path:
+def job_folder(archive: Path, row: JobSummaryRow) -> Path:
     """Return the folder of a job.
 
     >>> row = {"cluster": "c", "job_id": "1034871", "start": datetime.fromisoformat("2026-04-01T00:00:00Z")}
@@ -270,7 +276,7 @@ def job_folder(archive: Path, row: Mapping[str, Any]) -> Path:
 
 
 def job_meta(
-    row: Mapping[str, Any],
+    row: JobSummaryRow,
     gpus: pl.DataFrame,
     data: Mapping[str, Any],
     ids: Mapping[tuple[Any, ...], str],
@@ -287,6 +293,7 @@ def job_meta(
         zero = dict.fromkeys(("avg", "min", "max"), 0.0)
         statistics[name] = {"unit": dict(REQUIRED_STATISTICS[name]), **zero}
     energy_j = row["energy_j"] if row["energy_j"] is not None else row["energy_j_estimated"]
+    array = row["array_job_id"] or ""
     about = {"jobName": row["name"], "notRecorded": ", ".join(missing)}
     meta = {
         "jobId": int(row["job_id"]),
@@ -295,14 +302,14 @@ def job_meta(
         "cluster": cluster_folder(row["cluster"]),
         "subCluster": row["gpu_model"] or UNKNOWN,
         "partition": row["partition"],
-        "arrayJobId": int(row["array_job_id"]) if (row["array_job_id"] or "").isdecimal() else None,
+        "arrayJobId": int(array) if array.isdecimal() else None,
         # cc-backend refuses a job that has not as many resources
         "numNodes": len(resources),
         "numAcc": row["gpus"] or None,
         "shared": "none" if row["attribution"] == "whole_node" else "multi_user",
         "monitoringStatus": 3 if data else 0,
         "walltime": int(row["timelimit_s"] or 0) or None,
-        "jobState": row["state"].lower(),
+        "jobState": (row["state"] or "").lower(),
         "submitTime": None if row["submit"] is None else _seconds(row["submit"]),
         "startTime": _seconds(row["start"]),
         "duration": _duration(row),
@@ -321,7 +328,7 @@ def job_meta(
 
 
 def job_data(
-    row: Mapping[str, Any],
+    row: JobSummaryRow,
     minutes: pl.DataFrame,
     ids: Mapping[tuple[Any, ...], str],
     of_nodes: pl.DataFrame | None = None,
@@ -411,5 +418,6 @@ def _seconds(moment: datetime) -> int:
     return int(moment.timestamp())
 
 
-def _duration(row: Mapping[str, Any]) -> int:
-    return _seconds(row["end"]) - _seconds(row["start"])
+def _duration(row: JobSummaryRow) -> int:
+    """Return the seconds it ran; 0 while it runs."""
+    return 0 if row["end"] is None else _seconds(row["end"]) - _seconds(row["start"])

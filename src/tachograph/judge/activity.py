@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from tachograph.pipeline.timelines import ACTIVITY
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 ACTIVITY_NAMES = {
     "gpu_util": "utilisation",
@@ -24,25 +28,40 @@ PIPE_NAMES = {
     "tensor": "tensor cores",
 }
 UNIT = ("node", "gpu", "mig")
-_ACTIVITY = (*UNIT, "activity_mean")
-GpuRows = Sequence[Mapping[str, Any]]  # node, gpu, mig, and more of each GPU
+
+
+class GpuKeyRow(TypedDict, total=False):
+    """Row with the name of a GPU, or of a MIG slice of it, and more."""
+
+    node: str
+    gpu: int
+    mig: int | None
+
+
+class GpuActivityRow(GpuKeyRow, total=False):
+    """A GPU and its mean activity (0..1)."""
+
+    activity_mean: float
+
+
+GpuRows = Sequence[GpuKeyRow]
 _NAMED = 4  # GPUs of a list; the others are counted
 ENOUGH_MINUTES = 0.8  # of a period must have been measured for a result about it
 
 
-def number(row: Mapping[str, Any], name: str) -> float | None:
+def number(row: Mapping[str, object], name: str) -> float | None:
     """Return a number of a row, or None where it is absent or not a number.
 
     >>> number({"gpus": 4}, "gpus"), number({"gpus": None}, "gpus"), number({}, "gpus")
     (4.0, None, None)
     """
-    value = row.get(name)
+    value: Any = row.get(name)
     if value is None or value != value:
         return None
     return float(value)
 
 
-def activity_counter(summary: Mapping[str, Any]) -> str | None:
+def activity_counter(summary: Mapping[str, object]) -> str | None:
     """Return the counter that shows whether the job's GPUs work, or None if none was measured."""
     return next((name for name in ACTIVITY if number(summary, f"{name}_mean") is not None), None)
 
@@ -52,7 +71,7 @@ def activity_mean() -> pl.Expr:
     return pl.coalesce(f"{name}_mean" for name in ACTIVITY)
 
 
-def gpu_label(row: Mapping[str, Any], *, with_node: bool = True) -> str:
+def gpu_label(row: GpuKeyRow, *, with_node: bool = True) -> str:
     """Return a GPU's name as people read it.
 
     >>> gpu_label({"node": "n1", "gpu": 0, "mig": None}), gpu_label({"node": "n1", "gpu": 0, "mig": 7}, with_node=False)
@@ -71,7 +90,9 @@ def gpu_labels(rows: GpuRows, *, of: GpuRows) -> str:
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 
-def gpu_activity(summary: Mapping[str, Any], column: Callable[[str], list[Any]]) -> GpuRows | None:
+def gpu_activity(
+    summary: JobSummaryRow, column: Callable[[str], list[Any]]
+) -> list[GpuActivityRow] | None:
     """Return one row per measured GPU, busiest first: its key, and its `activity_mean` (0..1).
 
     `column`: returns one of the job's rows of job_gpus. None where no activity was measured on two
@@ -84,9 +105,12 @@ def gpu_activity(summary: Mapping[str, Any], column: Callable[[str], list[Any]])
     measured = sorted(
         (row for row in rows if row[3] is not None), key=lambda row: (-row[3], row[0], row[1])
     )
-    return (
-        [dict(zip(_ACTIVITY, row, strict=True)) for row in measured] if len(measured) > 1 else None
-    )
+    if len(measured) < 2:
+        return None
+    return [
+        {"node": node, "gpu": gpu, "mig": mig, "activity_mean": mean}
+        for node, gpu, mig, mean in measured
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +196,7 @@ def runs(ordered: Sequence[int], *, at_least: int = 1) -> list[tuple[int, int]]:
     return [run for run in found if run[1] >= at_least]
 
 
-def so_far(summary: Mapping[str, Any]) -> str:
+def so_far(summary: JobSummaryRow) -> str:
     """Return " so far" for a job that still runs, else nothing.
 
     >>> so_far({"state": "RUNNING"}), so_far({"state": "COMPLETED"})

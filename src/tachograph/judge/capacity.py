@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import polars as pl
@@ -21,6 +21,10 @@ from numpy.typing import NDArray
 
 from tachograph.catalog.tables import IN_USE, STATE_HOLDS_S, WASTE
 from tachograph.catalog.units import zone
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobRow, NodeStateRow, WaitingJobRow
+
 
 HELD = ("in_use", "in_use_unknown", "lost", "unmeasured")
 # of free GPUs while jobs waited, the best case for them first: each names what the next one lacks
@@ -325,16 +329,16 @@ class _NodeTimeline:
 
     first: int
     last: int
-    polls: list[tuple[int, int, dict[str, Any]]]
+    polls: list[tuple[int, int, NodeStateRow]]
     away: list[tuple[int, int, str]]
     holds: list[_Hold]
 
     @classmethod
     def of(cls, rows: pl.DataFrame, holds: list[_Hold], bounds: _Bounds) -> _NodeTimeline | None:
         seen: list[int] = []
-        polls: list[tuple[int, int, dict[str, Any]]] = []
+        polls: list[tuple[int, int, NodeStateRow]] = []
         away: list[tuple[int, int, str]] = []
-        for row in rows.iter_rows(named=True):
+        for row in cast("Iterator[NodeStateRow]", rows.iter_rows(named=True)):
             begin = _seconds(row["start"])
             end = bounds.last if row["end"] is None else _seconds(row["end"])
             seen += [begin, end]
@@ -350,7 +354,7 @@ class _NodeTimeline:
         first, last = bounds.clip(min(seen), max(seen))
         return None if first >= last else cls(first, last, polls, away, holds)
 
-    def pieces(self) -> Iterator[tuple[int, int, dict[str, Any], bool, set[str], list[_Hold]]]:
+    def pieces(self) -> Iterator[tuple[int, int, NodeStateRow, bool, set[str], list[_Hold]]]:
         """Yield what was so from when to when: the poll, whether it covers that, and the others."""
         times = {self.first, self.last}
         spans: list[tuple[int, int, int, Any]] = [(*poll[:2], 0, poll[2]) for poll in self.polls]
@@ -436,12 +440,13 @@ class _HeldByOthers:
         for time in self._times:
             self._held.append((self._held[-1] if self._held else 0.0) + changes[time])
 
-    def of(self, poll: Mapping[str, Any]) -> float:
+    def of(self, poll: NodeStateRow) -> float:
         """Return them: as many as at the first and at the last moment that it was polled."""
         if poll["gpus_held"] is None:  # whether others held any is not known
             return 0.0
-        known = (self._at(_seconds(poll[name])) for name in ("start", "end"))
-        others = float(poll["gpus_held"] - max(known))
+        start, end = poll["start"], poll["end"]
+        held = max(self._at(_seconds(time)) for time in (start, end or start))
+        others = float(poll["gpus_held"] - held)
         return others if others > SAME_GPUS else 0.0
 
     def _at(self, time: int) -> float:
@@ -449,9 +454,10 @@ class _HeldByOthers:
         return self._held[place] if place >= 0 else 0.0
 
 
-def _free_kind(poll: Mapping[str, Any], held: float, left: float) -> _FreeKind:
+def _free_kind(poll: NodeStateRow, held: float, left: float) -> _FreeKind:
     # Jobs that began or ended since the poll changed what else is free.
-    is_so_still = abs(poll["gpus_held"] - held) < SAME_GPUS
+    polled = poll["gpus_held"]
+    is_so_still = polled is not None and abs(polled - held) < SAME_GPUS
     return _FreeKind(
         _names(poll["partitions"]),
         None if poll["features"] is None else _names(poll["features"]),
@@ -508,8 +514,9 @@ def _demands(
     A job of the accounting waited from when it was eligible to its start; polls say why, and when
     others waited. While tasks of an array wait, they are one record under the id of the array.
     """
-    polled: dict[tuple[Any, Any], list[tuple[int, int, str, dict[str, Any]]]] = {}
-    for row in waiting.sort("start").iter_rows(named=True):
+    polled: dict[tuple[Any, Any], list[tuple[int, int, str, WaitingJobRow]]] = {}
+    waits = waiting.sort("start").iter_rows(named=True)
+    for row in cast("Iterator[WaitingJobRow]", waits):
         spans = polled.setdefault((row["cluster"], row["job_id"]), [])
         begin, end = _seconds(row["start"]), _seconds(row["end"])
         if spans and begin - spans[-1][1] <= STATE_HOLDS_S:
@@ -521,17 +528,20 @@ def _demands(
         pl.col("start") > datetime.fromtimestamp(bounds.first, UTC),
         pl.col("gpus") > 0,
     )
-    for row in started.iter_rows(named=True):
-        begin, end = _seconds(row["eligible"]), _seconds(row["start"])
-        ids = ((row["cluster"], row[name]) for name in ("job_id", "array_job_id"))
+    for job in cast("Iterator[JobRow]", started.iter_rows(named=True)):
+        eligible, start = job["eligible"], job["start"]
+        assert eligible is not None  # others are left out before
+        assert start is not None
+        begin, end = _seconds(eligible), _seconds(start)
+        ids = ((job["cluster"], name) for name in (job["job_id"], job["array_job_id"]))
         polls = next((polled[key] for key in ids if key in polled), [])
         for low, high, reason, _ in polls:
             low, high = max(low, begin), min(high, end)
             if low < high and reason.startswith((*_LIMITS, *_NOT_READY)):
-                _add_demand(found, row, begin, low, "")
-                _add_demand(found, row, low, high, reason)
+                _add_demand(found, job, begin, low, "")
+                _add_demand(found, job, low, high, reason)
                 begin = high
-        _add_demand(found, row, begin, end, "")
+        _add_demand(found, job, begin, end, "")
     begun = {*started.select("cluster", "job_id").iter_rows()}
     for key, spans in polled.items():
         for begin, end, reason, row in () if key in begun else spans:
@@ -541,7 +551,7 @@ def _demands(
 
 def _add_demand(
     demands: dict[_Demand, list[tuple[int, int]]],
-    row: Mapping[str, Any],
+    row: JobRow | WaitingJobRow,
     begin: int,
     end: int,
     reason: str,
@@ -556,7 +566,7 @@ def _add_demand(
         # Only a list of features that are all needed can exclude a node.
         frozenset() if {*wanted} & {*"|()[]*!"} else _names(wanted.replace(",", "&"), "&"),
         row["gpu_type"],
-        row["gpus"] / nodes,
+        (row["gpus"] or 0) / nodes,
         (row["cpus"] or 0) / nodes,
         (row["mem_requested_mib"] or 0.0) / nodes,
         reason.startswith(_LIMITS),

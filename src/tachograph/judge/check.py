@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import polars as pl
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from tachograph.judge.finding import FindingConfidence, Severity
 from tachograph.pipeline.timelines import ACTIVITY
 
 if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobGpuRow, JobSummaryRow
     from tachograph.judge.classes.inputs import JobClass
 
 THRESHOLD = "thresholds."  # begins the names of columns that conditions read thresholds from
@@ -133,7 +134,7 @@ class CheckedJob:
     made: most checks hold for few jobs.
     """
 
-    summary: Mapping[str, Any]
+    summary: JobSummaryRow
     of_gpus: RowsOfJob
     of_minutes: RowsOfJob
     thresholds: Thresholds
@@ -154,7 +155,7 @@ class CheckedJob:
 
     def measured(self, column: str) -> float:
         """Return a number of its summary that the condition of the check requires."""
-        return float(self.summary[column])
+        return float(cast("float", self.summary.get(column)))
 
     @property
     def counter(self) -> str:
@@ -211,9 +212,10 @@ class CheckedJob:
         """Return whether a condition over columns of job_gpus holds for each of its GPUs."""
         return next(flags_of(self.gpus, [condition], self.thresholds))
 
-    def gpus_that(self, condition: pl.Expr) -> list[dict[str, Any]]:
+    def gpus_that(self, condition: pl.Expr) -> list[JobGpuRow]:
         """Return the rows of its GPUs for which a condition over their columns holds, in order."""
-        return self.gpus.filter(self.gpu_flags(condition)).to_dicts()
+        rows = self.gpus.filter(self.gpu_flags(condition)).to_dicts()
+        return cast("list[JobGpuRow]", rows)
 
     def labels(self, gpus: GpuRows) -> str:
         """Return some of its GPUs as a short list."""

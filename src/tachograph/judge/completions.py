@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
+from typing import TypedDict
 
 import polars as pl
 import polars.selectors as cs
@@ -124,6 +125,18 @@ def missing_samples() -> pl.Expr:
     """
     edge = (pl.col("interval_s") / pl.col("elapsed_s")).fill_null(0.0)
     return 1.0 - pl.col("coverage") - edge
+
+
+class GapRow(TypedDict, total=False):
+    """A job and its time without samples, see `unmeasured`."""
+
+    job_key: str
+    elapsed_s: float | None
+    share: float
+    begin: int | None
+    end: int | None
+    within: int | None
+    lacking: str
 
 
 def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:

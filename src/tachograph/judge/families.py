@@ -5,16 +5,17 @@ The steps of `settled` are the only places where verdicts of different checks me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import polars as pl
 
 from tachograph.catalog.units import plural, text
 from tachograph.judge.check import Check, families_around
 from tachograph.judge.classes.inputs import HOST_SUFFIX
+from tachograph.judge.completions import GapRow
 
 _HIDES = {"begin": "at the beginning", "end": "at the end", "within": "in between"}
 _MINUTE_S = 60.0
@@ -123,7 +124,8 @@ def _certain(findings: pl.DataFrame, refuted: pl.DataFrame, gaps: pl.DataFrame) 
     if not refuted.height:
         return findings
     in_part = gaps.join(refuted, on="job_key", how="semi")
-    sentences = {row["job_key"]: _not_certain(row) for row in in_part.iter_rows(named=True)}
+    rows = cast("Iterator[GapRow]", in_part.iter_rows(named=True))
+    sentences = {row["job_key"]: _not_certain(row) for row in rows}
     found = findings.join(
         refuted.with_columns(open=True), on=["job_key", "code"], how="left", maintain_order="left"
     )
@@ -135,7 +137,7 @@ def _certain(findings: pl.DataFrame, refuted: pl.DataFrame, gaps: pl.DataFrame) 
     ).select(findings.columns)
 
 
-def _not_certain(gap: Mapping[str, Any]) -> str:
+def _not_certain(gap: GapRow) -> str:
     """Return what is missing of a job: the longest gap where it is most of it, else the share.
 
     Where nothing of its time is missing, counters of some of its GPUs are.
@@ -144,8 +146,9 @@ def _not_certain(gap: Mapping[str, Any]) -> str:
         counters = gap["lacking"].split(",")
         were = "was" if len(counters) == 1 else "were"
         return f"Unknown: {_names(counters)} {were} not measured on some of its GPUs."
-    where = max(_HIDES, key=lambda name: gap[name] or 0)
-    longest_s = (gap[where] or 0) * _MINUTE_S
+    minutes = {"begin": gap["begin"], "end": gap["end"], "within": gap["within"]}
+    where = max(_HIDES, key=lambda name: minutes[name] or 0)
+    longest_s = (minutes[where] or 0) * _MINUTE_S
     if 2 * longest_s >= gap["share"] * (gap["elapsed_s"] or 0) and longest_s:
         return f"Unknown: {text(longest_s, 's')} {_HIDES[where]} were not measured."
     return f"Unknown: {text(gap['share'], 'fraction')} of its GPU time was not measured."

@@ -7,12 +7,12 @@ unknown for lack of data.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from math import isfinite
 from operator import ge, gt, le, lt
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import msgspec
 import polars as pl
@@ -20,6 +20,10 @@ import polars as pl
 from tachograph.catalog.tables import FINDINGS
 from tachograph.catalog.units import factor as unit_factor
 from tachograph.catalog.units import is_convertible, text
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import FindingRow, JobSummaryRow
+
 
 Severity = Literal["problem", "hint", "fact"]
 # most urgent first; a fact needs no fix
@@ -222,7 +226,7 @@ class JudgedRows(NamedTuple):
     findings: pl.DataFrame
 
 
-def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]]) -> pl.DataFrame:
+def findings_frame(found: Iterable[tuple[JobSummaryRow, Sequence[Finding]]]) -> pl.DataFrame:
     """Return (summary row, findings) pairs as a frame: FINDINGS without `seq`."""
     rows = [
         (
@@ -281,7 +285,7 @@ def _numbers(finding: Finding) -> str:
 def read_findings(frame: pl.DataFrame, order: Sequence[str] = ()) -> tuple[Finding, ...]:
     """Return a job's rows of a findings frame, most urgent first, then in `order` of codes."""
     places = {code: place for place, code in enumerate(order)}
-    found = [_finding(row) for row in frame.iter_rows(named=True)]
+    found = [_finding(row) for row in cast("Iterator[FindingRow]", frame.iter_rows(named=True))]
     return tuple(
         sorted(
             found,
@@ -290,20 +294,20 @@ def read_findings(frame: pl.DataFrame, order: Sequence[str] = ()) -> tuple[Findi
     )
 
 
-def _finding(row: Mapping[str, Any]) -> Finding:
+def _finding(row: FindingRow) -> Finding:
     return Finding(
         row["code"],
-        row["severity"],
+        cast("Severity", row["severity"]),
         row["title"],
         row["sentence"],
         row["advice"],
         json.loads(row["evidence"]),
-        row["kind"],
-        row["verdict"],
+        cast("FindingKind", row["kind"]),
+        cast("Verdict", row["verdict"]),
         row["begin"],
         row["end"],
         tuple(CheckedValue(**check) for check in json.loads(row["checks"])),
         tuple(row["needs"]),
         row["covered_by"],
-        row["confidence"],
+        cast("FindingConfidence | None", row["confidence"]),
     )

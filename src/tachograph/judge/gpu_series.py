@@ -100,7 +100,8 @@ class GpuSeries:
     def label(self, place: int) -> str:
         """The name of a GPU; with its node where the job had several."""
         several = len({node for node, *_ in self.units}) > 1
-        return gpu_label(dict(zip(UNIT, self.units[place], strict=True)), with_node=several)
+        node, gpu, mig = self.units[place]
+        return gpu_label({"node": node, "gpu": gpu, "mig": mig}, with_node=several)
 
     def of_node(self, node: str) -> set[int]:
         """Places of the GPUs of a node."""

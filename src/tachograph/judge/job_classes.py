@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 import polars as pl
 from msgspec.structs import replace
@@ -34,6 +35,10 @@ from tachograph.judge.classes.series import (
 from tachograph.judge.classes.windows import VERDICT_OF, level_windows, spreads
 from tachograph.judge.completions import Completed
 from tachograph.judge.finding import Finding, Verdict, findings_frame, verdicts_frame
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 JOB_CLASSES: tuple[JobClass, ...] = tuple(check.job_class for check in CHECKS if check.job_class)
 CLASS_CODES: tuple[str, ...] = tuple(code for job_class in JOB_CLASSES for code in job_class.codes)
@@ -173,8 +178,8 @@ def _found(
     node_minutes: pl.DataFrame,
     settings: ClassOptions,
     job_classes: Sequence[JobClass],
-) -> Iterator[tuple[Mapping[str, object], list[Finding]]]:
-    per_job: dict[str, tuple[Mapping[str, object], list[Finding]]] = {}
+) -> Iterator[tuple[JobSummaryRow, list[Finding]]]:
+    per_job: dict[str, tuple[JobSummaryRow, list[Finding]]] = {}
     for form in class_inputs(jobs, gpus, timelines, node_minutes, settings, job_classes):
         of_form: dict[int, list[Finding]] = defaultdict(list)
         for job_class in _of_form(form, job_classes):
@@ -198,25 +203,23 @@ def _of_form(form: ClassInput, job_classes: Sequence[JobClass]) -> Sequence[JobC
     return [each for each in job_classes if each.host or not form.host]
 
 
-def _unsampled(form: ClassInput, row: Mapping[str, object], answer: int) -> bool:
+def _unsampled(form: ClassInput, row: JobSummaryRow, answer: int) -> bool:
     """Whether a class cannot be denied as the job has no samples at all."""
     return answer == NO and not form.host and row["samples"] == 0
 
 
 def _of_ambiguous(
     jobs: pl.DataFrame, settings: ClassOptions, job_classes: Sequence[JobClass]
-) -> Iterator[tuple[Mapping[str, object], list[Finding]]]:
+) -> Iterator[tuple[JobSummaryRow, list[Finding]]]:
     """Yield the findings of jobs whose GPUs are unknown."""
     ambiguous = jobs.filter(pl.col("attribution") == "ambiguous").select(_OF_JOBS)
-    for row in ambiguous.iter_rows(named=True):
+    for row in cast("Iterator[JobSummaryRow]", ambiguous.iter_rows(named=True)):
         single = {"idle_nodes": row["nodes"] == 1, "idle_gpus": row["gpus"] == 1}
         judged = [each for each in job_classes if not single.get(each.code)]
         yield row, [_undetermined(each, row, settings) for each in judged]
 
 
-def _undetermined(
-    job_class: JobClass, row: Mapping[str, object], settings: ClassOptions
-) -> Finding:
+def _undetermined(job_class: JobClass, row: JobSummaryRow, settings: ClassOptions) -> Finding:
     """Verdict for a job without recorded GPUs; one too short for a hang has no hang."""
     message, ran = "Unknown: which GPUs were its own is not recorded.", row["elapsed_s"]
     verdict: Verdict = "unknown"
@@ -250,7 +253,7 @@ def _form(
     names = tuple(name for name in limits.known if name in voting)
     return ClassInput(
         host=host,
-        rows=jobs.select(_OF_JOBS).to_dicts(),
+        rows=cast("list[JobSummaryRow]", jobs.select(_OF_JOBS).to_dicts()),
         series=series,
         windows=spreads(series, names, width=settings.window_minutes),
         idle_times=idle_times(series),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import polars as pl
@@ -37,6 +38,10 @@ from tachograph.judge.rules.verdicts import judge_rules, rule_verdicts
 from tachograph.judge.workload.jobs import judge_workload
 from tachograph.pipeline.summaries import JobTables
 from tachograph.sources.slurm.partitions import SlurmPartition
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 # codes that no rule of a site may have: a job has one finding of each code
 RESERVED = frozenset(known_codes()).union(check.code for check in CHECKS) - {
@@ -157,7 +162,7 @@ def judge_summaries(
     needs were measured, else unknown.
     """
     called = _called(jobs, gpus, thresholds, checks)
-    identified = list(jobs.select("job_key", "job_id").iter_rows(named=True))
+    identified = cast("list[JobSummaryRow]", jobs.select("job_key", "job_id").to_dicts())
     holds = {check: np.zeros(jobs.height, bool) for check in checks}
     found = []
     for place, check, result in _found(jobs, gpus, JobRows(timelines), thresholds, called):
@@ -233,8 +238,9 @@ def _found(
         for place in np.flatnonzero(flags).tolist():
             checks_of.setdefault(place, []).append(check)
     places = sorted(checks_of)
-    rows = jobs.drop(_LISTS, strict=False)[places]
-    for place, row in zip(places, rows.iter_rows(named=True), strict=True):
+    frame = jobs.drop(_LISTS, strict=False)[places]
+    rows = cast("Iterator[JobSummaryRow]", frame.iter_rows(named=True))
+    for place, row in zip(places, rows, strict=True):
         job_key = row["job_key"]
         job = CheckedJob(row, of_gpus.of(job_key), of_minutes.of(job_key), thresholds)
         for check in checks_of[place]:
@@ -296,7 +302,7 @@ def _denied(jobs: pl.DataFrame, holds: Mapping[Check, Flags]) -> pl.DataFrame:
         rows.append(len(distinct) + inverse)
         distinct += [(check, reason) for reason in reasons.tolist()]
     findings = [_not_holding(check, reason) for check, reason in distinct]
-    frame = findings_frame([({"job_key": None, "job_id": None}, findings)])
+    frame = findings_frame([({"job_key": "", "job_id": ""}, findings)])
     keys = jobs.select("job_key", "job_id")[np.concatenate(places)]
     return frame[np.concatenate(rows)].with_columns(keys)
 

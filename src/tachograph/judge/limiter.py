@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -22,6 +22,10 @@ from tachograph.catalog.tables import (
     RESOURCES,
 )
 from tachograph.pipeline.timelines import ACTIVITY
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 NEITHER = "neither"
 LIMITER = "limiter"  # stands for a code where verdicts are compared
@@ -60,7 +64,7 @@ def shares_of_peak() -> Mapping[str, pl.Expr]:
     }
 
 
-def shares_of_job(summary: Mapping[str, Any]) -> Mapping[str, float | None]:
+def shares_of_job(summary: JobSummaryRow) -> Mapping[str, float | None]:
     """Return the same of one row, as numbers up to 1: what was measured moves the peak."""
     row = {name: [summary.get(name)] for name in _NEEDED}
     frame = pl.DataFrame(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from math import comb
-from typing import Any
+from typing import TypedDict
 
 import polars as pl
 
@@ -63,6 +64,39 @@ _FAILED = ("FAILED", "NODE_FAIL")
 LEAST_USERS = 3  # whose jobs failed on a lemon: fewer may be their programs
 LEAST_COMPARED = 10  # users of a GPU from which on it is denied to be one
 _CHANCE = 0.001  # at most, of as many failures by accident: nodes have many GPUs
+
+
+class NodeGpuRow(TypedDict, total=False):
+    """A GPU of a node, with what jobs show of it: a row of `gpus`, `weeks` or `days`.
+
+    week, day: of the latter two. lemon, users, users_failed: of the first.
+    """
+
+    gpu: int
+    mig: int | None
+    week: date
+    day: date
+    hours: float
+    gpu_util_mean: float | None
+    health: str | None
+    xid_events: int | None
+    xid: float | None
+    users: int
+    users_failed: int
+    lemon: str | None
+
+
+class HandoverRow(TypedDict, total=False):
+    """A GPU with errors during a job, and the jobs that held it before and after."""
+
+    gpu: int
+    mig: int | None
+    job_key_before: str | None
+    job_before: str | None
+    user_before: str | None
+    job_key_after: str | None
+    job_after: str | None
+    user_after: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +217,10 @@ def _lemons(held: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     counts = users.group_by(_GPU).agg(users=pl.len(), users_failed=pl.col("failed").sum())
     totals = counts.select(pl.col("users", "users_failed").sum()).row(0)
 
-    def verdict(row: dict[str, Any]) -> Verdict:
-        return lemon_verdict(row["users_failed"], row["users"], totals[1], totals[0])
-
-    lemons = [verdict(row) for row in counts.iter_rows(named=True)]
+    lemons = [
+        lemon_verdict(failed_users, all_users, totals[1], totals[0])
+        for all_users, failed_users in counts.select("users", "users_failed").iter_rows()
+    ]
     return counts.with_columns(lemon=pl.Series(lemons, dtype=pl.String))
 
 

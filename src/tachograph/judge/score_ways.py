@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tachograph.catalog.score_formulas import (
     DRAM_ACTIVE,
@@ -25,7 +25,12 @@ from tachograph.catalog.score_formulas import (
 )
 from tachograph.catalog.tables import SCORES
 from tachograph.catalog.units import plural, text
+from tachograph.judge.activity import number
 from tachograph.sources.score_sums import sums_of_row, total, warps_of
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import GpuScoreRow, JobGpuRow, JobSummaryRow
+
 
 TITLES: Mapping[str, str] = {
     "dcgm": "means of recorded counters (DCGM, NVML)",
@@ -65,19 +70,19 @@ class ScoreWay:
         return any(value is not None for value in self.scores.values())
 
 
-def recorded_way(row: Mapping[str, Any]) -> ScoreWay:
+def recorded_way(row: JobSummaryRow) -> ScoreWay:
     """Return the scores of a row of job_summaries."""
     basis = f"{row['samples'] or 0:,} samples of {plural(row['gpus_seen'] or 0, 'GPU')}"
     notes = (
         () if row["mem_clock_mhz_mean"] else ("clocks were not recorded and are taken as equal",)
     )
-    return ScoreWay("dcgm", {name: row[name] for name in SCORES}, basis, notes)
+    return ScoreWay("dcgm", {name: number(row, name) for name in SCORES}, basis, notes)
 
 
 def sampled_way(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[GpuScoreRow],
     *,
-    gpus: Sequence[Mapping[str, Any]],
+    gpus: Sequence[JobGpuRow],
     begin: datetime,
     end: datetime,
 ) -> ScoreWay:
@@ -87,11 +92,7 @@ def sampled_way(
     """
     held = {_place(gpu): gpu for gpu in gpus}
     own = [row for row in rows if _place(row) in held]
-    whole = [
-        row
-        for row in own
-        if row["t"] >= begin and row["t"].timestamp() + row["duration_s"] <= end.timestamp()
-    ]
+    whole = [row for row in own if row["t"] >= begin and _end_s(row) <= end.timestamp()]
     sums = total(sums_of_row(row) for row in whole)
     if sums is None:
         return ScoreWay("pm", dict.fromkeys(SCORES), "not sampled", _left_out(own, whole))
@@ -163,14 +164,16 @@ def _added(launches: Sequence[Mapping[str, float]], names: Sequence[str]) -> dic
     return {name: sum(launch[name] for launch in whole) for name in names}
 
 
-def _left_out(
-    own: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]
-) -> tuple[str, ...]:
+def _left_out(own: Sequence[GpuScoreRow], whole: Sequence[GpuScoreRow]) -> tuple[str, ...]:
     count = len(own) - len(whole)
     return (
         (f"{plural(count, 'minute')} at begin or end left out, in part of others",) if count else ()
     )
 
 
-def _place(row: Mapping[str, Any]) -> tuple[str, int, int | None]:
+def _end_s(row: GpuScoreRow) -> float:
+    return row["t"].timestamp() + (row["duration_s"] or 0.0)
+
+
+def _place(row: GpuScoreRow | JobGpuRow) -> tuple[str, int, int | None]:
     return row["node"], row["gpu"], row["mig"]

@@ -6,8 +6,8 @@ performance using the TASC software suite", Num. Meth. Prog. 26(4), 2025, sectio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, cast
 
 import polars as pl
 
@@ -15,12 +15,24 @@ from tachograph.catalog.tables import SCORES
 from tachograph.catalog.units import text
 from tachograph.judge.finding import CheckedValue, Finding, JudgedRows, findings_frame
 
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
+    class ScoredRow(JobSummaryRow, total=False):
+        """Row of job_summaries with what its scores are made of, see `inputs_of_jobs`."""
+
+        sm: float | None
+        sm_clock: float
+        mem_clock: float
+        clocks: bool
+
+
 IDLE_BELOW = 0.01  # SM and memory activity below it: a score of what hardly ran means little
 HIGH = 70.0  # a score from here on is a finding
 SCORE_TITLES = {"score_gpu": "GPU score", "score_gpumem": "GPU memory score"}
 
 
-def score_findings(row: Mapping[str, Any]) -> tuple[Finding, Finding]:
+def score_findings(row: ScoredRow) -> tuple[Finding, Finding]:
     """Return the findings on a job's two scores; `row`: inputs and scores.
 
     Verdict yes from HIGH on; unknown where a score is null, naming the counters that were not
@@ -29,9 +41,9 @@ def score_findings(row: Mapping[str, Any]) -> tuple[Finding, Finding]:
     return _of_gpu(row), _of_memory(row)
 
 
-def _of_gpu(row: Mapping[str, Any]) -> Finding:
+def _of_gpu(row: ScoredRow) -> Finding:
     score, occupancy = row["score_gpu"], row["sm_occupancy_mean"]
-    if score is None:
+    if score is None or occupancy is None:
         return _unknown(row, "score_gpu", ("sm_occupancy",))
     rated = "room for many more warps" if score >= HIGH else "few more warps would fit"
     if HIGH > score >= HIGH / 2:
@@ -50,9 +62,9 @@ def _of_gpu(row: Mapping[str, Any]) -> Finding:
     return _finding("score_gpu", score, sentence, evidence)
 
 
-def _of_memory(row: Mapping[str, Any]) -> Finding:
+def _of_memory(row: ScoredRow) -> Finding:
     score, dram, sm = row["score_gpumem"], row["dram_active_mean"], row["sm"]
-    if score is None:
+    if score is None or dram is None or sm is None:
         return _unknown(row, "score_gpumem", ("dram_active", "sm_active"))
     rated = (
         "memory traffic rather than the SMs"
@@ -72,7 +84,11 @@ def _of_memory(row: Mapping[str, Any]) -> Finding:
         f"{text(dram, 'fraction')} of the "
         f"time, the SMs {text(sm, 'fraction')}; {used}.{clocks}"
     )
-    evidence = {"score_gpumem": score, "dram_active_mean": dram, "sm_active_mean": sm}
+    evidence: dict[str, float | None] = {
+        "score_gpumem": score,
+        "dram_active_mean": dram,
+        "sm_active_mean": sm,
+    }
     if row["clocks"]:
         evidence |= {"sm_clock_mhz_mean": row["sm_clock"], "mem_clock_mhz_mean": row["mem_clock"]}
     return _finding("score_gpumem", score, sentence, evidence)
@@ -93,8 +109,8 @@ def _finding(
     )
 
 
-def _unknown(row: Mapping[str, Any], code: str, needed: tuple[str, ...]) -> Finding:
-    missing = tuple(counter for counter in needed if not row[f"measured_{counter}"])
+def _unknown(row: ScoredRow, code: str, needed: tuple[str, ...]) -> Finding:
+    missing = tuple(counter for counter in needed if not row.get(f"measured_{counter}"))
     if row["attribution"] == "ambiguous":
         why, missing = "it is not known which GPUs were the job's own", ()
     elif missing:
@@ -199,5 +215,6 @@ def judge_scores(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedRows:
     )
     scored = _scored(facts)
     columns = [scored.get_column(name) for name in SCORES]
-    findings = findings_frame((row, score_findings(row)) for row in scored.iter_rows(named=True))
+    rows = cast("Iterator[ScoredRow]", scored.iter_rows(named=True))
+    findings = findings_frame((row, score_findings(row)) for row in rows)
     return JudgedRows(jobs.with_columns(columns), with_scores(gpus), findings)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import polars as pl
 
 from tachograph.judge.activity import activity_counter, number
 from tachograph.pipeline.timelines import ACTIVITY
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow, StepSummaryRow
+
 
 # Slurm starts them with the job, all others are of srun.
 WITHOUT_SRUN = ("batch", "extern", "interactive")
@@ -25,7 +29,7 @@ class StepUse:
     `activity_mean` None: ambiguous or not measured; `idle` None: undetermined.
     """
 
-    row: Mapping[str, Any]
+    row: StepSummaryRow
     begin_s: float | None
     end_s: float | None
     activity_mean: float | None
@@ -127,7 +131,7 @@ class JobSteps:
 
 
 def job_steps(
-    summary: Mapping[str, Any], rows: pl.DataFrame, minutes: pl.DataFrame, *, idle_util: float
+    summary: JobSummaryRow, rows: pl.DataFrame, minutes: pl.DataFrame, *, idle_util: float
 ) -> JobSteps:
     """Return the steps of a job from its rows of job_summaries, step_summaries and job_minutes.
 
@@ -136,8 +140,9 @@ def job_steps(
     only where srun started a step.
     """
     start, until = summary.get("start"), summary.get("end") or summary.get("as_of")
-    ordered = rows.sort("start", "step", nulls_last=True).iter_rows(named=True)
-    steps = tuple(_step_use(row, start, until, idle_util) for row in ordered)
+    ordered = rows.sort("start", "step", nulls_last=True)
+    step_rows = cast("list[StepSummaryRow]", ordered.to_dicts())
+    steps = tuple(_step_use(row, start, until, idle_util) for row in step_rows)
     spans = [(step.begin_s, step.end_s) for step in steps if step.by_srun]
     known = [(begin, end) for begin, end in spans if begin is not None and end is not None]
     if start is None or until is None or not known or len(known) < len(spans):
@@ -148,17 +153,15 @@ def job_steps(
 
 
 def _step_use(
-    row: Mapping[str, Any], start: datetime | None, until: datetime | None, idle_util: float
+    row: StepSummaryRow, start: datetime | None, until: datetime | None, idle_util: float
 ) -> StepUse:
     counter, coverage = activity_counter(row), number(row, "coverage")
     mean = None if counter is None else number(row, f"{counter}_mean")
     enough = mean is not None and coverage is not None and coverage >= _LEAST_COVERAGE
-    ended = row.get("end") or until
+    begun, ended = row.get("start"), row.get("end") or until
     return StepUse(
         row,
-        None
-        if start is None or row.get("start") is None
-        else (row["start"] - start).total_seconds(),
+        None if start is None or begun is None else (begun - start).total_seconds(),
         None if start is None or ended is None else (ended - start).total_seconds(),
         mean,
         mean < idle_util if mean is not None and enough else None,

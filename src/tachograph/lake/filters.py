@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
@@ -25,6 +25,10 @@ from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.catalog.units import plural, refuse_unclear_fraction, span_s
 from tachograph.sources.job_ids import job_and_step, plain_job_id
 from tachograph.sources.slurm.fields import STATES
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 # the last time of data is the present for this long; how long a job runs on that was not seen since
 CURRENT_FOR = timedelta(days=1)
@@ -359,8 +363,8 @@ class ChosenJob:
     They have the columns of the rows that it was chosen from.
     """
 
-    row: Mapping[str, Any]
-    other_runs: tuple[Mapping[str, Any], ...] = ()
+    row: JobSummaryRow
+    other_runs: tuple[JobSummaryRow, ...] = ()
 
 
 def called(wanted: str) -> pl.Expr:
@@ -403,7 +407,8 @@ def choose_job(
         raise SeveralJobsError(
             f"job {name} exists on clusters {', '.join(clusters)}", candidates=of_clusters
         )
-    runs = list(found.sort("submit", "start", nulls_last=False).iter_rows(named=True))
+    ordered = found.sort("submit", "start", nulls_last=False)
+    runs = cast("list[JobSummaryRow]", ordered.to_dicts())
     if run is not None and not 1 <= run <= len(runs):
         raise UsageError(
             f"job {name} has {plural(len(runs), 'run')}, not {run}", do=f"use 1 to {len(runs)}"

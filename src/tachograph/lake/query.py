@@ -4,11 +4,11 @@ analysis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import polars as pl
 
@@ -52,6 +52,10 @@ from tachograph.lake.filters import (
 )
 from tachograph.lake.places import in_accounting, may_be_of, read_same_clusters
 from tachograph.lake.problems import lake_errors
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobRow, JobSummaryRow
+
 
 MANY_JOBS = 50_000  # whose findings are read a part at a time
 READ_ATTEMPTS = 5  # at results that change while they are read
@@ -195,20 +199,23 @@ def read_job_row(
             f"job {name} is in the accounting but not analyzed yet", row=row
         ) from None
     keys = [row["job_key"] for row in (chosen.row, *chosen.other_runs)]
-    rows = {row["job_key"]: row for row in read_summaries(lake, keys=keys).iter_rows(named=True)}
+    summaries = cast("list[JobSummaryRow]", read_summaries(lake, keys=keys).to_dicts())
+    rows = {row["job_key"]: row for row in summaries}
     if keys[0] not in rows:  # an analysis gave the run another key meanwhile
         raise NotFoundError(f"job {wanted!r} is being updated", do="try again")
     return ChosenJob(rows[keys[0]], tuple(rows[key] for key in keys[1:] if key in rows))
 
 
-def _accounted(lake: Lake, job: str, cluster: str | None) -> dict[str, Any] | None:
+def _accounted(lake: Lake, job: str, cluster: str | None) -> JobRow | None:
     """Last accounting row of a job id, or None."""
     files = [file for file in lake.files(JOBS) if file.may_name(job) or "_" in job or "+" in job]
     named = (pl.col("job_id") == job) | (pl.col("display_id") == job)
     of_cluster = [] if cluster is None else [pl.col("cluster") == cluster]
     with lake_errors(lake.uri(JOBS)):
         rows = lake.read_files(JOBS, files).filter(named, *of_cluster).collect()
-    return rows.sort("submit", "seq").row(-1, named=True) if rows.height else None
+    if rows.is_empty():
+        return None
+    return cast("JobRow", rows.sort("submit", "seq").row(-1, named=True))
 
 
 def read_jobs_not_analyzed(lake: Lake) -> pl.DataFrame:
@@ -241,7 +248,7 @@ def read_latest(lake: Lake, table: LakeTable) -> pl.DataFrame:
     return lake.latest(table)
 
 
-def read_evidence(lake: Lake, row: Mapping[str, Any]) -> str:
+def read_evidence(lake: Lake, row: JobSummaryRow) -> str:
     """Return how a run was placed: samples, map, live_index, node_list, elsewhere, nothing.
 
     `row`: of job_summaries. elsewhere: what names the job does so at other times.

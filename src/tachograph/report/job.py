@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 from ClusterShell.NodeSet import NodeSet, NodeSetException
@@ -62,6 +62,7 @@ from tachograph.report.timeline import JobTimeline, Series, build_timeline
 from tachograph.report.verdict import verdict_sentence, worst_first
 
 if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobGpuRow, JobNodeRow, JobSummaryRow
     from tachograph.judge.ranks import RanksCulprit
 
 FEW_GPUS = 8  # up to here each GPU is shown by itself
@@ -88,7 +89,7 @@ class GpuUse:
     """Activity of one GPU; `series`: over the bins of the timeline."""
 
     label: str
-    row: Mapping[str, Any]
+    row: JobGpuRow
     activity_mean: float | None
     activity_max: float | None
     series: Series
@@ -119,7 +120,7 @@ class JobReport:
     this module.
     """
 
-    summary: Mapping[str, Any]
+    summary: JobSummaryRow
     now: datetime
     zone_name: str
     job: str
@@ -143,11 +144,11 @@ class JobReport:
     culprit: Culprit | None
     timeline: JobTimeline
     steps: JobSteps
-    other_runs: tuple[Mapping[str, Any], ...] = ()
+    other_runs: tuple[JobSummaryRow, ...] = ()
     kernels: JobKernels = NO_KERNELS
     company: GpuCompany = NO_COMPANY
     estimate: EnergyEstimate | None = None
-    nodes: tuple[Mapping[str, Any], ...] = ()
+    nodes: tuple[JobNodeRow, ...] = ()
     ranks: RanksCulprit | None = None
     lake: str = ""
 
@@ -280,7 +281,7 @@ class JobReport:
 
 
 def build_job_report(
-    summary: Mapping[str, Any],
+    summary: JobSummaryRow,
     gpus: pl.DataFrame,
     minutes: pl.DataFrame,
     verdicts: Sequence[Finding] | pl.DataFrame,
@@ -288,7 +289,7 @@ def build_job_report(
     *,
     zone_name: str = "UTC",
     steps: JobSteps | None = None,
-    other_runs: Sequence[Mapping[str, Any]] = (),
+    other_runs: Sequence[JobSummaryRow] = (),
     evidence: str = "",
     runs_s: Sequence[float] = (),
     host_memory: HostMemory | None = None,
@@ -297,7 +298,7 @@ def build_job_report(
     kernels: JobKernels = NO_KERNELS,
     company: GpuCompany = NO_COMPANY,
     estimate: EnergyEstimate | None = None,
-    nodes: Sequence[Mapping[str, Any]] = (),
+    nodes: Sequence[JobNodeRow] = (),
 ) -> JobReport:
     """Return the report of a job from its job_summaries, job_gpus, job_minutes and findings.
 
@@ -381,7 +382,7 @@ def fold_nodes(names: Sequence[str]) -> str:
         return ",".join(sorted(names))
 
 
-def _tiles(row: Mapping[str, Any]) -> tuple[Quantity, ...]:
+def _tiles(row: JobSummaryRow) -> tuple[Quantity, ...]:
     names = {
         "gpu_util_mean": "GPU utilisation",
         "sm_active_mean": "SMs active",
@@ -400,13 +401,13 @@ def _tiles(row: Mapping[str, Any]) -> tuple[Quantity, ...]:
     )
 
 
-def _pipe_use(row: Mapping[str, Any], pipe: str) -> PipeUse:
+def _pipe_use(row: JobSummaryRow, pipe: str) -> PipeUse:
     end = "" if pipe == "fp64" else f"_{pipe}"
     return PipeUse(
         pipe,
         PIPE_NAMES[pipe],
         number(row, f"{PIPES[pipe]}_mean"),
-        row.get(f"bound{end}"),
+        cast("str | None", row.get(f"bound{end}")),
         number(row, f"compute_fraction{end}"),
         number(row, f"memory_fraction{end}"),
         number(row, f"idle_fraction{end}"),
@@ -416,7 +417,8 @@ def _pipe_use(row: Mapping[str, Any], pipe: str) -> PipeUse:
 def _gpu_uses(gpus: pl.DataFrame, counter: str | None, timeline: JobTimeline) -> tuple[GpuUse, ...]:
     several = gpus["node"].n_unique() > 1
     uses: list[GpuUse] = []
-    for row in gpus.sort("node", "gpu", "mig").iter_rows(named=True):
+    ordered = gpus.sort("node", "gpu", "mig")
+    for row in cast("list[JobGpuRow]", ordered.to_dicts()):
         mean = number(row, f"{counter}_mean") if counter else None
         peak = number(row, f"{counter}_max") if counter else None
         series = timeline.per_gpu.get((row["node"], row["gpu"], row["mig"]), ())

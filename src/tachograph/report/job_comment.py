@@ -19,7 +19,7 @@ import base64
 import gzip
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,6 +30,10 @@ from tachograph.report.job_efficiency import job_link
 from tachograph.sources.slurm.recorded_use import EMPTY as EMPTY
 from tachograph.sources.slurm.recorded_use import NONE, OWN, PREFIX, SHORT, SMALL_LETTERS
 from tachograph.sources.slurm.recorded_use import read_comment as read_comment
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobGpuRow, JobSummaryRow
+
 
 MOST_CHARACTERS = 16384  # of a comment; the field of the database holds 65535
 _SHOWN = 8  # findings
@@ -51,7 +55,7 @@ def comment_json(report: JobReport, *, url: str = "") -> dict[str, Any]:
     """
     row = report.summary
     own: dict[str, Any] = {"v": 1, "headline": report.headline}
-    own |= {name: _short(row[name]) for name in _OF_JOB if row.get(name) is not None}
+    own |= {name: _short(value) for name in _OF_JOB if (value := row.get(name)) is not None}
     own["findings"] = [finding.code for finding in report.findings[:_SHOWN]]
     if report.next_time:
         own["next_time"] = report.next_time.line.removeprefix("#SBATCH ") or report.next_time.why
@@ -71,7 +75,7 @@ def comment_json(report: JobReport, *, url: str = "") -> dict[str, Any]:
     return summary | {OWN: own}
 
 
-def _is_short(row: Mapping[str, Any]) -> bool:
+def _is_short(row: JobSummaryRow) -> bool:
     """Whether a run had no time for two samples: jobstats has no data of it."""
     elapsed_s = number(row, "elapsed_s")
     interval_s = number(row, "interval_s") or _SAMPLING_S
@@ -127,7 +131,7 @@ def _nodes(report: JobReport) -> dict[str, dict[str, Any]]:
     return {name: node for name, node in nodes.items() if node}
 
 
-def _gpu_values(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _gpu_values(gpus: Sequence[JobGpuRow]) -> dict[str, Any]:
     """Values by GPU of a node, each of all its GPUs.
 
     jobstats and Job Defense Shield end with an error for a key that one GPU lacks, and reportseff
@@ -150,7 +154,7 @@ def _gpu_values(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _first_number(row: Mapping[str, Any], names: Sequence[str]) -> float | None:
+def _first_number(row: JobGpuRow, names: Sequence[str]) -> float | None:
     values = (number(row, name) for name in names)
     return next((value for value in values if value is not None), None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -19,6 +19,10 @@ from tachograph.report.lines import Line, plain, wrapped
 from tachograph.report.recording import COUNTER_LABELS
 from tachograph.report.svg import svg
 from tachograph.report.tables import TextColumn, fit_table
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 MOST_JOBS = 4
 # {column of job_summaries: label}
@@ -158,7 +162,7 @@ def comparison_lines(comparison: JobComparison, *, width: int) -> list[Line]:
     ]
 
 
-def _number(label: str, name: str, rows: Sequence[Mapping[str, Any]]) -> ComparedNumber:
+def _number(label: str, name: str, rows: Sequence[JobSummaryRow]) -> ComparedNumber:
     values = [number(row, name) for row in rows]
     return ComparedNumber(
         label, tuple(text(value, COLUMN_UNITS[name]) for value in values), difference(values)

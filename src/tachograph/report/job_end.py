@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tachograph.catalog.units import text
 from tachograph.judge.activity import number
 from tachograph.judge.steps import WITHOUT_SRUN
 from tachograph.report.job_sentences import HIGH
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow, StepSummaryRow
+
 
 KILLED = 9  # SIGKILL
 # Of the host memory requested. What a job held is polled, so the last of it may be missing; Slurm
@@ -39,7 +43,7 @@ _SIGNALS: Mapping[int, str] = {
 }
 
 
-def exit_text(row: Mapping[str, Any]) -> str:
+def exit_text(row: JobSummaryRow | StepSummaryRow) -> str:
     """Return the signal or the exit code of a job or step; empty if there is none but 0.
 
     >>> exit_text({"exit_code": 3}), exit_text({"exit_code": 0, "exit_signal": 12})
@@ -55,9 +59,9 @@ def exit_text(row: Mapping[str, Any]) -> str:
 
 
 def out_of_memory(
-    row: Mapping[str, Any],
+    row: JobSummaryRow,
     held_mib: float | None,
-    steps: Sequence[Mapping[str, Any]] = (),
+    steps: Sequence[StepSummaryRow] = (),
 ) -> bool:
     """Return whether a job was killed for lack of host memory, by all that is recorded.
 
@@ -81,15 +85,15 @@ def out_of_memory(
     return held_mib >= AT_REQUEST * requested
 
 
-def memory_of_node_mib(row: Mapping[str, Any]) -> float | None:
+def memory_of_node_mib(row: JobSummaryRow) -> float | None:
     """Return the requested host memory per node, MiB."""
     total, nodes = number(row, "mem_requested_mib"), number(row, "nodes")
     return total / nodes if total is not None and nodes else None
 
 
 def end_cause(
-    row: Mapping[str, Any],
-    steps: Sequence[Mapping[str, Any]] = (),
+    row: JobSummaryRow,
+    steps: Sequence[StepSummaryRow] = (),
     held_mib: float | None = None,
 ) -> str | None:
     """Return how an uncompleted job ended, with the known cause; None for others.
@@ -132,7 +136,7 @@ def end_cause(
     return "; ".join(notes)
 
 
-def _failed(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
+def _failed(row: JobSummaryRow, steps: Sequence[StepSummaryRow]) -> str:
     """How a job failed, and which of its steps did."""
     # what Slurm recorded as the cause goes before a step that failed after it
     killed = _step_out_of_memory(steps)
@@ -151,19 +155,17 @@ def _failed(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
     return f"{ended}; {_label(step)} ended with {of_step}"
 
 
-def _step_out_of_memory(steps: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def _step_out_of_memory(steps: Sequence[StepSummaryRow]) -> StepSummaryRow | None:
     """The first step that Slurm recorded as out of memory; one of srun names the program."""
     killed = [step for step in steps if step.get("state") == "OUT_OF_MEMORY"]
     return min(killed, key=lambda step: step["step"] in WITHOUT_SRUN, default=None)
 
 
-def _code(row: Mapping[str, Any]) -> float:
+def _code(row: JobSummaryRow | StepSummaryRow) -> float:
     return number(row, "exit_signal") or number(row, "exit_code") or 0.0
 
 
-def _failed_step(
-    row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Any] | None:
+def _failed_step(row: JobSummaryRow, steps: Sequence[StepSummaryRow]) -> StepSummaryRow | None:
     """The srun step that failed: the first that ended as the job did, else the first of all."""
     failed = [
         step
@@ -174,6 +176,6 @@ def _failed_step(
     return next(alike, failed[0] if failed else None)
 
 
-def _label(step: Mapping[str, Any]) -> str:
+def _label(step: StepSummaryRow) -> str:
     name = step.get("name")
     return f"step {step['step']} ({name})" if name else f"step {step['step']}"

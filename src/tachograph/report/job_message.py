@@ -16,7 +16,8 @@ SHOWN = 5  # findings
 def job_ticket(report: JobReport) -> str:
     """Return the report as Markdown, for support staff: with user, nodes, evidence."""
     row = report.summary
-    name = f" ({_escaped(row['name'])})" if row.get("name") else ""
+    written = row.get("name")
+    name = f" ({_escaped(written)})" if written else ""
     lines = [f"## Job {_escaped(report.job)}{name}: {_escaped(report.headline)}", ""]
     who = (
         (label, row.get(label)) for label in ("user", "account", "partition", "cluster", "state")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tachograph.catalog.columns import share_text
 from tachograph.catalog.devices import DEVICES_BY_NAME
@@ -22,6 +22,10 @@ from tachograph.judge.waste import EnergyEstimate
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.report.company import NO_COMPANY, GpuCompany
 from tachograph.sources.slurm.recorded_use import recorded_gpus
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 NOT_ATTRIBUTABLE = (
     "Unknown: which GPUs of its nodes were its own is uncertain, "
@@ -71,7 +75,7 @@ _STUDIED_COUNTERS = (
 )
 
 
-def use_sentence(row: Mapping[str, Any]) -> str:
+def use_sentence(row: JobSummaryRow) -> str:
     """Return how busy the GPUs were.
 
     >>> use_sentence({"gpus": 4, "gpu_util_mean": 0.42})
@@ -110,7 +114,7 @@ _MEANS = (
 )
 
 
-def means_sentence(row: Mapping[str, Any]) -> str | None:
+def means_sentence(row: JobSummaryRow) -> str | None:
     """Return the means over GPUs and time that tell most; None if none of them was measured.
 
     >>> means_sentence({"gpu_util_mean": 0.64, "sm_active_mean": 0.22, "power_w_mean": 250.0})
@@ -128,14 +132,14 @@ def means_sentence(row: Mapping[str, Any]) -> str | None:
     return f"{capitalized(message)}."
 
 
-def sampled_power(row: Mapping[str, Any]) -> float | None:
+def sampled_power(row: JobSummaryRow) -> float | None:
     """Return the mean of power samples, as of each GPU; without samples the mean by the energy."""
     sampled = number(row, "power_w_sampled_mean")
     return number(row, "power_w_mean") if sampled is None else sampled
 
 
 def limiter_sentence(
-    row: Mapping[str, Any], shares: Mapping[str, float | None], *, idle: bool = False
+    row: JobSummaryRow, shares: Mapping[str, float | None], *, idle: bool = False
 ) -> str | None:
     """Return a sentence on the limiter; None if the job did no work.
 
@@ -172,7 +176,7 @@ def limiter_sentence(
     return f"Unknown: no arithmetic was measured on any pipe.{carried}"
 
 
-def _neither_sentences(row: Mapping[str, Any]) -> Iterator[str]:
+def _neither_sentences(row: JobSummaryRow) -> Iterator[str]:
     """Sentences on a job without a limiter: what is known, and what to record to know more."""
     yield "Neither arithmetic nor memory was near its peak for most of the time."
     units = PIPE_NAMES.get(row.get("main_pipe") or "", "pipes")
@@ -198,7 +202,7 @@ def _neither_sentences(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _link_sentences(
-    row: Mapping[str, Any], shares: Mapping[str, float | None], limiter: object
+    row: JobSummaryRow, shares: Mapping[str, float | None], limiter: object
 ) -> Iterator[str]:
     """Sentences on heavy link traffic."""
     for link, name in LINKS.items():
@@ -213,7 +217,7 @@ def _link_sentences(
             yield f"{name} carried {text(rate, 'B/s')} per GPU."
 
 
-def balance_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:
+def balance_sentences(row: JobSummaryRow) -> tuple[str, ...]:
     """Return how evenly the work was spread over GPUs and over time."""
     spatial, temporal = number(row, "spatial_imbalance"), number(row, "temporal_imbalance")
     sentences = []
@@ -251,7 +255,7 @@ def steadiness(imbalance: float) -> str:
     ]
 
 
-def memory_sentence(row: Mapping[str, Any]) -> str:
+def memory_sentence(row: JobSummaryRow) -> str:
     """Return the peak of memory used.
 
     >>> memory_sentence({"hbm_peak_fraction": 0.5, "hbm_used_mib_max": 20480.0, "hbm_mib": 40960.0})
@@ -277,7 +281,7 @@ def memory_sentence(row: Mapping[str, Any]) -> str:
     return f"At the peak {text(peak, 'fraction')} of the memory of a GPU was in use{amounts}."
 
 
-def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+def shares_of_work(row: JobSummaryRow) -> tuple[tuple[str, float], ...]:
     """Return (workload class, share of GPU time) in order; empty if unknown.
 
     >>> shares_of_work({"workload_fractions": [1.0, *[0.0] * 12]})[0]
@@ -287,7 +291,7 @@ def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     return tuple(zip(WORKLOAD_CLASSES, shares, strict=True)) if shares else ()
 
 
-def energy_sentence(row: Mapping[str, Any], *, slices: bool = False) -> str:
+def energy_sentence(row: JobSummaryRow, *, slices: bool = False) -> str:
     """Return measured energy and power of the GPUs, and the estimate where it differs.
 
     `slices`: whether it had MIG slices; power and energy are measured of whole GPUs only.
@@ -320,7 +324,7 @@ def energy_sentence(row: Mapping[str, Any], *, slices: bool = False) -> str:
     )
 
 
-def node_energy_sentence(row: Mapping[str, Any]) -> str | None:
+def node_energy_sentence(row: JobSummaryRow) -> str | None:
     """Return the energy of the nodes, and how it is known; None: unknown.
 
     >>> node_energy_sentence({"node_energy_j": 7.2e6, "node_energy_source": "accounting"})
@@ -353,7 +357,7 @@ def estimate_sentence(estimate: EnergyEstimate | None) -> str | None:
     return f"Estimated with {' and '.join(given)}{alone}: {', '.join(amounts)}."
 
 
-def _unknown_energy(row: Mapping[str, Any], *, slices: bool) -> str:
+def _unknown_energy(row: JobSummaryRow, *, slices: bool) -> str:
     """What was recorded of energy and power, and what is missing."""
     watts = number(row, "power_w_sampled_mean")
     if watts is None:
@@ -371,7 +375,7 @@ def _unknown_energy(row: Mapping[str, Any], *, slices: bool) -> str:
     return f"{known}, but in samples too far apart to add up{missing}."
 
 
-def _counted_share(row: Mapping[str, Any]) -> str:
+def _counted_share(row: JobSummaryRow) -> str:
     amount = number(row, "gpu_share")
     if amount is None:
         return "No GPU-hours are counted: what part of a GPU that is, is not known."
@@ -381,7 +385,7 @@ def _counted_share(row: Mapping[str, Any]) -> str:
 
 
 def caveat_sentences(
-    row: Mapping[str, Any], evidence: str = "", company: GpuCompany = NO_COMPANY
+    row: JobSummaryRow, evidence: str = "", company: GpuCompany = NO_COMPANY
 ) -> tuple[str, ...]:
     """Return the limitations of the report's data."""
     attribution = str(row.get("attribution"))
@@ -432,8 +436,8 @@ def caveat_sentences(
         notes.append("No sample is shown: those of its nodes may belong to other jobs.")
     elif samples and missing:
         notes.append(f"Not recorded: {', '.join(missing)}.")
-    if row.get("excluded"):
-        reasons = (_EXCLUDED_BECAUSE.get(name, name) for name in row["excluded"].split(","))
+    if excluded := row.get("excluded"):
+        reasons = (_EXCLUDED_BECAUSE.get(name, name) for name in excluded.split(","))
         notes.append(f"Left out of studies: {', '.join(reasons)}.")
     return tuple(sentence for sentence in notes if sentence)
 
@@ -445,7 +449,7 @@ RECORDED_BY = {
 _NAMED_GPUS = 8
 
 
-def recorded_sentence(row: Mapping[str, Any]) -> str | None:
+def recorded_sentence(row: JobSummaryRow) -> str | None:
     """Return what others recorded of a job's GPUs, without samples; None without that.
 
     >>> recorded_sentence({"recorded_by": "jobstats", "recorded_gpu_util_mean": 0.42})
@@ -474,7 +478,7 @@ def recorded_sentence(row: Mapping[str, Any]) -> str | None:
     return " ".join(sentences) or None
 
 
-def _gpus_recorded(row: Mapping[str, Any]) -> list[str]:
+def _gpus_recorded(row: JobSummaryRow) -> list[str]:
     """Return the utilisation of each GPU in a sentence, where there are several but not many."""
     gpus = [gpu for gpu in recorded_gpus(row.get("recorded_gpus")) if gpu.gpu_util_mean is not None]
     if not 1 < len(gpus) <= _NAMED_GPUS:
@@ -488,7 +492,7 @@ def _gpus_recorded(row: Mapping[str, Any]) -> list[str]:
     return [f"By GPU: {', '.join(named)}."]
 
 
-def host_sentence(row: Mapping[str, Any]) -> str | None:
+def host_sentence(row: JobSummaryRow) -> str | None:
     """Return CPU efficiency and host memory, from samples of its cgroups or the accounting.
 
     Memory of a node by samples is that of all its tasks there. None: neither is known.

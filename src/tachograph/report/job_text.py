@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tachograph.catalog.columns import share_text
 from tachograph.catalog.doors import annex_function
@@ -22,6 +22,10 @@ from tachograph.report.lines import STYLES, Line, bar, plain, sparkline, to_text
 from tachograph.report.recording import finding_marks
 from tachograph.report.steps import steps_headline
 from tachograph.report.tables import cut
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 _INDENT = " " * 4
 
@@ -184,11 +188,12 @@ def _body(report: JobReport, layout: Layout, width: int, *, ascii_only: bool) ->
 def _head(report: JobReport, width: int) -> Iterator[Line]:
     row = report.summary
     title = f"Job {report.job}"
-    name = f"  {printable(row['name'])}" if row.get("name") else ""
+    written = row.get("name")
+    name = f"  {printable(written)}" if written else ""
     whose = ", ".join(
-        f"{label} {printable(row[label])}"
+        f"{label} {printable(str(value))}"
         for label in ("user", "account", "partition", "cluster")
-        if row.get(label)
+        if (value := row.get(label))
     )
     state = f"  {row['state']}" if row.get("state") else ""
     room = width - len(title) - len(state)
@@ -280,7 +285,7 @@ def _more(report: JobReport, *, with_unknown: bool, shortened: bool = False) -> 
     return f"More: {report.command} {options}"
 
 
-def _counted_as(row: Mapping[str, Any]) -> str:
+def _counted_as(row: JobSummaryRow) -> str:
     """What part of a GPU's hours each slice has."""
     hours, count, elapsed_s = (number(row, name) for name in ("gpu_hours", "gpus", "elapsed_s"))
     if not hours or not count or not elapsed_s:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
@@ -28,6 +28,10 @@ from tachograph.lake.filters import JobFilter, answers_to, sort_jobs, with_findi
 from tachograph.report.json_values import json_rows
 from tachograph.report.lines import Line, bar, plain, wrapped
 from tachograph.report.tables import TextColumn, cut, fit_table
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 DEFAULT_COLUMNS = (
     *(
@@ -303,10 +307,8 @@ def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> tuple[str, list[
             for place, cell in enumerate(cells)
         ]
         if name == "gpus" and not table.chosen:
-            cells = [
-                share_text(row) or cell
-                for row, cell in zip(table.frame.iter_rows(named=True), cells, strict=True)
-            ]
+            rows = cast("Iterator[JobSummaryRow]", table.frame.iter_rows(named=True))
+            cells = [share_text(row) or cell for row, cell in zip(rows, cells, strict=True)]
         if name == _BAR_COLUMN:
             bars = [bar(value, _BAR, ascii_only=ascii_only) for value in column]
             cells = [f"{drawn} {cell:>5}" for drawn, cell in zip(bars, cells, strict=True)]

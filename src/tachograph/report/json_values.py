@@ -40,7 +40,7 @@ def json_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def public_row(row: Mapping[str, Any]) -> dict[str, Any]:
+def public_row(row: Mapping[str, object]) -> dict[str, Any]:
     """Return a row of a computed table without the lake's own columns.
 
     >>> public_row({"gpus": 4, "seq": 3})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tachograph.catalog.units import capitalized, plural, slurm_duration, text
 from tachograph.judge.activity import number
@@ -24,6 +24,9 @@ from tachograph.judge.finding import Finding
 from tachograph.judge.partitions import NOT_RECORDED, Freed, JobNeeds, SitePartitions, memory_option
 from tachograph.report.job_end import memory_of_node_mib, out_of_memory
 from tachograph.sources.job_ids import is_slurm_job
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow, StepSummaryRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,12 @@ class NextTime:
 
 
 def next_time(
-    row: Mapping[str, Any],
+    row: JobSummaryRow,
     findings: Sequence[Finding],
     runs_s: Sequence[float] = (),
     memory: HostMemory | None = None,
     site: SitePartitions = NOT_RECORDED,
-    steps: Sequence[Mapping[str, Any]] = (),
+    steps: Sequence[StepSummaryRow] = (),
 ) -> NextTime | None:
     """Return the request for the next run; None if no change gains anybody anything.
 
@@ -96,6 +99,7 @@ def next_time(
     found = {finding.code: finding for finding in findings if finding.verdict == "yes"}
     memory = memory or HostMemory()
     evidence = {code: finding.evidence for code, finding in found.items()}
+    held = row.get("gpus") or 0
     used = gpus_needed(evidence, row.get("gpus"))
     change = site.freed(JobNeeds(used, runs_s, memory).beside(row))
     target = row
@@ -120,15 +124,15 @@ def next_time(
     note = _without_gpus(row, used) or how_long or no_memory
     if note is None and used and change is None and site.whole_nodes(row) is None:
         note = (
-            f"{used} of {plural(row['gpus'], 'GPU')} used: request fewer if the partition gives "
+            f"{used} of {plural(held, 'GPU')} used: request fewer if the partition gives "
             "GPUs singly, which is not recorded"
         )
     # other reasons for no change: nodes of unlike numbers of GPUs, or shares that are not recorded
     known, nodes = site.of(row), row.get("nodes")
-    divides = known is not None and known.node is not None and nodes and row["gpus"] % nodes == 0
+    divides = known is not None and known.node is not None and nodes and held % nodes == 0
     if note is None and used and change is None and divides and site.whole_nodes(row) is False:
         note = (
-            f"{used} of {plural(row['gpus'], 'GPU')} used, but the CPUs or the memory that it "
+            f"{used} of {plural(held, 'GPU')} used, but the CPUs or the memory that it "
             "requests leave no further one to others: request fewer of these, too"
         )
     if note is None and "low_memory" in found:
@@ -143,7 +147,7 @@ def next_time(
     return NextTime(options, reasons, note, of_slurm)
 
 
-def _without_gpus(row: Mapping[str, Any], used: int | None) -> str | None:
+def _without_gpus(row: JobSummaryRow, used: int | None) -> str | None:
     """Suggest no GPU if all were measured and none worked or held a loaded program."""
     if used != 0:
         return None
@@ -151,14 +155,14 @@ def _without_gpus(row: Mapping[str, Any], used: int | None) -> str | None:
     return f"{unused}: request none if the program needs none"
 
 
-def _gpus(row: Mapping[str, Any], used: int, change: Freed) -> list[tuple[str, str]]:
+def _gpus(row: JobSummaryRow, used: int, change: Freed) -> list[tuple[str, str]]:
     """Suggest what frees GPUs for others, and say how many."""
-    reason = f"{used} of {plural(row['gpus'], 'GPU')} used: this request {change.gain}"
+    reason = f"{used} of {plural(row['gpus'] or 0, 'GPU')} used: this request {change.gain}"
     return [(" ".join(change.options), reason)]
 
 
 def _change_time(
-    row: Mapping[str, Any], runs_s: Sequence[float], change: Freed
+    row: JobSummaryRow, runs_s: Sequence[float], change: Freed
 ) -> list[tuple[str, str]]:
     """A time limit that the other partition allows, where it does not allow that of the job."""
     longest_s = max([number(row, "elapsed_s") or 0.0, *runs_s])
@@ -169,9 +173,7 @@ def _change_time(
     return [(f"--time={slurm_duration(change.time_s or 0.0)}", reason)]
 
 
-def _change_memory(
-    row: Mapping[str, Any], memory: HostMemory, change: Freed
-) -> list[tuple[str, str]]:
+def _change_memory(row: JobSummaryRow, memory: HostMemory, change: Freed) -> list[tuple[str, str]]:
     """Request what the job needs, or had, together with fewer GPUs or in another partition.
 
     `change` may put the tasks of several nodes on one; the reason is of one of these nodes.
@@ -194,7 +196,7 @@ def _change_memory(
     return [(option, reason)] if option else []
 
 
-def _time(row: Mapping[str, Any], runs_s: Sequence[float]) -> list[tuple[str, str]]:
+def _time(row: JobSummaryRow, runs_s: Sequence[float]) -> list[tuple[str, str]]:
     """The longest run time and a margin, of a job that completed with much of its limit left."""
     elapsed, limit = number(row, "elapsed_s"), number(row, "timelimit_s")
     if row.get("state") != "COMPLETED" or elapsed is None or limit is None:
@@ -222,7 +224,7 @@ _ALIKE = 4.0  # a time limit of so many times the old one is that of other work
 
 
 def _after_limit(
-    row: Mapping[str, Any],
+    row: JobSummaryRow,
     runs_s: Sequence[float],
     found: Mapping[str, Finding],
     most_s: float,
@@ -256,7 +258,7 @@ def _after_limit(
     return [(f"--time={slurm_duration(wanted)}", f"{ran}, {margin} on top")], None
 
 
-def _held(row: Mapping[str, Any], memory: HostMemory) -> str:
+def _held(row: JobSummaryRow, memory: HostMemory) -> str:
     """What jobs alike held of host memory, and the margin on top."""
     count, peak = len(memory.peaks), max(memory.peaks)
     of_node = "" if number(row, "nodes") == 1 else " on a node"
@@ -273,7 +275,7 @@ def _margin(memory: HostMemory, most_mib: float) -> str:
 
 
 def _more_memory(
-    row: Mapping[str, Any], memory: HostMemory, site: SitePartitions
+    row: JobSummaryRow, memory: HostMemory, site: SitePartitions
 ) -> tuple[list[tuple[str, str]], str | None]:
     """Return more host memory of a node than a killed job had, or why no node has more."""
     requested = memory_of_node_mib(row)
@@ -305,7 +307,7 @@ def _more_memory(
     return [(f"--mem={wanted / GIB:.0f}G", reason)], None
 
 
-def _less_memory(row: Mapping[str, Any], memory: HostMemory) -> list[tuple[str, str]]:
+def _less_memory(row: JobSummaryRow, memory: HostMemory) -> list[tuple[str, str]]:
     """The largest peak of a node plus a margin, for a job that completed with much of it left."""
     requested, wanted = memory_of_node_mib(row), memory.needed_mib
     if requested is None or wanted is None or memory.own is None:

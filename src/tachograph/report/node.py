@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
 from tachograph.catalog.units import plural, text
 from tachograph.judge.health import OK, xid_meaning
-from tachograph.judge.node_history import NodeReport
+from tachograph.judge.node_history import NodeGpuRow, NodeReport
 from tachograph.report.json_values import json_values
 
 
@@ -17,10 +17,11 @@ def node_headline(report: NodeReport) -> str:
     ran = f"{plural(report.jobs.height, 'job')} on {plural(report.gpus.height, 'GPU')}"
     if report.jobs.is_empty():
         return f"{plural(report.gpus.height, 'GPU')}; no analyzed job ran here."
+    faulty = report.gpus.filter(pl.col("lemon") == "yes")
     lemons = "".join(
         f" {gpu_label(row)} may be faulty: jobs of {row['users_failed']} of its "
         f"{plural(row['users'], 'user')} failed, on its neighbours far fewer."
-        for row in report.gpus.filter(pl.col("lemon") == "yes").iter_rows(named=True)
+        for row in cast("list[NodeGpuRow]", faulty.to_dicts())
     )
     sick = report.sick
     if sick.is_empty():
@@ -31,11 +32,11 @@ def node_headline(report: NodeReport) -> str:
             return f"{ran}; GPU errors were not measured.{lemons}"
         some = "" if measured == report.gpus.height else f", of {measured} of them"
         return f"{ran}; no GPU errors recorded{some}.{lemons}"
-    named = ", ".join(gpu_label(row) for row in sick.iter_rows(named=True))
+    named = ", ".join(gpu_label(row) for row in cast("list[NodeGpuRow]", sick.to_dicts()))
     return f"{ran}; errors, faults or heat on {named}.{lemons}"
 
 
-def gpu_label(row: dict[str, Any]) -> str:
+def gpu_label(row: NodeGpuRow) -> str:
     """Return the name of a GPU of the node.
 
     >>> gpu_label({"gpu": 3, "mig": None}), gpu_label({"gpu": 3, "mig": 7})
@@ -44,7 +45,7 @@ def gpu_label(row: dict[str, Any]) -> str:
     return f"GPU {row['gpu']}" + (f".{row['mig']}" if row["mig"] is not None else "")
 
 
-def xid_text(row: dict[str, Any]) -> str:
+def xid_text(row: NodeGpuRow) -> str:
     """Return XID errors: number, largest code, its meaning; a dash if not measured."""
     if not row["xid_events"]:
         return text(row["xid_events"], "count")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
-from typing import Any
+from typing import cast
 
 import polars as pl
 from markupsafe import Markup
@@ -12,7 +12,7 @@ from markupsafe import Markup
 from tachograph.catalog.tables import WASTE
 from tachograph.catalog.units import gpu_hours_text, plural, text
 from tachograph.judge.ledger import WASTE_BUCKETS, WASTE_LABELS
-from tachograph.judge.node_history import NodeReport, sick_rows
+from tachograph.judge.node_history import NodeGpuRow, NodeReport, sick_rows
 from tachograph.judge.usage import DAY_PARTS, UsageReport
 from tachograph.report.charts import (
     Axis,
@@ -155,24 +155,25 @@ def node_charts(report: NodeReport, *, most_days: int) -> list[Chart]:
     last = max(all_days)
     first = max(min(all_days), last - timedelta(days=most_days - 1))
     count = (last - first).days + 1
-    rows = {(row["gpu"], row["mig"]): place for place, row in enumerate(report.gpus.to_dicts())}
+    gpus = cast("list[NodeGpuRow]", report.gpus.to_dicts())
+    rows = {(row["gpu"], row["mig"]): place for place, row in enumerate(gpus)}
     boxes = [
         _use_of_day(row, (row["day"] - first).days, rows[row["gpu"], row["mig"]])
-        for row in report.days.iter_rows(named=True)
+        for row in cast("Iterator[NodeGpuRow]", report.days.iter_rows(named=True))
         if row["day"] >= first and row["gpu_util_mean"] is not None
     ]
-    for row in sick.iter_rows(named=True):
+    for row in cast("Iterator[NodeGpuRow]", sick.iter_rows(named=True)):
         begin = (row["week"] - first).days
         if begin + _WEEK > 0:
             boxes.append(_sick_week(row, begin, count, rows[row["gpu"], row["mig"]]))
     days = [first + timedelta(days=place) for place in range(count)]
     axis = Axis(0.0, float(count), period_ticks(days, "day"))
-    labels = rows_axis([gpu_label(row) for row in report.gpus.iter_rows(named=True)])
+    labels = rows_axis([gpu_label(row) for row in gpus])
     return [Chart("Use of each GPU by day", 20.0 * len(rows), axis, labels, tuple(boxes))]
 
 
-def _use_of_day(row: dict[str, Any], place: int, gpu: int) -> Box:
-    share = min(1.0, row["gpu_util_mean"] * row["hours"] / 24)
+def _use_of_day(row: NodeGpuRow, place: int, gpu: int) -> Box:
+    share = min(1.0, (row["gpu_util_mean"] or 0.0) * row["hours"] / 24)
     label = (
         f"{gpu_label(row)}, {row['day']}: {text(share, 'fraction')} of the day in use: "
         f"{text(row['gpu_util_mean'], 'fraction')} in {text(row['hours'], 'h')} of jobs"
@@ -182,7 +183,7 @@ def _use_of_day(row: dict[str, Any], place: int, gpu: int) -> Box:
     )
 
 
-def _sick_week(row: dict[str, Any], begin: int, count: int, gpu: int) -> Box:
+def _sick_week(row: NodeGpuRow, begin: int, count: int, gpu: int) -> Box:
     health = row["health"] or "not measured"
     label = (
         f"{gpu_label(row)}, jobs that began in the week of {row['week']}: health {health}; "

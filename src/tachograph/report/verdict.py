@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.tables import WASTE
@@ -15,6 +15,10 @@ from tachograph.judge.limiter import NEITHER
 from tachograph.judge.waste import causes_of
 from tachograph.report.job_end import end_cause
 from tachograph.report.job_sentences import ENOUGH, steadiness, use_sentence
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow, StepSummaryRow
+
 
 LOST = "gpu_hours_idle"  # evidence: GPU-hours that a finding is about
 _NEAR_PEAK = {
@@ -34,7 +38,7 @@ _LOSSES = {
 _FAULTY = ("CRIT", "WARN", "HOT")
 
 
-def hours_behind(finding: Finding, row: Mapping[str, Any]) -> float:
+def hours_behind(finding: Finding, row: JobSummaryRow) -> float:
     """Return the GPU-hours that the ledger of the job counts for the causes of a finding.
 
     Those of a finding of low confidence are counted as idle: its interval is not certain. Of an
@@ -54,7 +58,7 @@ def hours_behind(finding: Finding, row: Mapping[str, Any]) -> float:
     return sum(hours.values())
 
 
-def worst_first(findings: Sequence[Finding], row: Mapping[str, Any]) -> tuple[Finding, ...]:
+def worst_first(findings: Sequence[Finding], row: JobSummaryRow) -> tuple[Finding, ...]:
     """Return findings of a job by the GPU-hours behind them, then severity; else in their order."""
 
     def rank(finding: Finding) -> tuple[float, int]:
@@ -63,7 +67,7 @@ def worst_first(findings: Sequence[Finding], row: Mapping[str, Any]) -> tuple[Fi
     return tuple(sorted(findings, key=rank))
 
 
-def headline_finding(findings: Sequence[Finding], row: Mapping[str, Any]) -> Finding | None:
+def headline_finding(findings: Sequence[Finding], row: JobSummaryRow) -> Finding | None:
     """Return the finding that a job is headed with, None without any.
 
     `findings`: its verdicts. One that another covers counts where more hours are behind it: uneven
@@ -84,9 +88,9 @@ def _is_of_recording(finding: Finding) -> bool:
 
 
 def verdict_sentence(
-    row: Mapping[str, Any],
+    row: JobSummaryRow,
     findings: Sequence[Finding],
-    steps: Sequence[Mapping[str, Any]] = (),
+    steps: Sequence[StepSummaryRow] = (),
     held_mib: float | None = None,
 ) -> str:
     """Return the verdict on a job.
@@ -121,7 +125,7 @@ def verdict_sentence(
     return f"{'. '.join(parts)}{_measured_share(row)}."
 
 
-def is_healthy(row: Mapping[str, Any], findings: Sequence[Finding]) -> bool:
+def is_healthy(row: JobSummaryRow, findings: Sequence[Finding]) -> bool:
     """Return whether all that it takes to call a job healthy is known, and nothing contradicts it.
 
     Something was near its peak, most GPU-hours were in use, enough was measured, no GPU was at
@@ -140,7 +144,7 @@ def is_healthy(row: Mapping[str, Any], findings: Sequence[Finding]) -> bool:
     )
 
 
-def brief(finding: Finding, row: Mapping[str, Any]) -> str:
+def brief(finding: Finding, row: JobSummaryRow) -> str:
     """Return a short text of a finding, with its hours where known; else the title of its check.
 
     >>> cost = {"gpus_seen": 8.0, "gpu_hours_idle": 83.1}
@@ -172,14 +176,14 @@ def _short(name: str, value: float) -> str:
     )
 
 
-def _healthy(row: Mapping[str, Any]) -> str:
+def _healthy(row: JobSummaryRow) -> str:
     temporal = number(row, "temporal_imbalance")
     steady = "" if temporal is None else f", {steadiness(temporal)}"
     busy = text(number(row, "gpu_util_mean"), "fraction")
-    return f"Healthy{so_far(row)}: {busy} busy{steady}; {_NEAR_PEAK[row['limiter']]}"
+    return f"Healthy{so_far(row)}: {busy} busy{steady}; {_NEAR_PEAK[str(row['limiter'])]}"
 
 
-def _use(row: Mapping[str, Any]) -> str:
+def _use(row: JobSummaryRow) -> str:
     """How busy the GPUs were, and what tells how well they were used; no judgement."""
     sentence = use_sentence(row).removesuffix(".") + so_far(row)
     if activity_counter(row) is None:
@@ -196,7 +200,7 @@ def _use(row: Mapping[str, Any]) -> str:
     return f"{sentence}; {_NEAR_PEAK.get(str(limiter), 'what limited the speed is unknown')}"
 
 
-def _loss_of_no_finding(main: Finding, row: Mapping[str, Any]) -> str | None:
+def _loss_of_no_finding(main: Finding, row: JobSummaryRow) -> str | None:
     """Return what GPUs without work cost where that is more than what is behind any finding.
 
     Whether they did no work in the rest of the run, too, may not be known: that they did none in
@@ -214,14 +218,14 @@ def _loss_of_no_finding(main: Finding, row: Mapping[str, Any]) -> str | None:
     return _LOSSES[cause].format(lost=lost) + so_far(row)
 
 
-def _lost_hours(row: Mapping[str, Any]) -> float | None:
+def _lost_hours(row: JobSummaryRow) -> float | None:
     """GPU-hours lost to all causes of the ledger; None if unknown."""
     hours = [number(row, f"gpu_hours_{cause}") for cause in WASTE]
     known = [value for value in hours if value is not None]
     return sum(known) if known else None
 
 
-def _measured_share(row: Mapping[str, Any]) -> str:
+def _measured_share(row: JobSummaryRow) -> str:
     coverage = number(row, "coverage")
     if coverage is None or coverage >= ENOUGH or not number(row, "samples"):
         return ""

@@ -8,12 +8,12 @@ not committed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -36,6 +36,9 @@ from tachograph.catalog.tables import (
 )
 from tachograph.catalog.units import EPOCH
 from tachograph.sources.score_sums import PmSums, sums_of, warps_of
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import GpuScoreRow
 
 NAME = "recording"
 SUFFIXES: tuple[str, ...] = ()  # a folder is read as a whole
@@ -162,7 +165,7 @@ class SpooledRecording:
             return []
         return [ChunkPart(GPU_SCORES.name, _frame(GPU_SCORES, minutes), overlaps=True)]
 
-    def _pm_row(self, place: int, sums: PmSums) -> dict[str, Any]:
+    def _pm_row(self, place: int, sums: PmSums) -> GpuScoreRow:
         gpu = self.gpus[place]
         warps = warps_of(gpu.get("model"))
         return sums.row(
@@ -309,7 +312,7 @@ def _job(
     }
 
 
-def _frame(table: LakeTable, rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
+def _frame(table: LakeTable, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     names = {name for row in rows for name in row}
     return pl.DataFrame(
         rows, schema={name: dtype for name, dtype in table.schema.items() if name in names}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -25,6 +25,9 @@ from tachograph.catalog.score_formulas import (
     practice_gpumem,
     practice_gpumem_normalized,
 )
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import GpuScoreRow
 
 MINUTE_S = 60.0
 # {column of gpu_scores: metric that it is the sum of}
@@ -137,7 +140,7 @@ class PmSums(msgspec.Struct):
 
     def row(
         self, *, node: str, gpu: int, mig: int | None, max_warps: int | None, cut: str | None
-    ) -> dict[str, Any]:
+    ) -> GpuScoreRow:
         """Return a row of gpu_scores."""
         row: dict[str, Any] = {
             "t": datetime.fromtimestamp(self.begin, UTC),
@@ -157,7 +160,7 @@ class PmSums(msgspec.Struct):
             "cut": cut or None,
         }
         row |= {column: self.sums.get(metric) for column, metric in SUM_COLUMNS.items()}
-        return row | self.scores(max_warps)
+        return cast("GpuScoreRow", row | self.scores(max_warps))
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a document."""
@@ -179,19 +182,22 @@ def _in_one_clock(sums: Mapping[str, float]) -> dict[str, float]:
     return {**sums, SM_ELAPSED: sums[ELAPSED]}
 
 
-def sums_of_row(row: Mapping[str, Any]) -> PmSums:
+def sums_of_row(row: GpuScoreRow) -> PmSums:
     """Return the sums of a row of gpu_scores."""
     begin = row["t"].timestamp()
+    values: Mapping[str, Any] = row
     sums = {
-        metric: row[column] for column, metric in SUM_COLUMNS.items() if row[column] is not None
+        metric: values[column]
+        for column, metric in SUM_COLUMNS.items()
+        if values[column] is not None
     }
     return PmSums(
         begin,
-        begin + row["duration_s"],
-        row["measured_s"],
-        row["pm_samples"],
-        row["overflows"],
-        row["lost_s"],
+        begin + (row["duration_s"] or 0.0),
+        row["measured_s"] or 0.0,
+        row["pm_samples"] or 0,
+        row["overflows"] or 0,
+        row["lost_s"] or 0.0,
         _in_one_clock(sums),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
@@ -27,6 +27,10 @@ from tachograph.sources.slurm.recorded_use import (
     SMALL_LETTERS,
     read_comment,
 )
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 KIND = "comment"
 RECENT = timedelta(days=7)  # older jobs are commented when they are named
@@ -63,7 +67,7 @@ class AdminComments:
         """Query the clusters of the accounting. Errors: InputError if it does not answer."""
         self._program("sacctmgr").output("-n", "-Q", "list", "cluster", "format=cluster")
 
-    def read(self, row: Mapping[str, Any]) -> str:
+    def read(self, row: JobSummaryRow) -> str:
         """Return the comment of a run, "" without one.
 
         Errors: InputError, also if the accounting lacks the run.
@@ -83,7 +87,7 @@ class AdminComments:
             )
         return self._sacct(row, "--format=AdminComment").strip()
 
-    def write(self, row: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    def write(self, row: JobSummaryRow, summary: Mapping[str, Any]) -> str:
         """Write the summary into the comment of a run; return the result.
 
         What somebody else wrote stays. Errors: ExportError where it stays or cannot be written,
@@ -112,7 +116,7 @@ class AdminComments:
             do="see `sacct -j`",
         )
 
-    def _set(self, row: Mapping[str, Any], comment: str) -> None:
+    def _set(self, row: JobSummaryRow, comment: str) -> None:
         """Write a comment after sacctmgr listed exactly this run as its target."""
         would = self._modify(row, comment, (), answer=b"n\n" * 3)
         if would != [row["job_id"]]:
@@ -126,7 +130,7 @@ class AdminComments:
             )
 
     def _modify(
-        self, row: Mapping[str, Any], comment: str, options: Sequence[str], *, answer: bytes
+        self, row: JobSummaryRow, comment: str, options: Sequence[str], *, answer: bytes
     ) -> list[str]:
         """Raw ids of the jobs that sacctmgr would change; without -i it lists them and prompts."""
         words = [*options, "modify", "job", "where", "jobid={job}"]
@@ -137,7 +141,7 @@ class AdminComments:
         printed = program.output(*words, "set", "AdminComment={comment}", **values)
         return _LISTED.findall(printed.decode("utf-8", "replace"))
 
-    def _sacct(self, row: Mapping[str, Any], columns: str) -> str:
+    def _sacct(self, row: JobSummaryRow, columns: str) -> str:
         words, values = ["-X", "-n", "-P", columns, "-j", "{job}"], {"job": _name(row)}
         if row["cluster"]:
             words, values = [*words, "-M", "{cluster}"], {**values, "cluster": row["cluster"]}
@@ -148,12 +152,12 @@ class AdminComments:
         return SiteProgram(words, timeout_s=LIMIT_S, environment=IN_SECONDS, answer=answer)
 
 
-def _name(row: Mapping[str, Any]) -> str:
+def _name(row: JobSummaryRow) -> str:
     """Return the job id for Slurm's commands: an array's last raw id means the whole array."""
     return str(row["display_id"] or row["job_id"])
 
 
-def _is_run(line: str, row: Mapping[str, Any]) -> bool:
+def _is_run(line: str, row: JobSummaryRow) -> bool:
     """Whether a line of sacct (raw id, submit time, user) is the run of a job_summaries row."""
     job_id, submit, user = line.split("|", 2)
     submitted: datetime | None = row["submit"]
@@ -170,17 +174,14 @@ def _may_replace(comment: str) -> bool:
     return comment.startswith(PREFIX.lower()) if known is None else OWN in known
 
 
-def ended_jobs(lake: Lake, *, now: datetime, delay: timedelta) -> list[dict[str, Any]]:
+def ended_jobs(lake: Lake, *, now: datetime, delay: timedelta) -> list[JobSummaryRow]:
     """Return the last run of jobs that ended within RECENT, `delay` or more ago, oldest first."""
     runs = read_summaries(lake, _READ).filter(pl.col("start").is_not_null())
     last = runs.sort("start", "job_key").unique(
         ["cluster", "job_id"], keep="last", maintain_order=True
     )
-    return (
-        last.filter(pl.col("end").is_between(now - RECENT, now - delay))
-        .sort("end", "job_key")
-        .to_dicts()
-    )
+    recent = last.filter(pl.col("end").is_between(now - RECENT, now - delay))
+    return cast("list[JobSummaryRow]", recent.sort("end", "job_key").to_dicts())
 
 
 def comment_ended(
@@ -206,7 +207,7 @@ def comment_ended(
 
 def comment_jobs(
     ledger: ActionLedger,
-    jobs: Sequence[Mapping[str, Any]],
+    jobs: Sequence[JobSummaryRow],
     report_of: ReportOf,
     comments: AdminComments,
     *,
@@ -239,7 +240,7 @@ def comment_jobs(
 def _comment_job(
     ledger: ActionLedger,
     key: str,
-    row: Mapping[str, Any],
+    row: JobSummaryRow,
     report_of: ReportOf,
     comments: AdminComments,
     *,

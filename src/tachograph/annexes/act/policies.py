@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import polars as pl
@@ -52,6 +52,10 @@ from tachograph.lake.query import (
     read_verdicts,
 )
 
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
+
 KIND = "policy"
 RUNNING = (
     *(
@@ -75,7 +79,7 @@ class PolicyCase:
     """A policy and a running job: evidence, or why there is none. culprit: of a hang, or ""."""
 
     policy: PolicyOptions
-    job: Mapping[str, Any]
+    job: JobSummaryRow
     found: PolicyEvidence | str
     culprit: str = ""
 
@@ -122,7 +126,7 @@ def policy_cases(
         recorded = SampleReader(lake).read_columns(now - WINDOW, HEALTH_COUNTERS)
         samples = in_accounting(recorded, read_same_clusters(lake))
     for summary in jobs.sort("start", "job_key").partition_by("job_key", maintain_order=True):
-        job = summary.row(0, named=True)
+        job = cast("JobSummaryRow", summary.row(0, named=True))
         codes_of_job = holding.get(job["job_key"], set())
         tables = _Tables(lake, summary)
         for policy in configuration.policy:
@@ -148,7 +152,7 @@ class _Tables:
 
 def _case(
     policy: PolicyOptions,
-    job: Mapping[str, Any],
+    job: JobSummaryRow,
     exempt: str,
     codes: set[str],
     tables: _Tables,
@@ -165,8 +169,9 @@ def _case(
         return PolicyCase(policy, job, f"it is not judged {' or '.join(FINDINGS_OF[policy.check])}")
     found = idle_evidence(policy, job, tables.gpus, tables.minutes, now=now)
     culprit = ""
-    if isinstance(found, PolicyEvidence) and policy.check == "hung" and job["gpus"] > 1:
-        named = find_culprit(tables.gpus, tables.minutes, held=job["gpus"])
+    held = job["gpus"] or 0
+    if isinstance(found, PolicyEvidence) and policy.check == "hung" and held > 1:
+        named = find_culprit(tables.gpus, tables.minutes, held=held)
         culprit = named.line if named.named else ""
     return PolicyCase(policy, job, found, culprit)
 

@@ -5,10 +5,10 @@ Missing and old values, and gaps, are no evidence. Every reason for missing evid
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -28,6 +28,10 @@ from tachograph.judge.gpu_series import (
 )
 from tachograph.judge.health import XID_CRITICAL
 from tachograph.lake.places import may_be_of
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 # Of the minutes of a window, of each GPU, are measured, and as many show that it does no work.
 MEASURED = 0.9
@@ -68,7 +72,7 @@ class QuietWindows:
     measured: float
 
 
-def exemption(policy: PolicyOptions, job: Mapping[str, Any]) -> str:
+def exemption(policy: PolicyOptions, job: JobSummaryRow) -> str:
     """Return why a policy does not apply to a job, or "".
 
     job: user, account, qos, partition, het_job_id.
@@ -78,14 +82,16 @@ def exemption(policy: PolicyOptions, job: Mapping[str, Any]) -> str:
     """
     if policy.partitions and not matches(job.get("partition"), policy.partitions):
         return f"partition {job.get('partition') or 'unknown'} is not covered by the policy"
-    for kind in ("user", "account", "qos"):
-        patterns: Sequence[str] = getattr(
-            policy, f"exempt_{kind}s" if kind != "qos" else "exempt_qos"
-        )
-        if patterns and job.get(kind) is None:
+    exempt = (
+        ("user", job.get("user"), policy.exempt_users),
+        ("account", job.get("account"), policy.exempt_accounts),
+        ("qos", job.get("qos"), policy.exempt_qos),
+    )
+    for kind, name, patterns in exempt:
+        if patterns and name is None:
             return f"its {kind} is not known"
-        if matches(job.get(kind), patterns):
-            return f"{kind} {job[kind]} is exempt"
+        if matches(name, patterns):
+            return f"{kind} {name} is exempt"
     return (
         "a heterogeneous job is left alone"
         if policy.action in ON_JOBS and job.get("het_job_id")
@@ -93,14 +99,14 @@ def exemption(policy: PolicyOptions, job: Mapping[str, Any]) -> str:
     )
 
 
-def uncertain(job: Mapping[str, Any]) -> str:
+def uncertain(job: JobSummaryRow) -> str:
     """Return why the GPUs of a job are not known well enough to act on it, or "".
 
-    >>> uncertain({"gpus": 4, "start": 0, "attribution": "ambiguous"})
+    >>> uncertain({"gpus": 4, "attribution": "ambiguous"})
     'which GPUs it holds is ambiguous'
     """
-    if not job["gpus"] or job["start"] is None:
-        return "its GPUs or its start are not known"
+    if not job["gpus"]:
+        return "its GPUs are not known"
     return "which GPUs it holds is ambiguous" if job["attribution"] == "ambiguous" else ""
 
 
@@ -149,7 +155,7 @@ def _longest_gap(row: GpuStates) -> int:
 
 def idle_evidence(
     policy: PolicyOptions,
-    job: Mapping[str, Any],
+    job: JobSummaryRow,
     gpus: pl.DataFrame,
     minutes: pl.DataFrame,
     *,
@@ -162,8 +168,9 @@ def idle_evidence(
     units = gpus.select(*UNIT).rows()
     if reason := uncertain(job):
         return reason
-    if len(units) != job["gpus"]:
-        return f"{plural(job['gpus'], 'GPU')} were allocated, samples are of {len(units)}"
+    held = job["gpus"] or 0
+    if len(units) != held:
+        return f"{plural(held, 'GPU')} were allocated, samples are of {len(units)}"
     series = GpuSeries.of(units, minutes)
     if series is None:
         return "neither arithmetic nor memory traffic was measured"
@@ -194,7 +201,7 @@ def idle_evidence(
 
 def fault_evidence(
     policy: PolicyOptions,
-    job: Mapping[str, Any],
+    job: JobSummaryRow,
     gpus: pl.DataFrame,
     samples: pl.DataFrame,
     *,

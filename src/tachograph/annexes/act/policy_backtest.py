@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import polars as pl
@@ -13,6 +13,10 @@ from tachograph.annexes.act.policy import exemption, quiet_windows, uncertain
 from tachograph.catalog.policies import PolicyOptions
 from tachograph.judge.activity import UNIT
 from tachograph.judge.gpu_series import AT_WORK, NOTHING, WORKING, GpuSeries
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 STEP = 10  # minutes from one look to the next
 
@@ -29,7 +33,7 @@ class PolicyReplay:
     warnings: mails.
     """
 
-    job: Mapping[str, Any]
+    job: JobSummaryRow
     outcome: Outcome
     at: int | None = None
     warnings: int = 0
@@ -44,7 +48,7 @@ class PolicyReplay:
 
 def replay(
     policy: PolicyOptions,
-    job: Mapping[str, Any],
+    job: JobSummaryRow,
     gpus: pl.DataFrame,
     minutes: pl.DataFrame,
 ) -> PolicyReplay:

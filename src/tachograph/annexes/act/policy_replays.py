@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, cast
 
 import polars as pl
 
@@ -14,6 +15,10 @@ from tachograph.catalog.tables import JOB_GPUS, JOB_MINUTES
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.query import read_gpus, read_minutes, select_jobs
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 BATCH = 200  # jobs whose minutes are in memory at a time
 
@@ -61,9 +66,9 @@ def _replays(lake: Lake, policy: PolicyOptions, jobs: pl.DataFrame) -> Iterator[
         rows.partition_by("job_key", as_dict=True)
         for rows in (read_gpus(lake, read), read_minutes(lake, read))
     )
-    for job in jobs.filter(~long).iter_rows(named=True):
+    for job in cast("Iterator[JobSummaryRow]", jobs.filter(~long).iter_rows(named=True)):
         yield PolicyReplay(job, "left")
-    for job in read.iter_rows(named=True):
+    for job in cast("Iterator[JobSummaryRow]", read.iter_rows(named=True)):
         key = (job["job_key"],)
         yield replay(
             policy, job, gpus.get(key, JOB_GPUS.empty()), minutes.get(key, JOB_MINUTES.empty())

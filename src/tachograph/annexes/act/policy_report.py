@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tachograph.annexes.act.policy_backtest import PolicyBacktest, PolicyReplay
@@ -14,6 +13,10 @@ from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, plain, wrapped
 from tachograph.report.tables import TextColumn, fit_table
 from tachograph.sources.job_ids import is_slurm_job
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 _DONE = {"suspend": "suspended", "requeue": "requeued", "cancel": "cancelled"}
 _WHAT = {
@@ -36,7 +39,7 @@ class MailText:
     text: str
 
 
-def job_name(job: Mapping[str, Any], *, short: bool = False) -> str:
+def job_name(job: JobSummaryRow, *, short: bool = False) -> str:
     """Return how a job is called.
 
     >>> job_name({"display_id": "7_1", "job_id": "8"}), job_name({"display_id": None, "job_id": "8"}, short=True)
@@ -47,14 +50,15 @@ def job_name(job: Mapping[str, Any], *, short: bool = False) -> str:
 
 
 def warning_mail(
-    policy: PolicyOptions, job: Mapping[str, Any], why: str, *, number: int, url: str = ""
+    policy: PolicyOptions, job: JobSummaryRow, why: str, *, number: int, url: str = ""
 ) -> MailText:
     """Return the mail to a job's user. number: of the warning; 0: mail is the only action.
 
     why: the evidence. url: address of the served pages.
     """
     short = job_name(job, short=True)
-    name = f" ({printable(job['name'])})" if job.get("name") else ""
+    written = job.get("name")
+    name = f" ({printable(written)})" if written else ""
     lines = [f"Your job {short}{name} {_WHAT[policy.check]}.", "", printable(why), ""]
     if number and policy.action in ON_JOBS:
         left = policy.warned - number

@@ -6,10 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from tachograph.catalog.errors import ExportError, InputError, RefusedError
 from tachograph.sources.slurm.commands import IN_SECONDS, SiteProgram
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 LIMIT_S = 30.0  # of a command
 JobAction = Literal["suspend", "requeue", "cancel"]
@@ -60,16 +64,14 @@ class SlurmJob:
     user: str
     reservation: str | None
 
-    def is_run(self, row: Mapping[str, Any]) -> bool:
+    def is_run(self, row: JobSummaryRow) -> bool:
         """Return whether it is the run of this row of job_summaries, and still runs."""
         if self.state != "RUNNING" or self.start is None or self.user != row["user"]:
             return False
         if row["display_id"] and row["display_id"] != self.name:
             return False
-        started: datetime = row["start"]
-        return abs(self.start - started) <= timedelta(
-            seconds=max(2.0, row["time_precision_s"] or 0.0)
-        )
+        precision = timedelta(seconds=max(2.0, row["time_precision_s"] or 0.0))
+        return abs(self.start - row["start"]) <= precision
 
     def was(self, action: JobAction, before: SlurmJob) -> bool:
         """Return whether the job was changed by this action since `before`."""

@@ -468,10 +468,11 @@ def _user_text(written: str | None) -> dict[str, str] | None:
     return None if written is None else {WRITTEN_BY_USER: written}
 
 
-def _job(row: Mapping[str, Any], columns: Iterable[str]) -> dict[str, Any]:
+def _job(row: Mapping[str, object], columns: Iterable[str]) -> dict[str, Any]:
     """Return these columns of a job, its name marked as text of a user."""
-    values = {name: row.get(name) for name in columns}
-    return {**values, "name": _user_text(values["name"])}
+    written = row.get("name")
+    name = _user_text(None if written is None else str(written))
+    return {**{column: row.get(column) for column in columns}, "name": name}
 
 
 def _job_line(job: Mapping[str, Any]) -> str:

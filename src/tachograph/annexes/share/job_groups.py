@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import polars as pl
 
@@ -26,8 +26,11 @@ from tachograph.catalog.devices import Device, match_device
 from tachograph.catalog.errors import InputError, NotFoundError, TachographError, UsageError
 from tachograph.catalog.units import MI, plural, printable, text
 
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
+
 _WIDEST = 24  # characters of the name of a job group in a table
-_Row = Mapping[str, Any]
 LEAST_RUNS = 2  # of a job group: a job that ran once may not run again
 # Largest difference between a run and the mean of its group, as a fraction of a resource. Ours.
 MOST_SPREAD = 0.25
@@ -173,9 +176,8 @@ def candidates(
     )
     kinds = []
     refused: dict[str, str] = {}
-    for kind, rows in _kinds(
-        known.filter(pl.col("reason").is_null()).select(_READ).iter_rows(named=True)
-    ):
+    candidates = known.filter(pl.col("reason").is_null()).select(_READ)
+    for kind, rows in _kinds(cast("Iterator[JobSummaryRow]", candidates.iter_rows(named=True))):
         reason = _why_not(kind, settings, achievable[kind.device.name], least_runs)
         if reason is None:
             kinds.append(kind)
@@ -248,7 +250,7 @@ def _label(user: str | None, name: str | None, array: str | None) -> str | None:
     return f"{label}[{array}]" if array else label
 
 
-def _kinds(runs: Iterable[_Row]) -> Iterator[tuple[JobGroup, list[_Row]]]:
+def _kinds(runs: Iterable[JobSummaryRow]) -> Iterator[tuple[JobGroup, list[JobSummaryRow]]]:
     """Job groups with their runs; groups that vary too much are split by array."""
     for rows in _grouped(
         runs,
@@ -266,20 +268,24 @@ def _kinds(runs: Iterable[_Row]) -> Iterator[tuple[JobGroup, list[_Row]]]:
             yield _kind(part, array=part[0]["array_job_id"]), part
 
 
-def _grouped(rows: Iterable[_Row], key: Callable[[_Row], Any]) -> list[list[_Row]]:
-    groups: dict[Any, list[_Row]] = {}
+def _grouped(
+    rows: Iterable[JobSummaryRow], key: Callable[[JobSummaryRow], Any]
+) -> list[list[JobSummaryRow]]:
+    groups: dict[Any, list[JobSummaryRow]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return list(groups.values())
 
 
-def _kind(rows: Sequence[_Row], *, array: str | None = None) -> JobGroup:
-    first, device = rows[0], match_device(rows[0]["gpu_model"])
+def _kind(rows: Sequence[JobSummaryRow], *, array: str | None = None) -> JobGroup:
+    first = rows[0]
+    device, gpus = match_device(first["gpu_model"]), first["gpus"]
     assert device is not None  # others are left out before
+    assert gpus is not None
     jobs = tuple(str(row["display_id"] or row["job_id"]) for row in rows)
     demands = [of_means(row) for row in rows]
     busy = [busy_of(row) or 0.0 for row in rows]
-    hours = [row["gpu_hours"] for row in rows]
+    hours = [row["gpu_hours"] or 0.0 for row in rows]
     label = _label(first["user"], first["name"], array) or jobs[0]
     mixed = mix(demands, hours if any(hours) else [1.0] * len(rows), name=label)
     mean_busy = math.fsum(share * run for (share, _), run in zip(mixed.members, busy, strict=True))
@@ -294,7 +300,7 @@ def _kind(rows: Sequence[_Row], *, array: str | None = None) -> JobGroup:
         user=first["user"],
         name=first["name"] or None,
         device=device,
-        gpus=first["gpus"],
+        gpus=gpus,
         runs=len(rows),
         gpu_hours=math.fsum(hours),
         busy=max(busy),
@@ -436,7 +442,7 @@ def _is_meant(written: str, labels: Iterable[str | None], jobs: Collection[str])
     return written in jobs or any(label and fnmatchcase(label, pattern) for label in labels)
 
 
-def reports_given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[str, ...]:
+def reports_given(row: JobSummaryRow, profiles: Mapping[str, str]) -> tuple[str, ...]:
     """Return the reports of {job group: report} for the group of a job_summaries row.
 
     >>> job = {"user": "ann", "name": "qmc", "display_id": "7", "job_id": "7", "array_job_id": None}

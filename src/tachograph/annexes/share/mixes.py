@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +24,11 @@ from tachograph.annexes.share.estimate import matrix
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.units import MI
+from tachograph.judge.activity import number
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 # counters of DCGM and the pipe each is of; FP32 is the FMA pipe, which does integer multiplication,
 # too
@@ -101,7 +106,7 @@ def _most(numbers: Sequence[float | None]) -> float | None:
     return max((number for number in numbers if number is not None), default=None)
 
 
-def busy_of(row: Mapping[str, Any]) -> float | None:
+def busy_of(row: JobSummaryRow) -> float | None:
     """Return the busy share 0..1 of a job's GPU time, from its row of job_summaries.
 
     From engine activity, else `gpu_util`, which is coarser: a moment of work counts for its whole
@@ -111,13 +116,13 @@ def busy_of(row: Mapping[str, Any]) -> float | None:
     0.3
     """
     for counter in ("gr_engine_active", "gpu_util"):
-        share = _number(row, f"{counter}_mean")
+        share = number(row, f"{counter}_mean")
         if share is not None:
             return min(1.0, share)
     return None
 
 
-def of_means(row: Mapping[str, Any]) -> Demand:
+def of_means(row: JobSummaryRow) -> Demand:
     """Return the demand of a job **while its GPUs are busy**, from its job_summaries row.
 
     DCGM reports shares of all cycles of all SMs. A pipe's share is divided by that of the SMs that
@@ -131,26 +136,21 @@ def of_means(row: Mapping[str, Any]) -> Demand:
     (0.25, 0.25, 0.5)
     """
     busy, active, used = (
-        busy_of(row), _number(row, "sm_active_mean"), _number(row, "hbm_used_mib_max")
+        busy_of(row), number(row, "sm_active_mean"), number(row, "hbm_used_mib_max")
     )  # fmt: skip
     cycles: dict[str, float] = {}
     for pipe, counter in COUNTER_OF_PIPE.items():
-        share = _share(_number(row, f"{counter}_mean"), active)
+        share = _share(number(row, f"{counter}_mean"), active)
         if share is not None and (active or 0.0) >= LEAST_ACTIVE:
             cycles[pipe] = share
     return Demand(
         name=str(row.get("name") or row.get("display_id") or row.get("job_id") or "job"),
         cycles=MappingProxyType(cycles),
-        dram=_share(_number(row, "dram_active_mean"), busy),
+        dram=_share(number(row, "dram_active_mean"), busy),
         sm_share=_share(active, busy),
-        seconds=_number(row, "elapsed_s"),
+        seconds=number(row, "elapsed_s"),
         hbm_bytes=None if used is None else used * MI,
     )
-
-
-def _number(row: Mapping[str, Any], name: str) -> float | None:
-    value = row.get(name)
-    return None if value is None or math.isnan(value) else float(value)
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

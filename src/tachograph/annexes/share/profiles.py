@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import polars as pl
 
@@ -18,6 +18,10 @@ from tachograph.catalog.tables import PROFILES
 from tachograph.lake.conform import resolve
 from tachograph.lake.delta import COMMIT_ATTEMPTS, Lake
 from tachograph.lake.problems import lake_errors
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import ProfileRow
+
 
 # The one name of all appends: a name of its own for each would stay in the log for ever.
 _APPENDS = "profiles"
@@ -50,9 +54,9 @@ def attach_profiles(
     """
     rows = [_row(job_key, job_id, profile) for profile in profiles]
 
-    def new(stored: pl.DataFrame) -> list[dict[str, Any]]:
-        known = stored.select(_SAME).to_dicts()
-        return [row for row in rows if {name: row[name] for name in _SAME} not in known]
+    def new(stored: pl.DataFrame) -> list[ProfileRow]:
+        known = stored.select(_SAME).rows()
+        return [row for row in rows if tuple(map(row.get, _SAME)) not in known]
 
     return tuple(row["digest"] for row in _append(lake, job_key, new))
 
@@ -66,7 +70,7 @@ def detach_profiles(
     written.
     """
 
-    def detached(stored: pl.DataFrame) -> list[dict[str, Any]]:
+    def detached(stored: pl.DataFrame) -> list[ProfileRow]:
         known = stored["report"].unique().sort()
         for name in names:
             if name not in known:
@@ -74,9 +78,13 @@ def detach_profiles(
                     f"no report {name!r} is attached to this job",
                     do=f"attached: {', '.join(known) or 'none'}",
                 )
-        empty = {"kernels": [], "ranges": [], "problems": [], "at": at}
-        rows = stored.select("job_key", "job_id", "digest", "report").iter_rows(named=True)
-        return [row | empty for row in rows if not names or row["report"] in names]
+        empty: ProfileRow = {"kernels": [], "ranges": [], "problems": [], "at": at}
+        rows = stored.select("job_key", "job_id", "digest", "report").to_dicts()
+        return [
+            {**row, **empty}
+            for row in cast("list[ProfileRow]", rows)
+            if not names or row["report"] in names
+        ]
 
     return tuple(row["report"] for row in _append(lake, job_key, detached))
 
@@ -94,11 +102,12 @@ def read_attached(lake: Lake, job_key: str) -> tuple[AttachedProfile, ...]:
     rows = _read(lake, [job_key], tuple(PROFILES.schema)).sort("at", "report", "digest")
     names = Counter(rows["report"])
     return tuple(
-        _profile(row, alone=names[row["report"]] == 1) for row in rows.iter_rows(named=True)
+        _profile(row, alone=names[row["report"]] == 1)
+        for row in cast("Iterator[ProfileRow]", rows.iter_rows(named=True))
     )
 
 
-def _row(job_key: str, job_id: str, given: AttachedProfile) -> dict[str, Any]:
+def _row(job_key: str, job_id: str, given: AttachedProfile) -> ProfileRow:
     report = given.report
     return {
         "job_key": job_key,
@@ -114,8 +123,8 @@ def _row(job_key: str, job_id: str, given: AttachedProfile) -> dict[str, Any]:
 
 
 def _append(
-    lake: Lake, job_key: str, rows_of: Callable[[pl.DataFrame], list[dict[str, Any]]]
-) -> list[dict[str, Any]]:
+    lake: Lake, job_key: str, rows_of: Callable[[pl.DataFrame], list[ProfileRow]]
+) -> list[ProfileRow]:
     """Append the rows derived from the existing ones, and return them."""
     for _ in range(COMMIT_ATTEMPTS):
         before = lake.mark(PROFILES, _APPENDS) or 0
@@ -148,18 +157,18 @@ def _read(lake: Lake, job_keys: Collection[str] | None, columns: Sequence[str]) 
         return rows.join(attached, on=row, how="semi").select(columns).collect()
 
 
-def _profile(row: Mapping[str, Any], *, alone: bool) -> AttachedProfile:
+def _profile(row: ProfileRow, *, alone: bool) -> AttachedProfile:
     name = row["report"] if alone else f"{row['report']} ({row['digest'][:_DIGITS]})"
     launches: tuple[Launch, ...] = ()
     problems = list(row["problems"])
-    left_out = row["launches"] - row["launches_kept"]
-    if left_out:
+    count, kept = row["launches"] or 0, row["launches_kept"] or 0  # it is attached
+    if count > kept:
         problems.append(
-            f"{left_out:,} of {row['launches']:,} launches are left out: the longest were attached"
+            f"{count - kept:,} of {count:,} launches are left out: the longest were attached"
         )
     try:
         launches = unpack_launches(row, report=name)
     except InputError as problem:
         problems.append(f"{problem.what}; {problem.do}")
     report = NcuReport(name, launches, problems=tuple(problems), digest=row["digest"])
-    return AttachedProfile(report, row["launches"], row["at"])
+    return AttachedProfile(report, count, row["at"])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
@@ -36,6 +36,7 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.devices import match_device
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, TIME
 from tachograph.catalog.units import plural, printable, text
+from tachograph.judge.activity import number
 from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
@@ -47,6 +48,10 @@ from tachograph.pipeline.gpu_numbers import with_own_indices
 from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, plain, wrapped
 from tachograph.report.tables import TextColumn, fit_table
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 _RATES = (*COUNTER_OF_PIPE.values(), "dram_active")
 _OF_RUNS = ("job_key", "cluster", "job_id", "display_id", "user", "name", "state", "start", "as_of",
@@ -227,7 +232,8 @@ def read_held_runs(lake: Lake, configuration: Configuration) -> list[HeldRun]:
     same = of_all.filter(known).join(names, on=["user", "name"], how="semi", nulls_equal=True)
     there = of_all.filter(pl.col("job_key").is_in(list(gpus)))
     rows = pl.concat([same, there]).unique("job_key", maintain_order=True)
-    runs = [_held_run(row, gpus.get(row["job_key"], ()), models) for row in rows.to_dicts()]
+    job_rows = cast("list[JobSummaryRow]", rows.to_dicts())
+    runs = [_held_run(row, gpus.get(row["job_key"], ()), models) for row in job_rows]
     unknown = RunGroup(None, None, None, 0)
     return [replace(run, group=unknown) if run.key in unnamed else run for run in runs]
 
@@ -255,7 +261,7 @@ def _gpu_records(
 
 
 def _held_run(
-    row: Mapping[str, Any], gpus: Collection[HeldGpu], models: Mapping[tuple[str, int], str | None]
+    row: JobSummaryRow, gpus: Collection[HeldGpu], models: Mapping[tuple[str, int], str | None]
 ) -> HeldRun:
     alone = row["attribution"] != "ambiguous"
     model, count = row["gpu_model"], row["gpus"]
@@ -263,15 +269,18 @@ def _held_run(
         of_gpus = {models.get((gpu.node, gpu.gpu)) for gpu in gpus}
         model, count = of_gpus.pop() if len(of_gpus) == 1 else None, len(gpus)
     device = match_device(model) if model else None
-    means = {counter: row[f"{counter}_mean"] for counter in _RATES if alone}
+    means = {counter: number(row, f"{counter}_mean") for counter in _RATES if alone}
     return HeldRun(
         key=row["job_key"],
         # without a name or a model it is like no other run
         group=RunGroup(
-            row["user"], row["name"] if model else None, device.name if device else model, count
+            row["user"],
+            row["name"] if model else None,
+            device.name if device else model,
+            count or 0,
         ),
         start=row["start"],
-        end=row["end"],
+        end=row["end"] or row["as_of"],
         elapsed_s=row["elapsed_s"] or 0.0,
         completed=row["state"] == "COMPLETED",
         gpus=tuple(sorted(gpus, key=str)),

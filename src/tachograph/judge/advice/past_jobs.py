@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import polars as pl
 
@@ -18,6 +18,16 @@ from tachograph.judge.bounds import LEAST_COVERAGE
 from tachograph.judge.checks.idle_job import HELD_MIB
 from tachograph.judge.partitions import NOT_RECORDED, SitePartitions
 from tachograph.pipeline.timelines import ACTIVITY
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
+    class PastJobRow(JobSummaryRow, total=False):
+        """Row of job_summaries with how many GPUs were measured, and how many worked."""
+
+        measured: int | None
+        used: int | None
+
 
 Level: TypeAlias = Literal["exact", "pattern", "user"]
 LEVELS: tuple[Level, ...] = ("exact", "pattern", "user")
@@ -183,13 +193,13 @@ def past_jobs(
             (gpus_needed or {}).get(row["job_key"]),
             site,
         )
-        for row in named.iter_rows(named=True)
+        for row in cast("Iterator[PastJobRow]", named.iter_rows(named=True))
     ]
     return sorted(found, key=lambda job: (job.end, job.key))
 
 
 def _past_job(
-    row: Mapping[str, Any],
+    row: PastJobRow,
     peak_mib: float | None,
     problems: tuple[str, ...],
     gpus_needed: int | None,
@@ -204,17 +214,21 @@ def _past_job(
         and row["measured"] == gpus
     )
     requested = number(row, "mem_requested_mib")
+    user, name, end = row["user"], row["name"], row["end"]
+    assert user is not None  # others are left out before
+    assert name is not None
+    assert end is not None
     return PastJob(
         key=row["job_key"],
         label=row["display_id"] or row["job_id"],
-        user=row["user"],
-        name=row["name"],
+        user=user,
+        name=name,
         partition=row["partition"],
         gpus=gpus,
         nodes=nodes,
         state=row["state"],
-        submit=_seconds(row["submit"] or row["start"] or row["end"]),
-        end=_seconds(row["end"]),
+        submit=_seconds(row["submit"] or row["start"]),
+        end=_seconds(end),
         elapsed_s=number(row, "elapsed_s"),
         timelimit_s=number(row, "timelimit_s"),
         gpus_used=gpus if measured and row["used"] == gpus else gpus_needed,

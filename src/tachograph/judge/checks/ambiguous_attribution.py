@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tachograph.catalog.columns import share_text
 from tachograph.judge.check import Check, CheckedJob, Found
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 _MAP = (
     "Staff: let the prolog write a map of job to GPUs, or in Slurm record `squeue --json` while "
@@ -87,7 +91,7 @@ AMBIGUOUS_REASONS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def names_sentence(row: Mapping[str, Any]) -> str | None:
+def names_sentence(row: JobSummaryRow) -> str | None:
     """Return which clusters telemetry of the job's nodes names, if none is its own; else None."""
     telemetry = row.get("telemetry_cluster")
     if telemetry is None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import polars as pl
 
 from tachograph.catalog.units import text
-from tachograph.judge.activity import gpu_label
+from tachograph.judge.activity import gpu_label, number
 from tachograph.judge.check import Check, CheckedJob, Found
 from tachograph.judge.health import limits_of
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobGpuRow
+
 
 SHOWN = 4  # places
 
@@ -35,14 +41,16 @@ def decide(job: CheckedJob) -> Found:
     """Return which GPUs were hot."""
     seen, several = [], len(set(job.of_gpus.values("node"))) > 1
     hot = pl.DataFrame({part: job.gpu_flags(_is_hot(part)) for part in PARTS})
-    for row, flags in zip(job.gpus.to_dicts(), hot.to_dicts(), strict=True):
+    rows = cast("list[JobGpuRow]", job.gpus.to_dicts())
+    for row, flags in zip(rows, hot.to_dicts(), strict=True):
         limits = limits_of(row["gpu_model"])
         for part, is_hot in flags.items():
             if is_hot:
                 column, limit = PARTS[part]
+                value = text(number(row, column), "C")
+                at_most = text(getattr(limits, limit), "C")
                 seen.append(
-                    f"{gpu_label(row, with_node=several)}{part} at {text(row[column], 'C')}, limit "
-                    f"{text(getattr(limits, limit), 'C')}"
+                    f"{gpu_label(row, with_node=several)}{part} at {value}, limit {at_most}"
                 )
     more = f", and {len(seen) - SHOWN} more" if len(seen) > SHOWN else ""
     highest = {name: job.gpus[f"{name}_max"].max() for name in ("gpu_temp_c", "mem_temp_c")}

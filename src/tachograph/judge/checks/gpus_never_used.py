@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from tachograph.catalog.units import text
-from tachograph.judge.activity import UNIT, GpuRows, activity_counter, gpu_activity, gpu_labels
+from tachograph.judge.activity import (
+    UNIT,
+    GpuActivityRow,
+    activity_counter,
+    gpu_activity,
+    gpu_labels,
+)
 from tachograph.judge.check import ANY_ACTIVITY, Check, CheckedJob, Found, threshold
 from tachograph.judge.checks.idle_job import HELD_MIB, WAITING_ADVICE
 from tachograph.pipeline.timelines import ACTIVITY
@@ -22,8 +28,8 @@ class IdleGpus:
     of the idle ones held memory, so that a program had loaded something.
     """
 
-    measured: GpuRows
-    idle: GpuRows
+    measured: Sequence[GpuActivityRow]
+    idle: Sequence[GpuActivityRow]
     waiting: int
 
 
@@ -59,7 +65,7 @@ def idle_gpus(job: CheckedJob) -> IdleGpus | None:
     idle.sort(key=lambda gpu: (gpu["node"], gpu["gpu"], -1 if gpu["mig"] is None else gpu["mig"]))
     memory = zip(*map(job.of_gpus.values, (*UNIT, "hbm_used_mib_max")), strict=True)
     holding = {tuple(unit) for *unit, used in memory if used is not None and used >= HELD_MIB}
-    waiting = sum(tuple(gpu[name] for name in UNIT) in holding for gpu in idle)
+    waiting = sum((gpu["node"], gpu["gpu"], gpu["mig"]) in holding for gpu in idle)
     return IdleGpus(measured, idle, waiting)
 
 

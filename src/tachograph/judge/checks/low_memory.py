@@ -16,7 +16,7 @@ LARGE_GB = 64  # a request from here on is one for large memory
 def decide(job: CheckedJob) -> Found | None:
     """Return Found if the requested memory tier is a large one."""
     peak = job.measured("hbm_peak_fraction")
-    tier = _TIER.search(job.summary["hbm_request"])
+    tier = _TIER.search(job.summary["hbm_request"] or "")
     if tier is None or int(tier[1]) < LARGE_GB:
         return None
     used = job.number("hbm_used_mib_max")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tachograph.catalog.units import plural
+from tachograph.judge.activity import number
 from tachograph.judge.check import Check, CheckedJob, Decide, Found
 from tachograph.judge.health import NEW_ERRORS
 
@@ -19,7 +20,7 @@ def new_errors(counter: str) -> Decide:
 
     def decide(job: CheckedJob) -> Found:
         touched = job.gpus_that(counted(counter))
-        errors = float(sum(gpu[f"{counter}_max"] for gpu in touched))
+        errors = sum(number(gpu, f"{counter}_max") or 0.0 for gpu in touched)
         return Found(
             f"{plural(errors, NEW_ERRORS[counter])} during the job on {job.labels(touched)}.",
             {counter: errors, "gpus_affected": float(len(touched))},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +36,10 @@ from tachograph.judge.classes.windows import (
 )
 from tachograph.judge.classes.work_level import PINNED, WAITING, WORKING, low_is_usual, median
 from tachograph.judge.finding import CheckedValue, Finding, FindingConfidence, Severity
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 # Characteristics that count work: where there is one the votes decide, as published.
 _COUNTERS = ("sm_active", "tensor_active", "dram_active")
@@ -71,20 +75,15 @@ class HangCase:
     end: int = 0
 
     @property
-    def row(self) -> Mapping[str, Any]:
+    def row(self) -> JobSummaryRow:
         """Its row of job_summaries."""
         return self.form.rows[self.place]
 
     @property
     def ran_s(self) -> float:
-        """How long the job ran, as far as is known: its last minute is seldom whole."""
-        row = self.row
-        known = (
-            (row["as_of"] - row["start"]).total_seconds()
-            if row["as_of"] and row["start"]
-            else self.minutes * 60.0
-        )
-        return min(known, row.get("elapsed_s") or known)
+        """How long the job ran: its last minute is seldom whole."""
+        known = (self.row["as_of"] - self.row["start"]).total_seconds()
+        return min(known, self.row.get("elapsed_s") or known)
 
     @property
     def interval_s(self) -> float:
@@ -94,8 +93,7 @@ class HangCase:
     @property
     def reported_s(self) -> float:
         """Length of the interval in seconds, consistent with its printed begin and end."""
-        begin, end = _bounds(self)
-        return self.interval_s if begin is None or end is None else shown_s(begin, end)
+        return shown_s(*_bounds(self))
 
     @property
     def lasted(self) -> str:
@@ -525,13 +523,11 @@ def _checks(case: HangCase) -> Iterator[CheckedValue]:
         )
 
 
-def _bounds(case: HangCase) -> tuple[datetime | None, datetime | None]:
-    """When the interval begins and ends; None where the job's start is unknown."""
+def _bounds(case: HangCase) -> tuple[datetime, datetime]:
+    """When the interval begins and ends."""
     start, as_of = case.row["start"], case.row["as_of"]
-    if start is None:
-        return None, None
     begin, end = (start + timedelta(minutes=minute) for minute in (case.begin, case.end))
-    return begin, end if as_of is None else min(end, as_of)
+    return begin, min(end, as_of)
 
 
 def worked_at(case: HangCase) -> tuple[int, int] | None:

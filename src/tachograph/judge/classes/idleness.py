@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from tachograph.catalog.units import plural, text
-from tachograph.judge.activity import gpu_label, so_far
+from tachograph.judge.activity import GpuKeyRow, gpu_label, so_far
 from tachograph.judge.classes.inputs import ClassInput, ClassVerdicts, JobClass, too_few, voted
 from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
 from tachograph.judge.classes.series import Extremes, Units, extremes
@@ -126,7 +126,7 @@ class IdleCase:
             node, gpu, mig = self.units.labels[first + place]
             name = str(node)
             if gpu is not None:
-                row = {"node": node, "gpu": gpu, "mig": mig}
+                row: GpuKeyRow = {"node": name, "gpu": gpu, "mig": mig}
                 name = gpu_label(row, with_node=len(nodes) > 1)
             names.append(name)
         return names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tachograph.catalog.arrays import Longs
 from tachograph.catalog.units import plural
@@ -14,6 +14,10 @@ from tachograph.judge.classes.kernel import Votes
 from tachograph.judge.classes.series import IdleTimes, Series, Units
 from tachograph.judge.classes.windows import VERDICT_OF, WindowSpreads
 from tachograph.judge.finding import CheckedValue, Finding, FindingConfidence, Severity
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 HOST_SUFFIX = "_host"
 
@@ -26,7 +30,7 @@ class ClassInput:
     """
 
     host: bool
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[JobSummaryRow]
     series: Series
     windows: WindowSpreads
     idle_times: IdleTimes

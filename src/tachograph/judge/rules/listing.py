@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tachograph.catalog.units import text
 from tachograph.judge.rules.ruleset import RuleEntry, RuleSet
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import FindingRow
 
 
 def parameter_text(entry: RuleEntry, name: str) -> tuple[str, str]:
@@ -57,6 +59,6 @@ def _rule_json(entry: RuleEntry, *, in_use: bool) -> dict[str, Any]:
     }
 
 
-def verdict_json(row: Mapping[str, Any]) -> dict[str, Any]:
+def verdict_json(row: FindingRow) -> dict[str, Any]:
     """Return a findings row for `--json`, with evidence and checks as objects."""
     return {**row, "evidence": json.loads(row["evidence"]), "checks": json.loads(row["checks"])}

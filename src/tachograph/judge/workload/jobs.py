@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import polars as pl
@@ -27,6 +27,10 @@ from tachograph.judge.health import (
 )
 from tachograph.judge.workload.classes import DECIDING, UNKNOWN, WORKLOAD_CLASSES, WORKLOAD_CODES
 from tachograph.judge.workload.rules import enabling
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 # {code of the finding: its title}
 WORKLOAD_TITLES: Mapping[str, str] = {"workload": "What its GPUs did", "health": "GPU health"}
@@ -83,9 +87,7 @@ def shares_of(keys: pl.Series, gpus: pl.DataFrame) -> Shares:
         return Shares(fractions / number[:, None], number)
 
 
-def workload_finding(
-    summary: Mapping[str, float | None], fractions: NDArray[np.float64], gpus: int
-) -> Finding:
+def workload_finding(summary: JobSummaryRow, fractions: NDArray[np.float64], gpus: int) -> Finding:
     """Return what a job did with its GPUs, as a fact; unknown where most of it was not measured.
 
     summary: `<counter>_mean` of what decides. fractions: along CLASSES.
@@ -117,7 +119,7 @@ def workload_finding(
     return _of("yes", sentence, evidence, ())
 
 
-def _absent(summary: Mapping[str, float | None], name: str) -> bool:
+def _absent(summary: JobSummaryRow, name: str) -> bool:
     """Return whether a counter was not measured; utilisation replaces engine activity."""
     stand_in = summary.get("gpu_util_mean") if name == "gr_engine_active" else None
     return summary.get(f"{name}_mean") is None and stand_in is None
@@ -170,8 +172,10 @@ def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedRows:
     )
     healths = [of_job[key]["state"] if key in of_job else None for key in keys]
 
-    def findings() -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
-        for place, summary in enumerate(summaries.iter_rows(named=True)):
+    rows = cast("Iterator[JobSummaryRow]", summaries.iter_rows(named=True))
+
+    def findings() -> Iterator[tuple[JobSummaryRow, list[Finding]]]:
+        for place, summary in enumerate(rows):
             key = summary["job_key"]
             work = workload_finding(summary, shares.fractions[place], int(shares.gpus[place]))
             yield summary, [work, _health_finding(of_job.get(key))]

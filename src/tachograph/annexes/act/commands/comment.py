@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tachograph.catalog.errors import ExportError, UsageError
@@ -13,6 +12,7 @@ from tachograph.cli.options import Arguments, OpenedLake, Parser, add_json, open
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tachograph.catalog.rows import JobSummaryRow
     from tachograph.report.job import JobReport
 
 
@@ -43,7 +43,7 @@ def run(arguments: Arguments) -> int:
     return _write(opened, arguments) if arguments.write else _show(opened, arguments)
 
 
-def _jobs(opened: OpenedLake, arguments: Arguments) -> list[Mapping[str, Any]]:
+def _jobs(opened: OpenedLake, arguments: Arguments) -> list[JobSummaryRow]:
     """Rows of the named jobs, else of recently ended ones. Errors: UsageError for a running job."""
     from tachograph.annexes.act.comments import COMMENT_DELAY, ended_jobs
     from tachograph.lake.query import read_job_row
@@ -77,7 +77,8 @@ def _show(opened: OpenedLake, arguments: Arguments) -> int:
         for row in _jobs(opened, arguments)
         if arguments.jobs or f"{KIND}:{row['job_key']}" not in done
     ]
-    shown, summaries = due[: arguments.most], []
+    shown = due[: arguments.most]
+    summaries: list[dict[str, Any]] = []
     for row in shown:
         summary = comment_json(_report(opened, row["job_key"]), url=opened.configuration.serve.url)
         summaries.append(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.units import column_texts, plural, printable
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tachograph.catalog.config import Configuration
+    from tachograph.catalog.rows import FindingRow
     from tachograph.judge.rules.clustercockpit import Translated
     from tachograph.judge.rules.ruleset import RuleSet
     from tachograph.lake.delta import Lake
@@ -215,7 +216,8 @@ def _run(arguments: Arguments) -> int:
     if arguments.json:
         from tachograph.judge.rules.listing import verdict_json
 
-        output.print_json({"verdicts": list(map(verdict_json, found.iter_rows(named=True))),
+        rows = cast("list[FindingRow]", found.to_dicts())
+        output.print_json({"verdicts": list(map(verdict_json, rows)),
                            "counts": counted.to_dicts(), "problems": list(map(str, ruleset.problems))})  # fmt: skip
         return 0
     _show_verdicts(found, arguments)

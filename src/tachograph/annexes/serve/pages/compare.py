@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 
@@ -12,6 +12,10 @@ from tachograph.api.parameters import Parameters, Word
 from tachograph.catalog.errors import UsageError
 from tachograph.lake.filters import JobCondition, JobFilter
 from tachograph.report.job_comparison import MOST_JOBS, compare_jobs
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 _ALIKE = 8  # jobs that are offered for comparison
 
@@ -45,12 +49,11 @@ def content(view: View, parameters: CompareParameters) -> Mapping[str, Any]:
     }
 
 
-def _alike(view: View, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _alike(view: View, row: JobSummaryRow) -> list[JobSummaryRow]:
     """The latest other jobs of this name and user."""
     if row["user"] is None or not row["name"]:
         return []
     alike = JobFilter(users=(row["user"],), where=(JobCondition("name", "=", row["name"]),))
     page = view.jobs.page(alike, limit=_ALIKE + 1, zone_name=view.zone_name)
-    return [
-        one for one in page.table.frame.iter_rows(named=True) if one["job_key"] != row["job_key"]
-    ][:_ALIKE]
+    rows = cast("list[JobSummaryRow]", page.table.frame.to_dicts())
+    return [other for other in rows if other["job_key"] != row["job_key"]][:_ALIKE]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -12,6 +12,10 @@ from tachograph.api.parameters import JobParameters
 from tachograph.catalog.doors import annex_function
 from tachograph.lake.labels import read_labels
 from tachograph.report.job_page import job_values
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
 
 MOST_POINTS = 100_000  # minutes of GPUs up to which a browser gets all of a counter
 # {tab: its heading}, in their order
@@ -62,12 +66,12 @@ def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
     }
 
 
-def _given(row: Mapping[str, Any], profiles: Mapping[str, str]) -> tuple[str, ...]:
+def _given(row: JobSummaryRow, profiles: Mapping[str, str]) -> tuple[str, ...]:
     """Reports that the configuration names for the group of a job."""
     reports: tuple[str, ...] = annex_function("reports_given")(row, profiles)
     return reports
 
 
-def _minutes(row: Mapping[str, Any]) -> float:
+def _minutes(row: JobSummaryRow) -> float:
     """Return how many minutes of GPUs a job has."""
     return (row["elapsed_s"] or 0.0) / 60 * (row["gpus"] or 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from tachograph.cli.options import Arguments, Parser, open_lake
 if TYPE_CHECKING:
     from tachograph.annexes.share.nsight.launches import NcuReport
     from tachograph.annexes.share.profiles import AttachedProfile
+    from tachograph.catalog.rows import JobSummaryRow
     from tachograph.lake.delta import Lake
 
 # options that choose what is shown, and have no meaning where reports are attached or detached
@@ -74,7 +75,7 @@ def changes_job(arguments: Arguments) -> bool:
     return changes
 
 
-def _run_of(arguments: Arguments) -> tuple[Lake, Mapping[str, Any], str]:
+def _run_of(arguments: Arguments) -> tuple[Lake, JobSummaryRow, str]:
     """The lake, the run in the options, and how people call it. Errors: those of read_job_row."""
     from tachograph.lake.query import read_job_row
 

@@ -8,13 +8,16 @@ the object, so they can be replaced without reading it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tachograph.annexes.share.nsight.launches import Chip, Launch
 from tachograph.catalog.errors import InputError
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import ProfileRow
 
 VERSION = 1
 
@@ -35,7 +38,7 @@ class _Content(msgspec.Struct, frozen=True, tag_field="version", tag=VERSION):
     launches: list[_PackedLaunch]
 
 
-def pack_launches(launches: Sequence[Launch]) -> dict[str, Any]:
+def pack_launches(launches: Sequence[Launch]) -> ProfileRow:
     """Return kernels and NVTX ranges, each name once, and as content what points to them.
 
     JSON has null for NaN and infinite values.
@@ -63,13 +66,13 @@ def pack_launches(launches: Sequence[Launch]) -> dict[str, Any]:
     return {"kernels": list(kernels), "ranges": list(ranges), "content": content}
 
 
-def unpack_launches(packed: Mapping[str, Any], *, report: str) -> tuple[Launch, ...]:
+def unpack_launches(packed: ProfileRow, *, report: str) -> tuple[Launch, ...]:
     """Return the launches as if `report` was the file that they were read from.
 
     Errors: InputError for an object of another version, or one that is damaged.
     """
     try:
-        content = msgspec.json.decode(packed["content"], type=_Content)
+        content = msgspec.json.decode(packed["content"] or "", type=_Content)
         launches = []
         for launch in content.launches:
             values = zip(content.metrics, launch.values, strict=False)

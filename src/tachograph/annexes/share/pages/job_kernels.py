@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tachograph.annexes.share.job_groups import reports_given
 from tachograph.annexes.share.job_sharing import read_attached_kernels, read_kernels
@@ -16,14 +16,17 @@ from tachograph.api.pages import PageView, Pending, Progress
 from tachograph.api.parameters import JobParameters
 from tachograph.catalog.errors import NotFoundError
 
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import JobSummaryRow
+
+
 PARAMETERS = JobParameters
 
 
 def content(view: PageView, parameters: JobParameters) -> Mapping[str, Any]:
     """Return the kernels, or the reading progress. Errors: NotFoundError without reports."""
-    row = view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run).row(
-        0, named=True
-    )
+    run = view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run)
+    row = cast("JobSummaryRow", run.row(0, named=True))
     key, job = row["job_key"], row["display_id"] or row["job_id"]
     attached = read_profiles(view.opened.lake, [key]).get_column("report").to_list()
     reports = () if attached else reports_given(row, view.configuration.interference.profiles)

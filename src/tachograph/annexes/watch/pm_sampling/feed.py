@@ -20,6 +20,7 @@ from tachograph.sources.score_sums import MINUTE_S, PmSums, warps_of
 if TYPE_CHECKING:
     from tachograph.catalog.chunks import Chunk
     from tachograph.catalog.config import Configuration
+    from tachograph.catalog.rows import GpuScoreRow
 
 PM_SAMPLING = "pm-sampling"
 SHORTEST_S = 0.0001  # CUPTI's own default is 10 us, at which buffers fill within a second
@@ -135,7 +136,7 @@ class PmFeed:
         mark = next_watermark(now, before=watermark(stream))
         return Chunk(stream, PM_SAMPLING, self._node, parts, len(rows), watermark=mark)
 
-    def _row(self, device: int, sums: PmSums) -> dict[str, object]:
+    def _row(self, device: int, sums: PmSums) -> GpuScoreRow:
         """A row of `gpu_scores`; GPUs are numbered by PCI address, as in NVML."""
         process = self._running()
         gpu = process.gpus[device]
