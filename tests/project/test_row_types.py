@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -10,9 +12,12 @@ from typing import get_type_hints
 import pytest
 
 from tachograph.catalog import rows
-from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.catalog.tables import ALL_TABLES, JOB_SUMMARIES
 
-DOCS = Path(__file__).parents[2] / "docs"
+REPOSITORY = Path(__file__).parents[2]
+DOCS = REPOSITORY / "docs"
+SOURCES = REPOSITORY / "src" / "tachograph"
+COMPUTED_COLUMNS = {"node_gpus"}  # of judge.partitions.with_nodes
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +41,30 @@ def test_null_is_allowed_where_the_table_gives_it_a_meaning() -> None:
         name for name, kind in types.items() if type(None) not in getattr(kind, "__args__", ())
     }
     assert required == set(JOB_SUMMARIES.required)
+
+
+def test_numbers_are_read_from_columns_that_exist() -> None:
+    """`number(row, "name")` takes any text: the names that stand in the code are columns."""
+    columns = {name for table in ALL_TABLES for name in table.schema} | COMPUTED_COLUMNS
+    names: dict[str, set[str]] = {}
+    for file in SOURCES.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        if "judge.activity import" in text or "judge.check import" in text:
+            names[str(file)] = set(_names_of_numbers(ast.parse(text)))
+    assert len(set().union(*names.values())) > 50
+    assert {file: unknown for file, texts in names.items() if (unknown := texts - columns)} == {}
+
+
+def _names_of_numbers(module: ast.Module) -> Iterator[str]:
+    """Yield the texts in calls of `number`, and of the methods by which a check reads its job."""
+    for call in ast.walk(module):
+        match call:
+            case ast.Call(func=ast.Name("number"), args=[_, ast.Constant(str(name))]):
+                yield name
+            case ast.Call(
+                func=ast.Attribute(ast.Name("job"), "number" | "measured"),
+                args=[ast.Constant(str(name))],
+            ):
+                yield name
+            case ast.Call(func=ast.Attribute(ast.Name("job"), "evidence"), args=names):
+                yield from (name.value for name in names if isinstance(name, ast.Constant))
