@@ -301,6 +301,16 @@ def test_no_more_memory_than_a_node_has(
     assert reason.startswith(why)
 
 
+def test_a_job_with_shares_has_no_number_of_gpus() -> None:
+    partition = SlurmPartition("gpu", (SlurmNode(8, 64, 512 * GIB),), False)
+    row: JobSummaryRow = {**JOB, "gpus": None, "shards": 4, "nodes": 2, "timelimit_s": DAY}
+    made = next_time(
+        row | {"elapsed_s": 3600.0}, [], (), None, SitePartitions(recorded={"gpu": partition})
+    )
+    assert made is not None
+    assert made.line == "#SBATCH --time=01:15:00"
+
+
 def test_step_killed_for_lack_of_memory_is_the_cause_of_its_job() -> None:
     """A shell that goes on after the step ends with a code of its own."""
     job = LARGE | {"state": "FAILED", "exit_code": 1}
