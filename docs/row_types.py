@@ -9,7 +9,6 @@ import polars as pl
 
 from tachograph.catalog.table_columns import TIME, LakeTable, TableColumn
 from tachograph.catalog.tables import (
-    ALLOCATIONS,
     DEVICES,
     FINDINGS,
     GPU_SCORES,
@@ -28,7 +27,6 @@ ROW_TYPES: Mapping[str, LakeTable] = {
     "GpuScoreRow": GPU_SCORES,
     "DeviceRow": DEVICES,
     "JobRow": JOBS,
-    "AllocationRow": ALLOCATIONS,
     "NodeStateRow": NODE_STATES,
     "WaitingJobRow": WAITING_JOBS,
     "JobSummaryRow": JOB_SUMMARIES,

@@ -67,4 +67,4 @@ def _names_of_numbers(module: ast.Module) -> Iterator[str]:
             ):
                 yield name
             case ast.Call(func=ast.Attribute(ast.Name("job"), "evidence"), args=names):
-                yield from (name.value for name in names if isinstance(name, ast.Constant))
+                yield from (str(name.value) for name in names if isinstance(name, ast.Constant))

@@ -115,26 +115,6 @@ class JobRow(TypedDict, total=False):
     seq: int
 
 
-class AllocationRow(TypedDict, total=False):
-    """Row of allocations: one row per (job, node, gpu) and interval; gpu null: on this node,
-    GPUs not recorded.
-    """
-
-    cluster: str | None
-    job_id: str
-    step: str | None
-    node: str
-    gpu: int | None
-    mig: int | None
-    start: datetime | None
-    end: datetime | None
-    provenance: str
-    shared: bool | None
-    share: float | None
-    numbering: str | None
-    seq: int
-
-
 class NodeStateRow(TypedDict, total=False):
     """Row of node_states: one row per (node, cluster, start, provenance, state): a node with
     GPUs, and how long it was so.

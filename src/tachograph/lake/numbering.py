@@ -11,12 +11,12 @@ identifies no GPU.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from itertools import count, groupby, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 import polars as pl
@@ -31,6 +31,9 @@ from tachograph.catalog.chunks import (
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import DEVICES, GPU_KEY, GPU_SAMPLES, TIME
 from tachograph.sources.gpu_indices import CONTRADICTS, pci_key
+
+if TYPE_CHECKING:
+    from tachograph.catalog.rows import DeviceRow
 
 CONTRADICTING_SOURCES = "contradicting_numbers"
 BEGIN, END = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
@@ -311,7 +314,8 @@ def new_indices(
     names = list(dict.fromkeys(gpu.node for gpu in ordered))
     rows: dict[str, list[_KnownGpu]] = {name: [] for name in names}
     if names:
-        for row in known.filter(pl.col("node").is_in(names)).iter_rows(named=True):
+        listed = known.filter(pl.col("node").is_in(names)).iter_rows(named=True)
+        for row in cast("Iterator[DeviceRow]", listed):
             rows[row["node"]].append(_KnownGpu.of(row))
     for node, labels in groupby(ordered, key=lambda gpu: gpu.node):
         group = list(labels)
@@ -340,12 +344,13 @@ class _KnownGpu:
     spans: Sequence[UuidSpan]
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> _KnownGpu:
+    def of(cls, row: DeviceRow) -> _KnownGpu:
         uuid, history = row["uuid"], row.get("history")
         spans = [] if uuid is None else [UuidSpan(uuid, BEGIN, END)]
         if history is not None:
             spans = _decoded(history)
-        numbers = {name: row[name] for name in _NUMBERINGS if row.get(name) is not None}
+        by_name = {name: row.get(name) for name in _NUMBERINGS}
+        numbers = {name: index for name, index in by_name.items() if index is not None}
         unit = (row["gpu"], row.get("mig"))
         return cls(*unit, row.get("pci"), numbers, spans)
 
