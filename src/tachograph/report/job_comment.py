@@ -55,7 +55,8 @@ def comment_json(report: JobReport, *, url: str = "") -> dict[str, Any]:
     """
     row = report.summary
     own: dict[str, Any] = {"v": 1, "headline": report.headline}
-    own |= {name: _short(value) for name in _OF_JOB if (value := row.get(name)) is not None}
+    values = {name: row.get(name) for name in _OF_JOB}
+    own |= {name: _short(value) for name, value in values.items() if value is not None}
     own["findings"] = [finding.code for finding in report.findings[:_SHOWN]]
     if report.next_time:
         own["next_time"] = report.next_time.line.removeprefix("#SBATCH ") or report.next_time.why

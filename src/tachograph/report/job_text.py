@@ -190,11 +190,8 @@ def _head(report: JobReport, width: int) -> Iterator[Line]:
     title = f"Job {report.job}"
     written = row.get("name")
     name = f"  {printable(written)}" if written else ""
-    whose = ", ".join(
-        f"{label} {printable(str(value))}"
-        for label in ("user", "account", "partition", "cluster")
-        if (value := row.get(label))
-    )
+    names = {label: row.get(label) for label in ("user", "account", "partition", "cluster")}
+    whose = ", ".join(f"{label} {printable(str(value))}" for label, value in names.items() if value)
     state = f"  {row['state']}" if row.get("state") else ""
     room = width - len(title) - len(state)
     beside = room - len(whose) - 4  # of the name, in one line with all else
