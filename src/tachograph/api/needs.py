@@ -19,6 +19,7 @@ from tachograph.judge.partitions import (
     JobNeeds,
     SitePartitions,
     freed_share,
+    rows_with_needs,
     uses_of,
 )
 from tachograph.judge.steps import NODE_MEMORY_COLUMNS, node_memory_mib
@@ -85,10 +86,9 @@ def freed_shares(
         return {}
     hours = ("gpu_hours", "gpu_hours_never_used", UNMEASURED)
     columns = ("job_key", "state", *hours, *REQUEST_COLUMNS)
-    return {
-        row["job_key"]: freed_share(needs[row["job_key"]].beside(row), site)
-        for row in read_summaries(lake, columns, keys=keys).iter_rows(named=True)
-    }
+    rows = list(read_summaries(lake, columns, keys=keys).iter_rows(named=True))
+    of_jobs = rows_with_needs(rows, [needs[row["job_key"]] for row in rows])
+    return {row["job_key"]: freed_share(row, site) for row in of_jobs}
 
 
 def read_needs(

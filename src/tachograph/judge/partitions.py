@@ -10,11 +10,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.units import plural
-from tachograph.judge.bounds import GIB, WORTH, HostMemory, time_bound_s
+from tachograph.judge.bounds import (
+    GIB,
+    WORTH,
+    HostMemory,
+    PastRuns,
+    needed_memory_mib,
+    time_bounds_s,
+)
 from tachograph.sources.slurm.partitions import SlurmNode, SlurmPartition, gives_whole_nodes
 
 NODES = "slurm.partitions_file"  # whether Slurm's record describes a job's nodes
@@ -82,17 +90,42 @@ class JobNeeds:
 
     def beside(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a job's row with its needs, as SitePartitions takes it."""
-        own_s = row.get("elapsed_s") or 0.0
-        needed_mib, requested_mib = self.memory.needed_mib, row.get("mem_requested_mib")
-        sufficed = row.get("state") in (None, "COMPLETED") and not self.memory.killed
-        if needed_mib and requested_mib and sufficed:
-            needed_mib = min(needed_mib, requested_mib / (row.get("nodes") or 1))
-        return {
+        return next(rows_with_needs([row], [self]))
+
+
+def rows_with_needs(
+    rows: Sequence[Mapping[str, Any]], needs: Sequence[JobNeeds]
+) -> Iterator[dict[str, Any]]:
+    """Yield the row of each job with its needs, as SitePartitions takes it."""
+    needed_mib = needed_memory_mib([job.memory for job in needs])
+    needed_s = _needed_times_s(rows, needs)
+    for row, job, memory_mib, time_s in zip(rows, needs, needed_mib, needed_s, strict=True):
+        requested_mib = row.get("mem_requested_mib")
+        sufficed = row.get("state") in (None, "COMPLETED") and not job.memory.killed
+        if memory_mib and requested_mib and sufficed:
+            memory_mib = min(memory_mib, requested_mib / (row.get("nodes") or 1))
+        yield {
             **row,
-            "gpus_needed": self.gpus,
-            "memory_needed_mib": needed_mib,
-            "time_needed_s": time_bound_s([*self.runs_s, own_s]) if self.runs_s else None,
+            "gpus_needed": job.gpus,
+            "memory_needed_mib": memory_mib,
+            "time_needed_s": time_s,
         }
+
+
+def _needed_times_s(
+    rows: Sequence[Mapping[str, Any]], needs: Sequence[JobNeeds]
+) -> list[float | None]:
+    """Return a time limit for each job, by the runs alike and by itself; None: no run is known.
+
+    Jobs alike share one list of runs, which is read once.
+    """
+    samples = {id(job.runs_s): job.runs_s for job in needs}
+    numbers = {key: number for number, key in enumerate(samples)}
+    sample = np.array([numbers[id(job.runs_s)] for job in needs], np.int64)
+    elapsed_s = np.array([row.get("elapsed_s") or 0.0 for row in rows], np.float64)
+    runs_s = PastRuns.of(list(samples.values())).with_further(sample, elapsed_s)
+    bounds_s = time_bounds_s(runs_s).tolist()
+    return [bound if job.runs_s else None for bound, job in zip(bounds_s, needs, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
