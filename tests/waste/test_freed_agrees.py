@@ -19,13 +19,14 @@ from tachograph.cli import main
 from tachograph.judge.advice.advise import advise
 from tachograph.judge.advice.past_jobs import History
 from tachograph.judge.advice.request import memory_mib, time_limit_s
-from tachograph.judge.bounds import LEAST_S
+from tachograph.judge.bounds import LEAST_S, peaks_of_need
 from tachograph.judge.finding import read_findings
 from tachograph.judge.ledger import LEDGER_COLUMNS
 from tachograph.judge.partitions import freed_share
+from tachograph.judge.steps import node_memory_mib
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
-from tachograph.lake.query import read_summaries, read_verdicts
+from tachograph.lake.query import read_steps, read_summaries, read_verdicts
 from tachograph.report.next_time import next_time
 
 ALONE = AdviceOptions(least_runs=1)
@@ -140,3 +141,55 @@ def test_needs_do_not_depend_on_how_many_jobs_are_read_together(demo: Path) -> N
     needs = read_needs(lake, jobs)
     assert len(needs) > 10
     assert read_needs(lake, jobs, together=3) == needs
+
+
+def test_needs_are_those_of_runs_of_the_same_name_and_size(demo: Path) -> None:
+    lake = Lake.open(str(demo / "lake"))
+    jobs = read_summaries(lake).sort("start", "job_key")
+    peaks_mib = node_memory_mib(read_steps(lake, jobs))
+    rows = {row["job_key"]: row for row in jobs.iter_rows(named=True)}
+    needs = read_needs(lake, jobs)
+    several = stopped = killed = 0
+    for key, need in needs.items():
+        row = rows[key]
+        group = [other for other in rows.values() if same_size(row, other)]
+        completed = [other for other in group if other["state"] == "COMPLETED"]
+        timed_out = [other for other in group if other["state"] == "TIMEOUT"]
+        counted = completed if row["state"] == "TIMEOUT" else completed + timed_out
+        assert need.runs_s == [other["elapsed_s"] for other in counted]
+        like = [other for other in group if other["nodes"] == row["nodes"]]
+        long_enough = [other for other in like if is_long_enough(other)]
+        others = [other for other in like if not is_long_enough(other)]
+        peaks = (last_peaks(runs, row, peaks_mib) for runs in (long_enough, others))
+        assert need.memory.peaks == peaks_of_need(*peaks)
+        assert need.memory.own == peaks_mib.get(key)
+        requests_mib = [
+            other["mem_requested_mib"] / other["nodes"]
+            for other in like
+            if other["state"] == "OUT_OF_MEMORY"
+        ]
+        assert need.memory.killed[: len(requests_mib)] == requests_mib
+        several += len(counted) > 1
+        stopped += bool(timed_out)
+        killed += bool(requests_mib)
+    assert several > 5
+    assert stopped + killed > 0
+
+
+def same_size(row: dict[str, Any], other: dict[str, Any]) -> bool:
+    if row["name"] is None:
+        return row is other
+    return all(row[name] == other[name] for name in ("user", "cluster", "name", "gpus"))
+
+
+def is_long_enough(row: dict[str, Any]) -> bool:
+    return bool(row["state"] == "COMPLETED" and row["elapsed_s"] >= LEAST_S)
+
+
+def last_peaks(
+    runs: list[dict[str, Any]], row: dict[str, Any], peaks_mib: dict[str, float]
+) -> list[float]:
+    """Peaks of the last twenty runs, that of the job behind all others."""
+    ordered = sorted(runs, key=lambda other: other is row)
+    keys = [other["job_key"] for other in ordered[-20:]]
+    return [peaks_mib[key] for key in keys if key in peaks_mib]

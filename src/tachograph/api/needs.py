@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -33,11 +33,11 @@ from tachograph.lake.query import (
     read_summaries,
     read_verdicts,
 )
-from tachograph.report.job_end import memory_of_node_mib, out_of_memory
+from tachograph.report.job_end import out_of_memory
 from tachograph.sources.slurm.partitions import read_partitions
 
 if TYPE_CHECKING:
-    from tachograph.catalog.rows import JobSummaryRow, StepSummaryRow
+    from tachograph.catalog.rows import StepSummaryRow
 
 _SIZE = ("user", "cluster", "name", "gpus")  # by which jobs are alike
 ALIKE_COLUMNS = (
@@ -132,111 +132,145 @@ def read_needs(
         alike = pl.concat([rows, alike]).unique("job_key")
     else:
         rows = alike.filter(pl.col("job_key").is_in(jobs["job_key"].to_list()))
-    groups: dict[tuple[object, ...], _RunGroup] = {}
-    ordered = alike.sort("start", "job_key").iter_rows(named=True)
-    for row in cast("Iterator[JobSummaryRow]", ordered):
-        groups.setdefault(_size(row), _RunGroup()).add(row)
+    grouped = _with_groups(alike.sort("start", "job_key"))
+    run_times, like_runs = _run_times(grouped), _like_runs(grouped)
+    of_jobs = grouped.join(rows, on="job_key", how="semi", maintain_order="left")
     needs: dict[str, JobNeeds] = {}
-    for some in rows.iter_slices(together):
-        needs |= _needs(lake, some, alike, groups, unused)
+    for batch in of_jobs.iter_slices(together):
+        needs |= _needs(lake, batch, grouped, run_times, like_runs, unused)
     return needs
 
 
-@dataclass(slots=True)
-class _RunGroup:
-    """Runs of a user, name and size: number of nodes of each, what they took, in order of start."""
+# columns of jobs with the numbers of their groups
+_GROUP = "run_group"  # of a user, name and size; a job without a name is like none
+_LIKE = "like_runs"  # those of the group on as many nodes
+_COMPLETED = pl.col("state").eq_missing("COMPLETED")
+# that a run shows what it needed
+_LONG_ENOUGH = _COMPLETED & (pl.col("elapsed_s").fill_null(0.0) >= LEAST_S)
 
-    completed: dict[int | None, list[str]] = field(default_factory=dict)  # {nodes: job_keys}
-    others: dict[int | None, list[str]] = field(default_factory=dict)  # that ended early, or runs
-    killed_mib: dict[int | None, list[float]] = field(default_factory=dict)
-    ended_s: list[float] = field(default_factory=list)
-    stopped_s: list[float] = field(default_factory=list)  # at the time limit
-    _over_s: list[float] = field(default_factory=list)  # both
 
-    def add(self, row: JobSummaryRow) -> None:
-        """Add a run, row of ALIKE_COLUMNS."""
-        state, nodes, elapsed_s = row["state"], row["nodes"], row["elapsed_s"]
-        requested_mib = memory_of_node_mib(row)
-        if state == "OUT_OF_MEMORY" and requested_mib is not None:
-            self.killed_mib.setdefault(nodes, []).append(requested_mib)
-        if elapsed_s is not None and state in ("COMPLETED", "TIMEOUT"):
-            (self.ended_s if state == "COMPLETED" else self.stopped_s).append(elapsed_s)
-        if state == "COMPLETED" and (elapsed_s or 0.0) >= LEAST_S:
-            self.completed.setdefault(nodes, []).append(row["job_key"])
-        else:
-            self.others.setdefault(nodes, []).append(row["job_key"])
+def _with_groups(alike: pl.DataFrame) -> pl.DataFrame:
+    """Return jobs with the numbers of their groups, and what they requested of a node."""
+    unnamed = pl.when(pl.col("name").is_null()).then("job_key").alias("unnamed")
+    first = pl.col("run").first()
+    nodes = pl.when(pl.col("nodes") > 0).then("nodes")
+    return alike.with_row_index("run").with_columns(
+        first.over(*_SIZE, unnamed).alias(_GROUP),
+        first.over(*_SIZE, unnamed, "nodes").alias(_LIKE),
+        long_enough=_LONG_ENOUGH,
+        requested_mib=(pl.col("mem_requested_mib") / nodes).fill_nan(None),
+    )
 
-    def last(self, row: JobSummaryRow) -> list[str]:
-        """Return the last runs on as many nodes that completed, its own behind all others."""
-        return _last(self.completed.get(row["nodes"], []), row["job_key"])
 
-    def last_others(self, row: JobSummaryRow) -> list[str]:
-        """Return the last other runs on as many nodes, its own behind all others."""
-        return _last(self.others.get(row["nodes"], []), row["job_key"])
+@dataclass(frozen=True, slots=True)
+class _RunTimes:
+    """Run times (s) of a group: of the jobs that completed, with those stopped at their limit.
 
-    def run_times(self, row: JobSummaryRow) -> Sequence[float]:
-        """Run times in s of the jobs that ended by themselves or at their limit.
+    All jobs of the group share the lists: a user may have thousands of like jobs.
+    """
 
-        For a job that was stopped at its limit only those that completed say how long it takes. All
-        jobs of the group share one list: a user may have thousands of like jobs.
+    completed_s: list[float]
+    all_s: list[float]
+
+    def of(self, state: str | None) -> list[float]:
+        """Return the run times that say how long a job takes.
+
+        For one that was stopped at its limit only those that completed do.
         """
-        if row["state"] == "TIMEOUT":
-            return self.ended_s
-        if len(self._over_s) < len(self.ended_s) + len(self.stopped_s):
-            self._over_s = self.ended_s + self.stopped_s
-        return self._over_s
+        return self.completed_s if state == "TIMEOUT" else self.all_s
 
 
-def _last(keys: Sequence[str], own: str) -> list[str]:
-    """Return the last of the runs, and behind them `own` if it is one of them."""
-    if own not in keys:
-        return list(keys[-_LAST_RUNS:])
+def _run_times(grouped: pl.DataFrame) -> dict[int, _RunTimes]:
+    """Return the run times of each group, in order of start."""
+    stopped = pl.col("state").eq_missing("TIMEOUT")
+    by_group = grouped.group_by(_GROUP, maintain_order=True).agg(
+        completed=pl.col("elapsed_s").filter(_COMPLETED).drop_nulls(),
+        stopped=pl.col("elapsed_s").filter(stopped).drop_nulls(),
+    )
+    return {
+        number: _RunTimes(completed_s, completed_s + stopped_s if stopped_s else completed_s)
+        for number, completed_s, stopped_s in by_group.iter_rows()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _LikeRuns:
+    """Runs of a group on as many nodes, in order of start: job_keys of the last ones.
+
+    completed: that show what they needed. others: that ended early, or run. killed_mib: requests of
+    a node of those that were killed for lack of memory.
+    """
+
+    completed: list[str]
+    others: list[str]
+    killed_mib: list[float]
+
+
+def _like_runs(grouped: pl.DataFrame) -> dict[int, _LikeRuns]:
+    """Return the like runs of each number."""
+    killed = pl.col("state").eq_missing("OUT_OF_MEMORY")
+    by_like = grouped.group_by(_LIKE, maintain_order=True).agg(
+        pl.col("job_key").filter("long_enough").tail(_LAST_RUNS).alias("completed"),
+        pl.col("job_key").filter(~pl.col("long_enough")).tail(_LAST_RUNS).alias("others"),
+        pl.col("requested_mib").filter(killed).drop_nulls(),
+    )
+    return {number: _LikeRuns(*runs) for number, *runs in by_like.iter_rows()}
+
+
+def _last(keys: Sequence[str], own: str | None) -> list[str]:
+    """Return the last of the runs, and behind them `own`, where the job is one of them."""
+    if own is None:
+        return list(keys)
     return [*[key for key in keys if key != own][1 - _LAST_RUNS :], own]
 
 
 def _needs(
     lake: Lake,
     rows: pl.DataFrame,
-    alike: pl.DataFrame,
-    groups: Mapping[tuple[object, ...], _RunGroup],
+    grouped: pl.DataFrame,
+    run_times: Mapping[int, _RunTimes],
+    like_runs: Mapping[int, _LikeRuns],
     unused: Mapping[str, dict[str, Any]],
 ) -> dict[str, JobNeeds]:
     """Return the needs of some jobs, from the steps of their own and of their groups' last runs."""
-    of_jobs = cast("Iterator[JobSummaryRow]", rows.iter_rows(named=True))
-    own = {row["job_key"]: row for row in of_jobs}
-    last = {key: groups[_size(row)].last(row) for key, row in own.items()}
-    others = {key: groups[_size(row)].last_others(row) for key, row in own.items()}
-    keys = {*own}
-    for runs in (*last.values(), *others.values()):
-        keys.update(runs)
+    keys = set(rows.get_column("job_key"))
+    for number in rows.get_column(_LIKE).unique().to_list():
+        keys.update(like_runs[number].completed, like_runs[number].others)
     steps = read_steps(
         lake,
-        alike.filter(pl.col("job_key").is_in(list(keys))),
+        grouped.filter(pl.col("job_key").is_in(list(keys))),
         (*NODE_MEMORY_COLUMNS, "state", "exit_signal"),
     )
     peaks_mib = node_memory_mib(steps)
-    of_steps: dict[str, list[StepSummaryRow]] = {}
-    for step in cast("Iterator[StepSummaryRow]", steps.iter_rows(named=True)):
-        of_steps.setdefault(step["job_key"], []).append(step)
+    of_steps = _steps_of_failed(steps, rows)
     needs = {}
-    for key, row in own.items():
-        group, own_mib = groups[_size(row)], peaks_mib.get(key)
-        killed = list(group.killed_mib.get(row["nodes"], ()))
-        requested_mib = memory_of_node_mib(row)
+    for row in rows.iter_rows(named=True):
+        key, requested_mib, runs = row["job_key"], row["requested_mib"], like_runs[row[_LIKE]]
+        own_mib = peaks_mib.get(key)
+        killed_mib = list(runs.killed_mib)
         if requested_mib and out_of_memory(row, own_mib, of_steps.get(key, ())):
-            killed.append(requested_mib)
+            killed_mib.append(requested_mib)
+        completed = _last(runs.completed, key if row["long_enough"] else None)
+        others = _last(runs.others, None if row["long_enough"] else key)
         peaks = peaks_of_need(
-            [peaks_mib[run] for run in last[key] if run in peaks_mib],
-            [peaks_mib[run] for run in others[key] if run in peaks_mib],
+            [peaks_mib[run] for run in completed if run in peaks_mib],
+            [peaks_mib[run] for run in others if run in peaks_mib],
         )
         needs[key] = JobNeeds(
             gpus_needed(unused.get(key, {}), row["gpus"]),
-            group.run_times(row),
-            HostMemory(own_mib, peaks, killed),
+            run_times[row[_GROUP]].of(row["state"]),
+            HostMemory(own_mib, peaks, killed_mib),
         )
     return needs
 
 
-def _size(row: JobSummaryRow) -> tuple[object, ...]:
-    """What alike jobs have in common; a job without a name is like none."""
-    return tuple(row.get(name) for name in _SIZE) if row["name"] is not None else (row["job_key"],)
+def _steps_of_failed(steps: pl.DataFrame, jobs: pl.DataFrame) -> dict[str, list[StepSummaryRow]]:
+    """Return {job_key: its steps} of jobs that failed: whether memory lacked, they alone show."""
+    failed = jobs.filter(pl.col("state") == "FAILED")
+    of_failed = steps.select("job_key", "state", "exit_signal").join(
+        failed, on="job_key", how="semi"
+    )
+    of_steps: dict[str, list[StepSummaryRow]] = {}
+    for step in cast("Iterator[StepSummaryRow]", of_failed.iter_rows(named=True)):
+        of_steps.setdefault(step["job_key"], []).append(step)
+    return of_steps
