@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
 import pytest
+from polars.io.plugins import register_io_source
 from random_cluster import Cluster, random_cluster
 
 from jobframes import frame
@@ -19,7 +20,7 @@ from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_summaries
 from tachograph.pipeline.run import analyze
-from tachograph.pipeline.windows import spatial_imbalance, with_gpus_measured
+from tachograph.pipeline.windows import spatial_imbalance, spatial_imbalances, with_gpus_measured
 
 NAMES = ("spatial_imbalance", "spatial_windows", "spatial_zero_fraction")
 Level = tuple[float | None, int] | None
@@ -117,3 +118,29 @@ def test_equal_to_the_pass_over_samples(lake: Lake, window_s: int, *, count_zero
         assert [mine[name] for name in NAMES] == pytest.approx(
             [theirs[name] for name in NAMES], abs=1e-6
         ), theirs
+
+
+def test_minutes_are_read_once_for_all_lengths() -> None:
+    """The days are found in one pass; then each is read once, whatever the number of lengths."""
+    begin = datetime(2026, 4, 23, 23, 20, tzinfo=UTC)
+    levels = [(0.25 + 0.5 * (minute % 3 == 0), 6) for minute in range(70)]
+    rows = frame(JOB_MINUTES, minutes(begin, levels, levels[::-1], levels[:40]))
+    jobs = pl.DataFrame({"job_key": ["c:1:1"], "seq": [1], "gpus": [3]})
+    passes = 0
+
+    def scan_rows(
+        columns: list[str] | None, condition: pl.Expr | None, _rows: int | None, _size: int | None
+    ) -> Iterator[pl.DataFrame]:
+        nonlocal passes
+        passes += 1
+        met = rows if condition is None else rows.filter(condition)
+        yield met if columns is None else met.select(columns)
+
+    source = register_io_source(scan_rows, schema=rows.schema)
+    gpus = frame(JOB_GPUS, [])
+    of_lengths = spatial_imbalances(source, jobs, gpus, windows_s=(60, 300, 900))
+    assert passes == 3
+    for window_s, imbalance in of_lengths.items():
+        assert imbalance.equals(spatial_imbalance(rows.lazy(), jobs, gpus, window_s=window_s))
+        assert imbalance["spatial_windows"].to_list() == [-(-70 * 60 // window_s)]
+    assert len({imbalance["spatial_imbalance"].item() for imbalance in of_lengths.values()}) == 3

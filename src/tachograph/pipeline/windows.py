@@ -417,7 +417,26 @@ def spatial_imbalance(
     window_s: int,
     count_zero_windows: bool = False,
 ) -> pl.DataFrame:
-    """Return spatial imbalance per row of `jobs`, in order.
+    """Return spatial imbalance per row of `jobs`, in order, over windows of one length.
+
+    As `spatial_imbalances`.
+    """
+    lengths = (window_s,)
+    of_lengths = spatial_imbalances(
+        minutes, jobs, gpus, windows_s=lengths, count_zero_windows=count_zero_windows
+    )
+    return of_lengths[window_s]
+
+
+def spatial_imbalances(
+    minutes: pl.LazyFrame,
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    *,
+    windows_s: Sequence[int],
+    count_zero_windows: bool = False,
+) -> dict[int, pl.DataFrame]:
+    """Return spatial imbalance per row of `jobs`, in order, for each length of windows.
 
     Columns: job_key, spatial_imbalance, spatial_windows, spatial_zero_fraction.
 
@@ -426,41 +445,75 @@ def spatial_imbalance(
     WINDOW_GPU_COLUMNS of their rows of job_gpus; samples count by their intervals where these
     differ within a job. A GPU without samples in a window counts 0; windows in which all is zero
     are left out, or count 0 with `count_zero_windows`. Imbalance is null for a single GPU and where
-    nothing was active; all is
-    null where utilisation was not measured.
+    nothing was active; all is null where utilisation was not measured.
 
-    Days are read one after the other, so that memory is that of one day. A minute's sum is its mean
-    times its samples: exact up to the single precision of stored means where utilisation is in each
-    sample, else samples without it count like the others of their minute. Errors: ConfigError for
-    windows that are not of whole minutes.
+    Days are read one after the other, each once for all lengths, so that memory is that of one day.
+    A minute's sum is its mean times its samples: exact up to the single precision of stored means
+    where utilisation is in each sample, else samples without it count like the others of their
+    minute. Errors: ConfigError for windows that are not of whole minutes.
     """
-    if window_s <= 0 or window_s % MINUTE_S:
-        raise ConfigError(
-            f"windows of {window_s} s are not whole minutes", do="use 60, 300, 900 or 1800"
-        )
+    for window_s in windows_s:
+        if window_s <= 0 or window_s % MINUTE_S:
+            raise ConfigError(
+                f"windows of {window_s} s are not whole minutes", do="use 60, 300, 900 or 1800"
+            )
     numbered = jobs.select("job_key", "seq", "gpus").with_row_index("run")
-    rows = _parts_of_windows(
-        minutes, numbered, _units_of_gpus(gpus, window_s), window_s // MINUTE_S
-    )
-    still_open = pl.DataFrame(schema=rows.collect_schema()).drop("t")
-    folded = [pl.DataFrame(schema=_FOLDED)]
-    for day in _days(minutes):
-        begin, following = _midnight(day), _midnight(day + timedelta(days=1))
-        of_day = rows.filter((pl.col("t") >= begin) & (pl.col("t") < following)).drop("t")
-        whole = (
-            pl.concat([still_open.lazy(), of_day])
+    measured = minutes.filter(pl.col("gpu_util").is_not_null()).select(_OF_MINUTES)
+    lengths = [_LengthWindows.of(measured, numbered, gpus, window_s) for window_s in windows_s]
+    t = pl.col("t")
+    for day in _days(minutes) if lengths else ():
+        begin, following = midnight(day), midnight(day + timedelta(days=1))
+        of_day = measured.filter(t >= pl.lit(begin, dtype=TIME), t < pl.lit(following, dtype=TIME))
+        shared = of_day.cache()  # read once for all plans
+        plans = [length.with_minutes(shared) for length in lengths]
+        for length, whole in zip(lengths, pl.collect_all(plans, engine="streaming"), strict=True):
+            length.add(whole, following)
+    return {
+        window_s: length.of_jobs(count_zero_windows=count_zero_windows)
+        for window_s, length in zip(windows_s, lengths, strict=True)
+    }
+
+
+@dataclass(slots=True)
+class _LengthWindows:
+    """Windows of one length: those folded so far, and those that go on after the last day."""
+
+    numbered: pl.DataFrame
+    units: pl.DataFrame
+    length: int  # minutes
+    still_open: pl.DataFrame
+    folded: list[pl.DataFrame]
+
+    @classmethod
+    def of(
+        cls, minutes: pl.LazyFrame, numbered: pl.DataFrame, gpus: pl.DataFrame, window_s: int
+    ) -> _LengthWindows:
+        """Return the windows before the first day."""
+        units, length = _units_of_gpus(gpus, window_s), window_s // MINUTE_S
+        parts = _parts_of_windows(minutes, numbered, units, length)
+        still_open = pl.DataFrame(schema=parts.collect_schema())
+        return cls(numbered, units, length, still_open, [pl.DataFrame(schema=_FOLDED)])
+
+    def with_minutes(self, minutes: pl.LazyFrame) -> pl.LazyFrame:
+        """Return the plan of the windows of a day's minutes, with those that began before."""
+        parts = _parts_of_windows(minutes, self.numbered, self.units, self.length)
+        return (
+            pl.concat([self.still_open.lazy(), parts])
             .group_by(_UNIT_WINDOW)
             .agg(pl.col("ends").max(), pl.col("total").sum())
-            .select(still_open.columns)
-            .collect(engine="streaming")
+            .select(self.still_open.columns)
         )
-        still_open = whole.filter(pl.col("ends") > following)
-        folded.append(_fold(whole.filter(pl.col("ends") <= following)))
-    return _of_jobs(
-        pl.concat([*folded, _fold(still_open)]),
-        numbered,
-        count_zero_windows=count_zero_windows,
-    )
+
+    def add(self, whole: pl.DataFrame, following: datetime) -> None:
+        """Add a day's windows: those that end by then are complete."""
+        is_open = pl.col("ends") > pl.lit(following, dtype=TIME)
+        self.still_open = whole.filter(is_open)
+        self.folded.append(_fold(whole.filter(~is_open)))
+
+    def of_jobs(self, *, count_zero_windows: bool) -> pl.DataFrame:
+        """Return a row per job."""
+        folded = pl.concat([*self.folded, _fold(self.still_open)])
+        return _of_jobs(folded, self.numbered, count_zero_windows=count_zero_windows)
 
 
 def with_gpus_measured(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
@@ -486,21 +539,22 @@ def _units_of_gpus(gpus: pl.DataFrame, window_s: int) -> pl.DataFrame:
     return varied.select("job_key", "seq", *GPU_KEY, units=(interval_s / shortest).fill_null(1.0))
 
 
+_OF_MINUTES = ("job_key", "seq", *GPU_KEY, "t", "minute", "gpu_util", "samples")
+
+
 def _parts_of_windows(
     minutes: pl.LazyFrame, numbered: pl.DataFrame, units: pl.DataFrame, length: int
 ) -> pl.LazyFrame:
-    """Per minute and GPU: run, window, end of the window, sum of utilisation."""
+    """Per measured minute and GPU: run, window, end of the window, sum of utilisation."""
     wanted = numbered.lazy().select("run", "job_key", "seq")
-    measured = minutes.filter(pl.col("gpu_util").is_not_null())
     total = pl.col("gpu_util").cast(pl.Float64) * pl.col("samples")
     if units.height:
         unit = ["job_key", "seq", *GPU_KEY]
-        measured = measured.join(units.lazy(), on=unit, how="left", nulls_equal=True)
+        minutes = minutes.join(units.lazy(), on=unit, how="left", nulls_equal=True)
         total = total * pl.col("units").fill_null(1.0)
     window = pl.col("minute") // length
     left = ((window + 1) * length - pl.col("minute")).cast(pl.Int64)
-    return measured.join(wanted, on=["job_key", "seq"], how="inner").select(
-        "t",
+    return minutes.join(wanted, on=["job_key", "seq"], how="inner").select(
         "run",
         "node",
         "gpu",
@@ -514,10 +568,6 @@ def _parts_of_windows(
 def _days(minutes: pl.LazyFrame) -> list[date]:
     found = minutes.select(day=pl.col("t").dt.date()).unique().collect(engine="streaming")
     return sorted(found["day"].to_list())
-
-
-def _midnight(day: date) -> pl.Expr:
-    return pl.lit(midnight(day), dtype=TIME)
 
 
 def _fold(per_gpu: pl.DataFrame) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -46,7 +46,7 @@ from tachograph.lake.describe import describe_tables
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.state import is_stale
-from tachograph.pipeline.windows import WINDOW_GPU_COLUMNS, spatial_imbalance, with_gpus_measured
+from tachograph.pipeline.windows import WINDOW_GPU_COLUMNS, spatial_imbalances, with_gpus_measured
 from tachograph.report.lines import to_text
 
 WINDOWS_MIN = (1, 5, 15, 30)
@@ -249,29 +249,49 @@ class LakeStudy:
         # Jobs with one GPU have none, and their minutes need not be read.
         of_several = gpus.filter(pl.col("job_key").is_duplicated())
         jobs = jobs.join(of_several, on="job_key", how="semi", maintain_order="left")
-        parts = []
-        for minutes in WINDOWS_MIN:
-            options = replace(settings.options, window_s=60 * minutes)
-            defined = self._defined(jobs, gpus, replace(settings, options=options))
-            parts.append(defined.select("job_key", "spatial_imbalance", window_s=60 * minutes))
-        return pl.concat(parts)
+        lengths_s = [60 * minutes for minutes in WINDOWS_MIN]
+        of_lengths = self._defined_over(jobs, gpus, settings, lengths_s)
+        return pl.concat(
+            of_lengths[length_s].select("job_key", "spatial_imbalance", window_s=length_s)
+            for length_s in lengths_s
+        )
 
     def _defined(
         self, jobs: pl.DataFrame, gpus: pl.DataFrame, settings: StudySettings
     ) -> pl.DataFrame:
         """Rows of job_summaries with metrics as the settings define them, in windows, too."""
-        window_s, analysis = settings.options.window_s, settings.analysis
-        if window_s == analysis.window_s:
-            return as_defined(jobs, settings)
-        with lake_errors(self.lake.location):
-            windows = spatial_imbalance(
-                query.scan_rows(self.lake, JOB_MINUTES, jobs),
-                with_gpus_measured(jobs, gpus),
-                gpus,
-                window_s=window_s,
-                count_zero_windows=analysis.count_zero_windows,
-            )
-        return as_defined(jobs, settings, windows)
+        window_s = settings.options.window_s
+        return self._defined_over(jobs, gpus, settings, [window_s])[window_s]
+
+    def _defined_over(
+        self,
+        jobs: pl.DataFrame,
+        gpus: pl.DataFrame,
+        settings: StudySettings,
+        windows_s: Sequence[int],
+    ) -> dict[int, pl.DataFrame]:
+        """Return `_defined` over windows of several lengths (s).
+
+        Minutes are read once for all lengths but that of the analysis, which is stored.
+        """
+        analysis = settings.analysis
+        of_minutes = [window_s for window_s in windows_s if window_s != analysis.window_s]
+        windows: Mapping[int, pl.DataFrame] = {}
+        if of_minutes:
+            with lake_errors(self.lake.location):
+                windows = spatial_imbalances(
+                    query.scan_rows(self.lake, JOB_MINUTES, jobs),
+                    with_gpus_measured(jobs, gpus),
+                    gpus,
+                    windows_s=of_minutes,
+                    count_zero_windows=analysis.count_zero_windows,
+                )
+        defined = {}
+        for window_s in windows_s:
+            options = replace(settings.options, window_s=window_s)
+            of_length = replace(settings, options=options)
+            defined[window_s] = as_defined(jobs, of_length, windows.get(window_s))
+        return defined
 
     def _recorded(self) -> RecordedSamples:
         """Facts on the samples from the log."""
