@@ -16,7 +16,7 @@ from tachograph.catalog.errors import WorkersError
 from tachograph.catalog.tables import JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.judge.checks import CHECKS
 from tachograph.judge.job_judge import JobJudge
-from tachograph.judge.rules.ruleset import PARAMETERS
+from tachograph.judge.rules.sources import PARAMETERS
 from tachograph.pipeline.summaries import JobTables
 from tachograph.pipeline.timelines import timelines_of
 

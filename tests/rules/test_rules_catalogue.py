@@ -199,7 +199,8 @@ def test_nothing_is_wrong_with_the_catalogue() -> None:
 
 
 def test_no_declared_parameter_is_without_a_rule() -> None:
-    from tachograph.judge.rules.ruleset import read_parameters, shipped_sources
+    from tachograph.judge.rules.ruleset import read_parameters
+    from tachograph.judge.rules.sources import shipped_sources
 
     declared, problems = read_parameters(shipped_sources()[1])
     assert problems == []

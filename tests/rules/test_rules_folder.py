@@ -16,13 +16,8 @@ from tachograph.catalog.config import Configuration, RuleOptions
 from tachograph.catalog.errors import ConfigError, NotFoundError, UsageError
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.judge import RESERVED, rules_in_use
-from tachograph.judge.rules.ruleset import (
-    PARAMETERS,
-    digest,
-    read_files,
-    read_rules,
-    with_settings,
-)
+from tachograph.judge.rules.ruleset import read_files, read_rules, with_settings
+from tachograph.judge.rules.sources import PARAMETERS, digest
 
 
 def rule(

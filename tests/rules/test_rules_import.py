@@ -20,7 +20,8 @@ from tachograph.judge.rules.clustercockpit import (
 from tachograph.judge.rules.metrics import OFFERED
 from tachograph.judge.rules.patterns import load_patterns
 from tachograph.judge.rules.program import compile_rule
-from tachograph.judge.rules.ruleset import RuleEntry, RuleSet, RuleSource, read_parameters
+from tachograph.judge.rules.ruleset import RuleEntry, RuleSet, read_parameters
+from tachograph.judge.rules.sources import RuleSource
 
 SOME_EXPRESSIONS = (
     "limit > 1",

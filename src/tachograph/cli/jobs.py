@@ -126,10 +126,10 @@ def _first_user(arguments: Arguments, which: JobFilter) -> str:
 
 def _remark_if_stale(arguments: Arguments, opened: OpenedLake) -> None:
     """Report that jobs were judged by another version or configuration."""
-    from tachograph.judge.job_judge import JobJudge
+    from tachograph.judge.digest import judge_digest
     from tachograph.pipeline.state import is_stale
 
-    if is_stale(opened.lake, opened.configuration, JobJudge(opened.configuration).digest):
+    if is_stale(opened.lake, opened.configuration, judge_digest(opened.configuration)):
         Narrator.of(arguments).say(
             "findings of another version or configuration; run `tachograph analyze` to update"
         )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import astuple
 from functools import cached_property
 from socket import gethostname
-
-import msgspec
 
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import WorkersError
 from tachograph.judge.checks import CHECKS
+from tachograph.judge.digest import judge_digest
 from tachograph.judge.judge import judge_jobs, rules_in_use
-from tachograph.judge.rules.ruleset import RuleSet, digest
+from tachograph.judge.rules.ruleset import RuleSet
 from tachograph.judge.workload.arrays import MinuteLabeller
 from tachograph.judge.workload.settings import settings_of
 from tachograph.pipeline.summaries import JobTables
@@ -32,22 +29,7 @@ class JobJudge:
     @property
     def digest(self) -> str:
         """A digest of every option that decides a verdict, and of the texts of rules."""
-        options = self.configuration
-        deciding = [
-            options.thresholds,
-            options.classes,
-            options.workload,
-            options.waste.idle_minutes,
-            options.site.cluster,
-            # not the file itself: it also holds the load of the moment
-            [
-                (name, known.whole_nodes, sorted(map(astuple, known.nodes)))
-                for name, known in sorted(self._partitions.items())
-            ],
-        ]
-        return hashlib.sha256(msgspec.json.encode([*deciding, digest(options.rules)])).hexdigest()[
-            :16
-        ]
+        return judge_digest(self.configuration, self._partitions)
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ from tachograph.api.representation import preformatted
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import GPU_SAMPLES, JOB_GPUS, JOB_MINUTES, PIPES
-from tachograph.judge.job_judge import JobJudge
+from tachograph.judge.digest import judge_digest
 from tachograph.lake import query
 from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_tables
@@ -179,7 +179,7 @@ class LakeStudy:
                 lake=self.lake.name,
                 recorded=self._recorded(),
                 # Whether the last analysis used another configuration.
-                stale=is_stale(self.lake, self.configuration, JobJudge(self.configuration).digest),
+                stale=is_stale(self.lake, self.configuration, judge_digest(self.configuration)),
             ),
             settings,
             site=site.cluster,

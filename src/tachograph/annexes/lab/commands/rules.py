@@ -374,7 +374,7 @@ def _import_classes(arguments: Arguments) -> int:
 
 def _classes(folder: Path) -> list[tuple[str, str | None]]:
     """Names and texts of the files of job classes; None: unreadable."""
-    from tachograph.judge.rules.ruleset import read_source
+    from tachograph.judge.rules.sources import read_source
 
     if not folder.is_dir():
         what = "not a folder" if folder.exists() else "no such folder"
@@ -433,7 +433,7 @@ def _parameters(path: Path) -> dict[str, float]:
 
 
 def _json(path: Path) -> Any:
-    from tachograph.judge.rules.ruleset import read_source
+    from tachograph.judge.rules.sources import read_source
 
     source = read_source(path)
     if source.text is None:
@@ -450,7 +450,7 @@ def _write(folder: Path, found: Sequence[Translated]) -> None:
     Errors: UsageError where a file of that name exists.
     """
     from tachograph.judge.rules.clustercockpit import parameters_toml
-    from tachograph.judge.rules.ruleset import PARAMETERS
+    from tachograph.judge.rules.sources import PARAMETERS
 
     documents = {one.file: one.text for one in found if one.text is not None}
     documents[PARAMETERS] = parameters_toml(found)
