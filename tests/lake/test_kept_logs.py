@@ -58,6 +58,21 @@ def test_commits_of_others_and_own_are_seen(tmp_path: Path, read: list[str]) -> 
     assert DEVICES.name in read
 
 
+def test_a_moment_is_that_of_the_first_look(tmp_path: Path) -> None:
+    lake, other = Lake.create(str(tmp_path / "lake")), Lake(str(tmp_path / "lake"))
+    add(other, "n1")
+    with lake.one_moment():
+        assert nodes(lake) == ["n1"]
+        add(other, "n2")
+        with lake.one_moment():
+            assert nodes(lake) == ["n1"]
+        # Who writes sees what is there, or a commit would fail again and again.
+        add(lake, "n3")
+        assert nodes(lake) == ["n1", "n2", "n3"]
+        add(other, "n4")
+    assert nodes(lake) == ["n1", "n2", "n3", "n4"]
+
+
 def test_another_lake_in_the_same_place_is_another(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
     add(lake, "n1")

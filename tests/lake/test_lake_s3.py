@@ -11,9 +11,11 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 from lake_jobs import accounting, analyzed, compacted, computed, recording
 from lake_rows import NOW, WAIT, at_once, lying, rows, samples, started
 
@@ -22,6 +24,7 @@ from servers.process import free_port
 from servers.s3 import S3, refusing_server, s3_server
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import GPU_SAMPLES, JOBS, REJECTS, TABLES
+from tachograph.lake import delta as delta_module
 from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_nodes, describe_tables
 from tachograph.lake.ingest import ingest
@@ -85,6 +88,25 @@ def test_what_was_written_in_vain_is_taken_away(s3: S3) -> None:
     row = samples(seconds=[20]).with_columns(seq=pl.lit(1))
     assert not lake.replace(GPU_SAMPLES, before, [(before[0].day, row)])  # it is not there any more
     assert objects(s3, "vain/") == there
+
+
+def test_a_log_is_read_once_for_each_commit(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, other = Lake.create(s3.lake("logs")), Lake(s3.lake("logs"))
+    other.append(GPU_SAMPLES, samples(seconds=[0]), app_id="a")
+    reads: list[str] = []
+
+    class CountedTable(DeltaTable):
+        def __init__(self, location: str, **options: Any) -> None:
+            reads.append(location)
+            super().__init__(location, **options)
+
+    monkeypatch.setattr(delta_module, "DeltaTable", CountedTable)
+    assert len(rows(lake)) == len(rows(lake)) == 1
+    assert (lake.version(JOBS), len(reads)) == (-1, 1)
+    other.append(GPU_SAMPLES, samples(seconds=[10]), app_id="b")
+    reads.clear()
+    assert len(rows(lake)) == len(rows(lake)) == 2
+    assert len(reads) == 1
 
 
 WRITE = f"""

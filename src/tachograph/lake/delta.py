@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -89,7 +89,7 @@ class Lake:
         self.location = local_path(location)
         self._level = level
         self._store = store_of(self.location)
-        self._kept = KeptLogs()
+        self._kept = KeptLogs(self._store.last_entry)
 
     @classmethod
     def open(cls, location: str) -> Lake:
@@ -136,14 +136,12 @@ class Lake:
         return DeltaTable.is_deltatable(self.uri(table), storage_options=self._store.delta)
 
     def _read_log(self, table: LakeTable) -> DeltaTable:
-        """Return the table from its log, re-read after a commit; of an object store, each time.
+        """Return the table from its log, re-read after a commit.
 
         Errors: LakeError for an empty entry, or a format of a newer program.
         """
         location = self.uri(table)
-        if is_remote(location):
-            return self._read_log_anew(location)
-        return self._kept.delta(Path(location), lambda: self._read_log_anew(location))
+        return self._kept.delta(location, lambda: self._read_log_anew(location))
 
     def _read_log_anew(self, location: str) -> DeltaTable:
         if not is_remote(location):
@@ -193,6 +191,10 @@ class Lake:
                     do="restore _delta_log from a backup, or ingest into a new lake",
                 )
             return self._read_log(table)
+
+    def one_moment(self) -> AbstractContextManager[None]:
+        """Read within the block what one version of each table holds, unless this thread writes."""
+        return self._kept.one_moment()
 
     def version(self, table: LakeTable) -> int:
         """Version of the Delta table; -1 before the first write."""
@@ -408,6 +410,7 @@ class Lake:
         """Commit `actions` as the version after `delta`; False if another writer took that
         version.
         """
+        self._kept.forget_moment(self.uri(table))
         try:
             return self._store.commit(delta, self.uri(table), table, actions, transactions)
         except (DeltaError, OSError):
@@ -419,6 +422,7 @@ class Lake:
 
     def _in_log(self, table: LakeTable) -> set[str]:
         """Paths of the data files that count now."""
+        self._kept.forget_moment(self.uri(table))
         return paths_of(self._read_log(table))
 
     @contextmanager
@@ -453,7 +457,7 @@ class Lake:
         if delta is None:
             return ()
         with lake_errors(self.uri(table)):
-            return self._kept.files(Path(self.uri(table)), delta)
+            return self._kept.files(self.uri(table), delta)
 
     def days(self, table: LakeTable) -> list[date]:
         """Days on which the table has rows, in order."""

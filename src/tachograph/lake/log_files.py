@@ -43,6 +43,23 @@ def checkpoint_name(version: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class LogEntry:
+    """An entry as a listing shows it. identity: changes when another file takes its name."""
+
+    name: str
+    identity: tuple[int, ...]
+
+
+def is_entry_name(name: str) -> bool:
+    """Return whether a file of the log is the entry of a version.
+
+    >>> is_entry_name("00000000000000000007.json"), is_entry_name("_last_checkpoint")
+    (True, False)
+    """
+    return _ENTRY.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
 class LogFiles:
     """Files in the log of a table. entries: {version: bytes}; checkpoints: {version: names,
     bytes}.

@@ -143,10 +143,11 @@ def read_consistently(lake: Lake, read: Callable[[], T]) -> T:
     is called again.
     """
     for _ in range(READ_ATTEMPTS - 1):
-        before = lake.version(JOB_SUMMARIES)
-        found = read()
+        with lake.one_moment():
+            before = lake.version(JOB_SUMMARIES)
+            result = read()
         if lake.version(JOB_SUMMARIES) == before:
-            return found
+            return result
     return read()
 
 

@@ -24,14 +24,14 @@ from deltalake import (
     write_deltalake,
 )
 from deltalake._internal import DeltaFileSystemHandler
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.catalog.durable import make_folder, sync_folder
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import FINDINGS, GPU_SAMPLES, LakeTable
 from tachograph.lake import commits
-from tachograph.lake.log_files import LOG
+from tachograph.lake.log_files import LOG, LogEntry, is_entry_name
 from tachograph.lake.log_format import DAY, delta_schema, properties_of
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
@@ -92,6 +92,15 @@ class Folder:
 
     delta: None = None
     polars: None = None
+
+    def last_entry(self, table: str) -> LogEntry | None:
+        """Return the last entry of a log; None without one, or if it was just deleted."""
+        try:
+            name = max(filter(is_entry_name, os.listdir(Path(table, LOG))))  # noqa: PTH208
+            status = Path(table, LOG, name).stat()
+        except (OSError, ValueError):
+            return None
+        return LogEntry(name, (status.st_ino, status.st_mtime_ns))
 
     def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
         """Write a Parquet file; return its bytes. After an error nothing is left of it."""
@@ -180,6 +189,20 @@ class ObjectStore:
     def polars(self) -> dict[str, Any]:
         """Options for Polars, in addition to the environment."""
         return dict(_OF_POLARS)
+
+    def last_entry(self, table: str) -> LogEntry:
+        """Return the last entry of a log, from one request.
+
+        Errors: TableNotFoundError without one; OSError.
+        """
+        listing = DeltaFileSystemHandler(table, self.delta).get_file_info_selector(
+            LOG, allow_not_found=True, recursive=False
+        )
+        entries = {Path(file.path).name: file for file in listing}
+        name = max(filter(is_entry_name, entries), default=None)
+        if name is None:
+            raise TableNotFoundError(f"no log at {table}")
+        return LogEntry(name, (entries[name].mtime_ns, entries[name].size))
 
     def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
         """Write a Parquet file; return its bytes. An unfinished upload never becomes an object."""
