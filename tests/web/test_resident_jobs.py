@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from jobframes import START, frame, summary
 from served_entries import until
 from tachograph.annexes.serve.images import JobImages, write_beside
-from tachograph.annexes.serve.jobs import VisibleJobs
+from tachograph.annexes.serve.jobs import ResidentJobs
 from tachograph.annexes.serve.pages import status
+from tachograph.annexes.serve.resident import NO_JOBS, extended, open_image, write_image
 from tachograph.annexes.serve.snapshot import NotReadyError, ServedLake
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.config import Configuration
@@ -36,7 +37,6 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter, filter_jobs, parse_condition
 from tachograph.lake.forget import forget
 from tachograph.lake.query import read_answers, read_summaries, rows_that_count
-from tachograph.lake.resident import NO_JOBS, ResidentJobs, extended, open_image, write_image
 from tachograph.report.jobs import build_jobs_table
 
 CODES = ("idle_job", "job_hang", "one_gpu_of_many", "of_a_rule")
@@ -133,7 +133,7 @@ def analyzed(lake: Lake, seq: int, some: Sequence[Job]) -> None:
 
 
 def all_pages(
-    visible: VisibleJobs, wanted: JobFilter, sort: str, limit: int
+    visible: ResidentJobs, wanted: JobFilter, sort: str, limit: int
 ) -> tuple[list[str], list[Any], int]:
     """Keys and findings of a list, a page after the other; how many jobs match."""
     keys: list[str] = []
@@ -156,7 +156,7 @@ def is_as_in_the_lake(
     if "of_a_rule" in wanted.findings and "of_a_rule" not in answers["code"]:
         return  # a code that is not known
     seen = summaries.filter(viewer.visible())
-    visible = VisibleJobs(resident, None if viewer.sees_all else resident.where(viewer.visible()))
+    visible = resident.visible_to(viewer)
     assert len(visible) == seen.height
     assert visible.rows().sort("job_key").equals(seen.sort("job_key"))
     expected = build_jobs_table(
@@ -270,15 +270,13 @@ def test_rows_that_are_taken_away_are_gone(small: Lake) -> None:
     rows = small.latest(JOB_SUMMARIES).filter(pl.col("job_id") != "3")
     small.replace(JOB_SUMMARIES, files, [(None, rows)])
     resident = extended(small, resident, small.files(JOB_SUMMARIES), findings)
-    assert resident.height == 11
-    assert VisibleJobs(resident).rows(["job_id"])["job_id"].is_in(["3"]).sum() == 0
+    assert len(resident) == 11
+    assert resident.rows(["job_id"])["job_id"].is_in(["3"]).sum() == 0
 
 
 def test_a_page_goes_on_where_it_was_though_jobs_came_and_left(small: Lake) -> None:
-    def visible() -> VisibleJobs:
-        return VisibleJobs(
-            extended(small, NO_JOBS, small.files(JOB_SUMMARIES), small.files(FINDINGS))
-        )
+    def visible() -> ResidentJobs:
+        return extended(small, NO_JOBS, small.files(JOB_SUMMARIES), small.files(FINDINGS))
 
     first = visible().page(JobFilter(), sort="job_key", limit=5)
     keys = visible().page(JobFilter(), sort="job_key", limit=100).table.frame["job_key"].to_list()
@@ -293,9 +291,7 @@ def test_a_page_goes_on_where_it_was_though_jobs_came_and_left(small: Lake) -> N
 
 @pytest.mark.parametrize("cursor", ["x", "W10", "WzEsMiwzXQ", "WyJhIiwxXQ", "WyJhIiwiYiJd"])
 def test_what_is_no_cursor_is_an_error(small: Lake, cursor: str) -> None:
-    visible = VisibleJobs(
-        extended(small, NO_JOBS, small.files(JOB_SUMMARIES), small.files(FINDINGS))
-    )
+    visible = extended(small, NO_JOBS, small.files(JOB_SUMMARIES), small.files(FINDINGS))
     with pytest.raises(UsageError, match="invalid cursor"):
         visible.page(JobFilter(), sort="gpus", after=cursor)
 

@@ -9,10 +9,20 @@ import pytest
 
 from madelake import fill, held, job, make_lake, summarized, utc
 from tachograph.annexes.serve.snapshot import ServedLake, View
+from tachograph.annexes.serve.sums import OTHERS
 from tachograph.api.viewer import NOBODY, Role, Viewer
-from tachograph.catalog.config import Configuration
+from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, JOBS, STEPS
+from tachograph.catalog.tables import (
+    ALLOCATIONS,
+    FINDINGS,
+    GPU_SAMPLES,
+    JOB_GPUS,
+    JOB_SUMMARIES,
+    JOBS,
+    STEPS,
+)
+from tachograph.lake.query import read_verdicts
 
 
 @pytest.mark.parametrize(
@@ -171,3 +181,60 @@ def test_raw_rows_of_own_runs_are_visible(tmp_path: Path, case: str) -> None:
     lake = make_lake(tmp_path, jobs=jobs, allocations=allocations)
     summarized(lake)
     assert nodes_of(ServedLake(lake, Configuration()).view(Viewer("ann", Role.USER))) == nodes
+
+
+def two_users(folder: Path) -> ServedLake:
+    """Serve a lake of a job of Ann and one of Bob; groups of any size have their names."""
+    lake = make_lake(
+        folder,
+        jobs=[
+            job("7", *ANNS_RUN, user="ann", gpus=1),
+            job("8", *ANNS_RUN, user="bob", gpus=1),
+        ],
+        allocations=[*held("7", "anns", [0]), *held("8", "bobs", [0])],
+        gpu_samples=[
+            {"t": ANNS_RUN[0] + number * MOMENT, "node": node, "gpu": 0, "gpu_util": 0.0}
+            for node in ("anns", "bobs")
+            for number in range(120)
+        ],
+    )
+    summarized(lake)
+    return ServedLake(lake, Configuration(serve=ServeOptions(smallest_group=1)))
+
+
+def test_sums_are_of_all_jobs_and_name_none(tmp_path: Path) -> None:
+    served = two_users(tmp_path)
+    lake = served.view(NOBODY).opened.lake
+    # No other lake can be had from it.
+    assert (lake.of_all_jobs is lake, lake.name) == (True, "")
+    key, *names = ("job_key", "user", "account", "job_id", "display_id")
+    rows = lake.latest(JOB_SUMMARIES, (key, *names))
+    assert rows.height == 2
+    assert set(rows["user"]) == set(rows["account"]) == {OTHERS}
+    assert rows["job_id"].null_count() == rows["display_id"].null_count() == 2
+    named = served.lake.latest(JOB_SUMMARIES)
+    assert not {*rows[key]} & {*named[key]}
+    assert lake.latest(JOB_SUMMARIES, (key,), list(named[key])).is_empty()
+    findings = lake.read_files(FINDINGS, lake.files(FINDINGS)).collect()
+    assert 0 < findings.height == read_verdicts(lake, lake.latest(JOB_SUMMARIES)).height
+    assert {*findings[key]} <= {*rows[key]}
+    assert lake.kept_answers(named[key]) is None
+    for table in (JOBS, ALLOCATIONS, STEPS, GPU_SAMPLES, JOB_GPUS):
+        with pytest.raises(NotFoundError):
+            lake.latest(table)
+    with pytest.raises(NotFoundError):
+        lake.read_named(ALLOCATIONS, ["7"])
+
+
+def test_jobs_of_another_viewer_are_not_those_that_were_looked_up_before(tmp_path: Path) -> None:
+    everyone = two_users(tmp_path).snapshot.jobs
+    assert (len(everyone), everyone.names.height) == (2, 2)
+    assert everyone.newest is not None
+    own = everyone.visible_to(Viewer("ann", Role.USER))
+    assert own.names["job_id"].to_list() == ["7"]
+    assert own.kept_answers(everyone.names["job_key"])["job_key"].unique().to_list() in (
+        [],
+        own.names["job_key"].to_list(),
+    )
+    nobodys = everyone.visible_to(NOBODY)
+    assert (len(nobodys), nobodys.newest) == (0, None)

@@ -19,6 +19,14 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
+from tachograph.annexes.serve.jobs import ResidentJobs
+from tachograph.annexes.serve.resident import (
+    NO_JOBS,
+    Progress,
+    open_image,
+    remove_image,
+    write_image,
+)
 from tachograph.catalog.durable import sync_file
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.processes import python_command
@@ -26,14 +34,6 @@ from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.collect.child import NICE, end_with_parent
 from tachograph.lake.delta import Lake
 from tachograph.lake.forget import FORGOTTEN
-from tachograph.lake.resident import (
-    NO_JOBS,
-    Progress,
-    ResidentJobs,
-    open_image,
-    remove_image,
-    write_image,
-)
 
 _WHOLE, _PART = "jobs-", "writing-"
 _LOCK = "writer.lock"

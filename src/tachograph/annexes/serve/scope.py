@@ -6,15 +6,18 @@ shows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import date
 
 import polars as pl
 
-from tachograph.annexes.serve.jobs import VisibleJobs
+from tachograph.annexes.serve.jobs import ResidentJobs
+from tachograph.annexes.serve.sums import nameless
 from tachograph.api.viewer import Viewer
 from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.tables import JOB_SUMMARIES, JOBS, LakeTable
+from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES, JOBS, LakeTable
 from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
 from tachograph.pipeline.attribution import HANDOVER
@@ -24,18 +27,27 @@ _SAME_CLUSTER = (pl.col("cluster") == pl.col("run_cluster")).fill_null(value=Tru
 _OF_NO_JOB = frozenset({"devices", "analyses", "node_states"})
 
 
-class ScopedLake(Lake):
-    """The tables of a lake without rows of jobs that `viewer` may not see.
+class ViewerLake(Lake):
+    """The tables of a lake as `viewer` may see them, at a version whose visible jobs are `jobs`.
 
-    lake: at a version whose visible jobs are `jobs`. Rows of samples, which name no job, are read
-    only by those who see every job.
+    Rows of samples, which name no job, are read only by those who see every job. Viewers of sums
+    alone read summaries and findings of all jobs, without names. read_nameless: returns these
+    summaries. It is called when they are read: of many jobs that is done by a worker, and the
+    server itself needs none of them.
     """
 
-    def __init__(self, lake: Lake, viewer: Viewer, jobs: VisibleJobs) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        viewer: Viewer,
+        jobs: ResidentJobs,
+        read_nameless: Callable[[], pl.DataFrame],
+    ) -> None:
         super().__init__(lake.location)
         self._lake = lake
         self._viewer = viewer
         self._jobs = jobs
+        self._read_nameless = read_nameless
 
     @property
     def name(self) -> str:
@@ -45,7 +57,11 @@ class ScopedLake(Lake):
     @property
     def of_all_jobs(self) -> Lake:
         """The lake with the jobs of all users: what a partition gives is the same for each."""
-        return self._lake
+        return self if self._viewer.sums_only else self._lake
+
+    def one_moment(self) -> AbstractContextManager[None]:
+        """Read within the block what one version of each table holds."""
+        return self._lake.one_moment()
 
     def version(self, table: LakeTable) -> int:
         """Return the version of a table that is served."""
@@ -53,7 +69,10 @@ class ScopedLake(Lake):
 
     def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
         """Return the files of a table at that version."""
-        return self._lake.files(table, days)
+        files = self._lake.files(table, days)
+        if self._viewer.sums_only:  # keys of rows without names are others than those of the files
+            return [replace(file, keys=None) for file in files]
+        return files
 
     def latest(
         self,
@@ -65,21 +84,26 @@ class ScopedLake(Lake):
         """Return the visible rows of a table, one per key."""
         if table is not JOB_SUMMARIES:
             return super().latest(table, columns, keys, where)
-        if where is None:
-            return self._jobs.rows(columns, keys)
         names = tuple(table.schema) if columns is None else columns
-        return (
-            self._jobs.rows(tuple({*names, *where.meta.root_names()}), keys)
-            .filter(where)
-            .select(names)
-        )
+        if self._viewer.sums_only:
+            rows = self._read_nameless()
+            if keys is not None:
+                rows = rows.filter(pl.col("job_key").is_in(list(keys)))
+            if columns is None:
+                names = rows.columns
+        elif where is None:
+            return self._jobs.rows(columns, keys)
+        else:
+            rows = self._jobs.rows(tuple({*names, *where.meta.root_names()}), keys)
+        return (rows if where is None else rows.filter(where)).select(names)
 
     def read_files(
         self, table: LakeTable, files: Sequence[DataFile], columns: Sequence[str] | None = None
     ) -> pl.LazyFrame:
         """Return the visible rows of some files, not read yet.
 
-        Errors: NotFoundError for a table whose rows name no job, where not every job is visible.
+        Errors: NotFoundError for a table whose rows name no job, where not every job is visible;
+        for viewers of sums alone of every table but the findings.
         """
         rows = self._visible(super().read_files(table, files), table)
         return rows if columns is None else rows.select(*columns)
@@ -96,12 +120,20 @@ class ScopedLake(Lake):
         reported: bool = False,
         only: Sequence[str] | None = None,
     ) -> pl.DataFrame | None:
-        """Return short rows of findings of visible jobs among these."""
+        """Return short rows of findings of visible jobs among these; None: read them."""
+        if self._viewer.sums_only:
+            return None
         return self._jobs.kept_answers(job_keys, codes, reported=reported, only=only)
 
     def _visible(
         self, rows: pl.LazyFrame, table: LakeTable, job_ids: Sequence[str] | None = None
     ) -> pl.LazyFrame:
+        if self._viewer.sums_only:
+            if table is FINDINGS:
+                return nameless(rows, table)
+            raise NotFoundError(
+                f"rows of {table.name} are of single jobs", do="log in to see your own"
+            )
         if self._viewer.sees_all or table.name in _OF_NO_JOB:
             return rows
         # An id is given again once a scheduler starts over: its other job is another user's.
@@ -131,7 +163,7 @@ class ScopedLake(Lake):
         numbered = rows.with_row_index("row").join(ids, on="job_id", how="semi")
         begun = pl.coalesce("start", pl.col("end").dt.offset_by("-1us"), "run_start")
         during = (begun >= pl.col("run_start") - HANDOVER) & (begun < pl.col("run_end"))
-        own = numbered.join(mine, on="job_id").filter(_SAME_CLUSTER, during)
+        visible = numbered.join(mine, on="job_id").filter(_SAME_CLUSTER, during)
         named = self._lake.scan(JOBS) if job_ids is None else self._lake.read_named(JOBS, job_ids)
         recorded = named.join(ids, on="job_id", how="semi").sort("seq")
         latest = recorded.group_by(*JOBS.key).agg(
@@ -141,11 +173,13 @@ class ScopedLake(Lake):
             "job_id", run_cluster="cluster", other_start="start", other_end="end"
         )
         ends = pl.min_horizontal(pl.coalesce("end", "run_end"), "run_end")
-        apart = (pl.col("start") >= pl.col("other_end")) | (ends <= pl.col("other_start"))
+        at_other_times = (pl.col("start") >= pl.col("other_end")) | (ends <= pl.col("other_start"))
         doubtful = (
-            own.drop("run_cluster")
+            visible.drop("run_cluster")
             .join(others, on="job_id")
-            .filter(_SAME_CLUSTER, ~apart.fill_null(value=False) | pl.col("start").is_null())
+            .filter(
+                _SAME_CLUSTER, ~at_other_times.fill_null(value=False) | pl.col("start").is_null()
+            )
         )
-        kept = own.select("row").unique().join(doubtful.select("row"), on="row", how="anti")
-        return numbered.join(kept, on="row", how="semi").drop("row")
+        certain = visible.select("row").unique().join(doubtful.select("row"), on="row", how="anti")
+        return numbered.join(certain, on="row", how="semi").drop("row")

@@ -20,9 +20,16 @@ from msgspec.structs import replace
 
 from tachograph.annexes.serve.background import Background, CachedResults, SharedObjects
 from tachograph.annexes.serve.images import JobImages
-from tachograph.annexes.serve.jobs import VisibleJobs
-from tachograph.annexes.serve.scope import ScopedLake
-from tachograph.annexes.serve.sums import SumsLake, without_names
+from tachograph.annexes.serve.jobs import ResidentJobs
+from tachograph.annexes.serve.resident import (
+    NO_JOBS,
+    extended,
+    new_rows,
+    release_pages,
+    resident_file_mib,
+)
+from tachograph.annexes.serve.scope import ViewerLake
+from tachograph.annexes.serve.sums import without_names
 from tachograph.annexes.serve.workers import Ending, Workers, silent
 from tachograph.api.choices import JobChoice, job_filter
 from tachograph.api.open_lake import JobPage, OpenLake
@@ -51,14 +58,6 @@ from tachograph.lake.query import (
     read_consistently,
     read_jobs_not_analyzed,
 )
-from tachograph.lake.resident import (
-    NO_JOBS,
-    ResidentJobs,
-    extended,
-    new_rows,
-    release_pages,
-    resident_file_mib,
-)
 from tachograph.report.job import JobReport
 
 T = TypeVar("T")
@@ -80,31 +79,16 @@ def _read_only(values: dict[Any, Any]) -> MappingProxyType[Any, Any]:
 copyreg.pickle(MappingProxyType, lambda values: (_read_only, (dict(values),)))
 
 
-@dataclass(frozen=True, slots=True)
-class LakeVersion:
-    """A version of computed tables and profiles; its text is an ETag.
-
-    table: id of the table of summaries, which another lake in the same place does not have.
-    """
-
-    table: str
-    summaries: int
-    findings: int
-    analyses: int
-    profiles: int
-
-    def __str__(self) -> str:
-        """`table-summaries-findings-analyses-profiles`."""
-        return f"{self.table}-{self.summaries}-{self.findings}-{self.analyses}-{self.profiles}"
-
-
 class LakeMoment(Lake):
-    """A lake at one version with all jobs; its files stay while it is served."""
+    """A lake at one version with all jobs; its files stay while it is served.
+
+    served: text of the version of computed tables and profiles, an ETag.
+    """
 
     def __init__(
         self,
         lake: Lake,
-        served: LakeVersion,
+        served: str,
         summaries: Sequence[DataFile],
         findings: Sequence[DataFile],
         jobs: ResidentJobs,
@@ -119,7 +103,7 @@ class LakeMoment(Lake):
         self.served = served
         self.jobs = jobs
         self.reports = CachedResults[Any](_MOST_REPORTS)  # of jobs and sums shown lately
-        self._scopes = CachedResults[VisibleJobs](_MOST_SCOPES)
+        self._scopes = CachedResults[ResidentJobs](_MOST_SCOPES)
         # Version of `jobs`, rows not analyzed.
         self._waiting: tuple[int, pl.DataFrame] | None = None
 
@@ -133,20 +117,16 @@ class LakeMoment(Lake):
         known = self._files.get(table.name)
         return super()._all_files(table) if known is None else known
 
-    def visible(self, viewer: Viewer) -> VisibleJobs:
+    def visible(self, viewer: Viewer) -> ResidentJobs:
         """Return the jobs that a viewer sees."""
-
-        def read() -> VisibleJobs:
-            rows = None if viewer.sees_all else self.jobs.where(viewer.visible())
-            return VisibleJobs(self.jobs, rows)
-
-        return self._scopes.get(viewer.scope, read)
+        return self._scopes.get(viewer.scope, partial(self.jobs.visible_to, viewer))
 
     def not_analyzed(self, viewer: Viewer) -> pl.DataFrame:
         """Return visible accounting rows of jobs without results yet, newest first."""
         version, waiting = self.version(JOBS), self._waiting
         if waiting is None or waiting[0] != version:
-            rows = read_jobs_not_analyzed(ScopedLake(self, _ALL, VisibleJobs(self.jobs)))
+            lake = ViewerLake(self, _ALL, self.jobs, JOB_SUMMARIES.empty)
+            rows = read_jobs_not_analyzed(lake)
             waiting = self._waiting = (version, rows)
         return waiting[1].filter(viewer.visible())
 
@@ -163,10 +143,10 @@ class View:
     """
 
     viewer: Viewer
-    version: LakeVersion
+    version: str
     clock: datetime
     opened: OpenLake
-    jobs: VisibleJobs
+    jobs: ResidentJobs
     not_analyzed: Callable[[], pl.DataFrame]
     reports: CachedResults[Any]
     background: Background
@@ -349,7 +329,7 @@ class ServedLake:
         self._clock = clock
         self._lock = threading.Lock()
         self._snapshot: LakeMoment | None = None
-        self._nameless: tuple[LakeVersion, pl.DataFrame] | None = None
+        self._nameless: tuple[str, pl.DataFrame] | None = None
         self._image: ResidentJobs | None = None
         self._forgotten: int | None = None
         self._problem: LakeError | None = None
@@ -378,7 +358,7 @@ class ServedLake:
         image = self.images.finished
         if self._snapshot is not None and self._snapshot.served == version and image is self._image:
             return False
-        if version.summaries < 0 and version.analyses < 0:
+        if self.lake.version(JOB_SUMMARIES) < 0 and self.lake.version(ANALYSES) < 0:
             Lake.open(self.lake.location)
             raise LakeError(
                 "nothing was analyzed yet", where=self.lake.location, do="run `tachograph analyze`"
@@ -428,9 +408,7 @@ class ServedLake:
             release_pages()
         snapshot = self.snapshot
         visible = snapshot.visible(viewer)
-        lake: Lake = ScopedLake(snapshot, viewer, visible)
-        if viewer.sums_only:
-            lake = SumsLake(snapshot, partial(self._sums, snapshot))
+        lake = ViewerLake(snapshot, viewer, visible, partial(self._sums, snapshot))
         clock = self._clock()
         opened = OpenLake(lake, self.configuration, lake_now(self.lake, clock))
         waiting = partial(snapshot.not_analyzed, viewer)
@@ -494,29 +472,32 @@ class ServedLake:
     def _sums(self, snapshot: LakeMoment) -> pl.DataFrame:
         """All jobs without names, made once for a version."""
         if self._nameless is None or self._nameless[0] != snapshot.served:
-            rows = VisibleJobs(snapshot.jobs).rows(
-                list(dict.fromkeys((*JOB_NAMES, *LEDGER_COLUMNS, "seq")))
-            )
-            made = without_names(rows, self.configuration.serve.smallest_group)
-            self._nameless = (snapshot.served, made)
+            columns = list(dict.fromkeys((*JOB_NAMES, *LEDGER_COLUMNS, "seq")))
+            smallest = self.configuration.serve.smallest_group
+            rows = without_names(snapshot.jobs.rows(columns), smallest)
+            self._nameless = (snapshot.served, rows)
         return self._nameless[1]
 
-    def _version(self) -> LakeVersion:
-        delta = self.lake.delta(JOB_SUMMARIES)
-        versions = (self.lake.version(table) for table in (FINDINGS, ANALYSES, PROFILES))
-        return (
-            LakeVersion("", -1, *versions)
-            if delta is None
-            else LakeVersion(str(delta.metadata().id)[:8], delta.version(), *versions)
-        )
+    def _version(self) -> str:
+        """`table-summaries-findings-analyses-profiles`.
 
-    def _read(self, version: LakeVersion, image: ResidentJobs | None) -> LakeMoment:
+        The table is the id of that of summaries, which another lake in the same place does not
+        have.
+        """
+        delta = self.lake.delta(JOB_SUMMARIES)
+        table = "" if delta is None else str(delta.metadata().id)[:8]
+        versions = map(self.lake.version, (JOB_SUMMARIES, FINDINGS, ANALYSES, PROFILES))
+        return "-".join([table, *map(str, versions)])
+
+    def _read(self, version: str, image: ResidentJobs | None) -> LakeMoment:
         files, findings = self.lake.files(JOB_SUMMARIES), self.lake.files(FINDINGS)
         few = sum(file.rows for file in files) <= self._most_rows
         forgotten = self.images.forgotten
         if forgotten != self._forgotten:  # rows changed and have the same `seq`
             self.images.remove_forgotten()
-        before = image or (self._snapshot.jobs if self._snapshot else None)
+        before = image
+        if before is None and self._snapshot is not None:
+            before = self._snapshot.jobs
         if self._forgotten not in (None, forgotten):
             before = None
         self._forgotten = forgotten

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from datetime import date
 
 import polars as pl
 
-from tachograph.catalog.errors import NotFoundError
-from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES, LakeTable
+from tachograph.catalog.tables import JOB_SUMMARIES, LakeTable
 from tachograph.judge.ledger import in_ledger
-from tachograph.lake.data_files import DataFile
-from tachograph.lake.delta import Lake
 
 OTHERS = "others"  # users, and groups of few of them
 # Of a request for sums: jobs cannot be chosen, so none singled out.
@@ -31,8 +25,6 @@ _TEXTS = frozenset(
         "bound_tensor",
         "main_pipe",
         "limiter",
-    }
-    | {
         "pipes",
         "energy_source",
         "workload",
@@ -55,16 +47,12 @@ def without_names(summaries: pl.DataFrame, smallest: int) -> pl.DataFrame:
     """
     counted = summaries.filter(in_ledger())
     if counted.get_column("user").drop_nulls().n_unique() < smallest:
-        return _nameless(summaries.lazy(), JOB_SUMMARIES).collect().clear()
-    kept = {name: _large_groups(counted, name, smallest) for name in _GROUPED}
-    grouped = [
-        pl.when(pl.col(name).is_in(kept[name]))
-        .then(pl.col(name))
-        .otherwise(pl.lit(OTHERS))
-        .alias(name)
-        for name in _GROUPED
-    ]
-    rows = _nameless(summaries.lazy(), JOB_SUMMARIES, *grouped)
+        return nameless(summaries.lazy(), JOB_SUMMARIES).collect().clear()
+    grouped: list[pl.Expr] = []
+    for name in _GROUPED:
+        is_large = pl.col(name).is_in(_large_groups(counted, name, smallest))
+        grouped.append(pl.when(is_large).then(name).otherwise(pl.lit(OTHERS)).alias(name))
+    rows = nameless(summaries.lazy(), JOB_SUMMARIES, *grouped)
     return rows.with_columns(
         pl.lit(OTHERS).alias("user"), pl.lit(OTHERS).alias("account")
     ).collect()
@@ -90,7 +78,7 @@ def _large_groups(jobs: pl.DataFrame, column: str, smallest: int) -> list[str]:
     return shown.get_column(column).to_list()
 
 
-def _nameless(rows: pl.LazyFrame, table: LakeTable, *grouped: pl.Expr) -> pl.LazyFrame:
+def nameless(rows: pl.LazyFrame, table: LakeTable, *grouped: pl.Expr) -> pl.LazyFrame:
     """Return rows with numbered job keys, times as days, and no other text."""
     changes: list[pl.Expr] = []
     for name in rows.collect_schema().names():
@@ -101,54 +89,6 @@ def _nameless(rows: pl.LazyFrame, table: LakeTable, *grouped: pl.Expr) -> pl.Laz
             changes.append(pl.col(name).dt.truncate("1d"))
         elif (dtype == pl.String or dtype == pl.List(pl.String)) and name not in _TEXTS:
             changes.append(pl.lit(None, dtype=dtype).alias(name))
-    done = {one.meta.output_name() for one in grouped}
-    return rows.with_columns(
-        *(one for one in changes if one.meta.output_name() not in done), *grouped
-    )
-
-
-class SumsLake(Lake):
-    """A lake of nameless jobs, with their summaries and findings only.
-
-    read_summaries: returns the rows without names. It is called when they are read: of many jobs
-    that is done by a worker, and the server itself needs none of them.
-    """
-
-    def __init__(self, lake: Lake, read_summaries: Callable[[], pl.DataFrame]) -> None:
-        super().__init__(lake.location)
-        self._lake = lake
-        self._read_summaries = read_summaries
-
-    def version(self, table: LakeTable) -> int:
-        """Return the version of a table that is served."""
-        return self._lake.version(table)
-
-    def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
-        """Return the files of a table at that version, without keys: pseudonymized keys differ."""
-        return [replace(file, keys=None) for file in self._lake.files(table, days)]
-
-    def latest(
-        self,
-        table: LakeTable,
-        columns: Sequence[str] | None = None,
-        keys: Iterable[str] | None = None,
-        where: pl.Expr | None = None,
-    ) -> pl.DataFrame:
-        """Return the rows of a table, one per key."""
-        if table is not JOB_SUMMARIES:
-            return super().latest(table, columns, keys, where)
-        rows = self._read_summaries()
-        rows = rows if keys is None else rows.filter(pl.col("job_key").is_in(list(keys)))
-        rows = rows if where is None else rows.filter(where)
-        return rows if columns is None else rows.select(columns)
-
-    def read_files(
-        self, table: LakeTable, files: Sequence[DataFile], columns: Sequence[str] | None = None
-    ) -> pl.LazyFrame:
-        """Return rows of findings, not read yet. Errors: NotFoundError for any other table."""
-        if table is not FINDINGS:
-            raise NotFoundError(
-                f"rows of {table.name} are of single jobs", do="log in to see your own"
-            )
-        rows = _nameless(super().read_files(table, files), table)
-        return rows if columns is None else rows.select(*columns)
+    names = {group.meta.output_name() for group in grouped}
+    others = [change for change in changes if change.meta.output_name() not in names]
+    return rows.with_columns(*others, *grouped)

@@ -76,7 +76,7 @@ PARAMETERS = JobsParameters
 
 
 def content(view: View, parameters: JobsParameters) -> Mapping[str, Any]:
-    """Return the page of the list. Errors: those of VisibleJobs.page."""
+    """Return the page of the list. Errors: those of ResidentJobs.page."""
     page = view.jobs.on_node(parameters.node, view.opened.lake).page(
         parameters.job_filter(now=view.now, zone_name=view.zone_name),
         columns=_columns(parameters),

@@ -1,10 +1,7 @@
-"""Jobs of a lake in server memory: summaries and verdicts of one version in one frame.
+"""Reads the jobs of a lake into server memory.
 
-A row per run of a job, with all columns of job_summaries and one per code of a finding: what its
-verdict is, as a number of 8 bits. So filters and orders read a column or two, and rows are gathered
-only for what is shown. Of many jobs the frame lies in files of a folder (`write_image`) that are
-mapped into memory; what is analyzed later is added to it (`extended`), and rows that no longer
-count are masked.
+Of many jobs the frame lies in files of a folder (`write_image`) that are mapped into memory; what
+is analyzed later is added to it (`extended`), and rows that no longer count are masked.
 """
 
 from __future__ import annotations
@@ -13,11 +10,7 @@ import contextlib
 import mmap
 import shutil
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
-from functools import reduce
-from operator import or_
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,211 +18,31 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from tachograph.catalog.codes import REPORTED, check_codes
+from tachograph.annexes.serve.jobs import (
+    REPORTED_COUNT,
+    SEVERITIES,
+    VERDICT_OF,
+    WORST,
+    CodedVerdict,
+    ResidentJobs,
+)
+from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.columns import LOST_COLUMN
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
-from tachograph.lake.filters import JobFilter, job_conditions, lost_hours
+from tachograph.lake.filters import lost_hours
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import as_of_now
 
-REPORTED_COUNT, WORST = "reported_findings", "worst_finding"
-_VERDICT_OF = "verdict of "  # before a code: the column of its verdicts
 _SLICE_ROWS = 1 << 20  # of findings that are decoded at a time
 _SLICE_JOBS = 1 << 17  # jobs whose columns are rewritten at a time
 _GROUP_BYTES = 500  # of a row, about: columns that are rewritten at a time
 _MANIFEST, _FORMAT = "manifest.json", 3
-_MOST_SEARCHED = 10_000  # jobs: more are compared with all
-_MOST_GATHERED = 50  # of more rows than this share, whole columns are filtered
 _KEYS = ("job_key", "seq")
 _MAPPED: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()  # files of images that are in use
 
 Progress = Callable[[float], None]
-
-
-class CodedVerdict(IntEnum):
-    """The verdict of a code in a job; from HINT on it is reported, the number is its severity."""
-
-    NONE = 0  # it was not judged
-    NO = 1
-    UNKNOWN = 2
-    UNREPORTED = 3  # it holds, and is a mere fact, or covered by another
-    HINT = 4
-    PROBLEM = 5
-
-
-_OF_VERDICT: Mapping[str, tuple[int, int]] = {  # {verdict: least and greatest number}
-    "no": (CodedVerdict.NO, CodedVerdict.NO),
-    "unknown": (CodedVerdict.UNKNOWN, CodedVerdict.UNKNOWN),
-    "yes": (CodedVerdict.UNREPORTED, CodedVerdict.PROBLEM),
-}
-_SEVERITIES = {"hint": CodedVerdict.HINT, "problem": CodedVerdict.PROBLEM}
-# columns of findings by the number of a verdict
-_BY_NUMBER = (
-    pl.Series("verdict", [None, "no", "unknown", *["yes"] * 3], dtype=pl.String),
-    pl.Series("severity", [*[None] * 4, *_SEVERITIES], dtype=pl.String),
-    pl.Series("covered_by", [*[None] * 3, "", *[None] * 2], dtype=pl.String),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ResidentJobs:
-    """Summaries and verdicts of all jobs of one version.
-
-    frame: columns of job_summaries, those of verdicts, and what they come to; in order of job_key,
-    added ones behind. mapped: how many of its rows lie in files. counting: which rows count; None:
-    all. files: data files of job_summaries that it is made of.
-    """
-
-    frame: pl.DataFrame
-    mapped: int
-    counting: pl.Series | None
-    files: frozenset[str]
-
-    @property
-    def height(self) -> int:
-        """Number of jobs."""
-        return self.frame.height if self.counting is None else int(self.counting.sum())
-
-    @property
-    def added(self) -> int:
-        """Number of rows in memory."""
-        return self.frame.height - self.mapped
-
-    @property
-    def codes(self) -> list[str]:
-        """Codes of findings with any verdict in any job."""
-        return [
-            name.removeprefix(_VERDICT_OF)
-            for name in self.frame.columns
-            if name.startswith(_VERDICT_OF)
-        ]
-
-    def where(self, condition: pl.Expr) -> pl.Series:
-        """Return which rows of `frame` count and meet a condition."""
-        found = self.frame.select(condition.alias("where"))["where"]
-        if found.len() != self.frame.height:  # of a condition without columns
-            found = found.new_from_index(0, self.frame.height)
-        return found if self.counting is None else found & self.counting
-
-    def places(self, job_keys: pl.Series) -> pl.Series:
-        """Return the row numbers of some jobs, current or not, ascending."""
-        column = self.frame["job_key"]
-        wanted = job_keys.drop_nulls().unique()
-        if not self.mapped or wanted.len() > _MOST_SEARCHED:
-            return column.is_in(wanted.implode()).arg_true()
-        at = (
-            column.head(self.mapped)
-            .search_sorted(wanted)
-            .clip(upper_bound=self.mapped - 1)
-            .unique()
-            .sort()
-        )
-        found = at.filter(self.take(at, ["job_key"]).to_series().is_in(wanted.implode()))
-        added = column.slice(self.mapped).is_in(wanted.implode()).arg_true() + self.mapped
-        return pl.concat([found, added.cast(found.dtype)])
-
-    def take(self, rows: pl.Series, columns: Sequence[str | pl.Expr]) -> pl.DataFrame:
-        """Return columns of the rows with these numbers, in order.
-
-        A column of several chunks would be copied whole to gather some of its rows, so chunks are
-        taken one by one.
-        """
-        height = self.frame.height
-        ascending = rows.is_sorted()
-        if ascending and rows.len() == height:
-            return self.frame.select(columns)
-        if ascending and rows.len() > height // _MOST_GATHERED:
-            mask = np.zeros(height, np.bool_)
-            mask[rows.to_numpy()] = True
-            return self.frame.select(columns).filter(pl.Series(mask))
-        computed = False
-        names: list[str] = []
-        for column in columns:
-            if isinstance(column, str):
-                names.append(column)
-            else:
-                names += column.meta.root_names()
-                computed = True
-        # Copies nothing.
-        frame = self.frame[list(dict.fromkeys(names))]
-        lengths = self.frame["job_key"].chunk_lengths()
-        begins = np.cumsum([0, *lengths])
-        numbers = rows.to_numpy()
-        chunks = np.searchsorted(begins, numbers, side="right") - 1
-        parts = [frame.head(0).select(columns)]
-        for chunk in np.unique(chunks):
-            chunk_rows = frame.slice(begins[chunk], lengths[chunk])
-            if computed:
-                chunk_rows = chunk_rows.select(columns)
-            parts.append(chunk_rows[numbers[chunks == chunk] - begins[chunk]])
-        taken = pl.concat(parts)
-        return taken if ascending else taken[np.argsort(np.argsort(chunks, kind="stable"))]
-
-    def conditions(self, wanted: JobFilter) -> list[pl.Expr]:
-        """Return the filter as a condition on current rows of `frame`.
-
-        Errors: those of `filter_jobs`.
-        """
-        codes = self.codes
-        check_codes(wanted.findings, codes)
-        conditions = job_conditions(wanted, lambda: self.frame["state"].drop_nulls().unique())
-        if wanted.findings:
-            least, most = _OF_VERDICT[wanted.verdict]
-            given = [
-                pl.col(_VERDICT_OF + code).is_between(least, most)
-                for code in wanted.findings
-                if code in codes
-            ] or [pl.lit(value=False)]
-            conditions.append(reduce(or_, given).fill_null(value=False))
-        return conditions
-
-    def answers_of(
-        self,
-        rows: pl.Series,
-        least: CodedVerdict = CodedVerdict.NO,
-        codes: Sequence[str] | None = (),
-        *,
-        only: Sequence[str] | None = None,
-    ) -> pl.DataFrame:
-        """Return SHORT_FINDING of rows given by number, sorted by code, then by row.
-
-        least: which verdicts; of `codes` any (None: of all). only: findings of these codes; None:
-        of all. `kind` is null; `covered_by` of what is not reported has no code.
-        """
-        codes_of_lake = sorted(self.codes if only is None else {*self.codes}.intersection(only))
-        taken = self.take(rows, ["job_key", *(_VERDICT_OF + code for code in codes_of_lake)])
-        filled = taken.select(pl.exclude("job_key").fill_null(int(CodedVerdict.NONE)))
-        verdicts = filled.to_numpy().T  # codes x rows
-        every = [codes is None or code in codes for code in codes_of_lake]
-        lowest = np.where(every, CodedVerdict.NO, least).astype(np.int8)
-        code_numbers, row_numbers = np.nonzero(verdicts >= lowest[:, np.newaxis])
-        value = pl.Series(verdicts[code_numbers, row_numbers], dtype=pl.Int8)
-        return pl.DataFrame(
-            [
-                taken["job_key"].gather(row_numbers),
-                pl.Series("code", codes_of_lake, dtype=pl.String).gather(code_numbers),
-                pl.repeat(None, value.len(), dtype=pl.String, eager=True).alias("kind"),
-                *(texts.gather(value) for texts in _BY_NUMBER),
-            ]
-        )
-
-    def verdict_counts(self, rows: pl.Series) -> pl.DataFrame:
-        """Return (code, verdict, jobs, reported) of rows by number, one row per code and
-        verdict.
-        """
-        counts = []
-        for code in sorted(self.codes):
-            column = self.take(rows, [_VERDICT_OF + code]).to_series()
-            of_code = np.bincount(
-                column.fill_null(CodedVerdict.NONE).to_numpy(), minlength=len(CodedVerdict)
-            )
-            for verdict, (least, most) in sorted(_OF_VERDICT.items()):
-                reported = int(of_code[CodedVerdict.HINT : most + 1].sum())
-                counts.append((code, verdict, int(of_code[least : most + 1].sum()), reported))
-        schema = {"code": pl.String, "verdict": pl.String, "jobs": pl.Int64, "reported": pl.Int64}
-        return pl.DataFrame(counts, schema, orient="row").filter(pl.col("jobs") > 0)
 
 
 def new_rows(lake: Lake, files: Sequence[DataFile], before: ResidentJobs) -> pl.DataFrame:
@@ -328,7 +141,7 @@ def verdict_columns(
             column[of_code["place"].to_numpy()] = of_code["value"].to_numpy()
         done += height
         progress(done / rows)
-    return pl.DataFrame([pl.Series(_VERDICT_OF + code, columns[code]) for code in sorted(columns)])
+    return pl.DataFrame([pl.Series(VERDICT_OF + code, columns[code]) for code in sorted(columns)])
 
 
 def _slices(lake: Lake, files: Sequence[DataFile]) -> Iterator[tuple[pl.LazyFrame, int]]:
@@ -354,7 +167,7 @@ def _short(rows: pl.LazyFrame) -> pl.LazyFrame:
 
 def _coded() -> pl.Expr:
     severity = pl.col("severity").replace_strict(
-        _SEVERITIES, default=CodedVerdict.HINT, return_dtype=pl.Int8
+        SEVERITIES, default=CodedVerdict.HINT, return_dtype=pl.Int8
     )
     verdict = pl.col("verdict")
     return (
@@ -373,7 +186,7 @@ def _coded() -> pl.Expr:
 
 def _with_totals(rows: pl.DataFrame) -> pl.DataFrame:
     """Add the number of reported findings, the worst severity (or null), GPU-hours lost."""
-    verdicts = [pl.col(name) for name in rows.columns if name.startswith(_VERDICT_OF)]
+    verdicts = [pl.col(name) for name in rows.columns if name.startswith(VERDICT_OF)]
     reported = [(verdict >= CodedVerdict.HINT) for verdict in verdicts]
     worst = pl.max_horizontal(verdicts) if verdicts else pl.lit(0, dtype=pl.Int8)
     return rows.with_columns(
