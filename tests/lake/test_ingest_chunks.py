@@ -263,14 +263,14 @@ def test_a_day_of_many_rows_is_cut_between_nodes() -> None:
     frame = pl.concat(
         samples(f"n{number}", seconds=range(count)) for number, count in enumerate((3, 4, 9, 1, 2))
     )
-    pieces = list(between_nodes(frame, most=8))
+    pieces = list(between_nodes(frame, limit=8))
     assert [piece["node"].unique(maintain_order=True).to_list() for piece in pieces] == [
         ["n0", "n1"],
         ["n2"],
         ["n3", "n4"],
     ]
     assert pl.concat(pieces).equals(frame)
-    assert len(list(between_nodes(frame, most=19))) == 1
+    assert len(list(between_nodes(frame, limit=19))) == 1
 
 
 def test_the_same_chunk_twice_in_a_row_counts_once(lake: Lake) -> None:

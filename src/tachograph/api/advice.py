@@ -41,7 +41,7 @@ _USABLE = 0.97  # of the capacity, if no sample shows the memory available to pr
 
 
 def read_past_jobs(
-    lake: Lake, configuration: Configuration, wanted: JobFilter, site: SiteFacts
+    lake: Lake, configuration: Configuration, selection: JobFilter, site: SiteFacts
 ) -> list[PastJob]:
     """Return the past jobs that a filter selects, all of one analysis. `site`: of `read_site`.
 
@@ -50,7 +50,7 @@ def read_past_jobs(
 
     def read() -> list[PastJob]:
         jobs, intervals = jobs_and_intervals(
-            lake, wanted, tuple(CAUSE_OF_CLASS), _COLUMNS, holding=True
+            lake, selection, tuple(CAUSE_OF_CLASS), _COLUMNS, holding=True
         )
         needs = read_needs(lake, jobs)
         freed = freed_shares(lake, site.partitions, jobs, needs)
@@ -104,11 +104,11 @@ def read_advice(
     )
 
 
-def read_backtest(lake: Lake, configuration: Configuration, wanted: JobFilter) -> BacktestReport:
+def read_backtest(lake: Lake, configuration: Configuration, selection: JobFilter) -> BacktestReport:
     """Return the effect that advice would have had on each selected job, based on earlier ones.
 
     Errors: LakeError where nothing was analyzed; those of the filter.
     """
     site = read_site(lake, configuration)
-    jobs = read_past_jobs(lake, configuration, wanted, site)
+    jobs = read_past_jobs(lake, configuration, selection, site)
     return replay(jobs, site, configuration.advice)

@@ -30,21 +30,26 @@ INSTALLED_FOR_S = 30 * 86_400.0  # a node that no poll saw for longer is not ins
 
 
 def read_capacity(
-    lake: Lake, configuration: Configuration, wanted: JobFilter
+    lake: Lake, configuration: Configuration, selection: JobFilter
 ) -> CapacityReport | None:
     """Return where all installed GPU-hours went in the time of a filter.
 
     None where the filter chooses jobs by anything else, and where no node was polled.
     """
-    if wanted != JobFilter(since=wanted.since, until=wanted.until) or lake.version(NODE_STATES) < 0:
+    if (
+        selection != JobFilter(since=selection.since, until=selection.until)
+        or lake.version(NODE_STATES) < 0
+    ):
         return None
 
     def read() -> CapacityReport | None:
         analyzed = lake.latest(ANALYSES).get_column("as_of").max()
         if not isinstance(analyzed, datetime):
             return None
-        until = analyzed if wanted.until is None else min(analyzed, wanted.until.astimezone(UTC))
-        since = None if wanted.since is None else wanted.since.astimezone(UTC)
+        until = (
+            analyzed if selection.until is None else min(analyzed, selection.until.astimezone(UTC))
+        )
+        since = None if selection.since is None else selection.since.astimezone(UTC)
         columns = tuple(dict.fromkeys((*LEDGER_COLUMNS, "gpu_share", "seq")))
         states = _states(lake, since, until)
         jobs = read_summaries(lake, columns, where=_held_since(since, until, states))
@@ -68,15 +73,17 @@ def read_capacity(
     return read_consistently(lake, read)
 
 
-def require_capacity(lake: Lake, configuration: Configuration, wanted: JobFilter) -> CapacityReport:
+def require_capacity(
+    lake: Lake, configuration: Configuration, selection: JobFilter
+) -> CapacityReport:
     """Return what `read_capacity` does.
 
     Errors: NotFoundError with the reason where that is None.
     """
-    report = read_capacity(lake, configuration, wanted)
+    report = read_capacity(lake, configuration, selection)
     if report is not None:
         return report
-    if wanted != JobFilter(since=wanted.since, until=wanted.until):
+    if selection != JobFilter(since=selection.since, until=selection.until):
         what = "installed GPU-hours are of all jobs, not of some"
         raise NotFoundError(what, do="choose by --since and --until alone")
     if lake.version(NODE_STATES) < 0:
@@ -113,8 +120,10 @@ def _held_since(since: datetime | None, until: datetime, states: pl.DataFrame) -
     """Return which jobs held GPUs in a time, or when a poll began that still held then."""
     if since is None:
         return _overlaps(None, until)
-    kept = states.filter(pl.col("gpus_held") > 0, _overlaps(since, until, before_s=STATE_HOLDS_S))
-    earliest = kept.get_column("start").min()
+    holding = states.filter(
+        pl.col("gpus_held") > 0, _overlaps(since, until, before_s=STATE_HOLDS_S)
+    )
+    earliest = holding.get_column("start").min()
     first = min(since, earliest) if isinstance(earliest, datetime) else since
     return _overlaps(first, until)
 
@@ -135,11 +144,11 @@ def _held(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     over the nodes that were accounted.
     """
     columns = ("job_key", "node", "gpu", "last_t")
-    known = read_rows(lake, JOB_GPUS, jobs, columns)
+    gpus_of_jobs = read_rows(lake, JOB_GPUS, jobs, columns)
     gpus = pl.col("node_gpus")
     of_share = pl.col("gpu_share") * gpus / gpus.sum().over("job_key")
     by_node = (
-        known.group_by("job_key", "node")
+        gpus_of_jobs.group_by("job_key", "node")
         .agg(node_gpus=pl.col("gpu").n_unique().cast(pl.Float64), last_t=pl.col("last_t").max())
         .join(jobs.select("job_key", "gpu_share"), on="job_key", how="left")
         .with_columns(node_gpus=pl.coalesce(of_share, gpus))
@@ -152,10 +161,10 @@ def _held(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     key = pl.concat_str(pl.col("cluster").fill_null(""), "job_id", begun, separator=":")
     lists = accounted.select("node_list", job_key=key).drop_nulls()
     rows: list[tuple[object, ...]] = []
-    for job_key, wanted, written in (
+    for job_key, requested, written in (
         others.join(lists, on="job_key").select("job_key", "gpus", "node_list").iter_rows()
     ):
         nodes = expand_nodes(written)
-        rows += [(job_key, node, wanted / len(nodes), None) for node in nodes]
+        rows += [(job_key, node, requested / len(nodes), None) for node in nodes]
     spread = pl.DataFrame(rows, schema=by_node.schema, orient="row")
     return pl.concat([by_node, spread])

@@ -42,7 +42,7 @@ def several(names: Names | None) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def check_names(given: Iterable[str], known: type[JobChoice]) -> None:
+def check_names(options: Iterable[str], declared: type[JobChoice]) -> None:
     """Check the names of options: a misspelt one would choose nothing without notice.
 
     >>> check_names(["wher"], JobChoice)
@@ -52,11 +52,11 @@ def check_names(given: Iterable[str], known: type[JobChoice]) -> None:
 
     Errors: TypeError naming the closest one, or all.
     """
-    names = tuple(get_type_hints(known))
-    for name in given:
+    names = tuple(get_type_hints(declared))
+    for name in options:
         if name not in names:
-            meant = did_you_mean(name, names, otherwise=f"use {', '.join(names)}")
-            raise TypeError(f"unexpected keyword argument {name!r}; {meant}")
+            suggestion = did_you_mean(name, names, otherwise=f"use {', '.join(names)}")
+            raise TypeError(f"unexpected keyword argument {name!r}; {suggestion}")
 
 
 def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> JobFilter:
@@ -86,18 +86,20 @@ def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> 
     )
 
 
-def described(wanted: JobFilter, zone_name: str = "UTC") -> tuple[tuple[str, str], ...]:
+def described(selection: JobFilter, zone_name: str = "UTC") -> tuple[tuple[str, str], ...]:
     """Return the selection of jobs as (option, value) pairs, times in the zone.
 
     >>> described(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))
     (('user', 'ann, bob'), ('where', 'gpus>4'))
     """
-    given = [(name, ", ".join(getattr(wanted, field))) for name, field in FILTER_KINDS.items()]
-    given += [("verdict", wanted.verdict)] if wanted.verdict != "yes" else []
-    given += [
+    criteria = [
+        (name, ", ".join(getattr(selection, field))) for name, field in FILTER_KINDS.items()
+    ]
+    criteria += [("verdict", selection.verdict)] if selection.verdict != "yes" else []
+    criteria += [
         (name, local_time(moment, zone_name))
-        for name, moment in (("since", wanted.since), ("until", wanted.until))
+        for name, moment in (("since", selection.since), ("until", selection.until))
         if moment
     ]
-    given.append(("where", ", ".join(map(str, wanted.where))))
-    return tuple((name, value) for name, value in given if value)
+    criteria.append(("where", ", ".join(map(str, selection.where))))
+    return tuple((name, value) for name, value in criteria if value)

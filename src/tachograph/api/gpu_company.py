@@ -48,18 +48,23 @@ def read_company(lake: Lake, row: JobSummaryRow, configuration: Configuration) -
     if held.is_empty():
         return NO_COMPANY
     everyone = lake.of_all_jobs
-    beside = _beside(everyone, row, held, configuration)
-    if beside.is_empty():
+    neighbours = _neighbours(everyone, row, held, configuration)
+    if neighbours.is_empty():
         return NO_COMPANY
     shown = read_summaries(
-        lake, _OF_JOBS, where=pl.col("job_key").is_in(beside.get_column("job_key").implode())
+        lake, _OF_JOBS, where=pl.col("job_key").is_in(neighbours.get_column("job_key").implode())
     ).sort("start", "job_key")
     return GpuCompany(
         jobs=tuple(
-            JobBeside(one["job_key"], one["display_id"] or one["job_id"], one["user"], one["name"])
-            for one in cast("list[JobSummaryRow]", shown.to_dicts())
+            JobBeside(
+                neighbour["job_key"],
+                neighbour["display_id"] or neighbour["job_id"],
+                neighbour["user"],
+                neighbour["name"],
+            )
+            for neighbour in cast("list[JobSummaryRow]", shown.to_dicts())
         ),
-        others=beside.height - shown.height,
+        others=neighbours.height - shown.height,
         gpus=held.select(_GPU).unique().height,
         activity=_activity(lake, held),
     )
@@ -129,7 +134,7 @@ def _clipped(rows: pl.DataFrame, row: JobSummaryRow) -> pl.DataFrame:
     return clipped.filter(pl.col("start") < pl.col("end")).unique()
 
 
-def _beside(
+def _neighbours(
     lake: Lake, row: JobSummaryRow, held: pl.DataFrame, configuration: Configuration
 ) -> pl.DataFrame:
     """(job_key) of other jobs that records name on these GPUs for longer than a hand-over."""
@@ -174,8 +179,8 @@ def _activity(lake: Lake, held: pl.DataFrame) -> float | None:
     """Mean utilisation of the GPUs in the time that the job held them; None: not known."""
     first, last = held.select(pl.col("start").min(), pl.col("end").max()).row(0)
     days = [day for day in lake.days(GPU_SAMPLES) if first.date() <= day <= last.date()]
-    wanted = held.select(pl.col("gpu").unique().implode(), pl.col("node").unique().implode())
-    gpus, nodes = wanted.row(0)
+    held_gpus = held.select(pl.col("gpu").unique().implode(), pl.col("node").unique().implode())
+    gpus, nodes = held_gpus.row(0)
     inside = pl.col("t").is_between(first, last - timedelta(microseconds=1))
     try:
         with lake_errors(lake.uri(GPU_SAMPLES)):

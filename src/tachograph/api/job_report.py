@@ -52,41 +52,41 @@ def read_job(
     """
 
     def read() -> JobReport:
-        chosen = read_job_row(lake, job, cluster=cluster, run=run)
-        mine = pl.DataFrame([chosen.row], schema=JOB_SUMMARIES.schema)
+        selected = read_job_row(lake, job, cluster=cluster, run=run)
+        mine = pl.DataFrame([selected.row], schema=JOB_SUMMARIES.schema)
         minutes = read_minutes(lake, mine)
-        same, own_steps = (
+        like_jobs, own_steps = (
             read_summaries(
-                lake, tuple({*ALIKE_COLUMNS, *USUAL_COLUMNS}), where=_same_jobs(chosen.row)
+                lake, tuple({*ALIKE_COLUMNS, *USUAL_COLUMNS}), where=_same_jobs(selected.row)
             ),
             read_steps(lake, mine),
         )
         verdicts = read_verdicts(lake, mine)
-        needs = read_needs(lake, mine, same, verdicts)[chosen.row["job_key"]]
+        needs = read_needs(lake, mine, like_jobs, verdicts)[selected.row["job_key"]]
         memory = needs.memory
         if memory.killed:
-            memory = replace(memory, most=_largest_request_mib(lake, chosen.row))
+            memory = replace(memory, most=_largest_request_mib(lake, selected.row))
         gpus = read_gpus(lake, mine)
-        company = read_company(lake, chosen.row, configuration)
+        company = read_company(lake, selected.row, configuration)
         return build_job_report(
-            chosen.row,
+            selected.row,
             gpus,
             minutes,
             verdicts,
             now,
             zone_name=configuration.site.time_zone,
             steps=job_steps(
-                chosen.row, own_steps, minutes, idle_util=configuration.thresholds.idle_util
+                selected.row, own_steps, minutes, idle_util=configuration.thresholds.idle_util
             ),
-            other_runs=chosen.other_runs,
-            evidence=read_evidence(lake, chosen.row),
-            kernels=_kernels(lake, chosen.row, configuration),
+            other_runs=selected.other_runs,
+            evidence=read_evidence(lake, selected.row),
+            kernels=_kernels(lake, selected.row, configuration),
             runs_s=needs.runs_s,
-            unusual=unlike_usual(same, chosen.row["job_key"]),
+            unusual=unlike_usual(like_jobs, selected.row["job_key"]),
             site=read_partition_facts(lake, configuration),
             host_memory=memory,
-            company=replace(company, handovers=read_handovers(lake, chosen.row, gpus)),
-            estimate=energy_estimate(chosen.row, configuration.waste),
+            company=replace(company, handovers=read_handovers(lake, selected.row, gpus)),
+            estimate=energy_estimate(selected.row, configuration.waste),
             nodes=cast("list[JobNodeRow]", read_rows(lake, JOB_NODES, mine).to_dicts()),
         )
 
@@ -116,11 +116,11 @@ def _largest_request_mib(lake: Lake, row: JobSummaryRow) -> float | None:
     if own_node is None:
         return None
     of_node = pl.col("mem_requested_mib") / pl.col("nodes")
-    beside = pl.all_horizontal(
+    in_partition = pl.all_horizontal(
         pl.col(name).eq_missing(row.get(name)) for name in ("cluster", "partition")
     )
     more = read_summaries(
-        lake.of_all_jobs, ("mem_requested_mib", "nodes"), where=beside & (of_node > own_node)
+        lake.of_all_jobs, ("mem_requested_mib", "nodes"), where=in_partition & (of_node > own_node)
     )
     largest: float = more.select(of_node.max()).item() if more.height else own_node
     return largest

@@ -56,14 +56,14 @@ def sum_waste(
     Errors: those of `build_waste_report`.
     """
 
-    def of_jobs(rows: pl.DataFrame, most: int | None) -> WasteReport:
+    def of_jobs(rows: pl.DataFrame, limit: int | None) -> WasteReport:
         return build_waste_report(
             rows,
             intervals,
             settings,
             freed=freed,
             by=by,
-            top=most,
+            top=limit,
             jobs_of=jobs_of,
             zone_name=zone_name,
             since=since,
@@ -112,8 +112,8 @@ def sum_usage(
             zone_name=zone_name,
         )
         ledgers.append(ledger)
-        reported = read_reported(rows)
-        parts.append(build_usage(rows, reported, ledger, top=top, zone_name=zone_name))
+        findings = read_reported(rows)
+        parts.append(build_usage(rows, findings, ledger, top=top, zone_name=zone_name))
     if len(parts) == 1:
         return parts[0]
     waste = _added_ledgers(ledgers[0], ledgers, top)

@@ -75,8 +75,8 @@ def read_managers(file: Path) -> Coordinated:
 
 
 def _by_user(pairs: Iterable[tuple[str, str]]) -> Coordinated:
-    found: dict[str, set[str]] = {}
+    accounts_of: dict[str, set[str]] = {}
     for user, account in pairs:
         if user and account:
-            found.setdefault(user, set()).add(account)
-    return {user: frozenset(accounts) for user, accounts in found.items()}
+            accounts_of.setdefault(user, set()).add(account)
+    return {user: frozenset(accounts) for user, accounts in accounts_of.items()}

@@ -229,8 +229,8 @@ class OpenLake:
         """Return the same for a notebook, with a row per table: rows, days, size."""
         facts = describe_tables(self.lake, [*TABLES.values(), *COMPUTED.values()])
         rows = [
-            (one.table, f"{one.rows:,}", _day(one.first), _day(one.last), text(one.bytes, "B"))
-            for one in facts
+            (fact.table, f"{fact.rows:,}", _day(fact.first), _day(fact.last), text(fact.bytes, "B"))
+            for fact in facts
         ]
         return (
             f"<p>{escape(repr(self))}</p>{table(('table', 'rows', 'first', 'last', 'size'), rows)}"
@@ -243,8 +243,8 @@ class OpenLake:
         that makes no sense.
         """
         check_names(which, JobChoice)
-        wanted = self.filter(which)
-        return query.select_jobs(self.lake, wanted).jobs.sort("start", "job_key")
+        selection = self.filter(which)
+        return query.select_jobs(self.lake, selection).jobs.sort("start", "job_key")
 
     def run_of(
         self, job: str, *, cluster: str | None = None, run: int | None = None
@@ -253,8 +253,8 @@ class OpenLake:
 
         Errors: as `job`.
         """
-        chosen = query.read_job_row(self.lake, job, cluster=cluster, run=run)
-        return pl.DataFrame([chosen.row], schema=JOB_SUMMARIES.schema)
+        chosen_job = query.read_job_row(self.lake, job, cluster=cluster, run=run)
+        return pl.DataFrame([chosen_job.row], schema=JOB_SUMMARIES.schema)
 
     def gpus(self, job: str | pl.DataFrame) -> pl.DataFrame:
         """Return rows of job_gpus of a job (its id) or of rows of `jobs()`, one per GPU held."""
@@ -294,9 +294,9 @@ class OpenLake:
         must_exist([] if verdict is None else [verdict], VERDICTS, what="verdict", error=UsageError)
 
         def read() -> pl.DataFrame:
-            given = None if verdict is None else pl.col("verdict") == verdict
+            where = None if verdict is None else pl.col("verdict") == verdict
             return query.read_verdicts(
-                self.lake, self._rows(job), REPORTED if verdict == "yes" else given
+                self.lake, self._rows(job), REPORTED if verdict == "yes" else where
             )
 
         return self.of_one_moment(read)
@@ -362,9 +362,9 @@ class OpenLake:
         unknown group of the pair, UsageError for one that cannot be compared.
         """
         check_names(which, JobChoice)
-        wanted = self.filter(which)
+        selection = self.filter(which)
         return annex_function("sharing")(
-            self.lake, self.configuration, wanted, least_runs=least_runs, pair=pair, top=top
+            self.lake, self.configuration, selection, least_runs=least_runs, pair=pair, top=top
         )
 
     def node(self, node: str, *, cluster: str | None = None) -> NodePage:
@@ -375,12 +375,12 @@ class OpenLake:
         """
 
         def read() -> NodeReport:
-            same = read_same_clusters(self.lake)
-            name = None if cluster is None else same.get(cluster, cluster)
+            same_clusters = read_same_clusters(self.lake)
+            name = None if cluster is None else same_clusters.get(cluster, cluster)
             jobs, gpus = query.read_node(
                 self.lake, node, NODE_JOB_COLUMNS, NODE_GPU_COLUMNS, cluster=name
             )
-            devices = in_accounting(query.read_latest(self.lake, DEVICES), same).filter(
+            devices = in_accounting(query.read_latest(self.lake, DEVICES), same_clusters).filter(
                 pl.col("node") == node, may_be_of(pl.lit(name, pl.String))
             )
             clusters = pl.concat([jobs["cluster"], devices["cluster"]]).unique().drop_nulls().sort()
@@ -412,8 +412,10 @@ class OpenLake:
         those of `jobs`; UsageError for an unknown grouping or cause.
         """
         check_names(which, JobChoice)
-        wanted = self.filter(which)
-        jobs, intervals, freed = read_ledger(self.lake, self.configuration, wanted, LEDGER_COLUMNS)
+        selection = self.filter(which)
+        jobs, intervals, freed = read_ledger(
+            self.lake, self.configuration, selection, LEDGER_COLUMNS
+        )
         report = sum_waste(
             jobs,
             intervals,
@@ -423,18 +425,18 @@ class OpenLake:
             top=top,
             jobs_of=jobs_of,
             zone_name=self.configuration.site.time_zone,
-            since=wanted.since,
-            until=wanted.until,
-            capacity=self.capacity(wanted) if capacity else None,
+            since=selection.since,
+            until=selection.until,
+            capacity=self.capacity(selection) if capacity else None,
         )
         return WastePage(report)
 
-    def capacity(self, wanted: JobFilter | None = None) -> CapacityReport | None:
+    def capacity(self, selection: JobFilter | None = None) -> CapacityReport | None:
         """Return where all installed GPU-hours went, by day, partition and GPU model.
 
         None where no node was polled, and where `wanted` chooses by anything but time.
         """
-        return read_capacity(self.lake, self.configuration, wanted or JobFilter())
+        return read_capacity(self.lake, self.configuration, selection or JobFilter())
 
     def usage(self, *, top: int = 10, **which: Unpack[JobChoice]) -> UsageReport:
         """Return the usage of jobs: by week, lost and recovered hours, worst and running jobs.
@@ -442,18 +444,19 @@ class OpenLake:
         Errors: those of `jobs`; NotFoundError without such jobs.
         """
         check_names(which, JobChoice)
-        wanted = self.filter(which)
+        selection = self.filter(which)
 
         def read() -> UsageReport:
             jobs, intervals, freed = read_ledger(
-                self.lake, self.configuration, wanted, USAGE_COLUMNS
+                self.lake, self.configuration, selection, USAGE_COLUMNS
             )
             if jobs.is_empty():
-                chosen = ", ".join(
-                    f"{name} {value}" for name, value in described(wanted, zone_name)
+                criteria = ", ".join(
+                    f"{name} {value}" for name, value in described(selection, zone_name)
                 )
                 raise NotFoundError(
-                    f"no job of {chosen}" if chosen else "no job", do="`tachograph jobs` lists them"
+                    f"no job of {criteria}" if criteria else "no job",
+                    do="`tachograph jobs` lists them",
                 )
             report = sum_usage(
                 jobs,

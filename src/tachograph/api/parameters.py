@@ -47,9 +47,9 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
         Errors: UsageError for an invalid time.
         """
-        given = {name: getattr(self, name, None) for name in ("since", "until")}
-        wanted = job_filter(given, now=now, zone_name=zone_name)
-        return f"{wanted.since} {wanted.until}" if any(given.values()) else ""
+        times = {name: getattr(self, name, None) for name in ("since", "until")}
+        selection = job_filter(times, now=now, zone_name=zone_name)
+        return f"{selection.since} {selection.until}" if any(times.values()) else ""
 
     def as_query(self, *without: str, **changed: object) -> str:
         """Return the non-default values as a link's query; `changed`: replacements.
@@ -57,14 +57,14 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         >>> JobChoiceParameters(user=("ann", "bob"), since="7d").as_query("since", partition="gpu")
         'user=ann&user=bob&partition=gpu'
         """
-        given = {
+        options = {
             field.name: getattr(self, field.name)
             for field in _fields(type(self)).values()
             if field.name not in without and getattr(self, field.name) != field.default
         }
         values = {
             name: value
-            for name, value in {**given, **changed}.items()
+            for name, value in {**options, **changed}.items()
             if value not in (None, "", ())
         }
         return urlencode(values, doseq=True)
@@ -118,9 +118,9 @@ class UsageParameters(Parameters, frozen=True, kw_only=True):
 
     def choice(self, option: Literal["user", "account"]) -> JobChoice:
         """Return the jobs of that user or account in the period, as an open lake takes them."""
-        given = {option: self.name, "since": self.since, "until": self.until}
+        options = {option: self.name, "since": self.since, "until": self.until}
         return cast(
-            "JobChoice", {name: value for name, value in given.items() if value is not None}
+            "JobChoice", {name: value for name, value in options.items() if value is not None}
         )
 
 
@@ -163,15 +163,15 @@ def read_parameters(
         else:
             values[name] = value
     try:
-        found = msgspec.convert(values, kind, strict=False)
+        parameters = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as problem:
         what, do = explain_misfit(str(problem), kind)
         what = what.replace("unknown field", "unknown parameter")
         raise UsageError(what, do=do or "see docs/api.md") from None
     for name in values.keys() & fields.keys():
-        if getattr(found, fields[name].name) is None:  # msgspec takes the text null for None
+        if getattr(parameters, fields[name].name) is None:  # msgspec takes the text null for None
             raise UsageError(f"{name} cannot be {values[name]!r}", do="see docs/api.md")
-    return found
+    return parameters
 
 
 def read_document(

@@ -78,8 +78,8 @@ class Viewer:
             return pl.lit(value=True)
         if self.role < Role.USER or not self.name:
             return pl.lit(value=False)
-        own = pl.col("user") == self.name
-        return (own | pl.col("account").is_in(sorted(self.coordinated))).fill_null(value=False)
+        is_own = pl.col("user") == self.name
+        return (is_own | pl.col("account").is_in(sorted(self.coordinated))).fill_null(value=False)
 
 
 NOBODY = Viewer("", Role.ANONYMOUS)

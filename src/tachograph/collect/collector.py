@@ -431,13 +431,13 @@ def check_source(source: PolledSource, lake: Lake, *, now: datetime) -> SourceCh
     """Poll a source once without a commit; problems are part of the result."""
     checked = SourceCheck(source.name, source.every_s)
 
-    def known(stream: str) -> datetime | None:
+    def last_watermark(stream: str) -> datetime | None:
         checked.watermarks[stream] = watermark(lake, stream)
         return checked.watermarks[stream]
 
     until = time.monotonic() + LONGEST_S
     try:
-        for chunk in source.feed.poll(known, now=now):
+        for chunk in source.feed.poll(last_watermark, now=now):
             if checked.chunks == MOST_CHUNKS or time.monotonic() > until:
                 checked.more = True
                 break

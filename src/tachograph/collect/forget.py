@@ -64,10 +64,10 @@ def forget_user(
         if not dry_run:
             clear_newest(collecting)  # of a collector that was killed
         tables = forget(lake, name, stands, dry_run=dry_run)
-        own = [
+        own_files = [
             path for path in _files_below(collecting) if path.name not in (LOCK_FILE, HOLDER_FILE)
         ]
-        changed = [path for path in own if file_has(path, name)]
+        changed = [path for path in own_files if file_has(path, name)]
         deleted = list(_advice(configuration.act.advice_folder, name))
         if not dry_run:
             for path in changed:
@@ -78,7 +78,9 @@ def forget_user(
             if at_once:
                 delete_replaced(lake)
     others = [
-        path for path in _files_of_site(configuration) if path not in own and file_has(path, name)
+        path
+        for path in _files_of_site(configuration)
+        if path not in own_files and file_has(path, name)
     ]
     searched = not dry_run and not is_remote(lake.location)
     return Forgotten(tables, changed, deleted, files_with(lake, name) if searched else None, others)
@@ -111,12 +113,12 @@ def _advice(folder: str, name: str) -> Iterator[Path]:
 
 def _rewrite(path: Path, replacer: NameReplacer) -> None:
     """Replace a file of text in one step; owner and permissions stay. Errors: LakeError."""
-    beside = path.with_name(f".{path.name}.forget")
+    written = path.with_name(f".{path.name}.forget")
     try:
         text = path.read_bytes().decode("utf-8", errors="surrogateescape")
         status = path.stat()
         with os.fdopen(
-            os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
+            os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
         ) as stream:
             stream.write(replacer.text(text).encode("utf-8", errors="surrogateescape"))
             os.fchmod(stream.fileno(), status.st_mode & 0o777)
@@ -124,10 +126,10 @@ def _rewrite(path: Path, replacer: NameReplacer) -> None:
                 os.fchown(stream.fileno(), status.st_uid, status.st_gid)
             stream.flush()
             os.fsync(stream.fileno())
-        beside.replace(path)
+        written.replace(path)
         sync_folder(path.parent)
     except OSError as problem:
-        beside.unlink(missing_ok=True)
+        written.unlink(missing_ok=True)
         raise LakeError(
             f"cannot be changed: {problem.strerror}", where=str(path), do="run it again"
         ) from None

@@ -58,8 +58,8 @@ class CollectJournal:
         for name, every_s in sources.items():
             self._status.sources[name] = _carried_over(SourceStatus(name, every_s), before)
         for step in STEPS:
-            left = before.steps.get(step) if before else None
-            self._status.steps[step] = _without_counts(left) if left else StepStatus()
+            earlier = before.steps.get(step) if before else None
+            self._status.steps[step] = _without_counts(earlier) if earlier else StepStatus()
 
     def snapshot(self, now: datetime) -> CollectStatus:
         """Return a copy as of `now`, with the polls that are overdue by then."""
@@ -191,12 +191,12 @@ def _kind(problem: TachographError) -> str:
 
 def _carried_over(status: SourceStatus, before: CollectStatus | None) -> SourceStatus:
     """Times, watermarks, last error and hour of the source from the previous process; no counts."""
-    left = before.sources.get(status.name) if before else None
-    if left is not None:
+    earlier = before.sources.get(status.name) if before else None
+    if earlier is not None:
         for name in ("last_success", "last_error", "last_error_at", "watermarks", "minutes"):
-            setattr(status, name, getattr(left, name))
+            setattr(status, name, getattr(earlier, name))
     return status
 
 
-def _without_counts(left: StepStatus) -> StepStatus:
-    return msgspec.structs.replace(left, runs=0, failures=0, running=False)
+def _without_counts(status: StepStatus) -> StepStatus:
+    return msgspec.structs.replace(status, runs=0, failures=0, running=False)

@@ -196,11 +196,11 @@ class CollectionMetrics(Collector):
 
 
 def _family(
-    of: _MetricSpec[_Status], label: str, known: Mapping[str, _Status], now: datetime
+    of: _MetricSpec[_Status], label: str, statuses: Mapping[str, _Status], now: datetime
 ) -> Metric:
     kind = CounterMetricFamily if of.counter else GaugeMetricFamily
     family = kind(f"tachograph_collect_{of.name}", of.help, labels=(label, *of.labels))
-    for name, status in known.items():
+    for name, status in statuses.items():
         for labels, number in _numbers(of.value(status, now)):
             family.add_metric([name, *labels], number)
     return family

@@ -78,15 +78,15 @@ class NewestPublisher:
         content = msgspec.msgpack.encode(
             NewestFile(source, self._name, self._every_s, polled, tables)
         )
-        beside = self._path.with_suffix(".part")
+        part = self._path.with_suffix(".part")
         with suppress(OSError):
             make_folder(self._path.parent)
-            beside.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(beside, flags, 0o600), "wb") as stream:
+            with os.fdopen(os.open(part, flags, 0o600), "wb") as stream:
                 set_mode(stream.fileno(), mode_within(self._path.parent))
                 stream.write(content)
-            beside.replace(self._path)
+            part.replace(self._path)
 
 
 def _ipc(rows: pl.DataFrame) -> bytes:
@@ -132,12 +132,12 @@ class NewestFiles:
         return [poll for _, poll in self._known.values() if poll is not None]
 
     def _read(self, path: Path) -> tuple[tuple[int, int], NewestPoll | None]:
-        known = self._known.get(path)
+        earlier = self._known.get(path)
         try:
             status = path.stat()
             version = status.st_ino, status.st_mtime_ns
-            if known is not None and known[0] == version:
-                return known
+            if earlier is not None and earlier[0] == version:
+                return earlier
             file = msgspec.msgpack.decode(path.read_bytes(), type=NewestFile)
             tables = {
                 name: _read_ipc(rows, name) for name, rows in file.tables.items() if name in TABLES

@@ -210,7 +210,7 @@ class ChunkQueue:
         return (
             queued.chunk is None
             or not line.chunks
-            or sum(one.chunks for one in self._lines.values()) < self._limit
+            or sum(source.chunks for source in self._lines.values()) < self._limit
         )
 
 

@@ -55,21 +55,21 @@ class ProblemRemarks:
         """Report a problem, `detail` on further lines, if new or lasting for REPEAT_S."""
         subject = self._subjects.setdefault(name, _Subject())
         now, kind = self._steady(), _NUMBER.sub("#", message)[:_LONGEST]
-        known = subject.problems.get(kind)
-        if known is not None and now - known.reported < REPEAT_S:
-            known.since += 1
+        repeats = subject.problems.get(kind)
+        if repeats is not None and now - repeats.reported < REPEAT_S:
+            repeats.since += 1
             return
         times = (
-            f" ({known.since + 1:,} times since the line before)"
-            if known is not None and known.since
+            f" ({repeats.since + 1:,} times since the line before)"
+            if repeats is not None and repeats.since
             else ""
         )
         if self._say(name, f"{_short(message)}{times}", detail=detail):
-            if known is None and len(subject.problems) >= _KINDS:
+            if repeats is None and len(subject.problems) >= _KINDS:
                 subject.problems.clear()
             subject.problems[kind] = _Repeats(now)
-        elif known is not None:
-            known.since += 1
+        elif repeats is not None:
+            repeats.since += 1
 
     def works(self, name: str) -> None:
         """Report the end of problems, if any was reported."""

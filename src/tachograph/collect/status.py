@@ -104,14 +104,14 @@ class SourceStatus(msgspec.Struct):
         self.polls += began
         self.skipped += skipped
         minute = int(now.timestamp() // 60)
-        kept = [entry for entry in self.minutes if minute - GAPS_MINUTES < entry.minute <= minute]
-        if not kept or kept[-1].minute != minute:
-            kept.append(PollMinute(minute))
-        kept[-1].polls += began
-        kept[-1].skipped += skipped
+        recent = [entry for entry in self.minutes if minute - GAPS_MINUTES < entry.minute <= minute]
+        if not recent or recent[-1].minute != minute:
+            recent.append(PollMinute(minute))
+        recent[-1].polls += began
+        recent[-1].skipped += skipped
         if skipped:
-            kept[-1].longest_gap_s = max(kept[-1].longest_gap_s, gap_s)
-        self.minutes = kept
+            recent[-1].longest_gap_s = max(recent[-1].longest_gap_s, gap_s)
+        self.minutes = recent
 
     def last_hour(self, now: datetime) -> PollMinute:
         """Return the polls of the last hour, summed up."""
@@ -128,8 +128,8 @@ class SourceStatus(msgspec.Struct):
         """Whether too many polls were skipped in the last hour, or too many in a row."""
         hour = self.last_hour(now)
         is_long = hour.longest_gap_s > late_s(self.every_s)
-        many = max(FEW_SKIPPED, SKIPPED_SHARE * (hour.polls + hour.skipped))
-        return is_long or hour.skipped > many
+        limit = max(FEW_SKIPPED, SKIPPED_SHARE * (hour.polls + hour.skipped))
+        return is_long or hour.skipped > limit
 
     def lag_s(self, now: datetime) -> float | None:
         """Seconds since `read_up_to`; None before the first commit."""
@@ -269,10 +269,10 @@ def full_disk(folder: Path) -> Path | None:
     free = blocks.f_bfree if os.geteuid() == 0 else blocks.f_bavail
     if blocks.f_blocks == 0 or free * blocks.f_frsize >= _LEAST_BYTES:
         return None
-    place = folder.resolve()
-    while not place.is_mount() and place != place.parent:
-        place = place.parent
-    return place
+    existing = folder.resolve()
+    while not existing.is_mount() and existing != existing.parent:
+        existing = existing.parent
+    return existing
 
 
 def read_status(folder: Path) -> CollectStatus | None:
@@ -424,14 +424,14 @@ def overview(
     Errors: LakeError without a lake and sources, or if the lake cannot be read.
     """
     status = read_status(folder)
-    known = dict(status.sources) if status else {}
+    statuses = dict(status.sources) if status else {}
     streams = {settings.title: settings.stream for settings in configured}
     opened = Lake(lake) if status or configured else Lake.open(lake)
     sources = []
     for settings in configured:
-        known.setdefault(settings.title, SourceStatus(settings.title, settings.every_s))
-    for name in dict.fromkeys([*streams, *known]):
-        source = known[name]
+        statuses.setdefault(settings.title, SourceStatus(settings.title, settings.every_s))
+    for name in dict.fromkeys([*streams, *statuses]):
+        source = statuses[name]
         source.watermarks |= dict(
             _watermarks(opened, {streams.get(name, name), *source.watermarks})
         )

@@ -17,24 +17,28 @@ _NAMED = 5  # endpoints and hosts
 _STEPS = {"analyze": "analysis", "compact": "compaction"}
 
 
-def status_headline(found: CollectOverview, zone: str) -> str:
+def status_headline(collection: CollectOverview, zone: str) -> str:
     """Return whether a collector runs, and since when or until when."""
-    lake = f". Lake: {found.lake}" if found.lake else ""
-    if found.holder is not None:
-        process = f"process {found.holder.pid} on {found.holder.host}, " if found.holder.pid else ""
-        who = f"{process}since {_time(found.holder.since, zone)}"
-        if found.full_disk:
+    lake = f". Lake: {collection.lake}" if collection.lake else ""
+    if collection.holder is not None:
+        process = (
+            f"process {collection.holder.pid} on {collection.holder.host}, "
+            if collection.holder.pid
+            else ""
+        )
+        who = f"{process}since {_time(collection.holder.since, zone)}"
+        if collection.full_disk:
             return (
-                f"Disk full: {found.full_disk}: nothing more is committed; free some space. "
+                f"Disk full: {collection.full_disk}: nothing more is committed; free some space. "
                 f"Collector: {who}{lake}"
             )
-        if found.hangs and found.status is not None:
-            unresponsive = text((found.now - found.status.updated).total_seconds(), "s")
+        if collection.hangs and collection.status is not None:
+            unresponsive = text((collection.now - collection.status.updated).total_seconds(), "s")
             return f"Collector hangs: {who}, no status for {unresponsive}; restart it{lake}"
         return f"Collector running: {who}{lake}"
-    if found.status is None:
+    if collection.status is None:
         return f"No collector has run yet{lake}"
-    stopped, updated = found.status.stopped, found.status.updated
+    stopped, updated = collection.status.stopped, collection.status.updated
     how = (
         f"stopped at {_time(stopped, zone)}"
         if stopped
@@ -61,11 +65,11 @@ def source_row(source: SourceStatus, now: datetime, zone: str) -> tuple[str | No
     )
 
 
-def status_remarks(found: CollectOverview, zone: str) -> Iterator[str]:
+def status_remarks(collection: CollectOverview, zone: str) -> Iterator[str]:
     """Yield sentences: errors, unreachable endpoints, clocks, steps."""
-    if found.full_disk and found.holder is None:
-        yield f"Disk full: {found.full_disk}; free some space"
-    for source in found.sources:
+    if collection.full_disk and collection.holder is None:
+        yield f"Disk full: {collection.full_disk}; free some space"
+    for source in collection.sources:
         if source.last_error is not None:
             yield (
                 f"{source.name}: last error at {_time(source.last_error_at, zone)}: "
@@ -73,22 +77,23 @@ def status_remarks(found: CollectOverview, zone: str) -> Iterator[str]:
             )
         if source.unreachable:
             named = "; ".join(
-                f"{place}: {why}" for place, why in list(source.unreachable.items())[:_NAMED]
+                f"{address}: {why}" for address, why in list(source.unreachable.items())[:_NAMED]
             )
             more = ", ..." if len(source.unreachable) > _NAMED else ""
             yield f"{source.name}: {len(source.unreachable)} unreachable: {named}{more}"
         if source.other_nodes:
             named = "; ".join(
-                f"{place} names {node}" for place, node in list(source.other_nodes.items())[:_NAMED]
+                f"{address} names {node}"
+                for address, node in list(source.other_nodes.items())[:_NAMED]
             )
             more = ", ..." if len(source.other_nodes) > _NAMED else ""
             yield (
                 f"{source.name}: {len(source.other_nodes)} with another node than their own: "
                 f"{named}{more}"
             )
-        yield from _gaps(source, found.now)
-        yield from _clocks(source, found.now)
-    for name, step in found.steps.items():
+        yield from _gaps(source, collection.now)
+        yield from _clocks(source, collection.now)
+    for name, step in collection.steps.items():
         what = _STEPS.get(name, name)
         if step.last_success is not None:
             result = f": {step.result}" if step.result else ""

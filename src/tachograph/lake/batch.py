@@ -63,11 +63,11 @@ def resolve_batch(frames: Sequence[pl.DataFrame], table: LakeTable) -> BatchDays
     return BatchDays(days, tuple(within), across)
 
 
-def between_nodes(rows: pl.DataFrame, *, most: int = FILE_ROWS) -> Iterator[pl.DataFrame]:
+def between_nodes(rows: pl.DataFrame, *, limit: int = FILE_ROWS) -> Iterator[pl.DataFrame]:
     """Yield rows, sorted by node, in pieces of at most `most` rows, but never less than a node."""
     begin = end = 0
-    for length in rows["node"].rle().struct.field("len") if rows.height > most else ():
-        if end > begin and end + length - begin > most:
+    for length in rows["node"].rle().struct.field("len") if rows.height > limit else ():
+        if end > begin and end + length - begin > limit:
             yield rows.slice(begin, end - begin)
             begin = end
         end += length
@@ -85,9 +85,9 @@ def _same_samples(frames: Sequence[pl.DataFrame], table: LakeTable) -> list[list
     return groups
 
 
-def _have_same_keys(one: pl.DataFrame, other: pl.DataFrame, table: LakeTable) -> bool:
-    return one.height == other.height and all(
-        one[name].equals(other[name], null_equal=True) for name in ("t", *table.key)
+def _have_same_keys(earlier: pl.DataFrame, later: pl.DataFrame, table: LakeTable) -> bool:
+    return earlier.height == later.height and all(
+        earlier[name].equals(later[name], null_equal=True) for name in ("t", *table.key)
     )
 
 
@@ -98,28 +98,29 @@ def _side_by_side(
 
     Also returned: how many rows of each day add no value to those of the frames before.
     """
-    made = frames[0]
+    merged = frames[0]
     repeated: Counter[date] = Counter()
     for later in frames[1:]:
-        given = [
+        names = [
             column.name
             for column in later.get_columns()
             if column.name not in (*table.key, "seq") and column.null_count() < later.height
         ]
-        repeated.update(_days_of_repeated(made, later, given))
-        made = made.with_columns(_latest(made[name], later[name]) for name in given)
-    return made, repeated
+        repeated.update(_days_of_repeated(merged, later, names))
+        merged = merged.with_columns(_latest(merged[name], later[name]) for name in names)
+    return merged, repeated
 
 
 def _days_of_repeated(
-    made: pl.DataFrame, later: pl.DataFrame, names: Sequence[str]
+    merged: pl.DataFrame, later: pl.DataFrame, names: Sequence[str]
 ) -> dict[date, int]:
     """How many rows of each day have no value of `names` that is null in `made`."""
     if any(
-        made[name].null_count() == made.height and not later[name].null_count() for name in names
+        merged[name].null_count() == merged.height and not later[name].null_count()
+        for name in names
     ):
         return {}
-    adds = [later[name].is_not_null() & made[name].is_null() for name in names]
+    adds = [later[name].is_not_null() & merged[name].is_null() for name in names]
     repeated = later.filter(~pl.any_horizontal(pl.lit(value=False), *adds))
     return dict(repeated["t"].dt.date().value_counts().iter_rows())
 
@@ -136,7 +137,7 @@ def _put_together(frames: Sequence[pl.DataFrame], table: LakeTable) -> tuple[pl.
     if len(frames) == 1:
         return frames[0], 0
     ordered = sorted(frames, key=lambda frame: frame.row(0, named=True)["node"] or "")
-    if all(precedes(one, other, table) for one, other in pairwise(ordered)):
+    if all(precedes(earlier, later, table) for earlier, later in pairwise(ordered)):
         return pl.concat(ordered), 0
     # In one piece: rows of several are gathered at half the speed.
     return resolve(pl.concat(frames, rechunk=True), table, repeats=True)

@@ -207,23 +207,23 @@ def write_checkpoint(table: Path, version: int) -> None:
     """
     log = table / LOG
     with TemporaryDirectory(prefix=WRITING, dir=table) as folder:
-        beside = Path(folder) / LOG
-        beside.mkdir()
-        _link_log(LogFiles.of(table), beside, version)
+        copied_log = Path(folder) / LOG
+        copied_log.mkdir()
+        _link_log(LogFiles.of(table), copied_log, version)
         DeltaTable(folder).create_checkpoint()
-        publish_file(beside / checkpoint_name(version), log / checkpoint_name(version))
+        publish_file(copied_log / checkpoint_name(version), log / checkpoint_name(version))
         if (hinted_version(log) or -1) < version:
-            replace_file(log / HINT, (beside / HINT).read_bytes())
+            replace_file(log / HINT, (copied_log / HINT).read_bytes())
     DeltaTable(str(table)).cleanup_metadata()
 
 
-def _link_log(files: LogFiles, beside: Path, version: int) -> None:
+def _link_log(files: LogFiles, target: Path, version: int) -> None:
     """Link a copy of the log up to a version, without entries before the last checkpoint."""
     first = max((whole for whole in files.whole_checkpoints() if whole < version), default=-1)
     names = [name for name, _ in files.checkpoints.get(first, ())]
     names += [entry_name(entry) for entry in files.entries if first < entry <= version]
     for name in names:
-        os.link(files.folder / name, beside / name)
+        os.link(files.folder / name, target / name)
 
 
 def settle(table: Path, names: Sequence[str]) -> None:
@@ -270,8 +270,8 @@ def remove_unfinished(table: Path, *, hours: float) -> int:
     for path in table.glob(f"{WRITING}*"):
         with suppress(FileNotFoundError):
             inside = [path, *(path.rglob("*") if path.is_dir() else ())]
-            if max(one.stat().st_mtime for one in inside) > before:
+            if max(file.stat().st_mtime for file in inside) > before:
                 continue
-            count += sum(one.is_file() for one in inside)
+            count += sum(file.is_file() for file in inside)
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     return count

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import polars as pl
 
 from tachograph.catalog.tables import REJECTS, LakeTable
-from tachograph.lake.conform import apart, resolve
+from tachograph.lake.conform import resolve, split_apart
 from tachograph.lake.data_files import DataFile, row_count
 from tachograph.lake.delta import Lake, merged_name
 from tachograph.lake.partitions import PARTITION_ROWS, partitions_of, scan_partition
@@ -75,13 +75,11 @@ def compact(
     for table in tables:
         if lake.delta(table) is None:
             continue
-        left = counting.get(table.name)
-        kept = (
-            table
-            if left is None
-            else replace(table, key=(*table.key, "seq"), sort=(*table.sort, "seq"))
-        )
-        work = _TableCompaction(lake, kept, rows, rows_together, left)
+        current_only = counting.get(table.name)
+        compacted = table
+        if current_only is not None:  # rows of several analyses of a job stay side by side
+            compacted = replace(table, key=(*table.key, "seq"), sort=(*table.sort, "seq"))
+        work = _TableCompaction(lake, compacted, rows, rows_together, current_only)
         done.append(work.by_day(progress) if table.by_day else work.whole())
         if vacuum_hours is not None:
             lake.vacuum(table, vacuum_hours)
@@ -152,8 +150,8 @@ class _TableCompaction:
         large = [file for file in files if file.rows >= self.rows_together // 2]
         stale = [file for file in large if self._is_superseded([file])]
         # Of a table with two files for the same jobs, one is small beside each large one.
-        beside = 0 if self.table.apart is None else len(large)
-        if stale or len(small) > FEW_FILES + beside or self._is_superseded(small):
+        small_beside_large = 0 if self.table.apart is None else len(large)
+        if stale or len(small) > FEW_FILES + small_beside_large or self._is_superseded(small):
             return [*small, *stale]
         return ()
 
@@ -172,7 +170,7 @@ class _TableCompaction:
             frame, away, twice = self._read(rows)
             merged.append(away)
             repeated.append(twice)
-            for part in apart(frame, self.table):
+            for part in split_apart(frame, self.table):
                 written.append(part.height)
                 yield None, part
 
@@ -259,13 +257,13 @@ class _TableCompaction:
         if self.counting is None or not files:
             return False
         with lake_errors(self.lake.uri(self.table)):
-            left = (
+            current = (
                 self.counting(self.lake.read_files(self.table, files))
                 .select(pl.len())
                 .collect()
                 .item()
             )
-        return int(left) < row_count(files)
+        return int(current) < row_count(files)
 
 
 def _done(

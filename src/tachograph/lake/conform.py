@@ -145,8 +145,8 @@ def _cast(
     rejects: list[Reject] = []
     columns: list[pl.Series] = []
     for series in frame.get_columns():
-        wanted = schema[series.name]
-        if series.dtype == pl.String and wanted.is_numeric():
+        dtype = schema[series.name]
+        if series.dtype == pl.String and dtype.is_numeric():
             stripped = series.str.strip_chars()
             blank = stripped.is_in(TEXT_BLANKS)
             numbers = stripped.cast(pl.Float64, strict=False)
@@ -154,7 +154,7 @@ def _cast(
             rejects += counted("missing_mark", series.name, blank & (stripped != ""), series)
             rejects += counted("not_a_number", series.name, bad, series)
             series = numbers
-        if wanted.is_integer() and series.dtype.is_float():
+        if dtype.is_integer() and series.dtype.is_float():
             fits = (
                 series.is_nan()
                 | series.is_infinite()
@@ -169,7 +169,7 @@ def _cast(
         if series.name in _COUNTER_NAMES:
             columns.append(series)
         else:
-            cast = series.cast(wanted, strict=False)
+            cast = series.cast(dtype, strict=False)
             rejects += counted(
                 "out_of_range", series.name, cast.is_null() & series.is_not_null(), series
             )
@@ -201,19 +201,23 @@ def _remove_impossible(
 
     rejects: list[Reject] = []
     columns: list[pl.Series | pl.Expr] = []
-    given = [counter for counter in counters if counter.name in frame.columns]
+    present = [counter for counter in counters if counter.name in frame.columns]
     limits_of = {
         counter.name: ValueLimits.of(
             [(counter, units.get(counter.name, counter.unit))],
             float32=frame.schema[counter.name] == pl.Float32,
         )
-        for counter in given
+        for counter in present
     }
     fine = _within(frame, limits_of)
     slices = frame["mig"].is_not_null().to_numpy() if "mig" in frame.columns else None
-    for counter in given:
-        name, limits, wanted = counter.name, limits_of[counter.name], STORAGE_TYPES[counter.storage]
-        converted = _converted(name, float(limits.factors[0]), frame.schema[name], wanted)
+    for counter in present:
+        name, limits, storage = (
+            counter.name,
+            limits_of[counter.name],
+            STORAGE_TYPES[counter.storage],
+        )
+        converted = _converted(name, float(limits.factors[0]), frame.schema[name], storage)
         if name in fine:
             columns.append(converted)
             continue
@@ -223,10 +227,10 @@ def _remove_impossible(
         doubtful = raw.gather(rows)
         numbers = doubtful.to_numpy()
         of_rows = limits if slices is None else limits.of_slices(slices[rows])
-        kept = pl.Series(name, of_rows.convert(numbers), nan_to_null=True)
+        result = pl.Series(name, of_rows.convert(numbers), nan_to_null=True)
         for reason, changed in of_rows.changes(numbers).items():
             rejects += counted(reason, name, pl.Series(changed), doubtful)
-        columns.append(frame.select(converted).to_series().scatter(rows, kept.cast(wanted)))
+        columns.append(frame.select(converted).to_series().scatter(rows, result.cast(storage)))
     return frame.with_columns(columns), rejects
 
 
@@ -236,15 +240,15 @@ def _within(frame: pl.DataFrame, limits: Mapping[str, ValueLimits]) -> frozenset
     numeric = [name for name in limits if frame.schema[name].is_numeric()]
     if not numeric or frame.is_empty():
         return frozenset()
-    found = frame.select(
+    within = frame.select(
         *(pl.col(name).min().cast(pl.Float64).alias(f"min {name}") for name in numeric),
         *(pl.col(name).max().cast(pl.Float64).alias(f"max {name}") for name in numeric),
         *(pl.col(name).is_nan().any().alias(f"nan {name}") for name in floats),
     ).row(0, named=True)
     fine = set()
     for name in numeric:
-        low, high = found[f"min {name}"], found[f"max {name}"]
-        if not found.get(f"nan {name}") and (low is None or limits[name].holds(low, high)):
+        low, high = within[f"min {name}"], within[f"max {name}"]
+        if not within.get(f"nan {name}") and (low is None or limits[name].holds(low, high)):
             fine.add(name)
     return frozenset(fine)
 
@@ -288,11 +292,11 @@ def _remove_rows(
         checks.append(("start_in_future", "start", pl.col("start") > now + CLOCK_TOLERANCE))
         checks.append(("end_before_start", "end", pl.col("end") < pl.col("start")))
     rejects: list[Reject] = []
-    found = frame.select(expression.any().alias(reason) for reason, _, expression in checks).row(
-        0, named=True
-    )
+    occurring = frame.select(
+        expression.any().alias(reason) for reason, _, expression in checks
+    ).row(0, named=True)
     for reason, column, expression in checks:
-        if not found[reason]:
+        if not occurring[reason]:
             continue
         mask = frame.select(expression.fill_null(value=False)).to_series()
         if mask.any():
@@ -331,7 +335,7 @@ def resolve(
     return result, frame.height - result.height
 
 
-def apart(frame: pl.DataFrame, table: LakeTable) -> list[pl.DataFrame]:
+def split_apart(frame: pl.DataFrame, table: LakeTable) -> list[pl.DataFrame]:
     """Return `frame` split into the rows of each file; no frames if it has no rows."""
     if table.apart is None:
         return [frame] if frame.height else []
@@ -422,9 +426,9 @@ def _codes(column: pl.Series) -> tuple[pl.Series | None, int]:
             return None, 0
         return (column.cast(pl.Int64) - (first - 1)).fill_null(0).cast(pl.UInt64), count
     if column.dtype == pl.String:
-        known = column.unique().drop_nulls().sort()
-        codes = column.cast(pl.Enum(known)).to_physical().cast(pl.UInt64) + 1
-        return codes.fill_null(0), len(known) + 1
+        values = column.unique().drop_nulls().sort()
+        codes = column.cast(pl.Enum(values)).to_physical().cast(pl.UInt64) + 1
+        return codes.fill_null(0), len(values) + 1
     return None, 0
 
 
@@ -463,11 +467,11 @@ def _merged(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> pl.
         and 0 < column.null_count() < rows.height
     ]
     completed = _completed(rows.select("seq", *gaps), row_as_above)
-    kept = ordered.filter(is_last)
+    last_rows = ordered.filter(is_last)
     # Keys of one row, nearly all of them, stay as they are.
-    places = as_above.filter(is_last).arg_true()
-    return kept.with_columns(
-        kept[column.name].scatter(places, column) for column in completed.get_columns()
+    numbers = as_above.filter(is_last).arg_true()
+    return last_rows.with_columns(
+        last_rows[column.name].scatter(numbers, column) for column in completed.get_columns()
     )
 
 
@@ -480,8 +484,8 @@ def _completed(rows: pl.DataFrame, as_above: pl.Series) -> pl.DataFrame:
     gaps = [name for name in rows.columns if name != "seq"]
     filled, distance = rows, 1
     # Each row has then seen twice as many above it.
-    while (same := run == run.shift(distance)).any():
-        above = pl.lit(same.fill_null(value=False))
+    while (has_same_run := run == run.shift(distance)).any():
+        above = pl.lit(has_same_run.fill_null(value=False))
         earlier = {name: pl.col(name).shift(distance) for name in rows.columns}
         filled = filled.with_columns(
             *(
@@ -511,7 +515,7 @@ def _repeated(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> i
         for column in rows.get_columns()
         if column.name not in (*table.key, "seq") and column.null_count() < rows.height
     ]
-    known = rows.select(
+    not_null = rows.select(
         as_above.filter(of_several).alias(_ABOVE),
         pl.col(values).is_not_null(),
     )
@@ -521,7 +525,7 @@ def _repeated(ordered: pl.DataFrame, as_above: pl.Series, table: LakeTable) -> i
         before = pl.col(name).cum_sum() - pl.col(name)
         of_others = pl.when(pl.col(_ABOVE).not_()).then(before).forward_fill()
         adds |= pl.col(name) & (before == of_others)
-    return int(known.select((~adds & pl.col(_ABOVE)).sum()).item())
+    return int(not_null.select((~adds & pl.col(_ABOVE)).sum()).item())
 
 
 def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:
@@ -536,9 +540,9 @@ def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:
     return bool(frame.select(greater.slice(1).all()).item())
 
 
-def precedes(one: pl.DataFrame, other: pl.DataFrame, table: LakeTable) -> bool:
+def precedes(earlier: pl.DataFrame, later: pl.DataFrame, table: LakeTable) -> bool:
     """Return whether the last row of `one` sorts before the first of `other`; both not empty."""
-    ends = pl.concat([frame.select(table.sort) for frame in (one.tail(1), other.head(1))])
+    ends = pl.concat([frame.select(table.sort) for frame in (earlier.tail(1), later.head(1))])
     return is_resolved(ends, table)
 
 

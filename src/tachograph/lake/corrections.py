@@ -43,7 +43,9 @@ def _remove(lake: Lake, table: LakeTable, keys: pl.DataFrame) -> int:
             if stale:
                 affected.append(file)
                 removed += stale
-        if not affected or lake.replace(table, affected, _kept(lake, table, affected, keys)):
+        if not affected or lake.replace(
+            table, affected, _remaining_rows(lake, table, affected, keys)
+        ):
             return removed
     raise LakeError(
         "other processes keep rewriting the table",
@@ -52,14 +54,14 @@ def _remove(lake: Lake, table: LakeTable, keys: pl.DataFrame) -> int:
     )
 
 
-def _kept(
+def _remaining_rows(
     lake: Lake, table: LakeTable, files: list[DataFile], keys: pl.DataFrame
 ) -> Iterator[tuple[date | None, pl.DataFrame]]:
     for file in files:
         with lake_errors(lake.uri(table)):
             rows = lake.read_files(table, [file]).collect()
-        kept = rows.join(
+        rest = rows.join(
             keys, on=list(table.key), how="anti", nulls_equal=True, maintain_order="left"
         )
-        if kept.height:
-            yield file.day, kept
+        if rest.height:
+            yield file.day, rest

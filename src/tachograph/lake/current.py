@@ -42,18 +42,20 @@ def read_current(
 ) -> pl.DataFrame:
     """Return one row per key in table order; see `Lake.latest`. Errors: those of `scan_current`."""
     names = tuple(table.schema) if columns is None else columns
-    wanted = None if keys is None else list(keys)
+    requested = None if keys is None else list(keys)
     files = lake.files(table)
-    chosen = files if wanted is None else files_of_keys(files, wanted)
+    candidates = files if requested is None else files_of_keys(files, requested)
     rows = (
-        lake.read_files(table, chosen) if where is None else scan_current(lake, table, files, where)
+        lake.read_files(table, candidates)
+        if where is None
+        else scan_current(lake, table, files, where)
     )
-    if wanted is not None:
-        rows = rows.filter(pl.col(_KEY).is_in(wanted))
+    if requested is not None:
+        rows = rows.filter(pl.col(_KEY).is_in(requested))
     deciding = [name for order in precedence(table) for name in order.meta.root_names()]
     rows = rows.select(list(dict.fromkeys((*table.key, *table.sort, *names, *deciding))))
-    found = rows.collect() if where is None else rows.collect(engine="streaming")
-    return resolve(found, table)[0].select(names)
+    current = rows.collect() if where is None else rows.collect(engine="streaming")
+    return resolve(current, table)[0].select(names)
 
 
 def scan_current(

@@ -26,7 +26,7 @@ from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import TABLES, LakeTable
 from tachograph.lake.batch import BatchDays, between_nodes, resolve_batch
 from tachograph.lake.commits import WRITING
-from tachograph.lake.conform import apart, resolve, resolve_days
+from tachograph.lake.conform import resolve, resolve_days, split_apart
 from tachograph.lake.current import read_current
 from tachograph.lake.data_files import DataFile, paths_of
 from tachograph.lake.kept_logs import KeptLogs
@@ -449,8 +449,10 @@ class Lake:
 
     def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
         """Return the files a reader sees now (of `days`, or all), ordered by day and first node."""
-        wanted = None if days is None else set(days)
-        return [file for file in self._all_files(table) if wanted is None or file.day in wanted]
+        requested = None if days is None else set(days)
+        return [
+            file for file in self._all_files(table) if requested is None or file.day in requested
+        ]
 
     def _all_files(self, table: LakeTable) -> Sequence[DataFile]:
         delta = self.delta(table)
@@ -618,7 +620,7 @@ def _resolved_parts(
         return [], 0
     if not table.by_day:
         resolved, repeated = resolve(frame, table, repeats=True)
-        return [(None, rows) for rows in apart(resolved, table)], repeated
+        return [(None, rows) for rows in split_apart(resolved, table)], repeated
     days = list(resolve_days(frame, table))
     return [(day, rows) for day, rows, _ in days], sum(count for _, _, count in days)
 

@@ -108,7 +108,7 @@ def describe_space(
         if lake.delta(table) is None:
             continue
         files = lake.files(table)
-        used = sum(file.size for file in files)
+        current_bytes = sum(file.size for file in files)
         if table is DEVICES:
             days = None
         elif table.by_day:
@@ -119,19 +119,19 @@ def describe_space(
             days = spans[JOB_SUMMARIES.name]
         else:
             days = accounted
-        a_day = used / days if days is not None and days >= WHOLE_DAY else None
-        kept = kept_days(table, keep)
+        a_day = current_bytes / days if days is not None and days >= WHOLE_DAY else None
+        retention_days = kept_days(table, keep)
         spaces.append(
             TableSpace(
                 table.name,
                 row_count(files),
-                used,
-                _other_bytes(lake, table, used),
+                current_bytes,
+                _other_bytes(lake, table, current_bytes),
                 days,
                 a_day,
                 None if a_day is None else a_day * 365,
-                kept,
-                None if a_day is None or kept is None else a_day * kept,
+                retention_days,
+                None if a_day is None or retention_days is None else a_day * retention_days,
             )
         )
     return spaces
@@ -157,7 +157,7 @@ def _days_of_jobs(lake: Lake, tables: Iterable[LakeTable]) -> float | None:
     return float((last - first).total_seconds()) / 86400
 
 
-def _other_bytes(lake: Lake, table: LakeTable, used: int) -> int | None:
+def _other_bytes(lake: Lake, table: LakeTable, current_bytes: int) -> int | None:
     """Return bytes in a table's folder besides current files; files may vanish."""
     if is_remote(lake.location):
         return None
@@ -165,7 +165,7 @@ def _other_bytes(lake: Lake, table: LakeTable, used: int) -> int | None:
     for path in files_below(Path(lake.uri(table))):
         with suppress(OSError):
             total += path.stat().st_size
-    return max(0, total - used)
+    return max(0, total - current_bytes)
 
 
 def describe_nodes(

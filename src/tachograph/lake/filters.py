@@ -190,25 +190,25 @@ class JobFilter:
     where: tuple[JobCondition, ...] = ()
 
 
-def filter_parts(wanted: JobFilter) -> Iterator[tuple[str, JobFilter]]:
+def filter_parts(selection: JobFilter) -> Iterator[tuple[str, JobFilter]]:
     """Yield a filter's restrictions one by one: (as written, as a filter).
 
     >>> [written for written, _ in filter_parts(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))]
     ['user ann or bob', 'where gpus>4']
     """
     for name, field_name in FILTER_KINDS.items():
-        names: tuple[str, ...] = getattr(wanted, field_name)
+        names: tuple[str, ...] = getattr(selection, field_name)
         if names:
             alone: dict[str, Any] = {
                 field_name: names,
-                "verdict": wanted.verdict if name == "finding" else "yes",
+                "verdict": selection.verdict if name == "finding" else "yes",
             }
             yield f"{name} {' or '.join(names)}", replace(JobFilter(), **alone)
-    if wanted.since is not None:
-        yield "since", JobFilter(since=wanted.since)
-    if wanted.until is not None:
-        yield "until", JobFilter(until=wanted.until)
-    for condition in wanted.where:
+    if selection.since is not None:
+        yield "since", JobFilter(since=selection.since)
+    if selection.until is not None:
+        yield "until", JobFilter(until=selection.until)
+    for condition in selection.where:
         yield f"where {condition}", JobFilter(where=(condition,))
 
 
@@ -223,10 +223,10 @@ def parse_condition(written: str) -> JobCondition:
     Errors: UsageError when it is no condition, or the value does not fit, as a bare number above 1
     for a fraction does not, or is none of FIXED_VALUES; NotFoundError for an unknown column.
     """
-    found = _CONDITION.match(written)
-    if not found or not found[3]:
+    parts = _CONDITION.match(written)
+    if not parts or not parts[3]:
         raise UsageError(f"invalid condition: {written!r}", do=_EXAMPLE)
-    name, op, value = found[1], "=" if found[2] == "==" else found[2], found[3].strip("'\"")
+    name, op, value = parts[1], "=" if parts[2] == "==" else parts[2], parts[3].strip("'\"")
     must_exist([name], (*JOB_SUMMARIES.schema, LOST_COLUMN, *_OF_FINDINGS))
     if name in _OF_FINDINGS:
         raise UsageError(f"{name} cannot be compared here", do="use finding, with the code of one")
@@ -259,16 +259,16 @@ def _fixed_value(name: str, written: str, *, part: bool) -> str:
 
     Errors: UsageError naming the closest values, and all.
     """
-    known = FIXED_VALUES[name]
-    wanted = written.casefold()
-    if part and any(wanted in value.casefold() for value in known):
+    values = FIXED_VALUES[name]
+    folded = written.casefold()
+    if part and any(folded in value.casefold() for value in values):
         return written
-    for value in known:
-        if value.casefold() == wanted:
+    for value in values:
+        if value.casefold() == folded:
             return value
-    meant = did_you_mean(written, known, most=2)
-    listed = f"use one of: {'; '.join(known)}"
-    raise UsageError(f"{name} is never {written!r}", do=f"{meant} {listed}".lstrip())
+    suggestion = did_you_mean(written, values, most=2)
+    listed = f"use one of: {'; '.join(values)}"
+    raise UsageError(f"{name} is never {written!r}", do=f"{suggestion} {listed}".lstrip())
 
 
 def _type_of(name: str) -> pl.DataType:
@@ -296,7 +296,7 @@ def _number(name: str, written: str) -> float:
 
 
 def job_conditions(
-    wanted: JobFilter, recorded_states: Callable[[], Iterable[str]] = tuple
+    selection: JobFilter, recorded_states: Callable[[], Iterable[str]] = tuple
 ) -> list[pl.Expr]:
     """Return the conditions on columns of job_summaries, without those on findings.
 
@@ -304,46 +304,50 @@ def job_conditions(
     table may have any word. Errors: UsageError for a verdict, state or attribution that does not
     exist, naming those close to it; UsageError for a verdict without a finding that it is about.
     """
-    must_exist([wanted.verdict], VERDICTS, what="verdict", error=UsageError)
-    if wanted.verdict != "yes" and not wanted.findings:
-        raise UsageError(f"verdict {wanted.verdict!r} is given without a finding", do="name one")
-    must_exist(wanted.attributions, ATTRIBUTIONS, what="attribution", error=UsageError)
-    states = [state.upper() for state in wanted.states]
+    must_exist([selection.verdict], VERDICTS, what="verdict", error=UsageError)
+    if selection.verdict != "yes" and not selection.findings:
+        raise UsageError(f"verdict {selection.verdict!r} is given without a finding", do="name one")
+    must_exist(selection.attributions, ATTRIBUTIONS, what="attribution", error=UsageError)
+    states = [state.upper() for state in selection.states]
     other = [state for state in states if state not in _KNOWN_STATES]
     if other:
         recorded = sorted(set(recorded_states()).difference(JOB_STATES))
         must_exist(other, (*recorded, *JOB_STATES), what="state", error=UsageError)
-    conditions = [condition.expression for condition in wanted.where]
+    conditions = [condition.expression for condition in selection.where]
     for name, values in (
-        ("user", wanted.users),
-        ("account", wanted.accounts),
-        ("partition", wanted.partitions),
+        ("user", selection.users),
+        ("account", selection.accounts),
+        ("partition", selection.partitions),
         ("state", states),
-        ("attribution", wanted.attributions),
+        ("attribution", selection.attributions),
     ):
         if values:
             conditions.append(pl.col(name).is_in(values))
-    if wanted.since is not None:
+    if selection.since is not None:
         # running jobs have no end: they may run on for a while after they were last summarized
         latest = pl.coalesce("end", pl.col("as_of") + CURRENT_FOR)
-        conditions.append((latest > wanted.since).fill_null(value=True))
-    if wanted.until is not None:
-        conditions.append(pl.col("start") < wanted.until)
-    if wanted.excluded is not None:
-        conditions.append(pl.col("excluded").is_not_null() == wanted.excluded)
+        conditions.append((latest > selection.since).fill_null(value=True))
+    if selection.until is not None:
+        conditions.append(pl.col("start") < selection.until)
+    if selection.excluded is not None:
+        conditions.append(pl.col("excluded").is_not_null() == selection.excluded)
     return conditions
 
 
-def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
+def filter_jobs(
+    summaries: pl.DataFrame, findings: pl.DataFrame, selection: JobFilter
+) -> pl.DataFrame:
     """Return the selected rows of job_summaries in their order; `findings`: rows of findings.
 
     Errors: NotFoundError for a finding that does
     not exist, naming those close to it; those of `job_conditions`.
     """
-    check_codes(wanted.findings, findings["code"].unique())
-    conditions = job_conditions(wanted, lambda: summaries.get_column("state").drop_nulls().unique())
-    if wanted.findings:
-        keys = answers_to(findings, wanted)["job_key"].unique()
+    check_codes(selection.findings, findings["code"].unique())
+    conditions = job_conditions(
+        selection, lambda: summaries.get_column("state").drop_nulls().unique()
+    )
+    if selection.findings:
+        keys = answers_to(findings, selection)["job_key"].unique()
         conditions.append(pl.col("job_key").is_in(keys.to_list()))
     return summaries.filter(*conditions) if conditions else summaries
 
@@ -367,15 +371,15 @@ class ChosenJob:
     other_runs: tuple[JobSummaryRow, ...] = ()
 
 
-def called(wanted: str) -> pl.Expr:
+def called(job: str) -> pl.Expr:
     """Return the condition on rows of job_summaries that `choose_job` may choose."""
-    name = _without_step(wanted.strip())
+    name = _without_step(job.strip())
     columns = ("job_key", "job_id", "display_id", "array_job_id", "het_job_id")
     return pl.any_horizontal(pl.col(column) == name for column in columns)
 
 
 def choose_job(
-    summaries: pl.DataFrame, wanted: str, *, cluster: str | None = None, run: int | None = None
+    summaries: pl.DataFrame, job: str, *, cluster: str | None = None, run: int | None = None
 ) -> ChosenJob:
     """Return the job for a raw id, a displayed id (123_4, 123+1, 123.server), or a job_key.
 
@@ -384,21 +388,19 @@ def choose_job(
     id, and for an array or heterogeneous job as a whole, naming its parts; SeveralJobsError when
     the id exists on several clusters; UsageError when there are not so many runs.
     """
-    name = _without_step(wanted.strip())
+    name = _without_step(job.strip())
     rows = summaries if cluster is None else summaries.filter(pl.col("cluster") == cluster)
     exact = rows.filter((pl.col("display_id") == name) | (pl.col("job_key") == name))
     parts = rows.filter((pl.col("array_job_id") == name) | (pl.col("het_job_id") == name))
-    found = exact if exact.height else rows.filter(pl.col("job_id") == name)
-    if not exact.height and (_names(parts) - _names(found)):
+    matches = exact if exact.height else rows.filter(pl.col("job_id") == name)
+    if not exact.height and (_names(parts) - _names(matches)):
         raise _whole(name, parts)
-    if found.is_empty():
+    if matches.is_empty():
         of = "" if cluster is None else f" of cluster {cluster!r}"
-        raise NotFoundError(
-            f"no job {wanted!r}{of}", do="`tachograph jobs` lists the analyzed jobs"
-        )
-    clusters = sorted({str(value) for value in found["cluster"].drop_nulls()})
+        raise NotFoundError(f"no job {job!r}{of}", do="`tachograph jobs` lists the analyzed jobs")
+    clusters = sorted({str(value) for value in matches["cluster"].drop_nulls()})
     if len(clusters) > 1:
-        latest = found.drop_nulls("cluster").sort("cluster", "submit", "start", nulls_last=False)
+        latest = matches.drop_nulls("cluster").sort("cluster", "submit", "start", nulls_last=False)
         of_clusters = (
             latest.unique("cluster", keep="last", maintain_order=True)
             .select("cluster", "job_key")
@@ -407,14 +409,14 @@ def choose_job(
         raise SeveralJobsError(
             f"job {name} exists on clusters {', '.join(clusters)}", candidates=of_clusters
         )
-    ordered = found.sort("submit", "start", nulls_last=False)
+    ordered = matches.sort("submit", "start", nulls_last=False)
     runs = cast("list[JobSummaryRow]", ordered.to_dicts())
     if run is not None and not 1 <= run <= len(runs):
         raise UsageError(
             f"job {name} has {plural(len(runs), 'run')}, not {run}", do=f"use 1 to {len(runs)}"
         )
-    chosen = runs.pop(-1 if run is None else run - 1)
-    return ChosenJob(chosen, tuple(reversed(runs)))
+    row = runs.pop(-1 if run is None else run - 1)
+    return ChosenJob(row, tuple(reversed(runs)))
 
 
 def _without_step(name: str) -> str:
@@ -454,12 +456,12 @@ def with_reported(jobs: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
     """
     codes = known_codes()
     urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1}, return_dtype=pl.Int8)
-    places = pl.col("code").replace_strict(
+    ranks = pl.col("code").replace_strict(
         dict(zip(codes, range(len(codes)), strict=True)), default=len(codes)
     )
     of_jobs = (
         findings.filter(REPORTED)
-        .sort(urgency, places, "code", maintain_order=True)
+        .sort(urgency, ranks, "code", maintain_order=True)
         .group_by("job_key", maintain_order=True)
         .agg(
             pl.col("code").alias(FINDINGS_COLUMN), pl.col("severity").first().alias(SEVERITY_COLUMN)
@@ -482,18 +484,18 @@ def lost_hours() -> pl.Expr:
     return pl.when(is_known & (pl.col("end").is_not_null() | (lost > 0))).then(lost)
 
 
-def answers_to(findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
+def answers_to(findings: pl.DataFrame, selection: JobFilter) -> pl.DataFrame:
     """Return (job_key, code, verdict) of the findings by which the filter selects jobs."""
-    given = pl.col("verdict").fill_null("yes")
+    verdict = pl.col("verdict").fill_null("yes")
     order = pl.col("code").replace_strict(
-        dict(zip(wanted.findings, range(len(wanted.findings)), strict=True)),
+        dict(zip(selection.findings, range(len(selection.findings)), strict=True)),
         default=None,
         return_dtype=pl.Int64,
     )
     return (
-        findings.filter(pl.col("code").is_in(wanted.findings) & (given == wanted.verdict))
+        findings.filter(pl.col("code").is_in(selection.findings) & (verdict == selection.verdict))
         .sort(order, maintain_order=True)
-        .select("job_key", "code", verdict=given)
+        .select("job_key", "code", verdict=verdict)
         .unique(maintain_order=True)
     )
 
@@ -527,5 +529,5 @@ def sort_jobs(
         keys.insert(0, pl.col("user").eq_missing(pl.lit(first_user)))
         descending.insert(0, True)
     ordered = jobs.lazy().sort(keys, descending=descending, nulls_last=True)
-    chosen = ordered if limit is None else ordered.head(limit)
-    return chosen.collect(engine="streaming" if isinstance(jobs, pl.LazyFrame) else "auto")
+    first = ordered if limit is None else ordered.head(limit)
+    return first.collect(engine="streaming" if isinstance(jobs, pl.LazyFrame) else "auto")

@@ -86,7 +86,11 @@ def forget(
     last = (ALLOCATIONS, STEPS, JOB_SUMMARIES, JOBS)
     tables = [*(table for table in ALL_TABLES if table not in last), *last]
     done = (_forget_in(lake, table, name, replacer, jobs, dry_run=dry_run) for table in tables)
-    return [one for one in done if one.removed or one.changed or one.inside or one.left]
+    return [
+        outcome
+        for outcome in done
+        if outcome.removed or outcome.changed or outcome.inside or outcome.left
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +284,8 @@ def _parquet_has(path: Path, name: str) -> bool:
     rows = pl.read_parquet(path, columns=texts, hive_partitioning=False)
     return bool(
         rows.select(
-            pl.any_horizontal(holds_word(_as_text(one, rows), name) for one in texts).any()
+            pl.any_horizontal(
+                holds_word(_as_text(text_column, rows), name) for text_column in texts
+            ).any()
         ).item()
     )

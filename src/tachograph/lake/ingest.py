@@ -58,9 +58,9 @@ def new_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFrame:
         return frame
     key = list(table.key)
     values = [name for name in frame.columns if name not in key]
-    known = _known_rows(lake, table, frame).select(*key, *values, pl.lit(value=True).alias(_THERE))
+    stored = _known_rows(lake, table, frame).select(*key, *values, pl.lit(value=True).alias(_THERE))
     joined = frame.join(
-        known, on=key, how="left", nulls_equal=True, maintain_order="left", suffix="_known"
+        stored, on=key, how="left", nulls_equal=True, maintain_order="left", suffix="_known"
     )
     added = [
         pl.col(name).is_not_null() & pl.col(name).ne_missing(pl.col(f"{name}_known"))
@@ -150,15 +150,15 @@ def ingest(
             return _sampled(lake, node, first, last)
 
         try:
-            for given in chunks:
+            for next_chunk in chunks:
                 report.chunks += 1
-                if isinstance(given, PendingChunk):
-                    if lake.mark(REJECTS, _transaction(given.id, losses)) is not None:
+                if isinstance(next_chunk, PendingChunk):
+                    if lake.mark(REJECTS, _transaction(next_chunk.id, losses)) is not None:
                         report.chunks_known += 1
                         continue
-                    chunk = given.fetch()
+                    chunk = next_chunk.fetch()
                 else:
-                    chunk = given
+                    chunk = next_chunk
                 if check:
                     check(chunk)
                 if queue.decides(chunk):
@@ -230,17 +230,17 @@ class _ReadyChunk:
 
     @property
     def rows(self) -> int:
-        return sum(one.frame.height for one in self.conformed)
+        return sum(conformed.frame.height for conformed in self.conformed)
 
     def overlaps(self, other: _ReadyChunk) -> bool:
         """Whether both have samples of the same days and nodes."""
         mine, others = (
             [
                 (part.table, ends)
-                for part, ends in zip(one.chunk.parts, one.ends, strict=True)
+                for part, ends in zip(chunk.chunk.parts, chunk.ends, strict=True)
                 if ends
             ]
-            for one in (self, other)
+            for chunk in (self, other)
         )
         return any(
             table == other_table and _meet(ends, other_ends)
@@ -263,14 +263,14 @@ def _ends(frame: pl.DataFrame, table: LakeTable) -> _Ends | None:
     return first, last, low, high
 
 
-def _meet(one: _Ends, other: _Ends) -> bool:
-    first, last, low, high = one
-    other_first, other_last, other_low, other_high = other
+def _meet(former: _Ends, latter: _Ends) -> bool:
+    first, last, low, high = former
+    other_first, other_last, other_low, other_high = latter
     return first <= other_last and other_first <= last and low <= other_high and other_low <= high
 
 
 def _rows(chunks: Iterable[_ReadyChunk]) -> int:
-    return sum(one.rows for one in chunks)
+    return sum(chunk.rows for chunk in chunks)
 
 
 class _CommitQueue:
@@ -290,8 +290,8 @@ class _CommitQueue:
     def decides(self, chunk: Chunk) -> bool:
         """Whether a chunk here may be the same content, or name the GPUs of this one."""
         return any(
-            (one.chunk.id == chunk.id and one.may_wait) or one.names_gpus
-            for one in (*self._committing, *self._waiting)
+            (undecided.chunk.id == chunk.id and undecided.may_wait) or undecided.names_gpus
+            for undecided in (*self._committing, *self._waiting)
         )
 
     def add(self, new: _ReadyChunk) -> None:
@@ -302,11 +302,11 @@ class _CommitQueue:
             self.commit_all()
             return
         if _rows(self._waiting) + new.rows > BATCH_ROWS:
-            beside = [one for one in self._waiting if one.overlaps(new)]
-            if _rows(beside) + new.rows > DAY_ROWS:
-                beside = []
-            self._begin([one for one in self._waiting if one not in beside])
-            self._waiting = beside
+            overlapping = [chunk for chunk in self._waiting if chunk.overlaps(new)]
+            if _rows(overlapping) + new.rows > DAY_ROWS:
+                overlapping = []
+            self._begin([chunk for chunk in self._waiting if chunk not in overlapping])
+            self._waiting = overlapping
         self._waiting.append(new)
 
     def commit_all(self) -> None:
@@ -381,14 +381,14 @@ def _ready(
     parts: list[ChunkPart] = []
     for part in chunk.parts:
         table = TABLES[part.table]
-        made = conform(part.frame, table, now=now, units=part.units, origin=chunk.origin)
-        conformed.append(made)
-        ends.append(_ends(made.frame, table))
+        conformed_part = conform(part.frame, table, now=now, units=part.units, origin=chunk.origin)
+        conformed.append(conformed_part)
+        ends.append(_ends(conformed_part.frame, table))
         parts.append(replace(part, frame=part.frame.clear()))
     for part in chunk.parts:
         if part.rows_used is not None:
-            used, rows = report.reshaped.get(part.table, (0, 0))
-            report.reshaped[part.table] = (used + part.rows_used, rows + part.frame.height)
+            rows_used, rows = report.reshaped.get(part.table, (0, 0))
+            report.reshaped[part.table] = (rows_used + part.rows_used, rows + part.frame.height)
     names = tuple(_names(chunk, name))
     chunk = replace(chunk, parts=tuple(parts))
     return _ReadyChunk(chunk, name, again, names, tuple(conformed), tuple(ends), mark, since)
@@ -398,12 +398,14 @@ def _renumbered(
     parts: Sequence[ChunkPart], lake: Lake, sampled: SampledTimes
 ) -> tuple[ChunkPart, ...]:
     """Return parts with the indices of the lake; those of a node by its cluster, too."""
-    known = lake.latest(DEVICES).sort("seq")
-    pairs = cluster_pairs([known, *(part.frame for part in parts)])
+    stored = lake.latest(DEVICES).sort("seq")
+    pairs = cluster_pairs([stored, *(part.frame for part in parts)])
     if pairs.is_empty():
-        return renumbered(parts, known, sampled)
-    places = NodePlaces.of(pairs)
-    placed = renumbered([places.part(part) for part in parts], places.devices(known), sampled)
+        return renumbered(parts, stored, sampled)
+    node_places = NodePlaces.of(pairs)
+    placed = renumbered(
+        [node_places.part(part) for part in parts], node_places.devices(stored), sampled
+    )
     # Of the only cluster that has a node, so that this stays so when another one has it, too.
     only = pairs.filter(~pl.col("node").is_duplicated()).rename({"cluster": "only"})
     return tuple(_of_only(with_cluster_column(part), only) for part in placed)
@@ -440,12 +442,12 @@ def _commit_together(
     if not frames:
         return {}
     appended = lake.append_batch(table, frames)
-    known = [frame for name, frame in frames.items() if name not in appended.new]
+    stored = [frame for name, frame in frames.items() if name not in appended.new]
     if table is GPU_SAMPLES:  # a killed run may have committed rows alone
         name = hashlib.sha256("\n".join(frames).encode()).hexdigest()[:32]
-        _note_devices(lake, [*known, *appended.days.values()], f"{name}:seen", 1)
+        _note_devices(lake, [*stored, *appended.days.values()], f"{name}:seen", 1)
     merged_days = {day for day, count in appended.across.items() if count}
-    for frame in known:
+    for frame in stored:
         merged_days.update(frame["t"].dt.date().unique())
     count_merged(lake, table, sorted(merged_days))
     across = sum(appended.across.values())
@@ -457,39 +459,41 @@ def _commit_together(
 
 
 def _commit_rest(
-    lake: Lake, one: _ReadyChunk, merged: Mapping[str, int], now: datetime, report: IngestReport
+    lake: Lake, ready: _ReadyChunk, merged: Mapping[str, int], now: datetime, report: IngestReport
 ) -> None:
     """Commit the remaining parts, then the rejects; `merged`: duplicates in the other parts.
 
     Rows of these are counted already.
     """
-    chunk = one.chunk
+    chunk = ready.chunk
     rejected: list[tuple[str, Reject]] = []
-    for app_id, part, conformed in one.parts():
+    for app_id, part, conformed in ready.parts():
         table = TABLES[part.table]
         key = f"{table.name}/{app_id}"
         duplicates = merged.get(key, 0)
         committed = 0
         if key not in merged:
-            frame, appended = _append(lake, one, part, conformed.frame, app_id)
+            frame, appended = _append(lake, ready, part, conformed.frame, app_id)
             duplicates = appended.duplicates
-            height = conformed.frame.height if _every_row_counts(one, part) else frame.height
+            height = conformed.frame.height if _every_row_counts(ready, part) else frame.height
             committed = height - appended.merged
             report.completing += appended.merged - duplicates
-            if one.again:
+            if ready.again:
                 report.rows_known += conformed.frame.height - frame.height
             if table is DEVICES:
                 report.devices.update(frame.select(table.key).unique().iter_rows())
                 committed = len(report.devices) - report.rows.get(table.name, 0)
             if table is GPU_SAMPLES:
-                _note_devices(lake, [conformed.frame], f"{app_id}:seen", one.mark)
+                _note_devices(lake, [conformed.frame], f"{app_id}:seen", ready.mark)
         report.rows[table.name] = report.rows.get(table.name, 0) + committed
         rejected += [(table.name, reject) for reject in part.rejects]
         rejected += [(table.name, reject) for reject in conformed.rejects if not part.counted]
         if duplicates:
             report.duplicates += duplicates
             rejected.append((table.name, Reject("duplicate", None, duplicates)))
-    lake.append(REJECTS, _rejects_frame(chunk, rejected, now).frame, app_id=one.id, mark=one.mark)
+    lake.append(
+        REJECTS, _rejects_frame(chunk, rejected, now).frame, app_id=ready.id, mark=ready.mark
+    )
     for target, reject in rejected:
         reason = (target, reject.reason, reject.column)
         report.rejects[reason] = report.rejects.get(reason, 0) + reject.count
@@ -499,22 +503,22 @@ def _commit_rest(
 
 def _names(chunk: Chunk, name: str) -> Iterator[str]:
     """Yield the transaction name of each part, the same in every chunk of a stream."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for part in chunk.parts:
-        yield f"{name}#{seen[part.table]}"
-        seen[part.table] += 1
+        yield f"{name}#{counts[part.table]}"
+        counts[part.table] += 1
 
 
-def _every_row_counts(one: _ReadyChunk, part: ChunkPart) -> bool:
+def _every_row_counts(chunk: _ReadyChunk, part: ChunkPart) -> bool:
     """Whether rows of a part that exist already are duplicates in its file, not a second
     reading.
     """
-    once = one.chunk.watermark is None and not one.again
+    once = chunk.chunk.watermark is None and not chunk.again
     return part.rows_used is not None and once and not TABLES[part.table].by_day
 
 
 def _append(
-    lake: Lake, one: _ReadyChunk, part: ChunkPart, frame: pl.DataFrame, app_id: str
+    lake: Lake, chunk: _ReadyChunk, part: ChunkPart, frame: pl.DataFrame, app_id: str
 ) -> tuple[pl.DataFrame, AppendResult]:
     """Append the new rows of a part; return them, and the result.
 
@@ -526,11 +530,11 @@ def _append(
     table = TABLES[part.table]
     while True:
         there = lake.mark(table, app_id) or 0
-        overlaps = there < one.mark and (one.again or part.overlaps or one.since < there)
+        overlaps = there < chunk.mark and (chunk.again or part.overlaps or chunk.since < there)
         fresh = new_rows(lake, table, frame) if overlaps else frame
-        left_out = frame.height - fresh.height if _every_row_counts(one, part) else 0
+        left_out = frame.height - fresh.height if _every_row_counts(chunk, part) else 0
         appended = lake.append(
-            table, fresh, app_id=app_id, mark=one.mark, after=there, left_out=left_out
+            table, fresh, app_id=app_id, mark=chunk.mark, after=there, left_out=left_out
         )
         if not appended.overtaken:
             return fresh, appended
@@ -548,10 +552,10 @@ def _note_devices(lake: Lake, samples: Sequence[pl.DataFrame], app_id: str, mark
         (pl.col("hbm_used_mib") + pl.col("hbm_free_mib")).max().cast(pl.Float64).alias("measured")
     )
     key = list(DEVICES.key)
-    each = [frame.lazy().group_by(key).agg(capacity) for frame in samples]
-    seen = pl.concat(each).group_by(key).agg(pl.col("measured").max()).collect()
-    known = lake.latest(DEVICES).select(*key, "usable_mib", there=pl.lit(value=True))
-    joined = seen.join(known, on=key, how="left", nulls_equal=True)
+    capacities = [frame.lazy().group_by(key).agg(capacity) for frame in samples]
+    measured = pl.concat(capacities).group_by(key).agg(pl.col("measured").max()).collect()
+    stored = lake.latest(DEVICES).select(*key, "usable_mib", there=pl.lit(value=True))
+    joined = measured.join(stored, on=key, how="left", nulls_equal=True)
     fresh = joined.filter(
         pl.col("there").is_null()
         | (pl.col("usable_mib").is_null() & pl.col("measured").is_not_null())

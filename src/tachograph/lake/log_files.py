@@ -77,8 +77,8 @@ class LogFiles:
         entries: dict[int, int] = {}
         checkpoints: dict[int, list[tuple[str, int]]] = {}
         has_hint = False
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
-            for file in found:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as directory:
+            for file in directory:
                 if not file.is_file():
                     continue
                 if of_entry := _ENTRY.fullmatch(file.name):

@@ -60,8 +60,8 @@ class NewestRows:
                 chunk, parts=tuple(part for part in chunk.parts if part.table != SAMPLES)
             )
         for table, rows in _conformed(chunk, now):
-            known = self._tables.get(table)
-            merged = rows if known is None else pl.concat([known, rows])
+            earlier = self._tables.get(table)
+            merged = rows if earlier is None else pl.concat([earlier, rows])
             if table == SAMPLES:
                 self.source = chunk.source
                 merged = merged.filter(pl.col("t") > oldest)

@@ -101,9 +101,9 @@ def unsure_times(devices: pl.DataFrame) -> pl.DataFrame:
     for row in devices.drop_nulls("history").iter_rows(named=True):
         spans = _decoded(row["history"])
         unsure = [(*span[1:], False) for span in spans if span.uuid is None]
-        for one, other in pairwise(span for span in spans if span.uuid is not None):
-            if one.uuid != other.uuid:
-                unsure.append((one.until, other.since, True))
+        for earlier, later in pairwise(span for span in spans if span.uuid is not None):
+            if earlier.uuid != later.uuid:
+                unsure.append((earlier.until, later.since, True))
         rows += [(row["node"], row["gpu"], *times) for times in unsure]
     return pl.DataFrame(rows, schema=_UNSURE_SCHEMA, orient="row")
 
@@ -117,7 +117,7 @@ def _decoded(history: str) -> list[UuidSpan]:
 
 
 def renumbered(
-    parts: Sequence[ChunkPart], known: pl.DataFrame, sampled: SampledTimes = _never_sampled
+    parts: Sequence[ChunkPart], devices: pl.DataFrame, sampled: SampledTimes = _never_sampled
 ) -> tuple[ChunkPart, ...]:
     """Return parts with the indices of `known`, rows of `devices`.
 
@@ -126,13 +126,13 @@ def renumbered(
     by the indices of a node; called only where indices contradict.
     """
     parts = _labelled_by_devices(parts)
-    if known.filter(pl.col("nvml_index") != pl.col("gpu")).height:
+    if devices.filter(pl.col("nvml_index") != pl.col("gpu")).height:
         parts = [_labelled(part) for part in parts]
     gpus = dict.fromkeys(gpu for part in parts for gpu in part.gpus)
     times = cache(partial(_times_by_index, parts))
-    numbers = new_indices(gpus, known, times=times, sampled=sampled)
+    numbers = new_indices(gpus, devices, times=times, sampled=sampled)
     result = [_moved(part, numbers) if part.gpus else part for part in parts]
-    result = [_by_address(part, known) if _names_addresses(part) else part for part in result]
+    result = [_by_address(part, devices) if _names_addresses(part) else part for part in result]
     rejects: list[Reject] = []
     if numbers.moved:
         (node, before), after = next(iter(numbers.moved.items()))
@@ -143,8 +143,8 @@ def renumbered(
         example = f"{node} index {gpu}: of several GPUs at the same time"
         rejects.append(Reject(CONTRADICTING_SOURCES, None, len(numbers.contradicting), example))
     if rejects:
-        place = next(place for place, part in enumerate(parts) if part.gpus)
-        result[place] = replace(result[place], rejects=(*result[place].rejects, *rejects))
+        number = next(number for number, part in enumerate(parts) if part.gpus)
+        result[number] = replace(result[number], rejects=(*result[number].rejects, *rejects))
     if numbers.changed:
         frame = pl.DataFrame(numbers.changed, schema=_CHANGED_SCHEMA, orient="row")
         result.append(ChunkPart("devices", frame, overlaps=True))
@@ -157,13 +157,13 @@ def _names_addresses(part: ChunkPart) -> bool:
     return part.table == GPU_SAMPLES.name and "pci" in part.frame.columns
 
 
-def _by_address(part: ChunkPart, known: pl.DataFrame) -> ChunkPart:
+def _by_address(part: ChunkPart, devices: pl.DataFrame) -> ChunkPart:
     """The part with the indices of its PCI addresses; samples of unknown ones are counted.
 
     Errors: InputError where none is known.
     """
     slots: dict[tuple[str, str], set[int]] = {}
-    for node, gpu, pci in known.select("node", "gpu", "pci").drop_nulls().iter_rows():
+    for node, gpu, pci in devices.select("node", "gpu", "pci").drop_nulls().iter_rows():
         slots.setdefault((node, _slot(pci)), set()).add(gpu)
     indices = [
         slots.get((node, _slot(pci)), set())
@@ -172,19 +172,19 @@ def _by_address(part: ChunkPart, known: pl.DataFrame) -> ChunkPart:
     numbers = [next(iter(gpus)) if len(gpus) == 1 else None for gpus in indices]
     frame = part.frame.with_columns(gpu=pl.Series(numbers, dtype=_SCHEMA["gpu"]))
     lost = frame.filter(pl.col("gpu").is_null())
-    kept = replace(part, frame=frame.drop_nulls("gpu").drop("pci"))
+    addressed = replace(part, frame=frame.drop_nulls("gpu").drop("pci"))
     if lost.is_empty():
-        return kept
+        return addressed
     node, pci = lost.select("node", "pci").row(0)
     name = node.replace(CLUSTER_MARK, " of ")
     unknown = f"{name}: no GPU with PCI address {pci} in the lake"
     do = "first ingest telemetry with PCI addresses, as dcgm-exporter and nvidia-smi write it"
-    if kept.frame.is_empty():
+    if addressed.frame.is_empty():
         raise InputError(unknown, do=do)
     lines = lost.filter(pl.col("xid") > 0).height  # the zeros before them are no lines
     reject = Reject("unknown_address", "pci", lines, f"{unknown}; {do}")
-    used = None if kept.rows_used is None else kept.rows_used - lines
-    return replace(kept, rejects=(*kept.rejects, reject), rows_used=used)
+    rows_used = None if addressed.rows_used is None else addressed.rows_used - lines
+    return replace(addressed, rejects=(*addressed.rejects, reject), rows_used=rows_used)
 
 
 def _slot(pci: str) -> str:
@@ -430,9 +430,9 @@ class _NodeHistory:
                 self.placed.setdefault(label.gpu, []).extend(places)
         # Of labels without a UUID those come first whose GPU is known.
         for known_only in (True, False):
-            for gpu, same in groupby(labels, key=lambda label: label.gpu):
+            for gpu, of_gpu in groupby(labels, key=lambda label: label.gpu):
                 if gpu not in self.placed:
-                    place = self._without_uuid(list(same), known_only=known_only)
+                    place = self._without_uuid(list(of_gpu), known_only=known_only)
                     if place is not None:
                         self.placed[gpu] = [(BEGIN, place, False)]
 
@@ -591,19 +591,19 @@ class _NodeHistory:
         near = dict(self.sampled(first, last))
         questioned = self._in_question(label, first, last)
         for report in self.reports:
-            known = near.get(report.gpu, NearSamples())
+            samples = near.get(report.gpu, NearSamples())
             if report.first < first:
                 before = min(report.last, first - _INSTANT)
-                known = known._replace(before=max(known.before or before, before))
+                samples = samples._replace(before=max(samples.before or before, before))
             if report.last > last:
                 after = max(report.first, last + _INSTANT)
-                known = known._replace(after=min(known.after or after, after))
+                samples = samples._replace(after=min(samples.after or after, after))
             begin, end = max(first, report.first), min(last, report.last)
-            apart = report.number == label.gpu or report.mig != label.mig or begin > end
-            if report.gpu in questioned and not apart:
-                begin, end = min(known.first or begin, begin), max(known.last or end, end)
-                known = known._replace(first=begin, last=end)
-            near[report.gpu] = known
+            is_other = report.number == label.gpu or report.mig != label.mig or begin > end
+            if report.gpu in questioned and not is_other:
+                begin, end = min(samples.first or begin, begin), max(samples.last or end, end)
+                samples = samples._replace(first=begin, last=end)
+            near[report.gpu] = samples
         return near
 
     def _soon(self, label: NumberedGpu, first: datetime, last: datetime) -> list[datetime]:
@@ -669,8 +669,8 @@ class _NodeHistory:
                 spans.append(span._replace(since=max(near.after, times[1])))
         # A GPU stays known, though this is the only time in which it was seen.
         self.spans[unit] = spans
-        kept = {span.uuid for known in self.spans.values() for span in known}
-        lost = {span.uuid for span in before} - kept - {of}
+        uuids = {span.uuid for node_spans in self.spans.values() for span in node_spans}
+        lost = {span.uuid for span in before} - uuids - {of}
         spans += [UuidSpan(uuid, times[0], times[0]) for uuid in lost]
         self.spans[unit] = _joined(spans)
         self.changed.setdefault(unit, None)
@@ -678,19 +678,19 @@ class _NodeHistory:
     def _without_uuid(self, labels: Sequence[NumberedGpu], *, known_only: bool) -> int | None:
         """Index of labels without a UUID; None without one."""
         label = labels[0]
-        known = self.rows.values()
-        indices = {row.gpu for row in known for label in labels if row.has_slot(label)}
+        rows = self.rows.values()
+        indices = {row.gpu for row in rows for label in labels if row.has_slot(label)}
         if len(indices) != 1 and label.numbering is not None:
             by = label.numbering
-            indices = {row.gpu for row in known if row.numbers.get(by) == label.gpu}
+            indices = {row.gpu for row in rows if row.numbers.get(by) == label.gpu}
         taken = {index for places in self.placed.values() for _, index, _ in places}
         if len(indices) == 1 and not indices & taken:
             return indices.pop()
         if known_only:
             return None
         row = self.rows.get((label.gpu, label.mig))
-        own = row is None or row.counts_by(label.numbering) or not (row.spans or row.pci)
-        return label.gpu if own and label.gpu not in taken else self._unused()
+        is_free = row is None or row.counts_by(label.numbering) or not (row.spans or row.pci)
+        return label.gpu if is_free and label.gpu not in taken else self._unused()
 
 
 def _is_unsure(span: UuidSpan, first: datetime, last: datetime) -> bool:

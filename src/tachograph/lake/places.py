@@ -59,9 +59,9 @@ def same_clusters(
     nodes have both: clusters whose telemetry and accounting are missing may share a few names.
     """
     pairs = pl.concat([telemetry, accounting]).unique()
-    beside = pairs.join(pairs.rename({"cluster": "other"}), on="node")
+    neighbours = pairs.join(pairs.rename({"cluster": "other"}), on="node")
     others = (
-        beside.filter(pl.col("cluster") != pl.col("other"))
+        neighbours.filter(pl.col("cluster") != pl.col("other"))
         .group_by("cluster")
         .agg(pl.col("other").unique())
         .filter(pl.col("other").list.len() == 1)
@@ -228,9 +228,9 @@ class NodePlaces:
 
     def part(self, part: ChunkPart) -> ChunkPart:
         """Return a part, and the GPUs of its labels, with places."""
-        known = set(self.table["place"])
+        names = set(self.table["place"])
         gpus = tuple(
-            gpu if gpu.node in known else gpu._replace(node=gpu.node.partition(CLUSTER_MARK)[0])
+            gpu if gpu.node in names else gpu._replace(node=gpu.node.partition(CLUSTER_MARK)[0])
             for gpu in part.gpus
         )
         return replace(part, frame=self.named(part.frame), gpus=gpus)

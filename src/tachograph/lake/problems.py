@@ -90,8 +90,8 @@ def _explained(problem: BaseException, where: str, *, writing: bool) -> LakeErro
     text = str(problem)
     if of_store := _of_store(text, where):
         return of_store
-    known = problem.errno if isinstance(problem, OSError) else None
-    number = known or _errno_in(text)
+    code = problem.errno if isinstance(problem, OSError) else None
+    number = code or _errno_in(text)
     if isinstance(problem, DeltaError):
         if number:
             return _of_system(number, where, _line(problem))
@@ -99,7 +99,7 @@ def _explained(problem: BaseException, where: str, *, writing: bool) -> LakeErro
     if (number or errno.ENOENT) in _OF_FILES and (damaged := damaged_file_error(where)):
         return damaged
     if isinstance(problem, OSError):
-        return _of_system(number, str(problem.filename or where), "" if known else _line(problem))
+        return _of_system(number, str(problem.filename or where), "" if code else _line(problem))
     if number:
         return _of_system(number, where, _line(problem))
     if writing and _WRITE_FAILED in text:
@@ -119,8 +119,8 @@ def damaged_file_error(where: str) -> LakeError | None:
     if "://" in where:
         return None
     tables = sorted(log.parent for log in (*Path(where).glob(LOG), *Path(where).glob(f"*/{LOG}")))
-    beside = sorted(log.parent for log in Path(where).parent.glob(f"*/{LOG}"))
-    candidates = dict.fromkeys((*tables, *beside))
+    siblings = sorted(log.parent for log in Path(where).parent.glob(f"*/{LOG}"))
+    candidates = dict.fromkeys((*tables, *siblings))
     # what a look at each file shows comes first: to decode all of them takes as long as to read the
     # lake
     for decode, table in product((False, True), candidates):
@@ -168,8 +168,10 @@ def _of_store(text: str, where: str) -> LakeError | None:
     """
     if "://" not in where:
         return None
-    known = next((known_error for mark, known_error in _OF_STORE.items() if mark in text), None)
-    return LakeError(known[0], where=where, do=known[1]) if known else None
+    explanation = next(
+        (known_error for mark, known_error in _OF_STORE.items() if mark in text), None
+    )
+    return LakeError(explanation[0], where=where, do=explanation[1]) if explanation else None
 
 
 def _of_system(number: int, where: str, text: str) -> LakeError:
@@ -199,8 +201,8 @@ def _errno_in(text: str) -> int:
     >>> _errno_in("Generic error: No space left on device (os error 28)"), _errno_in("unexpected end")
     (28, 0)
     """
-    found = _OS_ERROR.search(text)
-    return int(found[1]) if found else 0
+    quoted = _OS_ERROR.search(text)
+    return int(quoted[1]) if quoted else 0
 
 
 def _line(problem: BaseException) -> str:

@@ -131,8 +131,8 @@ def _latest_in(
         later = [pl.col("start") > after, pl.col("end") > after]
         started = started.filter(pl.any_horizontal(*later, pl.col("end").is_null()))
     with lake_errors(lake.uri(table)):
-        found = started.select(pl.max_horizontal(time.max() for time in times)).collect().item()
-    return found if isinstance(found, datetime) and (after is None or found > after) else None
+        latest = started.select(pl.max_horizontal(time.max() for time in times)).collect().item()
+    return latest if isinstance(latest, datetime) and (after is None or latest > after) else None
 
 
 def read_consistently(lake: Lake, read: Callable[[], T]) -> T:
@@ -175,35 +175,35 @@ def _check_analyzed(lake: Lake) -> None:
 
 
 def read_job_row(
-    lake: Lake, wanted: str, *, cluster: str | None = None, run: int | None = None
+    lake: Lake, job: str, *, cluster: str | None = None, run: int | None = None
 ) -> ChosenJob:
     """Return the row of job `wanted`, and its other runs.
 
     Errors: those of `read_summaries` and `choose_job`; NotAnalyzedError for a job that only the
     accounting has.
     """
-    if ":" in wanted and run is None:  # a job_key: one row
-        of_key = read_summaries(lake, keys=[wanted])
+    if ":" in job and run is None:  # a job_key: one row
+        of_key = read_summaries(lake, keys=[job])
         if of_key.height:
-            return choose_job(of_key, wanted, cluster=cluster)
-    names = read_summaries(lake, JOB_NAMES, where=called(wanted))
+            return choose_job(of_key, job, cluster=cluster)
+    names = read_summaries(lake, JOB_NAMES, where=called(job))
     try:
-        chosen = choose_job(names, wanted, cluster=cluster, run=run)
+        run_names = choose_job(names, job, cluster=cluster, run=run)
     except NotFoundError:
         # Slurm gives the last task of an array the raw id of the whole: that one was analyzed.
-        known = names if cluster is None else names.filter(cluster=cluster)
-        row = None if run or known.height else _accounted(lake, wanted.strip(), cluster)
+        in_cluster = names if cluster is None else names.filter(cluster=cluster)
+        row = None if run or in_cluster.height else _accounted(lake, job.strip(), cluster)
         if row is None:
             raise
         name = row["display_id"] or row["job_id"]
         raise NotAnalyzedError(
             f"job {name} is in the accounting but not analyzed yet", row=row
         ) from None
-    keys = [row["job_key"] for row in (chosen.row, *chosen.other_runs)]
+    keys = [row["job_key"] for row in (run_names.row, *run_names.other_runs)]
     summaries = cast("list[JobSummaryRow]", read_summaries(lake, keys=keys).to_dicts())
     rows = {row["job_key"]: row for row in summaries}
     if keys[0] not in rows:  # an analysis gave the run another key meanwhile
-        raise NotFoundError(f"job {wanted!r} is being updated", do="try again")
+        raise NotFoundError(f"job {job!r} is being updated", do="try again")
     return ChosenJob(rows[keys[0]], tuple(rows[key] for key in keys[1:] if key in rows))
 
 
@@ -234,12 +234,12 @@ def read_jobs_not_analyzed(lake: Lake) -> pl.DataFrame:
         rows, _ = resolve(fresh.collect(), JOBS)
     if rows.is_empty():
         return rows
-    known = (
+    analyzed_jobs = (
         read_summaries(lake, ("job_id",))
         if lake.version(JOB_SUMMARIES) >= 0
         else JOB_SUMMARIES.empty()
     )
-    return rows.join(known, on="job_id", how="anti").sort(
+    return rows.join(analyzed_jobs, on="job_id", how="anti").sort(
         "submit", "job_id", descending=True, nulls_last=True
     )
 
@@ -279,8 +279,8 @@ def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.LazyFrame:
     keys = jobs["job_key"]
     if jobs.height > FEW_KEYS:
         least, greatest = str(keys.min()), str(keys.max())
-        chosen = files_between(files, least, greatest)
-        rows = lake.read_files(table, chosen).filter(
+        candidates = files_between(files, least, greatest)
+        rows = lake.read_files(table, candidates).filter(
             pl.col("job_key").is_between(pl.lit(least), pl.lit(greatest))
         )
     else:
@@ -331,12 +331,12 @@ def read_of_gpus(
     lake: Lake, table: LakeTable, gpus: pl.DataFrame, *, begin: datetime, end: datetime
 ) -> pl.DataFrame:
     """Return rows of a table of GPUs that start between `begin` and `end`, for these GPUs."""
-    wanted = gpus.select(*GPU_KEY, of_job="cluster").unique()
+    requested = gpus.select(*GPU_KEY, of_job="cluster").unique()
     days = [day for day in lake.days(table) if begin.date() <= day <= end.date()]
     with lake_errors(lake.uri(table)):
         inside = lake.scan(table, days).filter(pl.col("t").is_between(begin, end)).collect()
     rows = in_accounting(inside, read_same_clusters(lake)).join(
-        wanted, on=GPU_KEY, nulls_equal=True
+        requested, on=GPU_KEY, nulls_equal=True
     )
     rows = rows.filter(may_be_of("of_job"))
     return resolve(rows.drop("of_job"), table)[0]
@@ -362,13 +362,13 @@ def read_node(
         rows = lake.read_files(JOB_GPUS, files).filter(
             pl.col("node") == node, may_be_of(pl.lit(cluster, pl.String))
         )
-        found = rows.select(list(dict.fromkeys((*keys, *of_gpus)))).collect()
-    wanted = found["job_key"].unique().to_list()
+        gpus = rows.select(list(dict.fromkeys((*keys, *of_gpus)))).collect()
+    job_keys = gpus["job_key"].unique().to_list()
     columns = list(dict.fromkeys((*keys, "cluster", *of_jobs)))
-    jobs = read_summaries(lake, columns, keys=wanted)
+    jobs = read_summaries(lake, columns, keys=job_keys)
     # Rows of GPUs of earlier versions name no cluster.
     jobs = jobs.filter(may_be_of(pl.lit(cluster, pl.String)))
-    return jobs, found.join(jobs, on=keys, how="semi", maintain_order="left").sort(*JOB_GPUS.sort)
+    return jobs, gpus.join(jobs, on=keys, how="semi", maintain_order="left").sort(*JOB_GPUS.sort)
 
 
 def read_steps(
@@ -423,10 +423,10 @@ def read_verdicts(
         rows = as_of_now(there.filter(_MAY_HOLD) if holding else there)
         if where is not None:
             rows = rows.filter(where)
-        found = rows.select(list(dict.fromkeys((*FINDINGS.sort, *columns))))
+        requested = rows.select(list(dict.fromkeys((*FINDINGS.sort, *columns))))
         if jobs.height > MANY_JOBS:  # rows of jobs are few beside those that are read
-            return found.collect(engine="streaming").sort(*FINDINGS.sort).select(columns)
-        return found.collect().sort(*FINDINGS.sort).select(columns)
+            return requested.collect(engine="streaming").sort(*FINDINGS.sort).select(columns)
+        return requested.collect().sort(*FINDINGS.sort).select(columns)
 
 
 def read_findings(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
@@ -460,9 +460,9 @@ def read_answers(
     Errors: NotFoundError for a code that is neither in the program nor in the lake.
     """
     _check_stored(lake, codes)
-    kept = lake.kept_answers(jobs["job_key"], None if every else codes, reported=reported)
-    if kept is not None:
-        return kept.sort(*FINDINGS.sort).select(SHORT_FINDING)
+    resident = lake.kept_answers(jobs["job_key"], None if every else codes, reported=reported)
+    if resident is not None:
+        return resident.sort(*FINDINGS.sort).select(SHORT_FINDING)
     holds = (REPORTED if reported else pl.col("verdict") == "yes") | pl.col("code").is_in(
         list(codes)
     )
@@ -481,9 +481,9 @@ def read_intervals(
     where = pl.col("code").is_in(list(codes))
     if not holding:
         return read_verdicts(lake, jobs, where, FINDING_INTERVAL)
-    kept = lake.kept_answers(jobs["job_key"], only=codes)
-    if kept is not None:
-        jobs = jobs.join(kept, on="job_key", how="semi")
+    resident = lake.kept_answers(jobs["job_key"], only=codes)
+    if resident is not None:
+        jobs = jobs.join(resident, on="job_key", how="semi")
     return read_verdicts(
         lake, jobs, where & (pl.col("verdict") == "yes"), FINDING_INTERVAL, holding=True
     )
@@ -530,7 +530,7 @@ class SelectedJobs:
 
 def select_jobs(
     lake: Lake,
-    wanted: JobFilter,
+    selection: JobFilter,
     columns: Sequence[str] | None = None,
     *,
     answers: bool = False,
@@ -543,32 +543,34 @@ def select_jobs(
     """
 
     def read() -> SelectedJobs:
-        conditions = job_conditions(wanted, lambda: _recorded_states(lake))
+        conditions = job_conditions(selection, lambda: _recorded_states(lake))
         where = pl.all_horizontal(conditions) if conditions else None
-        if first is None and not wanted.findings:
+        if first is None and not selection.findings:
             needed = None if columns is None else tuple(dict.fromkeys((*columns, "job_key", "seq")))
             jobs = read_summaries(lake, needed, where=where)
-            found = read_answers(lake, jobs if answers else jobs.clear())
+            findings = read_answers(lake, jobs if answers else jobs.clear())
             return SelectedJobs(
-                jobs if columns is None else jobs.select(columns), jobs.height, found
+                jobs if columns is None else jobs.select(columns), jobs.height, findings
             )
         every = False
-        if first is None or wanted.findings or first.by in _OF_FINDINGS:
+        if first is None or selection.findings or first.by in _OF_FINDINGS:
             sorted_by = () if first is None else _sorted_by(first)
             names = read_summaries(lake, _with_keys(sorted_by), where=where)
             before = names.height
-            if wanted.findings:
-                names = _answered(lake, names, wanted)
-            chosen = names if first is None else _first(lake, names, first)
+            if selection.findings:
+                names = _answered(lake, names, selection)
+            selected = names if first is None else _first(lake, names, first)
             matching = names.height
             every = where is None and first is None and matching == before
         else:
-            chosen, matching = _first_scanned(lake, where, first)
-        found = read_answers(
-            lake, chosen if answers or wanted.findings else chosen.clear(), wanted.findings
+            selected, matching = _first_scanned(lake, where, first)
+        findings = read_answers(
+            lake,
+            selected if answers or selection.findings else selected.clear(),
+            selection.findings,
         )
-        jobs = read_summaries(lake, columns, keys=None if every else chosen["job_key"].to_list())
-        return SelectedJobs(jobs, matching, found)
+        jobs = read_summaries(lake, columns, keys=None if every else selected["job_key"].to_list())
+        return SelectedJobs(jobs, matching, findings)
 
     return read_consistently(lake, read)
 
@@ -580,18 +582,20 @@ def _recorded_states(lake: Lake) -> list[str]:
         return rows.collect(engine="streaming").get_column("state").to_list()
 
 
-def _answered(lake: Lake, jobs: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
+def _answered(lake: Lake, jobs: pl.DataFrame, selection: JobFilter) -> pl.DataFrame:
     """Jobs whose findings meet the filter."""
-    _check_stored(lake, wanted.findings)
-    kept = lake.kept_answers(jobs["job_key"], wanted.findings, only=wanted.findings)
-    given = pl.col("code").is_in(list(wanted.findings)) & (pl.col("verdict") == wanted.verdict)
-    needed = ("job_key", "code", "verdict")
-    found = (
-        read_verdicts(lake, jobs, given, needed, holding=wanted.verdict == "yes")
-        if kept is None
-        else kept
+    _check_stored(lake, selection.findings)
+    resident = lake.kept_answers(jobs["job_key"], selection.findings, only=selection.findings)
+    meets = pl.col("code").is_in(list(selection.findings)) & (
+        pl.col("verdict") == selection.verdict
     )
-    return jobs.join(answers_to(found, wanted), on="job_key", how="semi", maintain_order="left")
+    needed = ("job_key", "code", "verdict")
+    stored = (
+        read_verdicts(lake, jobs, meets, needed, holding=selection.verdict == "yes")
+        if resident is None
+        else resident
+    )
+    return jobs.join(answers_to(stored, selection), on="job_key", how="semi", maintain_order="left")
 
 
 _OF_FINDINGS = (FINDINGS_COLUMN, SEVERITY_COLUMN)
@@ -635,7 +639,7 @@ def _ordered(rows: pl.DataFrame | pl.LazyFrame, first: FirstJobs) -> pl.DataFram
 
 def jobs_and_intervals(
     lake: Lake,
-    wanted: JobFilter,
+    selection: JobFilter,
     codes: Sequence[str],
     columns: Sequence[str] | None = None,
     *,
@@ -648,7 +652,7 @@ def jobs_and_intervals(
 
     def read() -> tuple[pl.DataFrame, pl.DataFrame]:
         read_of = None if columns is None else tuple(dict.fromkeys((*columns, "job_key", "seq")))
-        jobs = select_jobs(lake, wanted, read_of).jobs
+        jobs = select_jobs(lake, selection, read_of).jobs
         return jobs, read_intervals(lake, jobs, codes, holding=holding)
 
     return read_consistently(lake, read)
@@ -718,7 +722,7 @@ def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFra
     )
     begun_us = int((now - UNFINISHED).timestamp() * 1e6)  # seq is when an analysis began
 
-    def left(rows: pl.LazyFrame) -> pl.LazyFrame:
+    def current_rows(rows: pl.LazyFrame) -> pl.LazyFrame:
         joined = rows.join(summaries, on="job_key", how="left", maintain_order="left")
         superseded = (pl.col("seq") < pl.col("current")).fill_null(value=False)
         current = (pl.col("seq") == pl.col("current")).fill_null(value=False)
@@ -726,6 +730,6 @@ def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFra
         return joined.filter(current | unfinished).drop("current")
 
     return {
-        table.name: left
+        table.name: current_rows
         for table in (JOB_GPUS, JOB_NODES, STEP_SUMMARIES, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)
     }

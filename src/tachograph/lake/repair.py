@@ -183,8 +183,8 @@ def _aside(
     for version in reversed(entries):
         path = files.entry(version)
         rows = sum(_rows(action) for action in added_files(path))
-        known = f"at least {rows:,} rows" if rows else "rows of an unknown number"
-        what = f"version {version}, torn; {known} of it were never reported as committed"
+        count = f"at least {rows:,} rows" if rows else "rows of an unknown number"
+        what = f"version {version}, torn; {count} of it were never reported as committed"
         yield path, RepairedFile(table, path.name, what, rows)
 
 

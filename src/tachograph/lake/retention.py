@@ -145,13 +145,13 @@ def expire(
     ]
     if not made:
         return []
-    evidence, left = _Evidence.of(lake, now), _Left.so_far(lake)
+    evidence, leftover = _Evidence.of(lake, now), _Leftover.so_far(lake)
     done: list[Expiry] = []
     for count, (key, tables, before) in enumerate(made):
         for table in tables:
             if lake.delta(table) is None:
                 continue
-            work = _TableExpiry(lake, table, before, evidence, left, dry_run)
+            work = _TableExpiry(lake, table, before, evidence, leftover, dry_run)
             done.append(work.by_day(now) if table.by_day else work.whole())
         if progress:
             progress(f"expire {key}", count + 1, len(made))
@@ -159,14 +159,14 @@ def expire(
 
 
 @dataclass(slots=True)
-class _Left:
+class _Leftover:
     """What remains (after a dry run: would remain): {samples table: first day}, lost job ids."""
 
     first_day: dict[str, date]
     gone_ids: pl.Series
 
     @classmethod
-    def so_far(cls, lake: Lake) -> _Left:
+    def so_far(cls, lake: Lake) -> _Leftover:
         first_day = {table.name: day for table in SAMPLES for day in lake.days(table)[:1]}
         return cls(first_day, pl.Series("job_id", [], pl.String))
 
@@ -199,8 +199,8 @@ class _Evidence:
         jobs = lake.latest(JOBS, (*_IDS, "display_id", "start", "end", "seq"))
         maps = lake.latest(ALLOCATIONS, ("job_id", "node", "start", "end", "seq"))
         times = [frame[name].max() for frame in (jobs, maps) for name in ("start", "end")]
-        known = [moment for moment in times if isinstance(moment, datetime)]
-        accounted = max(known).date() if known else None
+        moments = [moment for moment in times if isinstance(moment, datetime)]
+        accounted = max(moments).date() if moments else None
         if analyses.is_empty():
             return cls(None, accounted, pl.DataFrame(schema=_HOLDING))
         row = analyses.row(-1, named=True)
@@ -245,8 +245,8 @@ def _holding(
         ]
     )
     gpus = lake.latest(JOB_GPUS, ("job_id", "node")) if runs.height else JOB_GPUS.empty()
-    places = pl.concat([maps.select("job_id", "node"), gpus.select("job_id", "node")]).unique()
-    return runs.join(places, on="job_id", how="left").select(
+    held_nodes = pl.concat([maps.select("job_id", "node"), gpus.select("job_id", "node")]).unique()
+    return runs.join(held_nodes, on="job_id", how="left").select(
         pl.col(name).cast(dtype) for name, dtype in _HOLDING.items()
     )
 
@@ -259,7 +259,7 @@ class _TableExpiry:
     table: LakeTable
     before: date
     evidence: _Evidence
-    left: _Left
+    leftover: _Leftover
     dry_run: bool
 
     # ------------------------------------------------------------------------------------------------ tables by day
@@ -267,7 +267,7 @@ class _TableExpiry:
     def by_day(self, now: datetime) -> Expiry:
         """Remove day by day, oldest first; the first day needed whole ends removal of samples."""
         counting = rows_that_count(self.lake, now).get(self.table.name)
-        done, kept = [], []
+        done, kept_rows = [], []
         stopped: KeptRows | None = None
         days = self.lake.days(self.table)
         for day in (day for day in days if day < self.before):
@@ -275,17 +275,17 @@ class _TableExpiry:
                 stopped = self._needed_whole(day)
             files = self.lake.files(self.table, [day])
             if stopped is not None:
-                kept.append(KeptRows(stopped.why, row_count(files), day, day))
+                kept_rows.append(KeptRows(stopped.why, row_count(files), day, day))
                 continue
-            done += self._one_day(day, files, counting, kept)
+            done += self._one_day(day, files, counting, kept_rows)
         if self.table in SAMPLES:
-            left = [
-                *(one.first for one in kept if one.first),
+            incomplete = [
+                *(rows.first for rows in kept_rows if rows.first),
                 *(day for day in days if day >= self.before),
             ]
-            self.left.first_day.pop(self.table.name, None)
-            self.left.first_day |= {self.table.name: min(left)} if left else {}
-        return _sum(self.table, self.before, done, kept)
+            self.leftover.first_day.pop(self.table.name, None)
+            self.leftover.first_day |= {self.table.name: min(incomplete)} if incomplete else {}
+        return _sum(self.table, self.before, done, kept_rows)
 
     def _needed_whole(self, day: date) -> KeptRows | None:
         """Why no sample of a day may go."""
@@ -306,9 +306,15 @@ class _TableExpiry:
         """Remove the unneeded rows of a day, or none if all are needed."""
         for _ in range(ATTEMPTS):
             with lake_errors(self.lake.uri(self.table)):
-                left, why = self._needed(day, self.lake.read_files(self.table, files), counting)
-            going = row_count(files) - left.height
-            needed = [KeptRows(why[0], left.height, day, day, why[1])] if left.height else []
+                needed_rows, why = self._needed(
+                    day, self.lake.read_files(self.table, files), counting
+                )
+            going = row_count(files) - needed_rows.height
+            needed = (
+                [KeptRows(why[0], needed_rows.height, day, day, why[1])]
+                if needed_rows.height
+                else []
+            )
             if going == 0:
                 kept += needed
                 return []
@@ -316,7 +322,7 @@ class _TableExpiry:
             share = int(size * going / row_count(files))
             expiry = Expiry(self.table.name, self.before, 1, going, len(files), share, day, day)
             until = (day - FIRST_DAY).days + 1
-            rows = [(day, left)] if left.height else []
+            rows = [(day, needed_rows)] if needed_rows.height else []
             if self.dry_run or self.lake.replace(self.table, files, rows, reached=(EXPIRED, until)):
                 kept += needed
                 return [expiry]
@@ -345,8 +351,8 @@ class _TableExpiry:
         current = rows if counting is None else counting(rows)
         summaries = self.lake.latest(JOB_SUMMARIES, ("job_key", "start", "end", "state"))
         over = summaries.filter(_is_over()).select("job_key").lazy()
-        left = resolve(current.join(over, on="job_key", how="anti").collect(), self.table)[0]
-        return left, ("their jobs have not ended", _example(left["job_id"]))
+        needed_rows = resolve(current.join(over, on="job_key", how="anti").collect(), self.table)[0]
+        return needed_rows, ("their jobs have not ended", _example(needed_rows["job_id"]))
 
     # --------------------------------------------------------------------------------------------- tables read whole
 
@@ -356,19 +362,19 @@ class _TableExpiry:
             files = self.lake.files(self.table)
             with lake_errors(self.lake.uri(self.table)):
                 rows = self.lake.read_files(self.table, files).collect()
-            going, kept = self._going(rows)
-            left = resolve(rows.filter(~going), self.table)[0]
+            going, kept_rows = self._going(rows)
+            remaining = resolve(rows.filter(~going), self.table)[0]
             count = int(going.sum())
             if count == 0:
-                return _sum(self.table, self.before, [], kept)
+                return _sum(self.table, self.before, [], kept_rows)
             share = sum(file.size for file in files) * count / rows.height
             expiry = replace(
-                _sum(self.table, self.before, [], kept),
+                _sum(self.table, self.before, [], kept_rows),
                 rows=count,
                 files=len(files),
                 bytes=int(share),
             )
-            replaced = [(None, left)] if left.height else []
+            replaced = [(None, remaining)] if remaining.height else []
             until = (self.before - FIRST_DAY).days
             if self.dry_run or self.lake.replace(
                 self.table, files, replaced, reached=(EXPIRED, until)
@@ -398,28 +404,33 @@ class _TableExpiry:
             & (pl.col("seq") <= self.evidence.read_up_to(JOBS))
             & ~pl.col("job_id").is_in(open_ids["job_id"].implode())
         )
-        goes = is_old & is_done & ~self.left.needs_accounting()
+        goes = is_old & is_done & ~self.leftover.needs_accounting()
         judged = jobs.with_columns(goes=goes.fill_null(value=False), old=is_old)
         of_id = judged.group_by("job_id").agg(
             pl.col("goes").all(), pl.col("display_id").drop_nulls().first()
         )
         ids = of_id.filter("goes")
         names = pl.concat([ids["job_id"], ids["display_id"].drop_nulls()]).implode()
-        seen = pl.col("seq") <= self.evidence.read_up_to(self.table)
-        chosen = pl.col("job_id").is_in(names) & seen
+        was_read = pl.col("seq") <= self.evidence.read_up_to(self.table)
+        is_over = pl.col("job_id").is_in(names) & was_read
         if self.table is ALLOCATIONS:  # of jobs that only samples or maps name
-            known = pl.concat([jobs["job_id"], jobs["display_id"].drop_nulls()]).implode()
+            job_names = pl.concat([jobs["job_id"], jobs["display_id"].drop_nulls()]).implode()
             ended = (pl.col("end") < before).fill_null(value=False)
-            chosen |= ~pl.col("job_id").is_in(known) & ended & seen & ~self.left.needs_accounting()
+            is_over |= (
+                ~pl.col("job_id").is_in(job_names)
+                & ended
+                & was_read
+                & ~self.leftover.needs_accounting()
+            )
         if self.table is JOBS:
-            self.left.gone_ids = ids["job_id"]
+            self.leftover.gone_ids = ids["job_id"]
         back = (
             judged.filter(pl.col("old") & ~pl.col("job_id").is_in(names))
             if self.table is JOBS
             else judged.clear()
         )
-        kept = _kept("not over, not analyzed, or their samples are still there", back)
-        return rows.select(chosen).to_series(), kept
+        kept_rows = _kept_rows("not over, not analyzed, or their samples are still there", back)
+        return rows.select(is_over).to_series(), kept_rows
 
     def _results(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
         """Summaries to remove, or their parts: of finished jobs that the accounting no longer
@@ -430,18 +441,18 @@ class _TableExpiry:
         old = summaries.filter(
             _is_over() & (pl.col("as_of") < pl.lit(midnight(self.before), dtype=TIME))
         )
-        known = pl.concat(
+        recorded = pl.concat(
             [
                 self.lake.latest(table, ("job_id", "end")).select("job_id")
                 for table in (JOBS, ALLOCATIONS)
             ]
         )
-        known = known.filter(~pl.col("job_id").is_in(self.left.gone_ids.implode()))
-        free = old.join(known, on="job_id", how="anti")
+        recorded = recorded.filter(~pl.col("job_id").is_in(self.leftover.gone_ids.implode()))
+        free = old.join(recorded, on="job_id", how="anti")
         back = old.join(free, on="job_key", how="anti")
         why = "their accounting is still kept, so they would be computed again"
-        chosen = rows.select(pl.col("job_key").is_in(free["job_key"].implode())).to_series()
-        return chosen, _kept(why, back) if self.table is JOB_SUMMARIES else []
+        is_free = rows.select(pl.col("job_key").is_in(free["job_key"].implode())).to_series()
+        return is_free, _kept_rows(why, back) if self.table is JOB_SUMMARIES else []
 
 
 def _is_over() -> pl.Expr:
@@ -449,7 +460,7 @@ def _is_over() -> pl.Expr:
     return pl.col("end").is_not_null() | pl.col("state").is_in(FINAL_STATES).fill_null(value=False)
 
 
-def _kept(why: str, jobs: pl.DataFrame) -> list[KeptRows]:
+def _kept_rows(why: str, jobs: pl.DataFrame) -> list[KeptRows]:
     """The jobs that stay though they are old enough, and why."""
     if jobs.is_empty():
         return []
@@ -469,28 +480,28 @@ def _example(names: pl.Series) -> str | None:
 
 
 def _sum(
-    table: LakeTable, before: date, done: Sequence[Expiry], kept: Iterable[KeptRows]
+    table: LakeTable, before: date, done: Sequence[Expiry], kept_rows: Iterable[KeptRows]
 ) -> Expiry:
     return Expiry(
         table.name,
         before,
-        sum(one.days for one in done),
-        sum(one.rows for one in done),
-        sum(one.files for one in done),
-        sum(one.bytes for one in done),
+        sum(expiry.days for expiry in done),
+        sum(expiry.rows for expiry in done),
+        sum(expiry.files for expiry in done),
+        sum(expiry.bytes for expiry in done),
         *_days_of(done),
-        tuple(_by_reason(kept)),
+        tuple(_by_reason(kept_rows)),
     )
 
 
-def _by_reason(kept: Iterable[KeptRows]) -> Iterator[KeptRows]:
+def _by_reason(kept_rows: Iterable[KeptRows]) -> Iterator[KeptRows]:
     """Kept rows, merged by reason."""
     reasons: dict[str, list[KeptRows]] = {}
-    for one in kept:
-        reasons.setdefault(one.why, []).append(one)
+    for rows in kept_rows:
+        reasons.setdefault(rows.why, []).append(rows)
     for why, ones in reasons.items():
-        example = next((one.example for one in ones if one.example is not None), None)
-        yield KeptRows(why, sum(one.rows for one in ones), *_days_of(ones), example)
+        example = next((rows.example for rows in ones if rows.example is not None), None)
+        yield KeptRows(why, sum(rows.rows for rows in ones), *_days_of(ones), example)
 
 
 def _days_of(parts: Iterable[Expiry | KeptRows]) -> tuple[date | None, date | None]:

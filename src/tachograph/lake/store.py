@@ -407,7 +407,7 @@ def _properties(frame: pl.DataFrame, table: LakeTable) -> dict[str, ColumnProper
     A dictionary is tried only where some rows show few values: one that grows too large is work for
     nothing.
     """
-    chosen = {"t": ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")}
+    properties = {"t": ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")}
     some = frame.gather_every(max(1, frame.height // _ROWS_LOOKED_AT))
     for column in table.columns:
         if not column.dtype.is_float():
@@ -415,8 +415,8 @@ def _properties(frame: pl.DataFrame, table: LakeTable) -> dict[str, ColumnProper
         split = column.dtype == pl.Float64 or column.unit == _RATE
         encoding: Literal["BYTE_STREAM_SPLIT", "PLAIN"] = "BYTE_STREAM_SPLIT" if split else "PLAIN"
         if some[column.name].n_unique() > _FEW_VALUES:
-            chosen[column.name] = ColumnProperties(dictionary_enabled=False, encoding=encoding)
+            properties[column.name] = ColumnProperties(dictionary_enabled=False, encoding=encoding)
         elif split:
             # Of what the dictionary does not hold.
-            chosen[column.name] = ColumnProperties(encoding=encoding)
-    return chosen
+            properties[column.name] = ColumnProperties(encoding=encoding)
+    return properties

@@ -57,13 +57,13 @@ class JobListParameters(JobChoiceParameters, frozen=True, kw_only=True):
 
     def job_filter(self, *, now: datetime, zone_name: str) -> JobFilter:
         """Return the filter, without the node. Errors: UsageError for an invalid one."""
-        chosen = super().job_filter(now=now, zone_name=zone_name)
+        selection = super().job_filter(now=now, zone_name=zone_name)
         conditions = [
             JobCondition(column, "~" if isinstance(value, str) else "=", value)
             for column in ("name", "gpu_model", "gpus", "exit_code")
             if (value := getattr(self, column)) is not None
         ]
-        return replace(chosen, where=(*chosen.where, *conditions))
+        return replace(selection, where=(*selection.where, *conditions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,24 +213,27 @@ class ResidentJobs:
         taken = pl.concat(parts)
         return taken if ascending else taken[np.argsort(np.argsort(chunks, kind="stable"))]
 
-    def _conditions(self, wanted: JobFilter) -> list[pl.Expr]:
+    def _conditions(self, selection: JobFilter) -> list[pl.Expr]:
         """Return the filter as a condition on current rows of `frame`.
 
         Errors: those of `filter_jobs`.
         """
         codes = self.codes
-        check_codes(wanted.findings, codes)
-        # of the jobs that this viewer sees
-        conditions = job_conditions(wanted, lambda: self.rows(("state",))["state"].drop_nulls())
-        if wanted.findings:
-            least, most = _OF_VERDICT[wanted.verdict]
-            given = [
-                pl.col(VERDICT_OF + code).is_between(least, most)
-                for code in wanted.findings
+        check_codes(selection.findings, codes)
+        conditions = job_conditions(selection, self._states)
+        if selection.findings:
+            lowest, highest = _OF_VERDICT[selection.verdict]
+            met = [
+                pl.col(VERDICT_OF + code).is_between(lowest, highest)
+                for code in selection.findings
                 if code in codes
             ] or [pl.lit(value=False)]
-            conditions.append(reduce(or_, given).fill_null(value=False))
+            conditions.append(reduce(or_, met).fill_null(value=False))
         return conditions
+
+    def _states(self) -> list[str]:
+        """Return the states of the jobs that this viewer sees."""
+        return self.rows(("state",)).get_column("state").drop_nulls().unique().to_list()
 
     def answers_of(
         self,
@@ -271,9 +274,11 @@ class ResidentJobs:
             of_code = np.bincount(
                 column.fill_null(CodedVerdict.NONE).to_numpy(), minlength=len(CodedVerdict)
             )
-            for verdict, (least, most) in sorted(_OF_VERDICT.items()):
-                reported = int(of_code[CodedVerdict.HINT : most + 1].sum())
-                counts.append((code, verdict, int(of_code[least : most + 1].sum()), reported))
+            for verdict, (lowest, highest) in sorted(_OF_VERDICT.items()):
+                reported_count = int(of_code[CodedVerdict.HINT : highest + 1].sum())
+                counts.append(
+                    (code, verdict, int(of_code[lowest : highest + 1].sum()), reported_count)
+                )
         schema = {"code": pl.String, "verdict": pl.String, "jobs": pl.Int64, "reported": pl.Int64}
         return pl.DataFrame(counts, schema, orient="row").filter(pl.col("jobs") > 0)
 
@@ -317,37 +322,35 @@ class ResidentJobs:
     def _matching_rows(self, which: JobFilter) -> pl.Series:
         return self._selected(self._conditions(which))
 
-    def count(self, wanted: JobFilter) -> int:
+    def count(self, selection: JobFilter) -> int:
         """Return how many jobs a filter selects. Errors: as filter_jobs."""
-        return self._matching_rows(wanted).len()
+        return self._matching_rows(selection).len()
 
-    def matching(self, wanted: JobFilter, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    def matching(self, selection: JobFilter, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Return `columns` (None: all) of the jobs that a filter selects. Errors: as
         filter_jobs.
         """
         columns = tuple(JOB_SUMMARIES.schema) if columns is None else columns
-        return self.take(self._matching_rows(wanted), columns)
+        return self.take(self._matching_rows(selection), columns)
 
-    def answers(self, wanted: JobFilter, *, limit: int, after: str = "") -> AnswersPage:
+    def answers(self, selection: JobFilter, *, limit: int, after: str = "") -> AnswersPage:
         """Return a page of findings of selected jobs: those the filter names, else all reported.
 
         They are in order of job_key and code, those after the cursor `after`. Errors: as `page`.
         """
-        chosen = self._matching_rows(wanted)
-        matching = self._count_answers(chosen, wanted)
+        rows = self._matching_rows(selection)
+        matching = self._count_answers(rows, selection)
         begin, last = ("", "") if not after else _two_texts(decode_cursor(after))
-        keys = (
-            self.take(chosen, (_KEY,)).with_columns(chosen).filter(pl.col(_KEY) >= begin).sort(_KEY)
-        )
-        found: list[pl.DataFrame] = []
+        keys = self.take(rows, (_KEY,)).with_columns(rows).filter(pl.col(_KEY) >= begin).sort(_KEY)
+        parts: list[pl.DataFrame] = []
         for at in range(0, keys.height, _ANSWERS_ROWS):
-            of_rows = self._answers_of(keys.get_column(_ROW).slice(at, _ANSWERS_ROWS), wanted).sort(
-                _KEY, "code"
-            )
-            found.append(of_rows.filter((pl.col(_KEY) > begin) | (pl.col("code") > last)))
-            if sum(part.height for part in found) > limit:
+            of_rows = self._answers_of(
+                keys.get_column(_ROW).slice(at, _ANSWERS_ROWS), selection
+            ).sort(_KEY, "code")
+            parts.append(of_rows.filter((pl.col(_KEY) > begin) | (pl.col("code") > last)))
+            if sum(part.height for part in parts) > limit:
                 break
-        answers = pl.concat(found) if found else self._answers_of(chosen.head(0), wanted)
+        answers = pl.concat(parts) if parts else self._answers_of(rows.head(0), selection)
         page = answers.head(limit)
         cursor = encode_cursor(*page.select(_KEY, "code").row(-1)) if answers.height > limit else ""
         return AnswersPage(page, matching, cursor)
@@ -368,7 +371,7 @@ class ResidentJobs:
 
     def page(
         self,
-        wanted: JobFilter,
+        selection: JobFilter,
         *,
         columns: Sequence[str] = (),
         sort: str = DEFAULT_SORT,
@@ -383,11 +386,11 @@ class ResidentJobs:
         UsageError for an invalid cursor; those of filter_jobs and build_jobs_table.
         """
         check_jobs_columns(columns, sort)
-        chosen = self._matching_rows(wanted)
+        rows = self._matching_rows(selection)
         order, down = _sort_value(sort.removeprefix("-")).alias(_VALUE), sort.startswith("-")
-        values = self.take(chosen, (order,)).to_series()
-        place = _place(values.dtype, decode_cursor(after)) if after else None
-        first = self._first(chosen, values, place, limit + 1, down=down)
+        values = self.take(rows, (order,)).to_series()
+        position = _position(values.dtype, decode_cursor(after)) if after else None
+        first = self._first(rows, values, position, limit + 1, down=down)
         page = first.head(limit)
         shown = page.get_column(_ROW)
         needed = (
@@ -399,11 +402,11 @@ class ResidentJobs:
             columns=columns,
             sort=sort,
             zone_name=zone_name,
-            wanted=wanted,
+            wanted=selection,
         )
         more = first.height > limit
         return JobsPage(
-            replace(table, matching=chosen.len()),
+            replace(table, matching=rows.len()),
             encode_cursor(*page.select(_VALUE, _KEY).row(-1)) if more else "",
         )
 
@@ -418,40 +421,40 @@ class ResidentJobs:
 
     def _first(
         self,
-        chosen: pl.Series,
+        numbers: pl.Series,
         values: pl.Series,
-        place: tuple[Any, str] | None,
+        position: tuple[Any, str] | None,
         count: int,
         *,
         down: bool,
     ) -> pl.DataFrame:
         """Value, key and number of the first rows after a position; missing values are last."""
-        near = _near(values, place, count, down=down)
+        near = _near(values, position, count, down=down)
         if near is not None:  # keys are read and compared only of rows that may be first
-            chosen, values = chosen.filter(near), values.filter(near)
-        rows = self.take(chosen, (_KEY,)).with_columns(values, chosen)
-        if place is not None:
-            rows = rows.filter(_behind(*place, down=down))
+            numbers, values = numbers.filter(near), values.filter(near)
+        rows = self.take(numbers, (_KEY,)).with_columns(values, numbers)
+        if position is not None:
+            rows = rows.filter(_behind(*position, down=down))
         first = rows.lazy().bottom_k(count, by=[_VALUE, _KEY], reverse=[down, False])
         return first.sort(_VALUE, _KEY, descending=[down, False], nulls_last=True).collect()
 
-    def _answers_of(self, rows: pl.Series, wanted: JobFilter) -> pl.DataFrame:
-        least = CodedVerdict.NO if wanted.findings else CodedVerdict.HINT
-        found = self.answers_of(rows, least)
-        if wanted.findings:
-            found = found.join(answers_to(found, wanted), on=[_KEY, "code"], how="semi")
-        return found
+    def _answers_of(self, rows: pl.Series, selection: JobFilter) -> pl.DataFrame:
+        least = CodedVerdict.NO if selection.findings else CodedVerdict.HINT
+        findings = self.answers_of(rows, least)
+        if selection.findings:
+            findings = findings.join(answers_to(findings, selection), on=[_KEY, "code"], how="semi")
+        return findings
 
-    def _count_answers(self, chosen: pl.Series, wanted: JobFilter) -> int:
-        if not wanted.findings:
-            return int(self.take(chosen, (REPORTED_COUNT,)).get_column(REPORTED_COUNT).sum())
+    def _count_answers(self, rows: pl.Series, selection: JobFilter) -> int:
+        if not selection.findings:
+            return int(self.take(rows, (REPORTED_COUNT,)).get_column(REPORTED_COUNT).sum())
         alone = (
-            replace(JobFilter(), findings=(code,), verdict=wanted.verdict)
-            for code in set(wanted.findings)
+            replace(JobFilter(), findings=(code,), verdict=selection.verdict)
+            for code in set(selection.findings)
         )
-        of_codes = [pl.all_horizontal(self._conditions(one)) for one in alone]
+        of_codes = [pl.all_horizontal(self._conditions(code_alone)) for code_alone in alone]
         return int(
-            self.take(chosen, [pl.sum_horizontal(of_codes).alias(_VALUE)]).get_column(_VALUE).sum()
+            self.take(rows, [pl.sum_horizontal(of_codes).alias(_VALUE)]).get_column(_VALUE).sum()
         )
 
 
@@ -470,7 +473,7 @@ def _sort_value(by: str) -> pl.Expr:
     return column.to_physical() if dtype.is_temporal() else column
 
 
-def _place(dtype: pl.DataType, cursor: Sequence[CursorValue]) -> tuple[Any, str]:
+def _position(dtype: pl.DataType, cursor: Sequence[CursorValue]) -> tuple[Any, str]:
     """Value and key that a cursor names, whether or not its job is still there."""
     if len(cursor) != 2 or not isinstance(cursor[1], str):
         raise no_cursor()
@@ -481,13 +484,13 @@ def _place(dtype: pl.DataType, cursor: Sequence[CursorValue]) -> tuple[Any, str]
 
 
 def _near(
-    values: pl.Series, place: tuple[Any, str] | None, count: int, *, down: bool
+    values: pl.Series, cursor: tuple[Any, str] | None, count: int, *, down: bool
 ) -> pl.Series | None:
     """Return which rows may be among the first after a position; None: any."""
     if not values.dtype.is_numeric():
         return None
-    position = None if place is None else place[0]
-    if place is None:
+    position = None if cursor is None else cursor[0]
+    if cursor is None:
         later = values.drop_nulls()
     elif position is None:
         return None
@@ -496,7 +499,7 @@ def _near(
     if later.len() < count:
         return None
     near = values >= later.top_k(count).min() if down else values <= later.bottom_k(count).max()
-    if place is None:
+    if cursor is None:
         return near
     return near & (values <= position if down else values >= position)
 
@@ -507,8 +510,8 @@ def _behind(at: Any, key: str, *, down: bool) -> pl.Expr:
     if at is None:
         return value.is_null() & later
     behind: pl.Expr = value < at if down else value > at
-    same: pl.Expr = (value == at) & later
-    return (behind | same).fill_null(value=True)
+    is_tied: pl.Expr = (value == at) & later
+    return (behind | is_tied).fill_null(value=True)
 
 
 def _two_texts(cursor: Sequence[CursorValue]) -> tuple[str, str]:

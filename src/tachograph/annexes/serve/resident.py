@@ -93,16 +93,16 @@ def extended(
                 maintain_order="left",
             )
             stays &= pl.lit(marked["there"].fill_null(value=False))
-        left = before.frame.select(stays.alias("counting"))["counting"]
-        left = left if counting is None else left & counting
-        counting = None if left.all() else left
+        remaining = before.frame.select(stays.alias("counting"))["counting"]
+        remaining = remaining if counting is None else remaining & counting
+        counting = None if remaining.all() else remaining
     if fresh.is_empty():
         return ResidentJobs(before.frame, before.mapped, counting, paths)
     with lake_errors(lake.uri(JOB_SUMMARIES)):
-        wanted = pl.col("job_key").is_in(fresh["job_key"].implode())
+        is_fresh = pl.col("job_key").is_in(fresh["job_key"].implode())
         rows = (
             lake.read_files(JOB_SUMMARIES, new)
-            .filter(wanted)
+            .filter(is_fresh)
             .join(fresh.lazy(), on=_KEYS, how="semi")
             .collect()
         )
@@ -125,18 +125,20 @@ def verdict_columns(
 ) -> pl.DataFrame:
     """Return one column of coded verdicts per code, aligned with `jobs`: (job_key, seq)."""
     least = jobs["seq"].min() if jobs.height else 0
-    chosen = [file for file in files if file.rows and isinstance(least, int) and file.seq >= least]
-    rows, done = sum(file.rows for file in chosen), 0
+    relevant = [
+        file for file in files if file.rows and isinstance(least, int) and file.seq >= least
+    ]
+    rows, done = sum(file.rows for file in relevant), 0
     placed = jobs.with_row_index("place").lazy()
     columns: dict[str, np.ndarray[Any, np.dtype[np.int8]]] = {}
-    for part, height in _slices(lake, chosen):
+    for part, height in _slices(lake, relevant):
         with lake_errors(lake.uri(FINDINGS)):
-            found = (
+            verdicts = (
                 part.join(placed, on=_KEYS, how="inner")
                 .select("place", "code", value=_coded())
                 .collect()
             )
-        for (code,), of_code in found.group_by("code"):
+        for (code,), of_code in verdicts.group_by("code"):
             column = columns.setdefault(str(code), np.zeros(jobs.height, np.int8))
             column[of_code["place"].to_numpy()] = of_code["value"].to_numpy()
         done += height
@@ -149,8 +151,11 @@ def _slices(lake: Lake, files: Sequence[DataFile]) -> Iterator[tuple[pl.LazyFram
     together: list[DataFile] = []
     for file in files:
         if file.rows <= _SLICE_ROWS:
-            if together and sum(one.rows for one in together) + file.rows > _SLICE_ROWS:
-                yield _short(lake.read_files(FINDINGS, together)), sum(one.rows for one in together)
+            if together and sum(small.rows for small in together) + file.rows > _SLICE_ROWS:
+                yield (
+                    _short(lake.read_files(FINDINGS, together)),
+                    sum(small.rows for small in together),
+                )
                 together = []
             together.append(file)
             continue
@@ -158,7 +163,7 @@ def _slices(lake: Lake, files: Sequence[DataFile]) -> Iterator[tuple[pl.LazyFram
             height = min(_SLICE_ROWS, file.rows - begin)
             yield _short(lake.read_files(FINDINGS, [file]).slice(begin, height)), height
     if together:
-        yield _short(lake.read_files(FINDINGS, together)), sum(one.rows for one in together)
+        yield _short(lake.read_files(FINDINGS, together)), sum(small.rows for small in together)
 
 
 def _short(rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -187,10 +192,10 @@ def _coded() -> pl.Expr:
 def _with_totals(rows: pl.DataFrame) -> pl.DataFrame:
     """Add the number of reported findings, the worst severity (or null), GPU-hours lost."""
     verdicts = [pl.col(name) for name in rows.columns if name.startswith(VERDICT_OF)]
-    reported = [(verdict >= CodedVerdict.HINT) for verdict in verdicts]
+    are_reported = [(verdict >= CodedVerdict.HINT) for verdict in verdicts]
     worst = pl.max_horizontal(verdicts) if verdicts else pl.lit(0, dtype=pl.Int8)
     return rows.with_columns(
-        (pl.sum_horizontal(reported) if reported else pl.lit(0))
+        (pl.sum_horizontal(are_reported) if are_reported else pl.lit(0))
         .cast(pl.Int16)
         .alias(REPORTED_COUNT),
         pl.when(worst >= CodedVerdict.HINT).then(worst).alias(WORST),
@@ -229,7 +234,7 @@ def write_image(
     with lake_errors(lake.uri(JOB_SUMMARIES)):
         keys = lake.read_files(JOB_SUMMARIES, files, _KEYS).with_row_index("place").collect()
     keys = keys.sort(_KEYS, maintain_order=True).unique("job_key", keep="last", maintain_order=True)
-    places = keys["place"]
+    numbers = keys["place"]
     parts: dict[str, int] = {}
 
     def write(frame: pl.DataFrame) -> None:
@@ -257,12 +262,12 @@ def write_image(
         lake, findings, keys.select(_KEYS), lambda share: progress(share / 2)
     )
     for number, begin in enumerate(slices):
-        taken = places.slice(begin, _SLICE_JOBS)
-        for place, names in enumerate(groups):
+        taken = numbers.slice(begin, _SLICE_JOBS)
+        for written, names in enumerate(groups):
             write(gathered(names, taken))
-            progress((1 + (number + (place + 1) / len(groups)) / len(slices)) / 2)
-        beside = [gathered(waste, taken), verdicts.slice(begin, _SLICE_JOBS)]
-        write(_with_totals(pl.concat(beside, how="horizontal")).drop(waste))
+            progress((1 + (number + (written + 1) / len(groups)) / len(slices)) / 2)
+        totals = [gathered(waste, taken), verdicts.slice(begin, _SLICE_JOBS)]
+        write(_with_totals(pl.concat(totals, how="horizontal")).drop(waste))
     manifest = ImageManifest(
         _FORMAT,
         list(JOB_SUMMARIES.schema),
@@ -332,15 +337,15 @@ def _column_groups() -> Iterator[list[str]]:
     yield group
 
 
-def _mapped(folder: Path, parts: Sequence[str], beside: int) -> pl.DataFrame:
+def _mapped(folder: Path, parts: Sequence[str], files_of_rows: int) -> pl.DataFrame:
     """Columns of files side by side, `beside` for some rows, then those of further rows.
 
     They are read as they are used, or whole where pyarrow is not installed.
     """
     frames = [_part(folder / name) for name in parts]
     rows = [
-        pl.concat(frames[at : at + beside], how="horizontal")
-        for at in range(0, len(frames), beside)
+        pl.concat(frames[at : at + files_of_rows], how="horizontal")
+        for at in range(0, len(frames), files_of_rows)
     ]
     return pl.concat(rows)
 

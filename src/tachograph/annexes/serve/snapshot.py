@@ -109,13 +109,13 @@ class LakeMoment(Lake):
 
     def version(self, table: LakeTable) -> int:
         """Return the version of a table; summaries and analyses keep theirs."""
-        known = self._versions.get(table.name)
-        return super().version(table) if known is None else known
+        version = self._versions.get(table.name)
+        return super().version(table) if version is None else version
 
     def _all_files(self, table: LakeTable) -> Sequence[DataFile]:
         """Return a table's files; for a computed one, those of the served version."""
-        known = self._files.get(table.name)
-        return super()._all_files(table) if known is None else known
+        files = self._files.get(table.name)
+        return super()._all_files(table) if files is None else files
 
     def visible(self, viewer: Viewer) -> ResidentJobs:
         """Return the jobs that a viewer sees."""
@@ -199,9 +199,9 @@ class View:
         and of `Background.get`.
         """
         moments = [
-            one.moments(now=self._hour, zone_name=self.zone_name)
-            for one in arguments
-            if isinstance(one, Parameters)
+            argument.moments(now=self._hour, zone_name=self.zone_name)
+            for argument in arguments
+            if isinstance(argument, Parameters)
         ]
         about = (function.__module__, function.__qualname__, arguments, named, moments)
         content = self.background.get(
@@ -217,17 +217,22 @@ class View:
 
     def running(self) -> pl.DataFrame:
         """Return `running_jobs` of the visible jobs; none while they are loading."""
-        found = self.made(_running_jobs)
-        return running_jobs(self.opened.jobs().clear()) if isinstance(found, Pending) else found
+        jobs = self.made(_running_jobs)
+        return running_jobs(self.opened.jobs().clear()) if isinstance(jobs, Pending) else jobs
 
     def of_recent(self, parameters: C) -> C:
         """Return the job filter; without a time and with many jobs, the newest 30 days.
 
         For reports that take memory and time for every job. Errors: those of `job_filter`.
         """
-        wanted = parameters.job_filter(now=self.now, zone_name=self.zone_name)
+        selection = parameters.job_filter(now=self.now, zone_name=self.zone_name)
         newest = self.jobs.newest
-        if wanted.since or wanted.until or newest is None or self.jobs.count(wanted) <= MANY_JOBS:
+        if (
+            selection.since
+            or selection.until
+            or newest is None
+            or self.jobs.count(selection) <= MANY_JOBS
+        ):
             return parameters
         return replace(parameters, since=f"{newest - RECENT:%Y-%m-%d}")
 
@@ -244,9 +249,9 @@ class View:
 
         Errors: those of `made` and `job_filter`.
         """
-        wanted = job_filter(which, now=self._hour, zone_name=self.zone_name)
-        if not self.viewer.sums_only and self.jobs.count(wanted) <= MANY_JOBS:
-            about = (function.__qualname__, repr((arguments, named)), repr(wanted))
+        selection = job_filter(which, now=self._hour, zone_name=self.zone_name)
+        if not self.viewer.sums_only and self.jobs.count(selection) <= MANY_JOBS:
+            about = (function.__qualname__, repr((arguments, named)), repr(selection))
             return self.once(about, partial(function, self, silent, *arguments, **named))
         return self.made(function, *arguments, **named)
 
@@ -491,7 +496,7 @@ class ServedLake:
 
     def _read(self, version: str, image: ResidentJobs | None) -> LakeMoment:
         files, findings = self.lake.files(JOB_SUMMARIES), self.lake.files(FINDINGS)
-        few = sum(file.rows for file in files) <= self._most_rows
+        are_few = sum(file.rows for file in files) <= self._most_rows
         forgotten = self.images.forgotten
         if forgotten != self._forgotten:  # rows changed and have the same `seq`
             self.images.remove_forgotten()
@@ -502,10 +507,10 @@ class ServedLake:
             before = None
         self._forgotten = forgotten
         if before is None:
-            before = NO_JOBS if few else self.images.open()
+            before = NO_JOBS if are_few else self.images.open()
         # Of a disk that is full, or only read: then memory must do.
         failed = bool(self.images.problem)
-        if before is NO_JOBS and not few and not failed:
+        if before is NO_JOBS and not are_few and not failed:
             raise self._begun()
         fresh = new_rows(self.lake, files, before)
         held = before.added + fresh.height
