@@ -66,7 +66,8 @@ def scores_of(lake: Lake, row: JobSummaryRow, reports: Sequence[Path] = ()) -> J
         launches = annex_function("profiled_launches")(lake, row["job_key"], reports)
     if launches is not None:
         warps = {warps_of(gpu["gpu_model"]) for gpu in held}
-        ways.append(profiled_way(launches, max_warps=warps.pop() if len(warps) == 1 else None))
+        max_warps = warps.pop() if len(warps) == 1 else None  # of GPUs of one model
+        ways.append(profiled_way(launches, max_warps=max_warps))
     return JobScores(row["display_id"] or row["job_id"], tuple(ways))
 
 

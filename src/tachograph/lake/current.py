@@ -81,7 +81,7 @@ def files_of_keys(files: Sequence[DataFile], keys: Sequence[str]) -> list[DataFi
     if not keys:
         return []
     if len(keys) <= FEW_KEYS:
-        return [file for file in files if any(file.may_name(key) for key in keys)]
+        return [file for file in files if file.may_name_any(keys)]
     return files_between(files, min(keys), max(keys))
 
 

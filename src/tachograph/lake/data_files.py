@@ -41,6 +41,10 @@ class DataFile:
         """Whether it may have rows of a job, by its job_key or id, as far as the log records it."""
         return self.keys is None or self.keys[0] <= job <= self.keys[1]
 
+    def may_name_any(self, jobs: Iterable[str]) -> bool:
+        """Whether it may have rows of one of these jobs, see `may_name`."""
+        return any(map(self.may_name, jobs))
+
 
 def data_files(delta: DeltaTable) -> list[DataFile]:
     """Return the files that a reader of a table sees now, ordered by day and first node."""

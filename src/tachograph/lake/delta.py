@@ -363,11 +363,12 @@ class Lake:
             removed = [remove_action(file.path, file.size, file.day) for file in files]
             actions: list[AddAction | RemoveAction] = [*written, *removed]
             name, more = count() if count else ("", 0)
+            least = dict([reached]) if reached else {}
             for delta in self._attempts(table):
                 if not {file.path for file in files} <= paths_of(delta):
                     self._take_away(table, written)
                     return False
-                marks = _raised(delta, {name: more}, dict([reached] if reached else []))
+                marks = _raised(delta, {name: more}, least)
                 if self._commit(delta, table, actions, marks):
                     return True
             raise _overtaken(self.uri(table))
@@ -492,9 +493,7 @@ class Lake:
 
     def read_named(self, table: LakeTable, job_ids: Sequence[str]) -> pl.LazyFrame:
         """Return the rows that name one of these jobs by id. Errors: those of `read_files`."""
-        files = [
-            file for file in self.files(table) if any(file.may_name(job_id) for job_id in job_ids)
-        ]
+        files = [file for file in self.files(table) if file.may_name_any(job_ids)]
         return self.read_files(table, files).filter(pl.col("job_id").is_in(list(job_ids)))
 
     def latest(

@@ -60,10 +60,12 @@ def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]
             continue
         files = lake.files(table)
         first, last = span_of(files)
+        # A device is noted again and again.
+        rows = lake.latest(table).height if table is DEVICES else row_count(files)
         facts.append(
             TableFacts(
                 table.name,
-                lake.latest(table).height if table is DEVICES else row_count(files),
+                rows,
                 len(files),
                 sum(file.size for file in files),
                 first,
@@ -121,6 +123,10 @@ def describe_space(
             days = accounted
         a_day = current_bytes / days if days is not None and days >= WHOLE_DAY else None
         retention_days = kept_days(table, keep)
+        a_year = expected_kept = None
+        if a_day is not None:
+            a_year = a_day * 365
+            expected_kept = None if retention_days is None else a_day * retention_days
         spaces.append(
             TableSpace(
                 table.name,
@@ -129,9 +135,9 @@ def describe_space(
                 _other_bytes(lake, table, current_bytes),
                 days,
                 a_day,
-                None if a_day is None else a_day * 365,
+                a_year,
                 retention_days,
-                None if a_day is None or retention_days is None else a_day * retention_days,
+                expected_kept,
             )
         )
     return spaces

@@ -234,18 +234,15 @@ class _ReadyChunk:
 
     def overlaps(self, other: _ReadyChunk) -> bool:
         """Whether both have samples of the same days and nodes."""
-        mine, others = (
-            [
-                (part.table, ends)
-                for part, ends in zip(chunk.chunk.parts, chunk.ends, strict=True)
-                if ends
-            ]
-            for chunk in (self, other)
-        )
+        pairs = product(self._ends_of_tables(), other._ends_of_tables())
         return any(
             table == other_table and _meet(ends, other_ends)
-            for (table, ends), (other_table, other_ends) in product(mine, others)
+            for (table, ends), (other_table, other_ends) in pairs
         )
+
+    def _ends_of_tables(self) -> list[tuple[str, _Ends]]:
+        parts = zip(self.chunk.parts, self.ends, strict=True)
+        return [(part.table, ends) for part, ends in parts if ends]
 
     def parts(self) -> Iterator[tuple[str, ChunkPart, Conformed]]:
         """Yield the name of the transaction, the part, and its rows."""

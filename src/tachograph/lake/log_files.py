@@ -127,11 +127,11 @@ class LogFiles:
 
     def torn_checkpoints(self) -> list[int]:
         """Versions whose checkpoints cannot be read, in order."""
-        return sorted(
-            version
-            for version, files in self.checkpoints.items()
-            if not all(size and _is_parquet(self.folder / name) for name, size in files)
-        )
+        versions: list[int] = []
+        for version, files in self.checkpoints.items():
+            if not all(size and _is_parquet(self.folder / name) for name, size in files):
+                versions.append(version)
+        return sorted(versions)
 
     def misleading_hint(self, torn: Sequence[int]) -> bool:
         """Return whether the hint is unreadable or names a missing or torn checkpoint."""

@@ -77,9 +77,8 @@ def delta_schema(table: LakeTable) -> Schema:
 def _delta_type(dtype: pl.DataType) -> PrimitiveType | ArrayType:
     if isinstance(dtype, pl.List):
         inner = dtype.inner
-        return ArrayType(
-            _delta_type(inner if isinstance(inner, pl.DataType) else inner()), contains_null=True
-        )
+        element = inner if isinstance(inner, pl.DataType) else inner()
+        return ArrayType(_delta_type(element), contains_null=True)
     return PrimitiveType(_DELTA_TYPES[dtype.base_type()])
 
 

@@ -4,7 +4,7 @@ analysis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import lru_cache
@@ -285,9 +285,7 @@ def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.LazyFrame:
         )
     else:
         runs = jobs.select("job_key", "seq").rows()
-        rows = lake.read_files(
-            table, [file for file in files if any(_may_hold(file, *run) for run in runs)]
-        )
+        rows = lake.read_files(table, [file for file in files if _may_hold(file, runs)])
         if len(runs) == 1:
             return rows.filter(pl.col("job_key") == runs[0][0], pl.col("seq") == runs[0][1])
         # Other row groups are not decoded.
@@ -295,9 +293,12 @@ def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.LazyFrame:
     return rows.join(jobs.lazy().select("job_key", "seq"), on=["job_key", "seq"], how="semi")
 
 
-def _may_hold(file: DataFile, job_key: str, seq: int) -> bool:
-    """Whether a file may have rows of a job's analysis, by its log entry."""
-    return file.may_name(job_key) and file.least_seq <= seq <= (file.seq or seq)
+def _may_hold(file: DataFile, runs: Iterable[tuple[str, int]]) -> bool:
+    """Whether a file may have rows of one of these (job_key, seq), by its log entry."""
+    return any(
+        file.may_name(job_key) and file.least_seq <= seq <= (file.seq or seq)
+        for job_key, seq in runs
+    )
 
 
 def read_where(lake: Lake, table: LakeTable, where: pl.Expr) -> pl.DataFrame:
