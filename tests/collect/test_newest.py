@@ -75,9 +75,19 @@ def published(
     folder: Path, *parts: ChunkPart, name: str = "dcgm-exporter", polled: datetime = NOW
 ) -> NewestPublisher:
     publisher = NewestPublisher(folder, name, 60.0)
-    publisher.add(chunk(*parts), polled)
-    publisher.publish(polled)
+    polls(publisher, chunk(*parts), polled)
     return publisher
+
+
+def polls(publisher: NewestPublisher, answer: Chunk, at: datetime = NOW) -> None:
+    publisher.add(answer, at)
+    publisher.publish(at)
+
+
+def powers(folder: Path, now: float) -> dict[GpuId, float]:
+    """The power of each GPU that is shown."""
+    shown = source(folder, now).read()
+    return dict(zip(shown.gpus, shown.column("power_w").tolist(), strict=True))
 
 
 def source(folder: Path, now: float = T0) -> CollectedSource:
@@ -98,15 +108,11 @@ def test_the_last_value_counts_until_it_is_late(folder: Path) -> None:
     publisher = published(folder, samples(a=1000.0, b=2000.0))
     for seconds, power in ((60.0, 3000.0), (120.0, None)):
         at = NOW + timedelta(seconds=seconds)
-        publisher.add(chunk(samples(at, a=power)), at)
-        publisher.publish(at)
-    shown = source(folder, T0 + 121).read()
-    assert dict(zip(shown.gpus, shown.column("power_w").tolist(), strict=True)) == {A: 3.0, B: 2.0}
+        polls(publisher, chunk(samples(at, a=power)), at)
+    assert powers(folder, T0 + 121) == {A: 3.0, B: 2.0}
     at = NOW + timedelta(seconds=LATE)
-    publisher.add(chunk(samples(at, a=4000.0)), at)
-    publisher.publish(at)
-    shown = source(folder, T0 + LATE).read()
-    assert dict(zip(shown.gpus, shown.column("power_w").tolist(), strict=True)) == {A: 4.0}
+    polls(publisher, chunk(samples(at, a=4000.0)), at)
+    assert powers(folder, T0 + LATE) == {A: 4.0}
 
 
 @pytest.mark.parametrize(
@@ -126,11 +132,9 @@ def test_samples_of_a_history_that_is_read_up_are_not_those_of_now(folder: Path)
     publisher = published(folder, samples(NOW - timedelta(days=3), a=1000.0))
     assert not source(folder).is_current()
     history = replace(chunk(samples(a=1.0), labels(("7", None))), watermark=NOW - timedelta(days=3))
-    publisher.add(history, NOW)
-    publisher.publish(NOW)
+    polls(publisher, history)
     assert not source(folder).is_current()
-    publisher.add(replace(chunk(samples(a=1.0)), watermark=NOW), NOW)
-    publisher.publish(NOW)
+    polls(publisher, replace(chunk(samples(a=1.0)), watermark=NOW))
     assert source(folder).read().allocations == {A: GpuAllocation("7")}
 
 
@@ -174,8 +178,7 @@ def test_labels_name_jobs_from_their_begin_to_their_end(folder: Path) -> None:
         folder, samples(a=1.0), labels(("7", None), ("8", None)), labels(("9", None), gpu=None)
     )
     assert source(folder).read().allocations == {A: GpuAllocation("7,8")}
-    publisher.add(chunk(samples(a=1.0), labels(("7", NOW))), NOW)
-    publisher.publish(NOW)
+    polls(publisher, chunk(samples(a=1.0), labels(("7", NOW))))
     assert source(folder).read().allocations == {A: GpuAllocation("8")}
 
 
@@ -193,18 +196,11 @@ def test_files_that_cannot_be_read_are_left_out(folder: Path) -> None:
     good = path.read_bytes()
     files = NewestFiles(folder)
     assert len(files.polls()) == 1
-    older = msgspec.msgpack.encode(
-        msgspec.structs.replace(
-            msgspec.msgpack.decode(good, type=NewestFile), tables={"gpu_samples": b""}
-        )
+    without_rows = msgspec.structs.replace(
+        msgspec.msgpack.decode(good, type=NewestFile), tables={"gpu_samples": b""}
     )
-    for content in (
-        b"",
-        b"\xff",
-        good[: len(good) // 2],
-        older,
-        msgspec.msgpack.encode({"name": 7}),
-    ):
+    wrong = [msgspec.msgpack.encode(content) for content in (without_rows, {"name": 7})]
+    for content in (b"", b"\xff", good[: len(good) // 2], *wrong):
         path.write_bytes(content)
         assert files.polls() == []
     path.unlink()
@@ -251,23 +247,15 @@ OWN = SlurmAllocations({None: {("z", 9): GpuAllocation("1")}})
 def test_slurm_is_polled_by_the_collector_alone(folder: Path) -> None:
     publisher = NewestPublisher(folder, "slurm-live", 60.0)
     assert source(folder).slurm(lambda: OWN, minor_numbers=True) is OWN
-    publisher.add(
-        answer(
-            ("7", "ana", 1),
-            ("8", "bo", 2),
-            places=(("7", "a.example.org", 0), ("8", "b", 0), ("8", "b", 1)),
-        ),
-        NOW,
-    )
-    publisher.publish(NOW)
+    places = (("7", "a.example.org", 0), ("8", "b", 0), ("8", "b", 1))
+    polls(publisher, answer(("7", "ana", 1), ("8", "bo", 2), places=places))
     reported = source(folder).slurm(refused, minor_numbers=False)
     assert reported.gpus[None]["a", 0] == GpuAllocation("7_0", "ana", T0)
     assert set(reported.gpus[None]) == {("a", 0), ("b", 0), ("b", 1)}
     assert set(reported.jobs[None]) == {"7", "8"}
     assert (reported.complete, reported.minor_numbers) == (True, False)
     assert source(folder, T0 + LATE + 1).slurm(lambda: OWN, minor_numbers=True) is OWN
-    publisher.add(chunk(source="slurm-live"), NOW)  # nothing runs
-    publisher.publish(NOW)
+    polls(publisher, chunk(source="slurm-live"))  # nothing runs
     assert source(folder).slurm(refused, minor_numbers=True).gpus == {}
 
 
@@ -282,14 +270,11 @@ def test_slurm_is_polled_by_the_collector_alone(folder: Path) -> None:
 def test_gpus_are_free_only_where_all_others_are_known(
     folder: Path, chunk_of: Chunk, complete: bool
 ) -> None:
-    publisher = NewestPublisher(folder, "slurm-live", 60.0)
-    publisher.add(chunk_of, NOW)
-    publisher.publish(NOW)
+    polls(NewestPublisher(folder, "slurm-live", 60.0), chunk_of)
     assert slurm_of(NewestFiles(folder).polls()).complete is complete
 
 
 def test_an_answer_without_users_is_not_enough_for_who_may_see_what(folder: Path) -> None:
     publisher = NewestPublisher(folder, "slurm-live", 60.0)
-    publisher.add(answer(("7", None, 1), places=(("7", "a", 0),)), NOW)
-    publisher.publish(NOW)
+    polls(publisher, answer(("7", None, 1), places=(("7", "a", 0),)))
     assert source(folder).slurm(lambda: OWN, minor_numbers=True) is OWN

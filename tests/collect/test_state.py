@@ -115,18 +115,24 @@ class Clocks:
         return NOW + timedelta(seconds=self.at)
 
 
+def journal_of(clocks: Clocks) -> CollectJournal:
+    """The journal of a source that is due every 5 s."""
+    sources = {"fake:one": 5.0}
+    return CollectJournal(
+        lake="lake", sources=sources, now=NOW, remark=lambda line: None, steady=clocks.steady
+    )
+
+
+def skipped_polls(journal: CollectJournal, clocks: Clocks) -> int:
+    return journal.snapshot(clocks.now()).sources["fake:one"].skipped
+
+
 def overloaded_hour() -> tuple[CollectJournal, Clocks]:
     """A source due every 5 s, of which an overloaded host made 173 of 640 polls, once none for
     194 s.
     """
     clocks = Clocks()
-    journal = CollectJournal(
-        lake="lake",
-        sources={"fake:one": 5.0},
-        now=NOW,
-        remark=lambda line: None,
-        steady=clocks.steady,
-    )
+    journal = journal_of(clocks)
     gaps = [194.0, *[20.0] * 143, *[5.0] * 28]
     for gap_s in (0.0, *gaps):
         clocks.at += gap_s
@@ -148,43 +154,31 @@ def test_an_overloaded_host_is_seen_in_the_status() -> None:
 
 def test_polls_that_are_overdue_are_skipped_before_the_next_one_begins() -> None:
     clocks = Clocks()
-    journal = CollectJournal(
-        lake="lake",
-        sources={"fake:one": 5.0},
-        now=NOW,
-        remark=lambda line: None,
-        steady=clocks.steady,
-    )
+    journal = journal_of(clocks)
     journal.begin_poll("fake:one", clocks.now())
     skipped = []
     for clocks.at in (4.9, 9.9, 10.1, 31.0, 31.1):
-        skipped.append(journal.snapshot(clocks.now()).sources["fake:one"].skipped)
+        skipped.append(skipped_polls(journal, clocks))
     assert skipped == [0, 0, 1, 5, 5]
     journal.begin_poll("fake:one", clocks.now())
-    assert journal.snapshot(clocks.now()).sources["fake:one"].skipped == 5
+    assert skipped_polls(journal, clocks) == 5
 
 
 def test_a_pause_after_a_failure_skips_nothing() -> None:
     clocks = Clocks()
-    journal = CollectJournal(
-        lake="lake",
-        sources={"fake:one": 5.0},
-        now=NOW,
-        remark=lambda line: None,
-        steady=clocks.steady,
-    )
+    journal = journal_of(clocks)
     journal.begin_poll("fake:one", clocks.now())
     clocks.at = 1.0
     journal.pause("fake:one", 50.0)
     clocks.at = 40.0
-    assert journal.snapshot(clocks.now()).sources["fake:one"].skipped == 0
+    assert skipped_polls(journal, clocks) == 0
     clocks.at = 51.0
     journal.begin_poll("fake:one", clocks.now())
     clocks.at += 20.0  # the poll itself
     journal.pause("fake:one", 5.0)
     clocks.at += 5.0
     journal.begin_poll("fake:one", clocks.now())
-    assert journal.snapshot(clocks.now()).sources["fake:one"].skipped == 3
+    assert skipped_polls(journal, clocks) == 3
 
 
 def test_what_was_skipped_is_on_every_surface() -> None:
@@ -256,12 +250,8 @@ def test_a_process_with_a_stale_status_hangs(tmp_path: Path) -> None:
 
 def test_a_configured_source_that_was_never_polled_is_not_healthy(tmp_path: Path) -> None:
     lake = written(tmp_path, updated=NOW)
-    found = overview(
-        str(lake),
-        state_folder(str(lake)),
-        [FeedSettings(source="fake", name="two", every_s=5.0)],
-        now=NOW,
-    )
+    feeds = [FeedSettings(source="fake", name="two", every_s=5.0)]
+    found = overview(str(lake), state_folder(str(lake)), feeds, now=NOW)
     assert [one.condition(NOW) for one in found.sources] == ["never polled", "ok"]
     assert not found.is_healthy
 

@@ -159,11 +159,7 @@ def test_space_is_expected_at_the_rate_of_the_days_with_rows(tmp_path: Path) -> 
         [chunk("days", samples(seconds=[600, day + 700, 20 * day + 700]))],
         now=NOW + timedelta(days=30),
     )
-    (space,) = [
-        one
-        for one in describe_space(lake, ALL_TABLES, {"gpu_samples": 90})
-        if one.table == "gpu_samples"
-    ]
+    (space,) = describe_space(lake, [GPU_SAMPLES], {"gpu_samples": 90})
     assert space.rows == 3
     assert space.days == 3.0  # of 21: there were no rows on the others
     assert space.bytes == sum(file.size for file in lake.files(GPU_SAMPLES))
@@ -179,13 +175,9 @@ def test_space_is_expected_at_the_rate_of_the_days_with_rows(tmp_path: Path) -> 
 def test_nothing_is_expected_of_less_than_a_day(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path))
     ingest(lake, [chunk("minutes", samples(seconds=range(0, 1200, 10)))], now=NOW)  # over midnight
-    for one in describe_space(lake, ALL_TABLES, {}):
-        assert (one.bytes_per_day, one.expected_year_bytes, one.expected_kept_bytes) == (
-            None,
-            None,
-            None,
-        )
-        assert one.retention_days is None
+    for space in describe_space(lake, ALL_TABLES, {}):
+        assert space.bytes_per_day is space.expected_year_bytes is None
+        assert space.expected_kept_bytes is space.retention_days is None
 
 
 def test_space_of_replaced_files_is_counted_until_the_vacuum(tmp_path: Path) -> None:
@@ -194,9 +186,7 @@ def test_space_of_replaced_files_is_counted_until_the_vacuum(tmp_path: Path) -> 
         ingest(lake, [chunk(f"part-{number}", samples(seconds=range(number, 600, 10)))], now=NOW)
 
     def other() -> int:
-        (space,) = [
-            one for one in describe_space(lake, ALL_TABLES, {}) if one.table == "gpu_samples"
-        ]
+        (space,) = describe_space(lake, [GPU_SAMPLES], {})
         return space.other_bytes or 0
 
     before = other()

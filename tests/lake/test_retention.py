@@ -99,7 +99,7 @@ def fill_days(folder: Path, *, running: bool, analyzed: bool) -> None:
             maps += held(name, node, (0, 1), start, end, cluster="c")
             samples += samples_of(node, start, end)
     if running:
-        jobs.append(job("99", utc(1, 12), None, cluster="c", user="ann", gpus=2, node_list="n3"))
+        jobs.append(never_ending())
         maps += held("99", "n3", (0, 1), utc(1, 12), cluster="c")
         samples += samples_of("n3", utc(1, 12), END)
     fill(lake, {"jobs": jobs, "allocations": maps, "gpu_samples": samples}, now=END)
@@ -123,14 +123,25 @@ def results(lake: Lake, *, minutes: bool = False) -> Results:
 
 
 def by_table(done: list[Expiry]) -> dict[str, Expiry]:
-    return {one.table: one for one in done}
+    return {expiry.table: expiry for expiry in done}
 
 
-def changed(configuration: Configuration | None = None) -> Configuration:
-    """Return options with which every job is analyzed anew."""
-    return Configuration(
-        filters=StudyFilters(min_elapsed_s=60.0 if configuration is None else 61.0)
-    )
+def reasons(done: Expiry) -> list[str]:
+    return [rows.why for rows in done.kept_back]
+
+
+def samples_before(lake: Lake, day: int) -> pl.DataFrame:
+    return lake.scan(GPU_SAMPLES).filter(pl.col("t") < utc(day)).collect()
+
+
+def never_ending(end: datetime | None = None) -> dict[str, Any]:
+    """The job on the third node, which ends at last."""
+    held_node = {"cluster": "c", "user": "ann", "gpus": 2, "node_list": "n3"}
+    return job("99", utc(1, 12), end, submit=utc(1, 12), **held_node)
+
+
+# With it every job is analyzed anew.
+CHANGED = Configuration(filters=StudyFilters(min_elapsed_s=60.0))
 
 
 @pytest.mark.slow
@@ -144,7 +155,7 @@ def test_whatever_is_removed_summaries_gpus_and_findings_stay(
     expire(lake, {"gpu_samples": samples, "job_minutes": samples + more}, now=END)
     assert results(lake) == before
     if again:  # a change of options analyzes all jobs that still have their samples
-        summarized(lake, changed(), now=END)
+        summarized(lake, CHANGED, now=END)
         assert {row[0] for row in results(lake)["summaries"]} == {
             row[0] for row in before["summaries"]
         }
@@ -159,7 +170,7 @@ def test_whatever_is_removed_summaries_gpus_and_findings_stay(
 
 def test_days_before_go_and_later_ones_stay(tmp_path: Path) -> None:
     lake = days_of_jobs(tmp_path / "lake")
-    rows = lake.scan(GPU_SAMPLES).filter(pl.col("t") < utc(4)).collect().height
+    rows = samples_before(lake, 4).height
     (done,) = expire(lake, {"gpu_samples": 3}, now=END)
     assert (done.rows, done.days, done.first, done.last) == (
         rows,
@@ -178,16 +189,10 @@ def test_nothing_is_removed_that_no_analysis_has_read(tmp_path: Path) -> None:
     lake = days_of_jobs(tmp_path / "lake", analyzed=False)
     rows = lake.scan(GPU_SAMPLES).collect().height
     (done,) = expire(lake, {"gpu_samples": 1}, now=END)
-    assert (done.rows, [(one.why, one.rows) for one in done.kept_back]) == (
-        0,
-        [("not analyzed yet", kept(lake, 6))],
-    )
+    (rows_kept,) = done.kept_back
+    assert (done.rows, rows_kept.why) == (0, "not analyzed yet")
+    assert rows_kept.rows == samples_before(lake, 6).height
     assert lake.scan(GPU_SAMPLES).collect().height == rows
-
-
-def kept(lake: Lake, days: int) -> int:
-    """Return how many samples the first days have."""
-    return lake.scan(GPU_SAMPLES).filter(pl.col("t") < utc(days)).collect().height
 
 
 def test_samples_that_came_late_keep_their_day_and_those_after_it(tmp_path: Path) -> None:
@@ -210,7 +215,7 @@ def test_a_day_without_accounting_stays(tmp_path: Path) -> None:
     summarized(lake, now=utc(20))
     (done,) = expire(lake, {"gpu_samples": 2}, now=utc(20))
     assert done.last == date(2026, 4, 6)
-    assert [one.why for one in done.kept_back] == ["there is no accounting of that day yet"]
+    assert reasons(done) == ["there is no accounting of that day yet"]
 
 
 def test_samples_of_a_node_stay_while_a_job_on_it_is_not_over(tmp_path: Path) -> None:
@@ -223,23 +228,12 @@ def test_samples_of_a_node_stay_while_a_job_on_it_is_not_over(tmp_path: Path) ->
         "jobs of the day have not ended, or are not analyzed",
         "job 99",
     )
-    left = lake.scan(GPU_SAMPLES).filter(pl.col("t") < utc(6)).collect()
-    assert left["node"].unique().to_list() == ["n3"]
+    assert samples_before(lake, 6)["node"].unique().to_list() == ["n3"]
     assert expire(lake, {"gpu_samples": 1}, now=END)[0].rows == 0
     # It ends: all its samples are there, so its summary is that of a lake that kept all.
-    for one in (lake, never):
-        ended = job(
-            "99",
-            utc(1, 12),
-            END,
-            cluster="c",
-            user="ann",
-            gpus=2,
-            node_list="n3",
-            submit=utc(1, 12),
-        )
-        fill(one, {"jobs": [ended]}, chunk="end", now=END)
-        summarized(one, now=END)
+    for either in (lake, never):
+        fill(either, {"jobs": [never_ending(END)]}, chunk="end", now=END)
+        summarized(either, now=END)
     assert results(lake) == results(never)
     (done,) = expire(lake, {"gpu_samples": 1}, now=END)
     assert (done.kept_back, lake.days(GPU_SAMPLES)[0]) == ((), (END - timedelta(days=1)).date())
@@ -281,7 +275,7 @@ def test_accounting_goes_behind_its_samples_and_summaries_stay(tmp_path: Path) -
     assert "32" in lake.latest(JOBS)["job_id"].to_list()
     assert lake.latest(JOBS)["end"].min() == utc(4, 12)
     assert lake.latest(ALLOCATIONS)["end"].min() == utc(4, 12)
-    summarized(lake, changed(), now=END)
+    summarized(lake, CHANGED, now=END)
     keys = {row[0] for row in results(lake)["summaries"]}
     assert keys == {row[0] for row in before["summaries"]}
     columns = ["gpu_hours", "samples", "energy_j"]
@@ -296,8 +290,7 @@ def test_accounting_stays_while_samples_are_there(tmp_path: Path) -> None:
     fill(lake, {"gpu_samples": samples_of("n1", utc(1, 21), utc(1, 22))}, chunk="late", now=END)
     done = by_table(expire(lake, {"gpu_samples": 1, "jobs": 1}, now=END))
     assert done["jobs"].rows == 0
-    (why,) = done["jobs"].kept_back
-    assert why.why == "not over, not analyzed, or their samples are still there"
+    assert reasons(done["jobs"]) == ["not over, not analyzed, or their samples are still there"]
 
 
 def test_summaries_go_last_and_all_that_belongs_to_them(tmp_path: Path) -> None:
@@ -315,7 +308,7 @@ def test_summaries_go_last_and_all_that_belongs_to_them(tmp_path: Path) -> None:
     expire(lake, keep, now=END)
     later = datetime.now(END.tzinfo) + timedelta(days=2)
     compact(lake, ALL_TABLES, counting=rows_that_count(lake, later))
-    summarized(lake, changed(), now=END)
+    summarized(lake, CHANGED, now=END)
     assert first not in read_summaries(lake)["job_key"].to_list()
     keys = set(read_summaries(lake)["job_key"])
     for table in (JOB_GPUS, FINDINGS, JOB_MINUTES, LABELS, PROFILES):
@@ -342,7 +335,7 @@ def test_samples_removed_during_an_analysis_leave_results_as_they_were(tmp_path:
             expire(lake, {"gpu_samples": 1}, now=END)
 
     with pytest.raises(LakeError, match="samples were removed while they were analyzed"):
-        analyze(lake, changed(), judge=JobJudge, now=END, progress=removes)
+        analyze(lake, CHANGED, judge=JobJudge, now=END, progress=removes)
     assert results(lake) == before
 
 
@@ -403,10 +396,6 @@ def test_wrong_times_are_refused(tmp_path: Path, retention: RetentionOptions, me
 
 def test_times_are_days_weeks_and_years() -> None:
     days = RetentionOptions(samples=" 2 w", minutes="90d", results="2y").days
-    assert (
-        days["gpu_samples"],
-        days["node_samples"],
-        days["job_minutes"],
-        days["job_summaries"],
-    ) == (14, 14, 90, 730)
+    expected = {"gpu_samples": 14, "node_samples": 14, "job_minutes": 90, "job_summaries": 730}
+    assert {table: days[table] for table in expected} == expected
     assert days.keys() == EXPIRING.keys() - {"jobs"}
