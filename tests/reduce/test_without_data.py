@@ -11,7 +11,7 @@ import math
 import random
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -314,7 +314,7 @@ def test_a_gpu_without_utilisation_makes_no_imbalance() -> None:
     end = BEGIN + timedelta(minutes=20)
     jobs = {"1": (busy, mute), "2": (busy, half, mute), "3": (busy, busy), "4": (busy, {})}
     for job_id, levels in jobs.items():
-        gpus: list[Sequence[Mapping[str, Any]]] = []
+        gpus: list[Rows] = []
         for of_gpu in levels:
             times = [BEGIN + timedelta(seconds=STEP_S * k) for k in range(40 if of_gpu else 0)]
             gpus.append([{"t": t, **of_gpu} for t in times])

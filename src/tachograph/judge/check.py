@@ -242,8 +242,8 @@ def flags_of(
     rows: pl.DataFrame, conditions: Sequence[pl.Expr], thresholds: Thresholds
 ) -> Iterator[pl.Series]:
     """Yield for which rows each condition holds. Of columns that do not exist all is null."""
-    known = _known_columns(rows, conditions, thresholds)
-    flags = known.select(
+    columns = _known_columns(rows, conditions, thresholds)
+    flags = columns.select(
         condition.fill_null(value=False).alias(str(number))
         for number, condition in enumerate(conditions)
     )
@@ -283,8 +283,8 @@ def condition_problem(check: Check) -> str | None:
             return f"{whose} is of type {type(condition).__name__}, and no expression of polars"
         rows = table.empty().clear(2)  # rows of which nothing is known
         try:
-            known = _known_columns(rows, [condition], Thresholds())
-            values = known.select(condition.alias("value")).to_series()
+            columns = _known_columns(rows, [condition], Thresholds())
+            values = columns.select(condition.alias("value")).to_series()
         except (pl.exceptions.PolarsError, AttributeError) as problem:
             return f"{whose} cannot be computed: {str(problem).splitlines()[0]}"
         if values.dtype not in (pl.Boolean, pl.Null):

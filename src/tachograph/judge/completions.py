@@ -547,7 +547,7 @@ def _summaries(jobs: pl.DataFrame, gpus: pl.DataFrame, *, steady: bool) -> pl.Da
     return whole.with_columns(
         coverage=1.0,
         gpus_seen=pl.coalesce("gpus", "gpus_seen"),
-        **({} if steady else {**imbalances(_ROLES), **at_work(_ROLES)}),
+        **({} if steady else {**imbalances(_ROLES), **at_work()}),
     )
 
 

@@ -32,10 +32,10 @@ def counters_of_some(gpus: pl.DataFrame) -> pl.DataFrame:
     `lacking`: names, joined with a comma. Jobs without such counters have no row.
     """
     sampled = gpus.filter(pl.col("samples") > 0)
-    known = {name: pl.col(f"{name}_max").count() for name in _NAMES}
+    counts = {name: pl.col(f"{name}_max").count() for name in _NAMES}
     some = sampled.group_by("job_key", maintain_order=True).agg(
         pl.when((count > 0) & (count < pl.len())).then(pl.lit(name)).alias(name)
-        for name, count in known.items()
+        for name, count in counts.items()
     )
     names = pl.concat_str(_NAMES, separator=",", ignore_nulls=True)
     return some.select("job_key", lacking=names).filter(pl.col("lacking") != "")
@@ -46,9 +46,9 @@ def lacks(counter: str) -> pl.Expr:
 
     Of rows of job_gpus with `_has_<counter>`: whether its job has it.
     """
-    most = pl.col(f"{counter}_max")
-    of_others = most.is_not_null().any().over("job_key")
-    return (pl.col(f"_has_{counter}") & of_others & most.is_null()).alias(f"_lacks_{counter}")
+    maximum = pl.col(f"{counter}_max")
+    of_others = maximum.is_not_null().any().over("job_key")
+    return (pl.col(f"_has_{counter}") & of_others & maximum.is_null()).alias(f"_lacks_{counter}")
 
 
 def share_of(*counters: str) -> pl.Expr:
@@ -77,15 +77,15 @@ def sums_for_imbalance() -> Mapping[str, pl.Expr]:
     Of each counter: the mean of the busiest measured GPU, the number of GPUs that lack it, their
     completed means together and the largest, and what was not measured of the others.
     """
-    found: dict[str, pl.Expr] = {}
+    expressions: dict[str, pl.Expr] = {}
     for name in IMBALANCES:
         lacking, mean = pl.col(f"_lacks_{name}"), pl.col(f"{name}_mean")
-        found[f"_top_{name}"] = pl.col(f"_own_{name}").max()
-        found[f"_without_{name}"] = lacking.sum()
-        found[f"_added_{name}"] = mean.filter(lacking).sum()
-        found[f"_level_{name}"] = mean.filter(lacking).max()
-        found[f"_share_{name}"] = pl.col("_share").filter(~lacking).mean()
-    return found
+        expressions[f"_top_{name}"] = pl.col(f"_own_{name}").max()
+        expressions[f"_without_{name}"] = lacking.sum()
+        expressions[f"_added_{name}"] = mean.filter(lacking).sum()
+        expressions[f"_level_{name}"] = mean.filter(lacking).max()
+        expressions[f"_share_{name}"] = pl.col("_share").filter(~lacking).mean()
+    return expressions
 
 
 def imbalances(roles: tuple[str, str]) -> Mapping[str, pl.Expr]:
@@ -94,7 +94,7 @@ def imbalances(roles: tuple[str, str]) -> Mapping[str, pl.Expr]:
     Measured GPUs do as much as `even` GPUs at the level of the busiest. Those that lack the counter
     are added at their completed level. `roles`: of a fill's states, in the names of columns.
     """
-    found: dict[str, pl.Expr] = {}
+    expressions: dict[str, pl.Expr] = {}
     for name, column in IMBALANCES.items():
         rows = pl.col("_rows")
         others = rows - pl.col(f"_without_{name}")
@@ -103,36 +103,36 @@ def imbalances(roles: tuple[str, str]) -> Mapping[str, pl.Expr]:
         highest = pl.max_horizontal(top, level)
         spread = 1 - (even * top + pl.col(f"_added_{name}")) / (rows * highest)
         lacking = pl.col(f"_without_{name}") > 0
-        known = pl.when(lacking).then(spread.fill_nan(0.0)).otherwise(pl.col(column))
+        imbalance = pl.when(lacking).then(spread.fill_nan(0.0)).otherwise(pl.col(column))
         zero = pl.when(lacking & (level > 0)).then(0.0).otherwise("spatial_zero_fraction")
         share = pl.col(f"_share_{name}").fill_null(0.0)
         counted = (1 - share) * (1 - zero.fill_null(0.0))
         active = pl.max_horizontal(f"{role}_{name}" for role in roles)
         added = share * (active > 0).cast(pl.Float64)
         lag = pl.when(pl.col("_who") == "all").then(0.0).otherwise(1 - 1 / rows)
-        value = (known.fill_null(0.0) * counted + lag * added) / (counted + added)
+        value = (imbalance.fill_null(0.0) * counted + lag * added) / (counted + added)
         measured = pl.col(f"{name}_max").is_not_null() & (rows > 1)
-        found[column] = pl.when(measured).then(value).fill_nan(None)
-    return found
+        expressions[column] = pl.when(measured).then(value).fill_nan(None)
+    return expressions
 
 
 def sums_at_work(is_flat: pl.Expr) -> Mapping[str, pl.Expr]:
     """What was not measured of the counters of a resource, over the GPUs, and the part in state."""
-    found: dict[str, pl.Expr] = {}
+    expressions: dict[str, pl.Expr] = {}
     for resource in RESOURCES:
         lacking = pl.any_horizontal(f"_lacks_{name}" for name in resource.counters).any()
         part, share = part_of(*resource.counters), share_of(*resource.counters)
         flat = part.first()  # a mean of the same numbers may differ from them in the last digit
-        found[f"_part_{resource.share}"] = (
+        expressions[f"_part_{resource.share}"] = (
             pl.when(is_flat.first() & ~lacking).then(flat).otherwise(part.mean())
         )
-        found[f"_share_{resource.share}"] = share.mean()
-    return found
+        expressions[f"_share_{resource.share}"] = share.mean()
+    return expressions
 
 
-def at_work(roles: tuple[str, str]) -> Mapping[str, pl.Expr]:
+def at_work() -> Mapping[str, pl.Expr]:
     """The level of pipes, memory and links at work, weighted by themselves; their share of time."""
-    found: dict[str, pl.Expr] = {}
+    expressions: dict[str, pl.Expr] = {}
     for resource in RESOURCES:
         share = pl.col(f"_share_{resource.share}")
         measured, added = 1 - share, pl.col(f"_part_{resource.share}") * share
@@ -140,7 +140,9 @@ def at_work(roles: tuple[str, str]) -> Mapping[str, pl.Expr]:
         work = pl.col(resource.share).fill_null(0.0) * measured
         then = pl.max_horizontal(f"_state_{name}" for name in resource.counters)
         total, square = level * work + then * added, level**2 * work + then**2 * added
-        known = pl.any_horizontal(pl.col(f"{name}_max").is_not_null() for name in resource.counters)
-        found[resource.at_work] = pl.when(known & (total > 0)).then(square / total)
-        found[resource.share] = pl.when(known & (total > 0)).then(total**2 / square)
-    return found
+        is_known = pl.any_horizontal(
+            pl.col(f"{name}_max").is_not_null() for name in resource.counters
+        )
+        expressions[resource.at_work] = pl.when(is_known & (total > 0)).then(square / total)
+        expressions[resource.share] = pl.when(is_known & (total > 0)).then(total**2 / square)
+    return expressions
