@@ -317,10 +317,18 @@ def _not_holding(check: Check, reason: int) -> Finding:
         check.code,
         check.severity,
         check.title,
-        _SENTENCES.get(reason) or f"Not measured: {', '.join(lacking)}.",
+        _SENTENCES.get(reason) or _not_known(lacking),
         verdict="no" if reason == _NOT_TRIGGERED else "unknown",
         needs=tuple(lacking),
     )
+
+
+def _not_known(names: Sequence[str]) -> str:
+    """Return what was not measured; options of the configuration are not set."""
+    options = [name for name in names if "." in name]
+    counters = [name for name in names if name not in options]
+    parts = [f"Not measured: {', '.join(counters)}."] if counters else []
+    return " ".join([*parts, *([f"Not configured: {', '.join(options)}."] if options else [])])
 
 
 def _ambiguous(jobs: pl.DataFrame) -> Flags:
