@@ -218,8 +218,38 @@ def test_what_was_undecided_is_said() -> None:
     finding = Finding("x", "hint", "t", "s.", checks=many)
     assert checks_text(finding) == "c2 1 < 2; c3 1 < 2; c4 1 < 2; c5 1 < 2"
     assert checks_text(replace(finding, verdict="no")).startswith(
-        "c0 1 < 2, voted no; c1 1 < 2, voted no; c2"
+        "c0 1 < 2, but its other conditions do not hold; c1 1 < 2, but its"
     )
+
+
+def test_a_list_of_checks_says_nothing_twice() -> None:
+    compared = (CheckedValue("load", 0.1, ">=", 0.5, "fraction", holds=False),)
+    judged_again = (
+        Finding(
+            "xid_error", "problem", "t", "Not measured: xid.", verdict="unknown", needs=("xid",)
+        ),
+        Finding("health", "hint", "t", "Unknown: it is cold.", verdict="unknown", needs=("xid",)),
+        Finding("idle_job", "problem", "t", "Not triggered.", verdict="no"),
+        Finding("stable", "fact", "t", "No: there was no load.", verdict="no"),
+        Finding(
+            "slow_gpu", "hint", "t", "Not triggered: load is low.", verdict="no", checks=compared
+        ),
+        Finding("bursty", "hint", "t", "Not triggered.", verdict="no"),
+    )
+    lines = job_text(synthetic_report(verdicts=judged_again), every_check=True).splitlines()
+    begin = lines.index("  Unknown") - 1
+    end = next(place for place in range(begin, len(lines)) if "Missing counters" in lines[place])
+    assert [line.strip() for line in lines[begin + 1 : end]] == [
+        "Unknown",
+        "xid_error: Not measured: xid.",
+        "health: It is cold.",
+        "needs xid",
+        "Not triggered",
+        "stable: There was no load.",
+        "slow_gpu",
+        "load 10 %, not >= 50 %",
+        "idle_job, bursty",
+    ]
 
 
 def test_text_marks_the_stretch_of_time() -> None:

@@ -13,7 +13,7 @@ from tachograph.catalog.codes import known_codes
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.counters import DCGM_PREFIX, HOST_COUNTERS
 from tachograph.catalog.tables import HOST_CHARACTERISTICS
-from tachograph.catalog.units import shown_s, text, zone
+from tachograph.catalog.units import capitalized, shown_s, text, zone
 from tachograph.judge.finding import (
     EVIDENCE,
     SEVERITIES,
@@ -33,6 +33,13 @@ REPORTED_CHECKS, COVERED, FACTS, UNKNOWN, NOT_TRIGGERED = CHECK_GROUPS = (
 )
 _OF_NODES = frozenset([*HOST_CHARACTERISTICS, *(counter.name for counter in HOST_COUNTERS)])
 _OWN_UNITS = ("time", "percent", "code")  # of `value_text`
+# behind a comparison whose result is not that of the check
+_OTHERWISE = {
+    True: ", but its other conditions hold",
+    False: ", but its other conditions do not hold",
+}
+# begins sentences of a group, whose name says the same
+_BEGINNINGS = {UNKNOWN: ("Unknown: ",), NOT_TRIGGERED: ("Not triggered: ", "No: ")}
 SHOWN_CHECKS = 4  # in short
 SHOWN_COUNTERS = 3  # of GPUs, of nodes, of others, in short
 
@@ -90,6 +97,32 @@ def as_reported(finding: Finding) -> Finding:
     return msgspec.structs.replace(
         finding, sentence=f"{finding.title}; reported as {finding.covered_by}.", checks=()
     )
+
+
+def as_listed(finding: Finding) -> Finding:
+    """Return a finding as a list of its group has it: nothing of it is said twice.
+
+    The sentence is empty where it says no more than the group, or than the values below it.
+    `needs`: empty where the sentence names them.
+
+    >>> unknown = Finding("xid_error", "problem", "", "Not measured: xid.", verdict="unknown", needs=("xid",))
+    >>> as_listed(unknown).needs
+    ()
+    >>> as_listed(Finding("slow_gpu", "hint", "", "Not triggered: it is 0 %.", verdict="no")).sentence
+    'It is 0 %.'
+    """
+    finding = as_reported(finding)
+    group = group_of(finding)
+    sentence = finding.sentence
+    for beginning in _BEGINNINGS.get(group, ()):
+        if sentence.startswith(beginning):
+            sentence = capitalized(sentence.removeprefix(beginning))
+    of_values = bool(finding.checks) and finding.sentence.startswith(f"{NOT_TRIGGERED}: ")
+    if sentence == f"{group}." or of_values:
+        sentence = ""
+    is_named = all(name in sentence for name in finding.needs)
+    needs = () if is_named else finding.needs
+    return msgspec.structs.replace(finding, sentence=sentence, needs=needs)
 
 
 def missing_counters(
@@ -182,10 +215,10 @@ def check_text(check: CheckedValue, *, zone_name: str = "UTC") -> str:
     >>> check_text(CheckedValue("pcie", None, "<", 5.0, "B/s", None))
     'pcie not measured (< 5 B/s)'
 
-    Where `holds` is a vote, which takes more than one value, it may differ from the comparison.
+    Where `holds` takes more than this value, it may differ from the comparison.
 
     >>> check_text(CheckedValue("power", 0.24, "<", 0.3, "fraction", False))
-    'power 24 % < 30 %, voted no'
+    'power 24 % < 30 %, but its other conditions do not hold'
     """
     threshold = f"{check.relation} {value_text(check.threshold, check.unit, zone_name=zone_name)}"
     if check.value is None:
@@ -202,7 +235,7 @@ def check_text(check: CheckedValue, *, zone_name: str = "UTC") -> str:
         else f"{check.name} {value}, not {threshold}"
     )
     if compared != check.holds:
-        message += ", voted yes" if check.holds else ", voted no"
+        message += _OTHERWISE[check.holds]
     return message
 
 

@@ -32,6 +32,7 @@ from tachograph.report.company import NO_COMPANY, GpuCompany
 from tachograph.report.findings import (
     FACTS,
     SHOWN_COUNTERS,
+    as_listed,
     as_reported,
     by_group,
     group_of,
@@ -209,8 +210,9 @@ class JobReport:
 
     @property
     def checks(self) -> tuple[tuple[str, tuple[Finding, ...]], ...]:
-        """All checks by result: (name of the group, its findings), as in CHECK_GROUPS."""
-        return tuple((name, tuple(found)) for name, found in groupby(self.verdicts, key=group_of))
+        """All checks by result: (name of the group, its findings as listed there)."""
+        groups = groupby(self.verdicts, key=group_of)
+        return tuple((name, tuple(map(as_listed, findings))) for name, findings in groups)
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -59,8 +59,11 @@ def verdict_lines(report: JobReport, width: int) -> Iterator[Line]:
 
 
 def _full_group(report: JobReport, findings: Sequence[Finding], width: int) -> Iterator[Line]:
+    bare = [finding.code for finding in findings if not finding.sentence and not finding.checks]
     for finding in findings:
-        title = f"{finding.code}: {finding.sentence}"
+        if finding.code in bare:
+            continue
+        title = f"{finding.code}: {finding.sentence}" if finding.sentence else finding.code
         yield from wrapped(title, width, indent=f"{_INDENT}  ", first=_INDENT)
         when = report.interval(finding)
         checks = [check_text(check, zone_name=report.zone_name) for check in finding.checks]
@@ -69,6 +72,8 @@ def _full_group(report: JobReport, findings: Sequence[Finding], width: int) -> I
             yield from wrapped(
                 line, width, indent=f"{_INDENT}    ", first=f"{_INDENT}  ", style="dim"
             )
+    if bare:
+        yield from wrapped(", ".join(bare), width, indent=f"{_INDENT}  ", first=_INDENT)
 
 
 MIN_WIDTH, MAX_WIDTH = 72, 120
