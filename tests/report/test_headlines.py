@@ -73,6 +73,9 @@ def test_a_loss_that_no_finding_is_about_heads_a_job_where_it_is_largest(
     row = HEALTHY | job_row(**{f"gpu_hours_{cause}": 4.0, "gpu_hours_imbalance": 7.9})
     assert verdict_sentence(row, [UNEVEN, never]) == sentence
     assert verdict_sentence(row | {"gpu_hours_imbalance": 8.0}, [UNEVEN, never]) != sentence
+    if cause == "never_used":
+        with_rest = f"{sentence[:-1]}; they may have worked in the 0.5 h that were not measured."
+        assert verdict_sentence(row | {"gpu_hours_unmeasured": 0.5}, [UNEVEN, never]) == with_rest
     row |= job_row(**{f"gpu_hours_{cause}": 1.0, "gpu_hours_imbalance": 0.0})
     assert verdict_sentence(row, [UNEVEN]) != sentence, "a tenth is no headline"
 

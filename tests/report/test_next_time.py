@@ -231,6 +231,20 @@ FULL = SitePartitions(
 )
 
 
+def test_a_shorter_time_limit_says_why_fewer_gpus_are_not_proposed() -> None:
+    job = LARGE | {"state": "COMPLETED", "elapsed_s": 42732.0, "timelimit_s": 90000.0}
+    made = next_time(job, [OF_ONE], site=WHOLE)
+    assert made is not None
+    assert made.line == "#SBATCH --time=15:00:00"
+    assert made.why.endswith(
+        "; fewer GPUs than 8 are not proposed, though 1 was used: its nodes are given whole, so "
+        "fewer free nothing for others."
+    )
+    plain = next_time(job, [], site=WHOLE)
+    assert plain is not None
+    assert "fewer GPUs" not in plain.why
+
+
 @pytest.mark.parametrize(
     ("site", "nodes", "line", "why"),
     [

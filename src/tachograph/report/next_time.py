@@ -135,6 +135,12 @@ def next_time(
             f"{used} of {plural(held, 'GPU')} used, but the CPUs or the memory that it "
             "requests leave no further one to others: request fewer of these, too"
         )
+    if note is None and chosen and used and change is None and site.whole_nodes(row):
+        note = (
+            f"fewer GPUs than {row['gpus']} are not proposed, though {used} "
+            f"{'was' if used == 1 else 'were'} used: its nodes are given whole, so fewer free "
+            "nothing for others"
+        )
     if note is None and "low_memory" in found:
         peak = text(number(row, "hbm_peak_fraction"), "fraction")
         note = f"leave out the request for {row.get('hbm_request')}: {peak} of the memory was used"
@@ -211,7 +217,7 @@ def _time(row: JobSummaryRow, runs_s: Sequence[float]) -> list[tuple[str, str]]:
             f"the longest of {len(runs_s)} jobs of this name and size ran for {text(longest, 's')}"
         )
     if longest * (1 + TIME_MARGIN) < LEAST_S:
-        margin = f"at least {text(LEAST_S, 's')}"
+        margin = f"and no limit under {text(LEAST_S, 's')} is proposed"
     elif wanted > time_bound_s([longest]):
         margin = f"{text(wanted / longest - 1, 'fraction')} on top: run times differ"
     else:

@@ -215,7 +215,12 @@ def _loss_of_no_finding(main: Finding, row: JobSummaryRow) -> str | None:
     if hours[cause] <= max(hours_behind(main, row), _MOST_LOST * held):
         return None
     lost = f"{text(hours[cause], 'h')} of {text(held, 'h')} of GPU time"
-    return _LOSSES[cause].format(lost=lost) + so_far(row)
+    sentence = _LOSSES[cause].format(lost=lost) + so_far(row)
+    unmeasured = number(row, "gpu_hours_unmeasured")
+    if cause == "never_used" and unmeasured and text(unmeasured, "h") != "0 h":
+        # why it is not the problem of a job whose GPUs were not used
+        sentence += f"; they may have worked in the {text(unmeasured, 'h')} that were not measured"
+    return sentence
 
 
 def _lost_hours(row: JobSummaryRow) -> float | None:
