@@ -383,7 +383,7 @@ def test_a_lake_without_any_rows_is_no_error(tmp_path: Path) -> None:
             RetentionOptions(samples="90d", minutes="60d"),
             "retention.minutes is 60 d, and samples is",
         ),
-        (RetentionOptions(jobs="1y"), "retention.jobs is 365 d, and samples is kept for ever"),
+        (RetentionOptions(jobs="1y"), "retention.jobs is 365 d, and samples is kept indefinitely"),
     ],
 )
 def test_wrong_times_are_refused(tmp_path: Path, retention: RetentionOptions, message: str) -> None:

@@ -230,7 +230,7 @@ class RetentionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def days(self) -> dict[str, int]:
-        """{group of tables: days} of those that are not kept for ever. Errors: ConfigError."""
+        """{group of tables: days} of those that are not kept indefinitely. Errors: ConfigError."""
         days_of_groups: dict[str, int] = {}
         for key, groups in _RETAINED.items():
             text = getattr(self, key)
@@ -265,7 +265,8 @@ def _days(key: str, span: str) -> int:
     match = re.fullmatch(r"\s*([0-9]{1,5})\s*([dwy])\s*", span)
     if not match or int(match[1]) < 1:
         raise ConfigError(
-            f"{key}: invalid time {span!r}", do='write "90d", "26w" or "2y"; "" keeps rows for ever'
+            f"{key}: invalid time {span!r}",
+            do='write "90d", "26w" or "2y"; "" keeps rows indefinitely',
         )
     return int(match[1]) * _SPAN_DAYS[match[2]]
 
@@ -684,7 +685,7 @@ def _check_retention(retention: RetentionOptions, where: str) -> None:
     for longer, than in _KEPT_LONGER:
         if longer in days and (than not in days or days[longer] < days[than]):
             what = f"retention.{longer} is {days[longer]} d, and {than} is kept "
-            what += f"{days[than]} d" if than in days else "for ever"
+            what += f"{days[than]} d" if than in days else "indefinitely"
             raise ConfigError(what, where=where, do=f"keep {longer} at least as long as {than}")
 
 
