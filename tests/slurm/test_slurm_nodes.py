@@ -20,7 +20,7 @@ from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.tables import NODE_STATES, STATE_HOLDS_S, WAITING_JOBS
 from tachograph.sources import slurm_nodes
 from tachograph.sources.recognition import source_of
-from tachograph.sources.slurm.nodes import NodeReading, _documents, read_events, read_nodes
+from tachograph.sources.slurm.nodes import NodeReading, read_events, read_nodes, timed_documents
 from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
 from tachograph.sources.slurm_nodes import SlurmNodesSettings
 
@@ -181,7 +181,7 @@ class UncopiedText(str):
 
 def test_the_rest_of_a_file_is_not_copied_per_document() -> None:
     text = UncopiedText("1795989600\n {}\n\t\u00a0{} \n" * 20)
-    found = [document for document, _ in _documents(text, "a file")]
+    found = [document for document, _ in timed_documents(text, "a file")]
     assert found == [{}] * 40
 
 

@@ -43,14 +43,14 @@ _STATES: Mapping[str, frozenset[str]] = {
     "up": frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "BLOCKED"}),
 }
 _NOT_INSTALLED = frozenset({"FUTURE"})
-_FIELD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
+TEXT_FIELD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
 _FREE_TEXT = re.compile(r"(?:^|\s)(?:Reason|Comment|Extra)=")
 _RECORD = re.compile(r"^(?=NodeName=|ReservationName=)", re.MULTILINE)
 _NOT_BLANK = re.compile(r"\S")
 _SECONDS = re.compile(r"\d{9,11}", re.ASCII)
 _TIME_LINE = re.compile(r"^(\d{9,11})\r?\n", re.ASCII | re.MULTILINE)
 # {field of the text: path in JSON}
-_NODE_FIELDS: Mapping[str, str] = {
+NODE_FIELDS: Mapping[str, str] = {
     "NodeName": "name",
     "Gres": "gres",
     "CPUTot": "cpus",
@@ -104,7 +104,7 @@ def read_nodes(
     text = content.decode("utf-8-sig", "replace")
     reading = NodeReading()
     if _TIME_LINE.sub("", text).lstrip()[:1] in ("{", ""):
-        for document, time in _documents(text, where):
+        for document, time in timed_documents(text, where):
             read_document(document, reading, where=where, cluster=cluster, at=time or at)
         return reading
     if not is_node_text(text):
@@ -129,7 +129,7 @@ def read_nodes(
     return reading
 
 
-def _documents(text: str, where: str) -> Iterator[tuple[object, datetime | None]]:
+def timed_documents(text: str, where: str) -> Iterator[tuple[object, datetime | None]]:
     """Yield JSON documents, each with the time that a line before it names."""
     decoder, place, time = json.JSONDecoder(strict=False), 0, None
     while True:
@@ -200,7 +200,7 @@ def _known(time: datetime | None, where: str) -> datetime:
 def _json_node(
     record: Mapping[str, object], cluster: SlurmCluster, time: datetime
 ) -> SlurmRow | None:
-    fields = {name: _json_word(record, path) for name, path in _NODE_FIELDS.items()}
+    fields = {name: _json_word(record, path) for name, path in NODE_FIELDS.items()}
     words = [*_words(record.get("state")), *_words(record.get("state_flags"))]
     lists = (_words(record.get(name)) for name in ("partitions", "active_features"))
     partitions, features = (",".join(names) or None for names in lists)
@@ -316,7 +316,7 @@ def _read_text(
         if not block.strip():
             continue
         reading.rows_read += 1
-        fields = dict(_FIELD.findall(_FREE_TEXT.split(block)[0]))
+        fields = dict(TEXT_FIELD.findall(_FREE_TEXT.split(block)[0]))
         try:
             if "ReservationName" in fields:
                 reading.states += _reservation_rows(fields, cluster, at)

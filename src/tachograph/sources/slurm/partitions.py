@@ -6,10 +6,10 @@ after the other. Here alone is decided whether a partition gives whole nodes.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -28,8 +28,8 @@ from tachograph.sources.slurm.fields import (
     json_value,
 )
 from tachograph.sources.slurm.gres import gpus, gres_counts
+from tachograph.sources.slurm.nodes import NODE_FIELDS, TEXT_FIELD, timed_documents
 
-_FIELD = re.compile(r"(?:^|\s)([A-Za-z]+)=(\S*)")
 _OF_JOB = re.compile(r"DefMemPerGPU=(\d+)")
 _NAMES = re.compile(r"[^,\s]+")
 
@@ -177,29 +177,18 @@ def parse_partitions(written: str) -> dict[str, SlurmPartition]:
 def _text_records(written: str) -> Iterator[dict[str, str]]:
     """One record per paragraph: `scontrol` prints an empty line after each."""
     for block in re.split(r"\n(?=PartitionName=|NodeName=)", "\n" + written):
-        yield dict(_FIELD.findall(block))
+        yield dict(TEXT_FIELD.findall(block))
 
 
 def _json_records(written: str) -> Iterator[dict[str, str]]:
     """Documents, one after the other, with the fields named as in the text."""
-    decoder, place = json.JSONDecoder(strict=False), 0
-    while place < len(written.rstrip()):
-        try:
-            document, place = decoder.raw_decode(written, place)
-        except (json.JSONDecodeError, RecursionError):
-            return
-        place += len(written[place:]) - len(written[place:].lstrip())
-        for key, fields in (("partitions", _JSON_PARTITION), ("nodes", _JSON_NODE)):
-            for row in json_objects(document, key):
-                yield _json_record(row, fields)
+    with suppress(InputError):
+        for document, _ in timed_documents(written, ""):
+            for key, fields in (("partitions", _JSON_PARTITION), ("nodes", NODE_FIELDS)):
+                for row in json_objects(document, key):
+                    yield _json_record(row, fields)
 
 
-_JSON_NODE: Mapping[str, str] = {
-    "NodeName": "name",
-    "Gres": "gres",
-    "CPUTot": "cpus",
-    "RealMemory": "real_memory",
-}
 _JSON_PARTITION: Mapping[str, str] = {
     "PartitionName": "name",
     "Nodes": "nodes.configured",
