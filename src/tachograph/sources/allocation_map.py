@@ -16,7 +16,7 @@ from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, next_watermark
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.tables import ALLOCATIONS
-from tachograph.sources.files import expand, fingerprint, read_bytes
+from tachograph.sources.files import add_files, expand, fingerprint, read_bytes
 from tachograph.sources.registry import FeedSettings, PollOutcome, Watermark
 from tachograph.sources.slurm.allocations import (
     UNKNOWN_GPUS,
@@ -68,12 +68,7 @@ class AllocationMapReading:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
-    parser.add_argument(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="files or folders",
-    )
+    add_files(parser)
     parser.add_argument(
         "--trusted",
         action="store_true",

@@ -24,9 +24,9 @@ import polars as pl
 from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.tables import ALLOCATIONS, DEVICES, JOBS, TIME, LakeTable
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, JOBS, TIME
 from tachograph.catalog.units import EPOCH
-from tachograph.sources.files import read_unpacked
+from tachograph.sources.files import filled_columns, read_unpacked
 from tachograph.sources.gpu_indices import NO_GPU, pci_key
 from tachograph.sources.metrics import short_node
 
@@ -315,9 +315,9 @@ class ArchivedJobs:
         """Return the rows; the same content has the same id."""
         frames: dict[str, pl.DataFrame] = {
             "gpu_samples": pl.concat(self.samples, how="diagonal") if self.samples else _NO_SAMPLES,
-            "devices": _frame(DEVICES, list(self.devices.values())),
-            "jobs": _frame(JOBS, self.jobs),
-            "allocations": _frame(ALLOCATIONS, self.allocations),
+            "devices": filled_columns(DEVICES, list(self.devices.values())),
+            "jobs": filled_columns(JOBS, self.jobs),
+            "allocations": filled_columns(ALLOCATIONS, self.allocations),
         }
         parts = tuple(
             ChunkPart(table, frame, rejects=self._rejects_of(table), overlaps=True)
@@ -451,12 +451,6 @@ class ArchivedJobs:
 
 _DATA = ("data.json", "data.json.gz")
 _NO_SAMPLES = pl.DataFrame(schema={"t": TIME, "node": pl.String, "gpu": pl.Int16})
-
-
-def _frame(table: LakeTable, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    names = {name for row in rows for name in row}
-    schema = {name: dtype for name, dtype in table.schema.items() if name in names}
-    return pl.DataFrame(rows, schema=schema)
 
 
 def _moment(seconds: int) -> datetime:

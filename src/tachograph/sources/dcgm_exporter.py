@@ -30,7 +30,7 @@ from tachograph.sources.endpoints import (
     ExporterSettings,
     endpoints_of,
 )
-from tachograph.sources.files import expand, fingerprint, read_unpacked
+from tachograph.sources.files import add_files, expand, fingerprint, read_unpacked
 from tachograph.sources.http import HttpAnswer, HttpServer, RequestError
 from tachograph.sources.line_protocol import collector_page, is_collector_text
 from tachograph.sources.metrics import refuse_unknown_metrics
@@ -219,7 +219,7 @@ SUFFIXES = (".prom", ".metrics", ".txt", ".lp", ".prom.gz", ".metrics.gz", ".txt
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare files or URLs, and data missing in the pages."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="saved pages, or folders of them")
+    add_files(parser, "saved pages, or folders of them", may_lack=True)
     parser.add_argument(
         "--url",
         action="append",
@@ -307,18 +307,14 @@ def _read_pages(
         in_folder = getattr(options, "in_folder", False) or Path(given).is_dir()
         for path in expand([given], SUFFIXES):
             rows = SeriesRows(SeriesMemory(vocabulary))
-            t = given_t or _changed(path)
+            # Copying a file keeps its time with `cp -p` only.
+            t = given_t or datetime.fromtimestamp(path.stat().st_mtime, UTC)
             rows.add_page(_content(path), t=t, node=options.node)
             parts = _parts(
                 rows, path, in_folder=in_folder, cluster=configuration.site.cluster or None
             )
             print_of = fingerprint(path, DCGM_EXPORTER, t.isoformat(), options.node or "", meaning)
             yield _chunk(f"{print_of}:0", str(path), parts, rows)
-
-
-def _changed(path: Path) -> datetime:
-    """When the page was saved. Copying a file keeps it with `cp -p` only."""
-    return datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def _content(path: Path) -> bytes:

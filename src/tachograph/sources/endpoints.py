@@ -74,17 +74,22 @@ def endpoints_of(settings: ExporterSettings) -> list[ExporterEndpoint]:
             where=where,
             do="divide them among several collectors",
         )
-    return [ExporterEndpoint(_label(url), _node(url), _server(settings, url)) for url in urls]
+    return [_endpoint(settings, url) for url in urls]
+
+
+def _endpoint(settings: ExporterSettings, url: str) -> ExporterEndpoint:
+    parts = urlsplit(url)
+    return ExporterEndpoint(
+        parts.netloc + (parts.path if parts.path != "/metrics" else ""),
+        host_of(parts.netloc) or socket.gethostname(),
+        HttpServer(settings, url=url, longest_s=_ROUNDS * settings.round_s),
+    )
 
 
 def expanded_urls(settings: ExporterSettings) -> tuple[str, ...]:
     """Return the URLs of settings without hostlists, each once. Errors: ConfigError."""
     written = (settings.url, *settings.urls) if settings.url else settings.urls
     return tuple(dict.fromkeys(chain.from_iterable(expand_url(url) for url in written)))
-
-
-def _server(settings: ExporterSettings, url: str) -> HttpServer:
-    return HttpServer(settings, url=url, longest_s=_ROUNDS * settings.round_s)
 
 
 def expand_url(url: str) -> tuple[str, ...]:
@@ -131,14 +136,3 @@ def _with_path(url: str) -> str:
             f"invalid url: {problem}", where=url, do="write it like http://gpu01:9400/metrics"
         ) from None
     return url if path.strip("/") else f"{url.rstrip('/')}/metrics"
-
-
-def _label(url: str) -> str:
-    """Host and port, with the path if unusual."""
-    parts = urlsplit(url)
-    return parts.netloc + (parts.path if parts.path != "/metrics" else "")
-
-
-def _node(url: str) -> str:
-    """Host of a URL; our own name for this machine."""
-    return host_of(urlsplit(url).netloc) or socket.gethostname()

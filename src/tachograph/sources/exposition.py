@@ -24,6 +24,7 @@ _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _LABEL = re.compile(r'([a-zA-Z][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"', re.ASCII | re.DOTALL)
 _LABELS = re.compile(rf"(?:{_LABEL.pattern}(?:,{_LABEL.pattern})*,?)?", re.ASCII | re.DOTALL)
 _ESCAPED = re.compile(r'\\([\\n"])')
+_SIGNS = {"\\": "\\", "n": "\n", '"': '"'}
 ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 # The reference runs off the end of some broken lines.
 _NOT_READ = (ValueError, IndexError, OverflowError)
@@ -161,13 +162,9 @@ def _plain_labels(block: str) -> Mapping[str, str] | None:
         return None
     pairs = _LABEL.findall(block)
     if "\\" in block:
-        pairs = [(name, _ESCAPED.sub(_unescaped, value)) for name, value in pairs]
+        pairs = [(name, _ESCAPED.sub(lambda sign: _SIGNS[sign[1]], value)) for name, value in pairs]
     labels = dict(pairs)
     return MappingProxyType(labels) if len(labels) == len(pairs) else None
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return "\n" if found[1] == "n" else found[1]
 
 
 def _is_name(name: str) -> bool:

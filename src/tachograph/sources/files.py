@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import hashlib
@@ -10,16 +11,24 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import IO, Any, Literal, cast
 
 import msgspec
 import polars as pl
 
 from tachograph.catalog.chunks import Reject, chosen_cells, counted
 from tachograph.catalog.errors import InputError, unreadable
+from tachograph.catalog.tables import LakeTable
+
+
+def add_files(
+    parser: argparse.ArgumentParser, what: str = "files or folders", *, may_lack: bool = False
+) -> None:
+    """Declare the files of a source."""
+    parser.add_argument("files", nargs="*" if may_lack else "+", metavar="FILE", help=what)
 
 
 def expand(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> Iterator[Path]:
@@ -547,6 +556,13 @@ def _json_lines(content: bytes) -> tuple[list[object], tuple[Reject, ...]] | Non
     return values, (
         Reject("unreadable_line", None, len(broken), repr(broken[0][:100])),
     ) if broken else ()
+
+
+def filled_columns(table: LakeTable, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """Return rows of a table as a frame of the columns that some row names."""
+    names = {name for row in rows for name in row}
+    schema = {name: dtype for name, dtype in table.schema.items() if name in names}
+    return pl.DataFrame(rows, schema=schema)
 
 
 def records(rows: object, *, origin: str) -> pl.DataFrame:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,7 @@ from tachograph.catalog.units import parse_time, real_number
 from tachograph.sources.dcgmi import DmonStream, split_time
 from tachograph.sources.files import (
     FilePiece,
+    add_files,
     fingerprint,
     format_of,
     listed,
@@ -97,7 +98,7 @@ class GivenTimes:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare options for data missing in the files."""
     names = ", ".join(f"{t.name}{' (untested)' if t.is_untested else ''}" for t in GPU_TOOLS)
-    parser.add_argument("files", nargs="+", metavar="FILE", help=f"output of {names}; or folders")
+    add_files(parser, f"output of {names}; or folders")
     parser.add_argument("--node", help="host of the GPUs, where the file does not name it")
     add_time_options(parser)
 
@@ -294,7 +295,9 @@ def _csv_rows(text: str) -> ToolText:
     headers = chosen_cells(is_header, lines).forward_fill().filter(~is_header)
     cells = split_lines(lines.filter(~is_header), headers, first, ",", _csv_names)
     if any(map(_WANDB.fullmatch, cells.rows.columns)):
-        return ToolText(_split_frame(cells.rows), cells.rejects)
+        # wandb's names number the GPUs
+        filled = ({k: v for k, v in row.items() if v} for row in cells.rows.iter_rows(named=True))
+        return ToolText(_frame(chain.from_iterable(map(_split_by_gpu, filled))), cells.rejects)
     return cells
 
 
@@ -331,12 +334,6 @@ def split_lines(
         frames.append(pl.DataFrame(columns))
     rows = pl.concat(frames, how="diagonal").sort(_PLACE)
     return ToolText(rows.drop(_PLACE), rejects, rows[_PLACE].cast(pl.Int64))
-
-
-def _split_frame(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per GPU of rows in which wandb's names number these."""
-    filled = ({k: v for k, v in row.items() if v} for row in rows.iter_rows(named=True))
-    return _frame(part for row in filled for part in _split_by_gpu(row))
 
 
 def _dmon_rows(lines: Iterable[str]) -> ToolText:

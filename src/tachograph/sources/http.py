@@ -264,6 +264,8 @@ LEAST_ACCESS: Final[Mapping[str, float]] = MappingProxyType(
 _WORDS = 1 << 20  # bytes of an error's answer that are read
 # Times `timeout_s`: the longest a whole answer may take, however steadily bytes arrive.
 _SLOWEST = 20
+# Compression would cost nearby servers more than it saves.
+_DEFAULT_HEADERS = {"User-Agent": f"tachograph/{__version__}", "Accept-Encoding": "identity"}
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 T = TypeVar("T")
@@ -363,7 +365,7 @@ class HttpServer:
             if self.address.startswith("https:")
             else False,
             timeout=httpx2.Timeout(access.timeout_s, pool=None),
-            headers={**_headers(), **_checked_headers(access.headers)},
+            headers={**_DEFAULT_HEADERS, **_checked_headers(access.headers)},
         )
 
     @property
@@ -581,11 +583,6 @@ def _address(url: str) -> tuple[str, str | None]:
             "url holds a user or a password", where=parsed.host, do="use user and password_file"
         )
     return str(parsed.copy_with(query=None, fragment=None)).rstrip("/"), None
-
-
-def _headers() -> Mapping[str, str]:
-    """Return default headers; compression would cost nearby servers more than it saves."""
-    return {"User-Agent": f"tachograph/{__version__}", "Accept-Encoding": "identity"}
 
 
 def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:

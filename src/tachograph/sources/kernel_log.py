@@ -20,23 +20,19 @@ from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.catalog.units import EPOCH
-from tachograph.sources.files import expand, fingerprint, read_json
+from tachograph.sources.files import add_files, expand, fingerprint, read_json
 from tachograph.sources.metrics import short_node
-from tachograph.sources.schedulers.documents import add_files, file_suffixes
+from tachograph.sources.schedulers.documents import file_suffixes
 from tachograph.sources.slurm.fields import json_objects, json_text
 
 NAME = "kernel-log"
+add_options = add_files
 SUFFIXES = file_suffixes(".json", ".jsonl", ".journal.json")
 _TIME = "__REALTIME_TIMESTAMP"
 # source: NVIDIA, "XID Errors"; the address has a function in some versions of the driver
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]{4,20})\): (\d{1,6})(?!\d)", re.ASCII)
 _MICROSECONDS = re.compile(r"\d{1,16}", re.ASCII)
 _BEFORE = timedelta(microseconds=1)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the files."""
-    add_files(parser)
 
 
 def is_kernel_log(document: object) -> bool:

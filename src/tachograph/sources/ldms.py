@@ -38,6 +38,7 @@ from tachograph.sources.files import (
     SUFFIXES,
     FilePiece,
     TableLayout,
+    add_files,
     expand,
     fingerprint,
     format_of,
@@ -88,7 +89,7 @@ class LdmsOptions:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare files, time zone, and starts of jobs with relative times."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="files or folders")
+    add_files(parser)
     parser.add_argument(
         "--time-zone", metavar="ZONE", help="zone of times written without one (default UTC)"
     )

@@ -19,7 +19,7 @@ from tachograph.catalog.chunks import Chunk, Reject, chosen_cells
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import whole_number
-from tachograph.sources.files import listed, read_unpacked
+from tachograph.sources.files import add_files, listed, read_unpacked
 from tachograph.sources.gpu_tool_names import QUERY_FIELDS, SMI_DMON, SMI_QUERY, GpuTool
 from tachograph.sources.gpu_tools import (
     GivenTimes,
@@ -58,7 +58,7 @@ _KEYS: Mapping[str, str] = MappingProxyType(
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare options for data missing in the text."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="files or folders")
+    add_files(parser)
     parser.add_argument(
         "--fields", help="fields of --query-gpu in order, for output printed with noheader"
     )

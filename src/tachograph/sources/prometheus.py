@@ -19,7 +19,7 @@ from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk, of_cluster
 from tachograph.catalog.config import FILE_NAME
 from tachograph.catalog.errors import ConfigError, UsageError
 from tachograph.catalog.units import YEAR_S, parse_time, real_number
-from tachograph.sources.files import fingerprint, read_bytes
+from tachograph.sources.files import add_files, fingerprint, read_bytes
 from tachograph.sources.http import HttpAnswer, RequestError
 from tachograph.sources.prometheus_query import (
     PROMETHEUS,
@@ -58,9 +58,7 @@ _KEYS = ("url", "selector", "how", "step_s", "window_s")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the server and the time to read, or files."""
-    parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="saved answers (JSON), in place of a server"
-    )
+    add_files(parser, "saved answers (JSON), in place of a server", may_lack=True)
     parser.add_argument("--url", help="address of the server, with its path")
     parser.add_argument(
         "--name", help="entry of [[sources]] with the other settings, where there are several"

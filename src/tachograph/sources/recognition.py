@@ -88,14 +88,10 @@ def _files_of(folder: Path) -> Iterator[Path]:
             yield entry
 
 
-def is_recording(path: Path) -> bool:
-    """Return whether a folder was written by `tachograph record`."""
-    return path.is_dir() and (any(path.glob(f"*{SPOOL_SUFFIX}")) or any(path.glob("*/_delta_log")))
-
-
 def source_of_folder(path: Path) -> str | None:
     """Return the name of the source that reads a folder as a whole, None if its files are read."""
-    if is_recording(path):
+    written = (f"*{SPOOL_SUFFIX}", "*/_delta_log")  # by `tachograph record`
+    if path.is_dir() and any(any(path.glob(name)) for name in written):
         return "recording"
     return "clustercockpit" if is_archive(path) else None
 
@@ -201,7 +197,7 @@ def _of_text(path: Path) -> str | None:
     written = slurm_output(head, job_meaning)
     if written is not None:
         return written[1]
-    return "nvidia-smi" if _is_nvidia_smi(text) else _of_header(text)
+    return "nvidia-smi" if _is_nvidia_smi(text) else _of_columns(_header_names(text))
 
 
 def table_columns(path: Path) -> list[str]:
@@ -229,11 +225,6 @@ def _is_nvidia_smi(text: str) -> bool:
     first = text.lstrip().partition("\n")[0]
     has_fields = any(name in QUERY_FIELDS for name in field_names(first.split(",")))
     return bool(_DMON.search(text) or (_SMI_UNIT.search(first) and has_fields))
-
-
-def _of_header(text: str) -> str | None:
-    """Return "ldms" if the first line names a time, a node and counters."""
-    return _of_columns(_header_names(text))
 
 
 def _header_names(text: str) -> list[str]:

@@ -8,7 +8,7 @@ not committed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from operator import itemgetter
@@ -35,6 +35,7 @@ from tachograph.catalog.tables import (
     LakeTable,
 )
 from tachograph.catalog.units import EPOCH
+from tachograph.sources.files import filled_columns
 from tachograph.sources.score_sums import PmSums, sums_of, warps_of
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class SpooledRecording:
         minutes = [self._pm_row(place, sums) for (place, _), sums in self.scores.items()]
         if not minutes:
             return []
-        return [ChunkPart(GPU_SCORES.name, _frame(GPU_SCORES, minutes), overlaps=True)]
+        return [ChunkPart(GPU_SCORES.name, filled_columns(GPU_SCORES, minutes), overlaps=True)]
 
     def _pm_row(self, place: int, sums: PmSums) -> GpuScoreRow:
         gpu = self.gpus[place]
@@ -281,7 +282,9 @@ def _reported_parts(spooled: SpooledRecording, mark: datetime, cluster: str) -> 
         devices.append({name: gpu.get(name) for name in described})
         allocations.append({"node": gpu["node"], "gpu": gpu["gpu"], "mig": gpu["mig"], **held})
     tables = ((DEVICES, devices), (JOBS, [job]), (ALLOCATIONS, allocations))
-    return [ChunkPart(table.name, _frame(table, rows), overlaps=True) for table, rows in tables]
+    return [
+        ChunkPart(table.name, filled_columns(table, rows), overlaps=True) for table, rows in tables
+    ]
 
 
 def _job(
@@ -310,13 +313,6 @@ def _job(
         "node_list": ",".join(names) if whole and names else None,
         "time_precision_s": 0.0,
     }
-
-
-def _frame(table: LakeTable, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    names = {name for row in rows for name in row}
-    return pl.DataFrame(
-        rows, schema={name: dtype for name, dtype in table.schema.items() if name in names}
-    )
 
 
 def _moment(microseconds: int) -> datetime:

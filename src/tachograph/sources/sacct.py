@@ -15,7 +15,7 @@ from tachograph.catalog.chunks import Chunk, Reject
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError, InputError, UsageError
 from tachograph.catalog.units import parse_time
-from tachograph.sources.files import expand, fingerprint, read_bytes
+from tachograph.sources.files import add_files, expand, fingerprint, read_bytes
 from tachograph.sources.registry import (
     PollOutcome,
     Watermark,
@@ -228,7 +228,7 @@ SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="files or folders")
+    add_files(parser, may_lack=True)
     parser.add_argument(
         "--run", action="store_true", help="run sacct now, or query the server of [[sources]]"
     )

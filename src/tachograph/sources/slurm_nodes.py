@@ -23,7 +23,7 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.tables import NODE_STATES, STATE_HOLDS_S, WAITING_JOBS
 from tachograph.catalog.units import parse_time
-from tachograph.sources.files import expand, fingerprint, read_bytes
+from tachograph.sources.files import add_files, expand, fingerprint, read_bytes
 from tachograph.sources.registry import (
     FeedSettings,
     PollOutcome,
@@ -222,11 +222,9 @@ def parts_of(
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
-    parser.add_argument(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="answers of scontrol show node(s) and reservation, sinfo --json, squeue --json, "
+    add_files(
+        parser,
+        "answers of scontrol show node(s) and reservation, sinfo --json, squeue --json, "
         "sacctmgr show event, or a folder of them",
     )
     parser.add_argument(

@@ -23,6 +23,7 @@ import msgspec
 from tachograph.catalog.chunks import Chunk, next_watermark
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import InputError, UsageError
+from tachograph.sources.files import add_files
 from tachograph.sources.http import LEAST_ACCESS, HttpServer, RequestError, ServerAccess
 from tachograph.sources.kubernetes.workloads import (
     ObjectRef,
@@ -63,6 +64,7 @@ from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster, count
 NAME = "kubernetes"
 SUFFIXES = file_suffixes(".json")
 _SAVE = "kubectl get pods -A -o json"
+_EVERYWHERE = "/api/v1/pods"
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _IN_CLUSTER = "https://kubernetes.default.svc"
 _GONE: Final = 410
@@ -253,7 +255,8 @@ class PodsFeed:
     def fetch(self, name: str, *, now: datetime, mark: datetime | None = None) -> Chunk:
         """Return what changed as chunk `name`. Errors: as `poll`."""
         objects = without = 0
-        for path in _paths(self._settings.namespaces):
+        namespaces = self._settings.namespaces
+        for path in map(_path, namespaces) if namespaces else [_EVERYWHERE]:
             of_path, others = self._read(path, now)
             objects += of_path
             without += others
@@ -313,7 +316,7 @@ class PodsFeed:
                 break
             query["continue"] = following
         for uid, known_pod in list(known.pods.items()):
-            if uid not in listed and _is_below(known_pod, path):
+            if uid not in listed and path in (_EVERYWHERE, _path(known_pod.ref.namespace)):
                 known.remove(uid, self._last_seen or now, deleted=False)
         self._versions[path] = json_text(document, "metadata", "resourceVersion") or ""
         return count, without - (len(known.rejected) - rejected)
@@ -431,12 +434,8 @@ class PodsFeed:
             self._unreadable.add(ref)
 
 
-def _paths(namespaces: tuple[str, ...]) -> list[str]:
-    return [f"/api/v1/namespaces/{one}/pods" for one in namespaces] or ["/api/v1/pods"]
-
-
-def _is_below(pod: Pod, path: str) -> bool:
-    return path in ("/api/v1/pods", f"/api/v1/namespaces/{pod.ref.namespace}/pods")
+def _path(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
 
 
 _API = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,252})/v[a-z0-9]{1,20}", re.ASCII)
@@ -497,7 +496,7 @@ def read_listing(
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare saved listings; without any the server is read once."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help=f"output of `{_SAVE}`")
+    add_files(parser, f"output of `{_SAVE}`", may_lack=True)
 
 
 def read(

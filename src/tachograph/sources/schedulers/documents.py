@@ -31,11 +31,6 @@ from tachograph.sources.slurm.records import (
 DocumentReader = Callable[[bytes, str, SlurmCluster], AccountingReading]
 
 
-def add_files(parser: argparse.ArgumentParser) -> None:
-    """Declare the files of a source."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="files or folders")
-
-
 @dataclass(frozen=True, slots=True)
 class DocumentSource:
     """A source of accounting whose files are each read as a whole, by `reader`."""

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 
+from tachograph.sources.files import add_files
 from tachograph.sources.schedulers.documents import (
     DocumentSource,
-    add_files,
     file_suffixes,
     host_list,
     json_document,

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from tachograph.catalog.units import slurm_duration_s
+from tachograph.sources.files import add_files
 from tachograph.sources.schedulers.documents import (
     DocumentSource,
-    add_files,
     file_suffixes,
     host_list,
     json_document,

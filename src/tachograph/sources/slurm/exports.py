@@ -250,7 +250,8 @@ class AccountingReading:
         self.unread += job.unread
         if row["end"] is not None:
             gpus = row["gpus"] if isinstance(row["gpus"], int) else None
-            recorded, unread = recorded_use(job.comment, AccountedRun(_node_list(row), gpus))
+            nodes = row["node_list"] if isinstance(row["node_list"], str) else None
+            recorded, unread = recorded_use(job.comment, AccountedRun(nodes, gpus))
             row.update(recorded)
             self.unread += unread
 
@@ -303,10 +304,6 @@ class AccountingReading:
         jobs = [Reject("job_of_steps", None, len(made), made[0])] if made else []
         texts = counted_rejects(self.rejected_texts, "name")
         return (*counted_rejects(self.rejected), *texts, *unread, *broken, *ids, *jobs)
-
-
-def _node_list(row: SlurmRow) -> str | None:
-    return None if row["node_list"] is None else str(row["node_list"])
 
 
 def _state(row: SlurmRow) -> str | None:

@@ -51,17 +51,16 @@ def read_superfacility(document: object, *, where: str) -> Iterator[SlurmEntry]:
     records: list[dict[str, object]] = []
     for answer in answers:
         output = answer.get("output")
-        records += json_objects(output) if isinstance(output, list) else _alone(answer)
+        if isinstance(output, list):
+            records += json_objects(output)
+        elif "jobid" in answer or "jobidraw" in answer:
+            records.append(answer)
     if problems and not records:
         raise InputError(
             f"the service answered: {problems[0][:200]}", where=where, do="request it again"
         )
     for place, record in enumerate(records, start=1):
         yield SlurmEntry(place, "", record)
-
-
-def _alone(answer: dict[str, object]) -> list[dict[str, object]]:
-    return [answer] if "jobid" in answer or "jobidraw" in answer else []
 
 
 def from_superfacility(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:

@@ -22,6 +22,7 @@ from tachograph.sources.files import (
     CHUNK_ROWS,
     SUFFIXES,
     FilePiece,
+    add_files,
     expand,
     fingerprint,
     format_of,
@@ -270,12 +271,9 @@ def _wide(
     kept: list[pl.DataFrame] = []
     for piece, columns in zip(pieces, groups.values(), strict=True):
         names = [target.to for _, target in columns]
-        kept.append(piece.filter(made.keep & ~_all_null(piece, names)))
+        empty = piece.select(pl.all_horizontal(pl.col(names).is_null())).to_series()
+        kept.append(piece.filter(made.keep & ~empty))
     return pl.concat(kept, how="diagonal_relaxed")
-
-
-def _all_null(piece: pl.DataFrame, names: list[str]) -> pl.Series:
-    return piece.select(pl.all_horizontal(pl.col(names).is_null())).to_series()
 
 
 def _groups(
@@ -431,7 +429,7 @@ NAME = "table"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare files, mapping, replaced keys, and the option to propose a mapping."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="files or folders")
+    add_files(parser, may_lack=True)
     parser.add_argument("--mapping", metavar="FILE.toml", help="what the columns mean")
     parser.add_argument(
         "--suggest",
@@ -527,21 +525,15 @@ def _frames(path: Path, mapping: TableMapping, site_zone: str) -> Iterator[FileP
     )
     match format_of(path):
         case "parquet":
-            yield from read_parquet(
-                path, _wanted(path, mapping), rows=None if whole else CHUNK_ROWS
-            )
+            columns = list(parquet_columns(path))
+            columns = _used(columns, mapping) or columns
+            yield from read_parquet(path, columns, rows=None if whole else CHUNK_ROWS)
         case "csv":
             yield from read_csv(path, mapping.layout, block_bytes=None if whole else BLOCK_BYTES)
         case "json":
             content, rejects = read_json(path)
             rows = records(_inside(content, mapping.records, path), origin=str(path))
             yield FilePiece(rows, 0, rows.height + sum(reject.count for reject in rejects), rejects)
-
-
-def _wanted(path: Path, mapping: TableMapping) -> list[str]:
-    """Columns to read from a Parquet file: those in the mapping; all if it names none."""
-    has = list(parquet_columns(path))
-    return _used(has, mapping) or has
 
 
 def _used(has: Sequence[str], mapping: TableMapping) -> list[str]:
