@@ -9,13 +9,16 @@ import os
 import random
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from in_process import run_here
+from row_lines import frame_lines
 from servers.kubernetes_api import ApiState, Document, api_server, controller, pod
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import Configuration
@@ -25,26 +28,49 @@ from tachograph.sources.slurm.records import SlurmCluster
 
 NOW = datetime(2026, 3, 1, 10, 10, tzinfo=UTC)
 UID = "0d5f1a2b-0000-4000-8000-{:012d}"
+Owner = tuple[str, str, str, str]
 JOB = ("batch/v1", "Job", "train", UID.format(901))
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[PodsFeed, ApiState]]:
+def served() -> Iterator[tuple[str, ApiState]]:
+    with api_server() as server:
+        yield server
+
+
+@pytest.fixture
+def state(served: tuple[str, ApiState]) -> ApiState:
+    return served[1]
+
+
+@pytest.fixture
+def feed(served: tuple[str, ApiState], tmp_path: Path) -> Iterator[PodsFeed]:
     """A feed connected to a fake server, by the token of a file."""
     token = tmp_path / "token"
     token.write_text("s3cret-of-the-account\n")
-    with api_server() as (url, state):
-        settings = KubernetesSettings(
-            source="kubernetes",
-            url=url,
-            token_file=str(token),
-            page=2,
-            attempts=1,
-            user_labels=("hub.jupyter.org/username",),
-        )
-        feed = connect(settings, configuration=Configuration())
-        yield feed, state
-        feed.close()
+    settings = KubernetesSettings(
+        source="kubernetes",
+        url=served[0],
+        token_file=str(token),
+        page=2,
+        attempts=1,
+        user_labels=("hub.jupyter.org/username",),
+    )
+    with closing(connect(settings, configuration=Configuration())) as feed:
+        yield feed
+
+
+def add(state: ApiState, *pods: Document) -> None:
+    for document in pods:
+        state.change("ADDED", document)
+
+
+def serve(state: ApiState, owner: Owner, *, by: Owner | None = None, **meta: Any) -> str:
+    """Serve an owner, which `by` owns; return its path."""
+    api, kind, name, _ = owner
+    path = f"/apis/{api}/namespaces/ml/{kind.lower()}s/{name}"
+    state.owners[path] = controller(*owner, owner=by, **meta)
+    return path
 
 
 def poll(feed: PodsFeed, minute: int = 0) -> Chunk:
@@ -59,6 +85,12 @@ def rows(chunk: Chunk, table: str) -> dict[str, dict[str, Any]]:
     return {str(row[key]): row for row in part.frame.iter_rows(named=True)}
 
 
+def lines(chunk: Chunk) -> str:
+    """Return the rows of each table, and the rejects."""
+    tables = [f"{part.table} {part.rejects}\n{frame_lines(part.frame)}" for part in chunk.parts]
+    return "".join([f"{chunk.rows_read} read, passed {dict(chunk.passed)}\n", *tables])
+
+
 def ended(document: Document, end: str, *, code: int = 0, reason: str = "Completed") -> Document:
     """Return the pod when its container has ended."""
     meta, status = document["metadata"], document["status"]["containerStatuses"][0]["state"]
@@ -69,81 +101,46 @@ def ended(document: Document, end: str, *, code: int = 0, reason: str = "Complet
     return again
 
 
-def test_a_job_from_its_pods_owner_and_queue(served: tuple[PodsFeed, ApiState]) -> None:
-    feed, state = served
-    path = "/apis/batch/v1/namespaces/ml/jobs/train"
+def test_a_job_from_its_pods_owner_and_queue(
+    feed: PodsFeed, state: ApiState, snapshot: SnapshotAssertion
+) -> None:
     nightly = ("batch/v1", "CronJob", "nightly", UID.format(902))
-    state.owners[path] = controller(*JOB, owner=nightly,
-                                    labels={"kueue.x-k8s.io/queue-name": "gpus"})  # fmt: skip
+    serve(state, JOB, by=nightly, labels={"kueue.x-k8s.io/queue-name": "gpus"})
     first = pod("train-a", UID.format(1), owner=JOB)
     second = pod("train-b", UID.format(2), owner=JOB, node="gpu02", start="2026-03-01T10:01:00Z",
                  resources={"nvidia.com/mig-1g.10gb": "3"})  # fmt: skip
-    others = [
-        pod("solo", UID.format(3), labels={"hub.jupyter.org/username": "ana"}, start=None,
-            phase="Pending", resources={"amd.com/gpu": "1"}),
-        pod("cpu", UID.format(4), resources={}),
-    ]  # fmt: skip
-    for document in (first, second, *others):
-        state.change("ADDED", document)
-    chunk = poll(feed)
-    train, solo = (rows(chunk, "jobs")[name] for name in ("train.ml", "solo.ml"))
-    held = {name: train[name] for name in ("job_id", "name", "account", "partition", "qos", "state",
-                                           "gpus", "nodes", "node_list", "cpus",
-                                           "mem_requested_mib", "end")}  # fmt: skip
-    assert held == {
-        "job_id": UID.format(901), "name": "train", "account": "ml", "partition": "gpus",
-        "qos": "batch-low", "state": "RUNNING", "gpus": 5, "nodes": 2, "node_list": "gpu01,gpu02",
-        "cpus": 16, "mem_requested_mib": 131_072.0, "end": None,
-    }  # fmt: skip
-    assert train["submit"] == datetime(2026, 3, 1, 9, 50, tzinfo=UTC)
-    assert train["start"] == datetime(2026, 3, 1, 10, 0, 5, tzinfo=UTC)
-    assert (solo["state"], solo["user"], solo["start"]) == ("PENDING", "ana", None)
-    assert rows(chunk, "steps").keys() == {"train-a.ml", "train-b.ml"}
-    assert {(row["job_id"], row["node"], row["gpu"]) for row in rows(chunk, "allocations").values()
-            } == {(UID.format(901), "gpu01", None), (UID.format(901), "gpu02", None)}  # fmt: skip
-    assert (chunk.rows_read, dict(chunk.passed)) == (4, {"no_gpus": 1})
+    solo = pod("solo", UID.format(3), labels={"hub.jupyter.org/username": "ana"}, start=None,
+               phase="Pending", resources={"amd.com/gpu": "1"})  # fmt: skip
+    add(state, first, second, solo, pod("cpu", UID.format(4), resources={}))
+    assert lines(poll(feed)) == snapshot(name="job of two pods, and a pod that waits")
     assert {method for method, _, _ in state.requests} == {"GET"}
     assert {token for _, _, token in state.requests} == {"Bearer s3cret-of-the-account"}
 
     # Nothing changed: a watch, and no owner again.
-    asked = len(state.requests)
+    before = len(state.requests)
     assert rows(poll(feed, 1), "jobs") == {}
-    assert [path for _, path, _ in state.requests[asked:]] == ["/api/v1/pods"]
+    assert [path for _, path, _ in state.requests[before:]] == ["/api/v1/pods"]
 
     # The first try fails and is repeated: the last one decides, and GPUs are not counted twice.
-    failed = ended(first, "2026-03-01T10:05:00Z", code=137, reason="OOMKilled")
     retry = pod("train-c", UID.format(5), owner=JOB, start="2026-03-01T10:06:00Z")
-    state.change("MODIFIED", failed)
-    state.change("ADDED", retry)
-    chunk = poll(feed, 2)
-    train, steps = rows(chunk, "jobs")["train.ml"], rows(chunk, "steps")
-    assert (train["state"], train["end"], train["gpus"]) == ("RUNNING", None, 5)
-    assert (steps["train-a.ml"]["state"], steps["train-a.ml"]["exit_signal"]) == (
-        "OUT_OF_MEMORY",
-        9,
-    )
+    state.change("MODIFIED", ended(first, "2026-03-01T10:05:00Z", code=137, reason="OOMKilled"))
+    add(state, retry)
+    assert lines(poll(feed, 2)) == snapshot(name="tried again")
     state.change("MODIFIED", ended(second, "2026-03-01T10:09:00Z"))
     state.change("MODIFIED", ended(retry, "2026-03-01T10:09:30Z"))
-    train = rows(poll(feed, 3), "jobs")["train.ml"]
-    assert (train["state"], train["exit_code"], train["elapsed_s"]) == ("COMPLETED", 0, 565.0)
+    assert lines(poll(feed, 3)) == snapshot(name="ended")
 
 
-def test_each_pod_of_a_deployment_is_a_job_of_its_own(served: tuple[PodsFeed, ApiState]) -> None:
-    feed, state = served
+def test_each_pod_of_a_deployment_is_a_job_of_its_own(feed: PodsFeed, state: ApiState) -> None:
     replicas = ("apps/v1", "ReplicaSet", "web-5d9c", UID.format(910))
-    deployment = ("apps/v1", "Deployment", "web", UID.format(911))
-    state.owners["/apis/apps/v1/namespaces/ml/replicasets/web-5d9c"] = controller(
-        *replicas, owner=deployment
-    )
     ray = ("ray.io/v1", "RayCluster", "tune-x", UID.format(912))
     rayjob = ("ray.io/v1", "RayJob", "tune", UID.format(913))
-    state.owners["/apis/ray.io/v1/namespaces/ml/rayclusters/tune-x"] = controller(
-        *ray, owner=rayjob
-    )
-    state.owners["/apis/ray.io/v1/namespaces/ml/rayjobs/tune"] = controller(*rayjob)
-    state.change("ADDED", pod("web-5d9c-aa", UID.format(1), owner=replicas))
-    state.change("ADDED", pod("web-5d9c-bb", UID.format(2), owner=replicas))
-    state.change("ADDED", pod("tune-x-head", UID.format(3), owner=ray))
+    serve(state, replicas, by=("apps/v1", "Deployment", "web", UID.format(911)))
+    serve(state, ray, by=rayjob)
+    serve(state, rayjob)
+    pods = {"web-5d9c-aa": replicas, "web-5d9c-bb": replicas, "tune-x-head": ray}
+    for number, (name, owner) in enumerate(pods.items(), start=1):
+        add(state, pod(name, UID.format(number), owner=owner))
     jobs = rows(poll(feed), "jobs")
     assert {name: (row["job_id"], row["array_job_id"]) for name, row in jobs.items()} == {
         "web-5d9c-aa.ml": (UID.format(1), "web.ml"),
@@ -154,59 +151,47 @@ def test_each_pod_of_a_deployment_is_a_job_of_its_own(served: tuple[PodsFeed, Ap
 
 @pytest.mark.parametrize("as_event", [True, False])
 def test_a_watch_that_is_gone_is_a_list_and_missing_pods_have_ended(
-    served: tuple[PodsFeed, ApiState], as_event: bool
+    feed: PodsFeed, state: ApiState, as_event: bool
 ) -> None:
-    feed, state = served
     state.gone_as_event = as_event
     lost, kept = pod("lost", UID.format(1)), pod("kept", UID.format(2))
-    for document in (lost, kept):
-        state.change("ADDED", document)
+    add(state, lost, kept)
     poll(feed)
     state.change("DELETED", lost)
-    state.change("ADDED", pod("new", UID.format(3)))
+    add(state, pod("new", UID.format(3)))
     state.kept_from = state.version + 1
-    jobs = rows(poll(feed, 7), "jobs")
     # It was there at the first poll; what became of it since is unknown.
+    jobs = rows(poll(feed, 7), "jobs")
     assert jobs.keys() == {"lost.ml", "new.ml"}
     assert (jobs["lost.ml"]["end"], jobs["lost.ml"]["state"]) == (NOW, None)
 
 
 def test_a_deleted_pod_ends_and_a_watch_that_breaks_off_goes_on_from_there(
-    served: tuple[PodsFeed, ApiState],
+    feed: PodsFeed, state: ApiState, snapshot: SnapshotAssertion
 ) -> None:
-    feed, state = served
     one, two = pod("one", UID.format(1)), pod("two", UID.format(2))
-    for document in (one, two):
-        state.change("ADDED", document)
+    add(state, one, two)
     poll(feed)
     one["metadata"]["deletionTimestamp"] = "2026-03-01T10:11:30Z"
     state.change("DELETED", one)
     state.change("MODIFIED", ended(two, "2026-03-01T10:11:00Z", code=1, reason="Error"))
     first = json.dumps(state.history[-2][1], separators=(",", ":"))
     state.cut_after = len(first) + 60  # within the second event
-    jobs = rows(poll(feed, 5), "jobs")
-    assert jobs.keys() == {"one.ml"}
-    assert (jobs["one.ml"]["state"], jobs["one.ml"]["end"]) == (
-        "CANCELLED",
-        datetime(2026, 3, 1, 10, 11, 30, tzinfo=UTC),
-    )
+    assert lines(poll(feed, 5)) == snapshot(name="deleted")
     state.cut_after = None
-    jobs = rows(poll(feed, 6), "jobs")
-    assert jobs.keys() == {"two.ml"}
-    assert (jobs["two.ml"]["state"], jobs["two.ml"]["exit_code"]) == ("FAILED", 1)
+    assert lines(poll(feed, 6)) == snapshot(name="failed")
 
 
 def test_steps_and_allocations_are_those_of_pods_that_changed(
-    served: tuple[PodsFeed, ApiState],
+    feed: PodsFeed,
+    state: ApiState,
 ) -> None:
-    feed, state = served
-    state.owners["/apis/batch/v1/namespaces/ml/jobs/train"] = controller(*JOB)
+    serve(state, JOB)
     first, second = (
         pod(name, UID.format(number), owner=JOB)
         for number, name in enumerate(("train-a", "train-b"), start=1)
     )
-    for document in (first, second):
-        state.change("ADDED", document)
+    add(state, first, second)
     assert rows(poll(feed), "steps").keys() == {"train-a.ml", "train-b.ml"}
     state.change("MODIFIED", ended(second, "2026-03-01T10:11:00Z"))
     chunk = poll(feed, 2)
@@ -217,7 +202,7 @@ def test_steps_and_allocations_are_those_of_pods_that_changed(
     # A pod whose times contradict each other rejects the workload; its changes come afterwards.
     state.change("MODIFIED", ended(first, "2026-03-01T09:00:00Z"))
     third = pod("train-c", UID.format(3), owner=JOB)
-    state.change("ADDED", third)
+    add(state, third)
     chunk = poll(feed, 3)
     assert rows(chunk, "steps") == {}
     assert [reject.reason for part in chunk.parts for reject in part.rejects] == [
@@ -294,12 +279,12 @@ def test_a_listing_is_read_page_by_page() -> None:
 
 
 def test_a_listing_that_expires_between_two_pages_is_read_anew(
-    served: tuple[PodsFeed, ApiState],
+    feed: PodsFeed,
+    state: ApiState,
 ) -> None:
-    feed, state = served
     for number in range(1, 6):
-        state.change("ADDED", pod(f"train-{number}", UID.format(number)))
-    state.change("ADDED", pod("", UID.format(0)))  # rejected, on the first page
+        add(state, pod(f"train-{number}", UID.format(number)))
+    add(state, pod("", UID.format(0)))  # rejected, on the first page
     state.expires_after = 1
     chunk = poll(feed)
     assert len(rows(chunk, "jobs")) == 5
@@ -308,22 +293,19 @@ def test_a_listing_that_expires_between_two_pages_is_read_anew(
     assert (reject.reason, reject.count) == ("no_name", 1)
 
 
-def test_an_owner_without_pods_is_forgotten(served: tuple[PodsFeed, ApiState]) -> None:
-    feed, state = served
+def test_an_owner_without_pods_is_forgotten(feed: PodsFeed, state: ApiState) -> None:
     other = ("batch/v1", "Job", "other", UID.format(902))
-    paths = [f"/apis/batch/v1/namespaces/ml/jobs/{name}" for name in ("train", "other")]
-    state.owners[paths[0]] = controller(*JOB)  # the other one cannot be read
+    path = serve(state, JOB)  # the other one cannot be read
     first = pod("train-a", UID.format(1), owner=JOB)
     second = pod("other-a", UID.format(2), owner=other)
-    for document in (first, second):
-        state.change("ADDED", document)
+    add(state, first, second)
     poll(feed)
     for document in (first, second):
         state.change("DELETED", document)
     poll(feed, 1)
-    state.owners[paths[1]] = controller(*other)
-    state.change("ADDED", pod("train-b", UID.format(3), owner=JOB))
-    state.change("ADDED", pod("other-b", UID.format(4), owner=other))
+    paths = [serve(state, other), path]
+    add(state, pod("train-b", UID.format(3), owner=JOB))
+    add(state, pod("other-b", UID.format(4), owner=other))
     before = len(state.requests)
     jobs = rows(poll(feed, 2), "jobs")
     assert {row["job_id"] for row in jobs.values()} == {JOB[3], other[3]}
@@ -331,7 +313,7 @@ def test_an_owner_without_pods_is_forgotten(served: tuple[PodsFeed, ApiState]) -
     assert sorted(requested[1:]) == sorted(paths)
 
     # An owner of pods that are still there is not requested again.
-    state.change("ADDED", pod("train-c", UID.format(5), owner=JOB))
+    add(state, pod("train-c", UID.format(5), owner=JOB))
     before = len(state.requests)
     poll(feed, 3)
     assert [path for _, path, _ in state.requests[before:]] == ["/api/v1/pods"]
@@ -346,16 +328,14 @@ def test_an_owner_without_pods_is_forgotten(served: tuple[PodsFeed, ApiState]) -
     ],
 )
 def test_each_run_of_a_schedule_is_a_job_of_its_own(
-    served: tuple[PodsFeed, ApiState], api: str, schedule: str, run: str
+    feed: PodsFeed, state: ApiState, api: str, schedule: str, run: str
 ) -> None:
-    feed, state = served
     nightly = (api, schedule, "nightly", UID.format(910))
-    state.owners[f"/apis/{api}/namespaces/ml/{schedule.lower()}s/nightly"] = controller(*nightly)
+    serve(state, nightly)
     runs = [(api, run, f"nightly-{number}", UID.format(910 + number)) for number in (1, 2)]
     for number, owner in enumerate(runs, start=1):
-        path = f"/apis/{api}/namespaces/ml/{run.lower()}s/nightly-{number}"
-        state.owners[path] = controller(*owner, owner=nightly)
-        state.change("ADDED", pod(f"nightly-{number}-a", UID.format(number), owner=owner))
+        serve(state, owner, by=nightly)
+        add(state, pod(f"nightly-{number}-a", UID.format(number), owner=owner))
     jobs = rows(poll(feed), "jobs")
     assert {row["job_id"] for row in jobs.values()} == {UID.format(911), UID.format(912)}
 
@@ -372,13 +352,11 @@ def condition(kind: str, value: str, time: str) -> Document:
 
 
 def test_a_pod_that_fails_without_an_ended_container_ends(
-    served: tuple[PodsFeed, ApiState],
+    feed: PodsFeed, state: ApiState, snapshot: SnapshotAssertion
 ) -> None:
-    feed, state = served
     names = ("lost", "evicted", "ready", "probed", "deleted")
     pods = {name: pod(name, UID.format(number)) for number, name in enumerate(names, start=1)}
-    for document in pods.values():
-        state.change("ADDED", document)
+    add(state, *pods.values())
     poll(feed)
     disrupted = condition("DisruptionTarget", "True", "2026-03-01T10:12:00Z")
     unready = condition("Ready", "False", "2026-03-01T10:13:00Z")
@@ -394,21 +372,7 @@ def test_a_pod_that_fails_without_an_ended_container_ends(
     del probed["status"]["containerStatuses"]
     state.change("MODIFIED", probed)
     state.change("DELETED", deleted)
-    chunk = poll(feed, 5)
-    start = datetime(2026, 3, 1, 10, 0, 5, tzinfo=UTC)
-    expected = {
-        "lost.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=5)),
-        "evicted.ml": ("PREEMPTED", start, NOW + timedelta(minutes=2)),
-        "ready.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=3)),
-        "probed.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=5)),
-        "deleted.ml": ("NODE_FAIL", start, NOW + timedelta(minutes=4)),
-    }
-    for table in ("jobs", "steps"):
-        read = rows(chunk, table).items()
-        found = {name: (row["state"], row["start"], row["end"]) for name, row in read}
-        assert found == expected
-    held = {name: row["end"] for name, row in rows(chunk, "allocations").items()}
-    assert held == {name: end for name, (_, _, end) in expected.items()}
+    assert lines(poll(feed, 5)) == snapshot
 
     # Seen once more, it ended when it was first seen so.
     state.change("MODIFIED", failed(pods["lost"], "NodeLost"))
@@ -416,17 +380,16 @@ def test_a_pod_that_fails_without_an_ended_container_ends(
 
     # Its end is not before its start, though the clock of the node is ahead of the server's.
     ahead = failed(pod("ahead", UID.format(9), start="2026-03-01T10:30:00Z"), "NodeLost")
-    state.change("ADDED", ahead)
+    add(state, ahead)
     job = rows(poll(feed, 10), "jobs")["ahead.ml"]
     assert job["end"] == job["start"]
 
 
-def test_a_restart_keeps_the_start_of_a_pod(served: tuple[PodsFeed, ApiState]) -> None:
+def test_a_restart_keeps_the_start_of_a_pod(feed: PodsFeed, state: ApiState) -> None:
     """Also for a collector that began after the restart, and did not see the pod before."""
-    feed, state = served
     document = pod("train", UID.format(1))
     document["status"]["startTime"] = "2026-03-01T10:00:01Z"
-    state.change("ADDED", document)
+    add(state, document)
     first = rows(poll(feed), "steps")["train.ml"]["start"]
     again = json.loads(json.dumps(document))
     again["status"]["containerStatuses"][0] |= {
@@ -445,21 +408,14 @@ def test_a_restart_keeps_the_start_of_a_pod(served: tuple[PodsFeed, ApiState]) -
 
 @pytest.mark.parametrize("broken", [(b"{}", 503), (b"<html>Sign in</html>", 200), (b"{", 500)])
 def test_an_owner_that_cannot_be_read_stops_no_other_pod_and_is_requested_again(
-    served: tuple[PodsFeed, ApiState], broken: tuple[bytes, int]
+    feed: PodsFeed, state: ApiState, broken: tuple[bytes, int], snapshot: SnapshotAssertion
 ) -> None:
-    feed, state = served
-    path = "/apis/batch/v1/namespaces/ml/jobs/train"
-    state.owners[path] = controller(*JOB)
+    path = serve(state, JOB)
     state.broken[path] = broken
-    state.change("ADDED", pod("train-a", UID.format(1), owner=JOB))
-    state.change("ADDED", pod("train-b", UID.format(2), owner=JOB, start="2026-03-01T10:01:00Z"))
-    state.change("ADDED", pod("solo", UID.format(3)))
-    chunk = poll(feed)
-    jobs = rows(chunk, "jobs")
-    assert {name: row["job_id"] for name, row in jobs.items()} == {
-        "train.ml": "train.job.ml",
-        "solo.ml": UID.format(3),
-    }
+    add(state, pod("train-a", UID.format(1), owner=JOB))
+    add(state, pod("train-b", UID.format(2), owner=JOB, start="2026-03-01T10:01:00Z"))
+    add(state, pod("solo", UID.format(3)))
+    assert lines(poll(feed)) == snapshot(name="without owner")
     (unreachable,) = feed.outcome.unreachable
     assert unreachable.endswith(path)
     assert rows(poll(feed, 1), "jobs") == {}
@@ -467,36 +423,18 @@ def test_an_owner_that_cannot_be_read_stops_no_other_pod_and_is_requested_again(
 
     # Once it is read, the job has its UID, and what it was called before holds nothing any more.
     del state.broken[path]
-    chunk = poll(feed, 2)
+    assert lines(poll(feed, 2)) == snapshot(name="of its owner")
     assert not feed.outcome.unreachable
-    frames = {part.table: part.frame.to_dicts() for part in chunk.parts}
-    jobs = {row["job_id"]: row for row in frames["jobs"]}
-    assert {name: (row["state"], row["elapsed_s"]) for name, row in jobs.items()} == {
-        "train.job.ml": ("CANCELLED", 0.0),
-        JOB[3]: ("RUNNING", None),
-    }
-    for table in ("steps", "allocations"):
-        held = {(row["job_id"], row["step"]): row["end"] for row in frames[table]}
-        assert held == {
-            ("train.job.ml", "train-a.ml"): datetime(2026, 3, 1, 10, 0, 5, tzinfo=UTC),
-            ("train.job.ml", "train-b.ml"): datetime(2026, 3, 1, 10, 1, tzinfo=UTC),
-            (JOB[3], "train-a.ml"): None,
-            (JOB[3], "train-b.ml"): None,
-        }
     assert rows(poll(feed, 3), "jobs") == {}
 
 
 def test_many_owners_that_cannot_be_read_are_not_all_requested(
-    served: tuple[PodsFeed, ApiState],
+    feed: PodsFeed,
+    state: ApiState,
 ) -> None:
-    feed, state = served
-    paths: list[str] = []
-    for number in range(1, 8):
-        name = f"job{number}"
-        owner = ("batch/v1", "Job", name, UID.format(900 + number))
-        paths.append(f"/apis/batch/v1/namespaces/ml/jobs/{name}")
-        state.owners[paths[-1]] = controller(*owner)
-        state.change("ADDED", pod(name, UID.format(number), owner=owner))
+    owners = [("batch/v1", "Job", f"job{n}", UID.format(900 + n)) for n in range(1, 8)]
+    paths = [serve(state, owner) for owner in owners]
+    add(state, *(pod(owner[2], owner[3].replace("9", "0"), owner=owner) for owner in owners))
     state.broken = dict.fromkeys(paths[:3], (b"{}", 503))
     requested: list[list[str]] = []
     for minute in range(2):
@@ -509,25 +447,24 @@ def test_many_owners_that_cannot_be_read_are_not_all_requested(
 
 
 def test_a_token_that_is_refused_for_an_owner_ends_the_poll(
-    served: tuple[PodsFeed, ApiState],
+    feed: PodsFeed,
+    state: ApiState,
 ) -> None:
-    feed, state = served
     state.broken["/apis/batch/v1/namespaces/ml/jobs/train"] = (b"{}", 401)
-    state.change("ADDED", pod("train-a", UID.format(1), owner=JOB))
+    add(state, pod("train-a", UID.format(1), owner=JOB))
     with pytest.raises(InputError, match="401"):
         poll(feed)
 
 
-def test_references_that_users_write_lead_nowhere_else(served: tuple[PodsFeed, ApiState]) -> None:
-    feed, state = served
-    state.owners["/apis/batch/v1/namespaces/ml/jobs/train"] = controller(*JOB)
-    state.change("ADDED", pod("train-a", UID.format(1), owner=JOB))
+def test_references_that_users_write_lead_nowhere_else(feed: PodsFeed, state: ApiState) -> None:
+    serve(state, JOB)
+    add(state, pod("train-a", UID.format(1), owner=JOB))
     forged = ("batch/v1", "Job", "mine", JOB[3])  # with the UID of the job of somebody else
-    state.change("ADDED", pod("evil", UID.format(2), namespace="evil", owner=forged))
+    add(state, pod("evil", UID.format(2), namespace="evil", owner=forged))
     climbing = ("batch/v1", "Job", "../../secrets/x", UID.format(903))
-    state.change("ADDED", pod("climb", UID.format(3), namespace="evil", owner=climbing))
+    add(state, pod("climb", UID.format(3), namespace="evil", owner=climbing))
     secret = ("v1", "Secret", "keys", UID.format(904))
-    state.change("ADDED", pod("secret", UID.format(4), namespace="evil", owner=secret))
+    add(state, pod("secret", UID.format(4), namespace="evil", owner=secret))
     chunk = poll(feed)
     jobs = rows(chunk, "jobs")
     assert (jobs["train.ml"]["job_id"], jobs["train.ml"]["account"]) == (JOB[3], "ml")
@@ -671,13 +608,13 @@ def test_the_state_of_a_workload_is_that_of_its_last_pods(pods: str, state: str)
 
 
 def test_changes_of_pods_without_gpus_and_of_no_pods_are_counted(
-    served: tuple[PodsFeed, ApiState],
+    feed: PodsFeed,
+    state: ApiState,
 ) -> None:
-    feed, state = served
     poll(feed)
-    state.change("ADDED", pod("cpu", UID.format(1), resources={}))
-    state.change("ADDED", pod("", UID.format(2)))
-    state.change("ADDED", pod("train", UID.format(3)))
+    add(state, pod("cpu", UID.format(1), resources={}))
+    add(state, pod("", UID.format(2)))
+    add(state, pod("train", UID.format(3)))
     chunk = poll(feed, 1)
     assert (chunk.rows_read, dict(chunk.passed)) == (3, {"no_gpus": 1})
     (part,) = [part for part in chunk.parts if part.table == "jobs"]
