@@ -34,120 +34,14 @@ from tachograph.sources.slurm.records import SlurmCluster
 
 INDIA = SlurmCluster("hpc", "Asia/Kolkata")
 
+RECORDED = Path(__file__).parent / "recorded"
 # As OpenPBS 2021 prints it; the second job is an array task that was deleted.
-QSTAT: dict[str, Any] = {
-    "timestamp": 1682496699,
-    "pbs_version": "2021.1.3.20220217134230",
-    "pbs_server": "hn1",
-    "Jobs": {
-        "3472664.pbshpc": {
-            "Job_Name": "STDIN",
-            "Job_Owner": "cs119@ibklogin01",
-            "resources_used": {"cput": "00:00:00", "mem": "5008kb", "walltime": "00:01:17"},
-            "job_state": "R",
-            "queue": "standard",
-            "ctime": "Wed Apr 26 13:40:10 2023",
-            "exec_host": "khas024/4",
-            "exec_vnode": "(khas024:ncpus=1:ngpus=1)",
-            "Resource_List": {"ncpus": 1, "ngpus": 1, "place": "free", "walltime": "00:20:00"},
-            "stime": "Wed Apr 26 13:40:15 2023",
-        },
-        "4732778[7].pbshpc": {
-            "Job_Name": "x;E;1.x;user=root",
-            "Job_Owner": "ana@login01",
-            "Account_Name": "bio",
-            "resources_used": {"cput": "420:16:02", "walltime": "24:05:32"},
-            "job_state": "F",
-            "queue": "compute",
-            "ctime": "Tue Mar 12 10:27:52 2024",
-            "exec_host": "node1299/0*48+node1300/0*48",
-            "exec_vnode": "(node1299:ncpus=48:ngpus=4)+(node1300[0]:ncpus=24:ngpus=2"
-            "+node1300[1]:ncpus=24:ngpus=2)",
-            "Resource_List": {
-                "mem": "96gb", "ncpus": 96, "ngpus": 8, "place": "scatter:exclhost",
-                "walltime": "48:00:00",
-            },
-            "stime": "Tue Mar 12 13:04:41 2024",
-            "Exit_status": 271,
-        },
-        "5[].pbshpc": {"job_state": "B", "array": "True"},
-        "4732778[].pbshpc": {
-            "array": "True", "job_state": "F", "ctime": "Tue Mar 12 10:27:52 2024",
-            "stime": "Tue Mar 12 13:04:41 2024", "Exit_status": 0,
-        },
-        "6.pbshpc": {"Job_Name": "waits", "job_state": "Q", "ctime": "Tue Mar 12 10:27:52 2024"},
-        "7.pbshpc": {"Job_Name": "?", "job_state": "?", "ctime": "Tue Mar 12 10:27:52 2024"},
-    },
-}  # fmt: skip
-
+QSTAT: dict[str, Any] = json.loads((RECORDED / "qstat.json").read_bytes())
+LOG = (RECORDED / "pbs_accounting.log").read_text()
+FLUX: dict[str, Any] = json.loads((RECORDED / "flux.json").read_bytes())
+BJOBS: dict[str, Any] = json.loads((RECORDED / "bjobs.json").read_bytes())
+R = FLUX["jobs"][0]["R"]
 _RAN = "ctime=1710234000 qtime=1710234000 etime=1710234100 start=1710235000 end=1710238600"
-LOG = f"""03/12/2024 10:00:00;Q;17.srv;queue=gpu
-03/12/2024 11:16:40;E;17.srv;user=ana group=chem account="K 12" project=_pbs_project_default \
-jobname=x";E;<b> queue=gpu {_RAN} exec_host=gpu01/0*8 exec_vnode=(gpu01:ncpus=8:ngpus=2) \
-Resource_List.ncpus=8 Resource_List.walltime=02:00:00 Exit_status=-27 resources_used.walltime=01:00:00
-03/12/2024 11:16:40;E;18.srv;user=bob jobname="a exec_host=" queue=gpu {_RAN} exec_host=gpu01/0 \
-Exit_status=0
-03/12/2024 11:16:40;E;19.srv;user=eve jobname=a queue=gpu {_RAN} exec_host=gpu01/0 user=ana
-03/12/2024 11:16:40;E;20.srv;user=tom jobname=t queue=gpu {_RAN} exec_host=gpu02/0+gpu03/0 \
-Resource_List.nodes=2:ppn=8:gpus=4 Exit_status=3
-03/12/2024 11:16:40;E;21.srv;user=cpu jobname=c queue=cpu {_RAN} exec_host=c1/0 Resource_List.ncpus=1 Exit_status=0
-03/12/2024 11:16:40;E;22.srv;user=cpu jobname=d queue=cpu ctime=1710234000 Exit_status=271
-"""
-
-R = {
-    "version": 1,
-    "execution": {
-        "R_lite": [
-            {"rank": "4", "children": {"core": "0-7", "gpu": "2-3"}},
-            {"rank": "3", "children": {"core": "0-7", "gpu": "0"}},
-        ],
-        "nodelist": ["tioga[11-12]"],
-        "starttime": 1710235000,
-        "expiration": 1710242200,
-    },
-}
-FLUX: dict[str, Any] = {
-    "jobs": [
-        {
-            "t_submit": 1710234000.25, "t_depend": 1710234000.3, "t_run": 1710235000.5,
-            "t_cleanup": 1710238600.5, "t_inactive": 1710238601.0, "duration": 7200.0,
-            "name": "<b>x</b>", "queue": "pgpu", "bank": "lc", "ntasks": 2, "ncores": 16,
-            "nnodes": 2, "ranks": "[3-4]", "nodelist": "tioga[11-12]", "result": "FAILED",
-            "waitstatus": 35072, "id": 6731191091817518, "state": "INACTIVE", "username": "ana",
-            "userid": 1000, "R": R,
-        },
-        {
-            "t_submit": 1710234000.25, "t_run": 1710235000.5, "id": 6731191091817519,
-            "state": "RUN", "username": "bob", "nnodes": 1, "nodelist": "tioga13", "ncores": 8,
-            "duration": 0.0,
-        },
-    ]
-}  # fmt: skip
-
-BJOBS: dict[str, Any] = {
-    "COMMAND": "bjobs",
-    "JOBS": 3,
-    "RECORDS": [
-        {
-            "JOBID": "123", "JOBINDEX": "40", "STAT": "EXIT", "USER": "ana", "QUEUE": "gpu",
-            "JOB_NAME": "a[40]", "PROJ_NAME": "bio", "EXIT_CODE": "140",
-            "EXIT_REASON": "TERM_RUNLIMIT: job killed after reaching LSF run time limit",
-            "EXEC_HOST": "8*hosta:8*hostb", "SUBMIT_TIME": "Mar 12 10:00:00 2024",
-            "START_TIME": "Mar 12 10:10:00 2024", "FINISH_TIME": "Mar 12 11:10:00 2024 L",
-            "RUN_TIME": "3600 second(s)", "NALLOC_SLOT": "16", "GPU_NUM": "8",
-        },
-        {
-            "JOBID": "124", "JOBINDEX": "0", "STAT": "DONE", "USER": "bob", "QUEUE": "cpu",
-            "EXEC_HOST": "hosta", "SUBMIT_TIME": "Mar 12 10:00 2024", "EXIT_CODE": "-",
-            "START_TIME": "Mar 12 10:10 2024", "FINISH_TIME": "Mar 12 10:20 2024 L",
-            "NALLOC_SLOT": "1", "GPU_NUM": "-",
-        },
-        {
-            "JOBID": "125", "JOBINDEX": "0", "STAT": "RUN", "USER": "bob",
-            "SUBMIT_TIME": "Mar 12 10:00", "START_TIME": "Mar 12 10:10", "FINISH_TIME": "-",
-        },
-    ],
-}  # fmt: skip
 
 
 def seconds(row: dict[str, Any], name: str) -> float | None:
