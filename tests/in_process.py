@@ -31,3 +31,11 @@ def run_here(
     for stream in (out, err):
         stream.seek(0)
     return CompletedProcess(list(words), code, out.read(), err.read())
+
+
+def run_well(folder: Path, command: str, *words: str, code: int = 0) -> CompletedProcess[str]:
+    """Return what a command did that ends with `code`, with the lake of the folder, its home."""
+    environment = {"HOME": str(folder), "TACHOGRAPH_LAKE": "lake"}
+    done = run_here([*command.split(), *words], folder, environment)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done

@@ -14,7 +14,7 @@ import pytest
 from series_as_pages import page_lines
 from syrupy.assertion import SnapshotAssertion
 
-from in_process import run_here
+from in_process import run_well
 from servers.faulty import Reply, faulty
 from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_UNITS, JOB_UNITS
 from tachograph.catalog.errors import ConfigError
@@ -234,8 +234,7 @@ def test_a_page_a_poll_and_a_saved_answer_are_the_same_rows(page: str, tmp_path:
             "answer": ["prometheus", "answer.json"],
         }
         for lake, words in ways.items():
-            done = run_here(["ingest", *words, "--lake", lake], tmp_path, {"HOME": str(tmp_path)})
-            assert done.returncode == 0, done.stderr
+            run_well(tmp_path, "ingest", *words, "--lake", lake)
     tables = [samples(tmp_path / lake) for lake in ways]
     assert tables[0].height
     assert tables[0].drop("node").equals(tables[1].drop("node"))
@@ -259,10 +258,7 @@ def test_a_saved_answer_has_the_names_of_the_only_entry(tmp_path: Path) -> None:
     (tmp_path / "answer.json").write_text(
         answer('card_busy{slot="3",batch="77"} 50\n'), encoding="utf-8"
     )
-    done = run_here(
-        ["ingest", "prometheus", "answer.json", "--lake", "lake"], tmp_path, {"HOME": str(tmp_path)}
-    )
-    assert done.returncode == 0, done.stderr
+    run_well(tmp_path, "ingest prometheus answer.json")
     assert rows_of(tmp_path / "lake", GPU_SAMPLES).select("node", "gpu", "gpu_util").rows() == [
         ("n1", 3, 0.5)
     ]
@@ -273,13 +269,7 @@ def test_devices_are_counted_as_devices_not_as_rows(tmp_path: Path) -> None:
     for number, model in enumerate(("NVIDIA H100", "NVIDIA H100 80GB HBM3")):
         text = f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",Hostname="n1",modelName="{model}"}} {number}\n'
         (tmp_path / f"{number}.prom").write_text(text, encoding="utf-8")
-    environment = {"HOME": str(tmp_path)}
-    done = run_here(
-        ["ingest", "dcgm-exporter", "0.prom", "1.prom", "--lake", "lake"], tmp_path, environment
-    )
+    done = run_well(tmp_path, "ingest dcgm-exporter 0.prom 1.prom")
     assert "2 gpu_samples, 1 device committed" in done.stdout
-    tables = run_here(["lake", "--json", "--lake", "lake"], tmp_path, environment)
-    (devices,) = [
-        table for table in json.loads(tables.stdout)["tables"] if table["table"] == "devices"
-    ]
-    assert devices["rows"] == 1
+    tables = json.loads(run_well(tmp_path, "lake --json").stdout)["tables"]
+    assert [table["rows"] for table in tables if table["table"] == "devices"] == [1]

@@ -16,17 +16,19 @@ import time
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  pathlib takes its time
-# {field: (short name, unit, width)}
-FIELDS = {
-    100: ("SMCLK", "", 5), 101: ("MMCLK", "", 5), 112: ("DVCCTR", "", 5), 140: ("MMTMP", " C", 5),
-    150: ("TMPTR", " C", 5), 155: ("POWER", " W", 5), 156: ("TOTEC", " mJ", 5), 158: ("SDTMP", " C", 5),
-    202: ("PCIRP", "", 5), 203: ("GPUTL", "", 5), 204: ("MCUTL", "", 5), 230: ("XIDER", "", 5), 250: ("FBTTL", "", 5),
-    251: ("FBFRE", "", 5), 252: ("FBUSD", "", 5), 393: ("URRMP", "", 5), 394: ("CRRMP", "", 5), 395: ("RRF", "", 5),
-    1001: ("GRACT", "", 5), 1002: ("SMACT", "", 5), 1003: ("SMOCC", "", 5), 1004: ("TENSO", "", 5),
-    1005: ("DRAMA", "", 5), 1006: ("FP64A", "", 5), 1007: ("FP32A", "", 5), 1008: ("FP16A", "", 5),
-    1009: ("PCITX", "", 20), 1010: ("PCIRX", "", 20), 1011: ("NVLTX", "", 20), 1012: ("NVLRX", "", 20),
-    1013: ("TIMMA", "", 5), 1014: ("THMMA", "", 5), 1015: ("TDFMA", "", 5),
-}  # fmt: skip
+_FIELDS = """
+100 SMCLK, 101 MMCLK, 112 DVCCTR, 140 MMTMP C, 150 TMPTR C, 155 POWER W, 156 TOTEC mJ,
+158 SDTMP C, 202 PCIRP, 203 GPUTL, 204 MCUTL, 230 XIDER, 250 FBTTL, 251 FBFRE,
+252 FBUSD, 393 URRMP, 394 CRRMP, 395 RRF, 1001 GRACT, 1002 SMACT, 1003 SMOCC,
+1004 TENSO, 1005 DRAMA, 1006 FP64A, 1007 FP32A, 1008 FP16A, 1009 PCITX, 1010 PCIRX,
+1011 NVLTX, 1012 NVLRX, 1013 TIMMA, 1014 THMMA, 1015 TDFMA
+"""
+# {field: (short name, unit, width)}; those of traffic are wide
+FIELDS: dict[int, tuple[str, str, int]] = {}
+for listed in _FIELDS.split(","):
+    number, name, *unit = listed.split()
+    width = 20 if name in {"PCITX", "PCIRX", "NVLTX", "NVLRX"} else 5
+    FIELDS[int(number)] = (name, f" {unit[0]}" if unit else "", width)
 NO_ENGINE = (
     "Error: unable to establish a connection to the specified host: localhost\n"
     "Error: Unable to connect to host engine. Host engine might not be running.\n"

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from in_process import run_here
+from in_process import run_well
 from tachograph.catalog.counters import (
     COUNTERS,
     DCGM_PREFIX,
@@ -215,8 +215,7 @@ def test_every_counter_of_a_format_is_in_its_column_and_its_unit(name: str, tmp_
     if words[0] == "table":
         (tmp_path / "m.toml").write_text(words[-1], encoding="utf-8")
         words[-1] = "m.toml"
-    done = run_here(["ingest", *words, "--lake", "lake"], tmp_path, {"HOME": str(tmp_path)})
-    assert done.returncode == 0, done.stderr
+    done = run_well(tmp_path, "ingest", *words)
     assert "rejected" not in done.stdout
     lake = Lake.open(str(tmp_path / "lake"))
     found: dict[str, object] = {}
@@ -252,21 +251,15 @@ def test_a_statistic_of_what_was_never_measured_is_null(tmp_path: Path) -> None:
             for name in ("DEV_GPU_UTIL", "DEV_POWER_USAGE")
         )
         (tmp_path / f"{minute}.prom").write_text(text)
-        words = [
-            f"{minute}.prom",
-            "--time",
-            (NOON + timedelta(minutes=minute)).isoformat(),
-            "--lake",
-            "lake",
-        ]
-        assert run_here(["ingest", "dcgm-exporter", *words], tmp_path, {}).returncode == 0
+        at = (NOON + timedelta(minutes=minute)).isoformat()
+        run_well(tmp_path, f"ingest dcgm-exporter {minute}.prom --time {at}")
     (tmp_path / "sacct.txt").write_text(
         "JobID|JobIDRaw|State|Start|End|NNodes|NodeList|AllocTRES\n"
         "7|7|COMPLETED|2026-03-01T12:00:00|2026-03-01T12:10:00|1|n1|cpu=4,gres/gpu=1\n"
     )
-    for words in (["ingest", "sacct", "sacct.txt"], ["analyze"]):
-        assert run_here([*words, "--lake", "lake"], tmp_path, {}).returncode == 0
-    done = run_here(["jobs", "--json", "--lake", "lake"], tmp_path, {})
+    run_well(tmp_path, "ingest sacct sacct.txt")
+    run_well(tmp_path, "analyze")
+    done = run_well(tmp_path, "jobs --json")
     (job,) = json.loads(done.stdout, parse_constant=lambda text: pytest.fail(f"{text} in JSON"))
     assert job["gpu_util_mean"] == pytest.approx(0.415)
     measured = {"gpu_util", "power_w", "energy_j"}  # energy is estimated from power

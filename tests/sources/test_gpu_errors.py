@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from in_process import run_here
+from in_process import run_well
 from madelake import fill, held, job, summarized
 from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.api.job_report import read_job
@@ -131,7 +131,7 @@ def recorded(metrics: dict[str, Level], minutes: int = 180) -> str:
 def lake_of_three(folder: Path, page: str) -> Lake:
     """Return a lake in which three users held the GPUs of n1 one after the other, an hour each."""
     (folder / "page.prom").write_text(page)
-    ingested(folder, "page.prom")
+    run_well(folder, "ingest page.prom")
     lake = Lake.open(str(folder / "lake"))
     begins = [(user, NOON + place * HOUR) for place, user in enumerate(USERS)]
     jobs = [job(user, begin, begin + HOUR, user=user, gpus=2) for user, begin in begins]
@@ -140,12 +140,6 @@ def lake_of_three(folder: Path, page: str) -> Lake:
     ]
     fill(lake, {"jobs": jobs, "allocations": allocations})
     return lake
-
-
-def ingested(folder: Path, file: str) -> str:
-    done = run_here(["ingest", file, "--lake", "lake"], folder, {"HOME": str(folder)})
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
 
 
 def verdicts(lake: Lake, user: str) -> dict[str, str]:
@@ -250,7 +244,7 @@ def test_lines_of_the_kernel_log_are_events_of_their_gpu(tmp_path: Path) -> None
     path = tmp_path / "kernel.json"
     path.write_text("\n".join(map(json.dumps, lines)))
     assert source_of(path) == "kernel-log"
-    ingested(tmp_path, "kernel.json")
+    run_well(tmp_path, "ingest kernel.json")
     _, jobs = summarized(lake)
     assert [jobs[user]["xid_events"] for user in USERS] == [1, 3, None]
     assert [jobs[user]["xid_event_max"] for user in USERS] == [13, 94, None]
@@ -268,15 +262,13 @@ def test_a_kernel_log_without_known_addresses_says_what_to_ingest(tmp_path: Path
     Lake.create(str(tmp_path / "lake"))
     path = tmp_path / "kernel.json"
     path.write_text(json.dumps(entry(xid_line(79), NOON)))
-    words = ["ingest", "kernel.json", "--lake", "lake"]
     for _ in range(2):  # it is not taken for read
-        done = run_here(words, tmp_path, {"HOME": str(tmp_path)})
-        assert done.returncode != 0
+        done = run_well(tmp_path, "ingest kernel.json", code=4)
         assert "n1: no GPU with PCI address 0000:3b:00 in the lake" in done.stderr
         assert "first ingest telemetry with PCI addresses" in done.stderr
     (tmp_path / "page.prom").write_text(recorded({}, minutes=3))
-    ingested(tmp_path, "page.prom")
-    ingested(tmp_path, "kernel.json")
+    run_well(tmp_path, "ingest page.prom")
+    run_well(tmp_path, "ingest kernel.json")
     lake = Lake.open(str(tmp_path / "lake"))
     assert lake.scan(GPU_SAMPLES).collect().drop_nulls("xid")["xid"].to_list() == [0, 79]
 

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from in_process import run_here
+from in_process import run_well
 from row_lines import lake_lines
 from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.catalog.units import is_convertible
@@ -85,30 +84,8 @@ GPU-I 3   N/A          0.500        N/A          N/A          N/A               
 GPU 0     86           0.950        351.000      123466789    1600000000                  12000
 GPU 1     0            0.000        90.250       223456790    0                           4
 """
-AMD_METRIC: list[dict[str, Any]] = [
-    {
-        "timestamp": 1772366400,
-        "gpu": 2,
-        "usage": {
-            "gfx_activity": {"value": 42, "unit": "%"},
-            "umc_activity": {"value": 11, "unit": "%"},
-            "vcn_activity": [{"value": 0, "unit": "%"}, "N/A"],
-        },
-        "power": {"socket_power": {"value": 420, "unit": "W"}, "throttle_status": "UNTHROTTLED"},
-        "clock": {"gfx_0": {"clk": {"value": 2100, "unit": "MHz"}, "min_clk": "N/A"}},
-        "temperature": {
-            "edge": "N/A",
-            "hotspot": {"value": 55, "unit": "C"},
-            "mem": {"value": 44, "unit": "C"},
-        },
-        "energy": {"total_energy_consumption": {"value": 1234.5, "unit": "J"}},
-        "mem_usage": {
-            "total_vram": {"value": 196592, "unit": "MB"},
-            "used_vram": {"value": 1024, "unit": "MB"},
-        },
-        "pcie": {"replay_count": 3},
-    }
-]
+RECORDED = Path(__file__).parent / "recorded"
+AMD_METRIC = json.loads((RECORDED / "amd_metric.json").read_bytes())
 AMD_METRIC_CSV = """\
 timestamp,gpu,gfx_activity,umc_activity,socket_power,gfx_0_clk,edge,hotspot,mem,used_vram,replay_count
 1772366400,2,42,11,420,2100,N/A,55,44,1024,3
@@ -146,31 +123,14 @@ TELEGRAF = (
     "nvidia_smi_process,host=n7,name=python pid=7i,used_memory=500i 1772366400000000000\n"
     "broken\n"
 )
-WANDB = "".join(
-    json.dumps(
-        {
-            "system.gpu.0.gpu": 55 + tick,
-            "system.gpu.0.memoryAllocatedBytes": 1048576 * 3,
-            "system.gpu.0.powerWatts": 200.5,
-            "system.gpu.0.smActive": 12.5,
-            "system.gpu.0.pcieTxBytes": 1000,
-            "system.gpu.1.gpu": 0,
-            "system.gpu.process.0.gpu": 55,
-            "system.cpu": 3.2,
-            "_wandb": True,
-            "_timestamp": 1772366400.5 + tick,
-            "_runtime": 12.0,
-        }
-    )
-    + "\n"
-    for tick in range(2)
-)
+WANDB = (RECORDED / "wandb.jsonl").read_text()
 
 
-def ingest(folder: Path, name: str, text: str, *options: str) -> CompletedProcess[str]:
+def ingest(
+    folder: Path, name: str, text: str, *options: str, code: int = 0
+) -> CompletedProcess[str]:
     (folder / name).write_text(text, encoding="utf-8")
-    words = ["ingest", "gpu-tools", name, "--lake", "lake", *options]
-    return run_here(words, folder, {"HOME": str(folder)})
+    return run_well(folder, "ingest gpu-tools", name, *options, code=code)
 
 
 def timed(before: str, text: str = DMON) -> str:
@@ -219,7 +179,6 @@ def test_output_of_tools_becomes_samples(
 ) -> None:
     text, options = TOOL_FILES[name]
     done = ingest(tmp_path, name, text, *options)
-    assert done.returncode == 0, done.stderr
     assert done.stdout + lake_lines(tmp_path / "lake", "gpu_samples", "devices") == snapshot
 
 
@@ -248,8 +207,8 @@ def test_names_of_tools_are_counters_in_one_unit_each(tool: GpuTool) -> None:
 def test_what_is_not_said_is_refused_in_one_line(
     tmp_path: Path, text: str, options: tuple[str, ...], what: str
 ) -> None:
-    done = ingest(tmp_path, "a", text, *options)
-    assert (done.returncode, done.stdout) == (4, "")
+    done = ingest(tmp_path, "a", text, *options, code=4)
+    assert done.stdout == ""
     assert what in done.stderr
     assert done.stderr.count("\n") == 1
 
@@ -282,18 +241,15 @@ def test_a_folder_with_a_file_of_each_tool_is_read_in_one_command(tmp_path: Path
     for name, (_, text) in KINDS.items():
         (tmp_path / "data" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "data" / name).write_text(text, encoding="utf-8")
-    words = ["ingest", "./data", "--node", "n1", "--lake", "lake", "--json"]
-    done = run_here(words, tmp_path, {"HOME": str(tmp_path)})
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    command = "ingest ./data --node n1 --json"
+    answer = json.loads(run_well(tmp_path, command).stdout)
     sources = [source for source, _ in KINDS.values()]
     assert answer["files"] == {source: sources.count(source) for source in sources}
     assert answer["not_recognised"] == []
     assert all(report["rows"] for report in answer["sources"].values())
     for name, text in (("rocm.json", ROCM), ("rocm.csv", ROCM_CSV)):  # their time is nowhere
         (tmp_path / "data" / name).write_text(text)
-    refused = run_here(words, tmp_path, {"HOME": str(tmp_path)})
-    assert refused.returncode == 4
+    refused = run_well(tmp_path, command, code=4)
     assert json.loads(refused.stdout)["files"]["gpu-tools"] == sources.count("gpu-tools") + 2
     assert "the rows have no time; record with `amd-smi metric --watch 1`" in refused.stderr
 
@@ -319,15 +275,12 @@ def test_a_table_without_a_counter_says_what_it_has(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(facts)
     (tmp_path / "b.json").write_text('{"gpus": [{"index": 0, "uuid": "GPU-1", "\\u001b[2Jx": 3}]}')
     (tmp_path / "c.txt").write_text("no table\n")
-    done = run_here(["ingest", "./a.csv", "b.json", "c.txt"], tmp_path, {"HOME": str(tmp_path)})
-    assert done.returncode == 4
+    done = run_well(tmp_path, "ingest ./a.csv b.json c.txt", code=4)
     what = "no counter of a GPU or host among:"
     assert f"  a.csv: {what} timestamp, hostname, gpu, uuid, name, loadpct" in done.stdout
     assert f"  b.json: {what} index, uuid, \\x1b[2jx" in done.stdout
     assert "c.txt:" not in done.stdout
-    named = run_here(["ingest", "table", "--suggest", "pulse.csv"], tmp_path, {})
-    assert named.returncode != 0
     (tmp_path / "pulse.csv").write_text(KEMPNER)
-    named = run_here(["ingest", "table", "--suggest", "pulse.csv"], tmp_path, {})
-    assert (named.returncode, named.stdout) == (4, "")
+    named = run_well(tmp_path, "ingest table --suggest pulse.csv", code=4)
+    assert named.stdout == ""
     assert "this is output of KempnerPulse --export; tachograph ingest gpu-tools" in named.stderr

@@ -5,7 +5,6 @@ references, and the pods that samples name.
 from __future__ import annotations
 
 import json
-import os
 import random
 import tracemalloc
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from in_process import run_here
+from in_process import run_well
 from row_lines import frame_lines
 from servers.kubernetes_api import ApiState, Document, api_server, controller, pod
 from tachograph.catalog.chunks import Chunk
@@ -533,27 +532,24 @@ def test_labels_of_samples_name_the_pods_that_held_the_gpus(tmp_path: Path) -> N
     sampled = answer(61, {0: "train-a", 1: "train-a", 2: "db-0"})
     (folder / "dcgm.json").write_text(json.dumps(sampled))
     listing = {"apiVersion": "v1", "kind": "List", "items": listed}
-    environment = {**os.environ, "TACHOGRAPH_LAKE": str(tmp_path / "lake")}
 
-    def run(*words: str) -> str:
-        done = run_here(words, tmp_path, environment)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def run(command: str) -> str:
+        return run_well(tmp_path, command).stdout
 
     # Samples first, analyzed alone: what the pods belong to comes later.
-    run("ingest", str(folder))
+    run("ingest ./in")
     run("analyze")
-    named = {job["job_id"] for job in json.loads(run("jobs", "--json"))}
+    named = {job["job_id"] for job in json.loads(run("jobs --json"))}
     assert named == {"train-a.ml", "db-0.ml"}
     (folder / "pods.json").write_text(json.dumps(listing))
-    run("ingest", str(folder))
+    run("ingest ./in")
     run("analyze")
 
     def summaries() -> dict[str, tuple[Any, ...]]:
         columns = ("display_id", "attribution", "gpus", "gpu_util_mean")
         return {
             job["job_id"]: tuple(job[name] for name in columns)
-            for job in json.loads(run("jobs", "--json"))
+            for job in json.loads(run("jobs --json"))
         }
 
     found = summaries()
@@ -562,10 +558,10 @@ def test_labels_of_samples_name_the_pods_that_held_the_gpus(tmp_path: Path) -> N
         UID.format(2): ("db-0.ml", "explicit", 1, 0.3),
         UID.format(3): ("db-0.ml", "explicit", 1, 0.3),
     }
-    run("analyze", "--full")
+    run("analyze --full")
     assert summaries() == found
-    assert "gpu-operator" not in run("job", "train.ml", "--json")
-    steps = json.loads(run("job", "train.ml", "--json"))["steps"]["steps"]
+    assert "gpu-operator" not in run("job train.ml --json")
+    steps = json.loads(run("job train.ml --json"))["steps"]["steps"]
     assert [step["step"] for step in steps] == ["train-a.ml"]
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
-from in_process import run_here
+from in_process import run_well
 from row_lines import lake_lines
 from tachograph.sources.nvidia_smi import field_names
 
@@ -62,13 +62,9 @@ PMON = """\
 TIMES_ALONE = "#Time gpu pwr sm\n#HH:MM:SS Idx W %\n 23:59:59 0 44 7\n 00:00:00 0 45 97\n"
 
 
-def ingest(folder: Path, text: str, *options: str) -> CompletedProcess[str]:
+def ingest(folder: Path, text: str, *options: str, code: int = 0) -> CompletedProcess[str]:
     (folder / "smi.txt").write_text(text, encoding="utf-8", newline="")
-    return run_here(
-        ["ingest", "nvidia-smi", "smi.txt", "--lake", "lake", *options],
-        folder,
-        {"HOME": str(folder)},
-    )
+    return run_well(folder, "ingest nvidia-smi smi.txt", *options, code=code)
 
 
 FIELDS = "timestamp,index,utilization.gpu,memory.used"
@@ -111,7 +107,6 @@ def test_output_becomes_samples(what: str, tmp_path: Path, snapshot: SnapshotAss
     text, options = SMI_FILES[what]
     words = (text, "--node", "n1.example.org", *options)
     done = ingest(tmp_path, *words)
-    assert done.returncode == 0, done.stderr
     assert done.stdout + lake_lines(tmp_path / "lake", "gpu_samples", "devices") == snapshot
     assert "nothing new" in ingest(tmp_path, *words).stdout
 
@@ -151,33 +146,31 @@ def test_output_becomes_samples(what: str, tmp_path: Path, snapshot: SnapshotAss
 def test_what_is_unknown_is_one_line(
     tmp_path: Path, text: str, options: tuple[str, ...], problem: str
 ) -> None:
-    done = ingest(tmp_path, text, *options)
-    assert (done.returncode, done.stdout) == (4, "")
+    done = ingest(tmp_path, text, *options, code=4)
+    assert done.stdout == ""
     assert problem in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 def test_a_file_without_a_readable_time_is_counted(tmp_path: Path) -> None:
     done = ingest(tmp_path, MODELS.replace("2026/03/01 10:00:00", "foo"), "--node", "n1")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stderr == ""
     assert "1 row read; nothing new" in done.stdout
     assert "rejected: 1 row of gpu_samples: unreadable time" in done.stdout
 
 
 def test_an_interval_of_no_time_is_refused(tmp_path: Path) -> None:
-    done = ingest(tmp_path, UNTIMED, "--node", "n1", "--time", "2026-03-01", "--interval", "0")
-    assert (done.returncode, "--interval: '0'" in done.stderr) == (2, True)
+    options = ["--node", "n1", "--time", "2026-03-01", "--interval", "0"]
+    assert "--interval: '0'" in ingest(tmp_path, UNTIMED, *options, code=2).stderr
 
 
 def test_one_time_is_not_that_of_several_files(tmp_path: Path) -> None:
     dated = "timestamp, index, utilization.gpu [%]\n2026/03/01 10:00:00.000, 0, 5 %\n"
-    timed = ("--node", "n1", "--time", "2026-03-01", "--interval", "10", "--lake", "lake")
     for text, code in ((UNTIMED, 4), (dated, 0)):
         for name in ("one.txt", "other.txt"):
             (tmp_path / name).write_text(text, encoding="utf-8")
-        words = ["ingest", "nvidia-smi", "one.txt", "other.txt", *timed]
-        done = run_here(words, tmp_path, {"HOME": str(tmp_path)})
-        assert done.returncode == code
+        command = "ingest nvidia-smi one.txt other.txt --node n1 --time 2026-03-01 --interval 10"
+        done = run_well(tmp_path, command, code=code)
         assert done.stderr.count("--time cannot be that of several files") == (2 if code else 0)
 
 
@@ -192,7 +185,7 @@ def test_a_second_column_of_one_meaning_is_named_with_it(tmp_path: Path) -> None
         "2026/03/01 10:00:00.123, 0, GPU-a, GPU-a, A40, A40, 45 %\n"
     )
     done = ingest(tmp_path, text, "--node", "n1")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stderr == ""
     assert done.stdout.splitlines()[1:] == [
         "not read: columns that mean the same as another one: uuid (uuid), name (model)"
     ]

@@ -5,18 +5,18 @@ any form from file to report.
 from __future__ import annotations
 
 import json
-import os
 from argparse import Namespace
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from shutil import copy
 from types import ModuleType
 from typing import Any
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from in_process import run_here
+from in_process import run_well
 from row_lines import reading_lines
 from servers.kubernetes_api import pod
 from tachograph.catalog.config import Configuration
@@ -104,10 +104,9 @@ def test_what_is_a_job_id(written: str, named: tuple[str, str | None] | None) ->
 def test_files_of_each_kind_to_reports(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    (folder / "qstat.json").write_text(json.dumps(QSTAT))
+    for name in ("qstat.json", "flux.json", "bjobs.json"):
+        copy(RECORDED / name, folder)
     (folder / "20240312").write_text(LOG)
-    (folder / "flux.json").write_text(json.dumps(FLUX))
-    (folder / "bjobs.json").write_text(json.dumps(BJOBS))
     (folder / "map.csv").write_text(
         "job_id,node,gpu,start,end\n"
         "17.srv,gpu01,0;1,2024-03-12T09:16:40Z,2024-03-12T10:16:40Z\n"
@@ -119,20 +118,17 @@ def test_files_of_each_kind_to_reports(tmp_path: Path) -> None:
         "qstat.json": "pbs", "20240312": "pbs", "flux.json": "flux", "bjobs.json": "lsf",
         "map.csv": "allocation-map",
     }  # fmt: skip
-    environment = {**os.environ, "TACHOGRAPH_LAKE": str(tmp_path / "lake")}
 
-    def run(*words: str) -> str:
-        done = run_here(words, tmp_path, environment)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def run(command: str) -> str:
+        return run_well(tmp_path, command).stdout
 
-    run("ingest", str(folder))
+    run("ingest ./in")
     run("analyze")
-    jobs = {job["job_id"]: job for job in json.loads(run("jobs", "--json"))}
+    jobs = {job["job_id"]: job for job in json.loads(run("jobs --json"))}
     assert {"17.srv", "20.srv", "123[40]", "f2Ab9", "fuZZybuNNy"} <= jobs.keys()
     assert (jobs["17.srv"]["attribution"], jobs["17.srv"]["gpu_hours"]) == ("explicit", 2.0)
     for asked, job in (("17.srv", "17.srv"), ("ƒ2Ab9", "f2Ab9"), ("123[40]", "123[40]")):
-        assert json.loads(run("job", asked, "--json"))["job_id"] == job
+        assert json.loads(run(f"job {asked} --json"))["job_id"] == job
 
 
 def test_commands_of_slurm_get_ids_of_slurm_only() -> None:
