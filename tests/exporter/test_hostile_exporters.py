@@ -13,10 +13,11 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+import scraping
 import trustme
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -24,14 +25,12 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from scraping import frame, nodes, poll, rejects
 
 from servers.exporter import exporter
 from servers.faulty import Reply, SeenRequest, faulty
-from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.sources.answer_limits import ANSWERS
-from tachograph.sources.dcgm_exporter import ScrapeFeed
-from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterSettings
 from tachograph.sources.series import SeriesMemory, SeriesVocabulary
 from tachograph.sources.series_rows import SeriesRows
 
@@ -40,29 +39,7 @@ UTIL = "DCGM_FI_DEV_GPU_UTIL"
 LINE = b'DCGM_FI_DEV_GPU_UTIL{gpu="0",Hostname="n1"} 5\n'
 
 
-@contextmanager
-def feeding(*urls: str, **settings: Any) -> Iterator[ScrapeFeed]:
-    given = {"urls": urls, "timeout_s": 20.0, "every_s": 60.0, "refresh_s": 0.0, **settings}
-    feed = ScrapeFeed(ExporterSettings(source=DCGM_EXPORTER, **given), cluster=None)
-    try:
-        yield feed
-    finally:
-        feed.close()
-
-
-def poll(feed: ScrapeFeed) -> Chunk:
-    (chunk,) = feed.poll(lambda stream: None, now=datetime.now(UTC))
-    return chunk
-
-
-def nodes(chunk: Chunk) -> list[str]:
-    return sorted(
-        {node for part in chunk.parts if part.table == "gpu_samples" for node in part.frame["node"]}
-    )
-
-
-def rejects(chunk: Chunk) -> dict[str, tuple[int, str | None]]:
-    return {one.reason: (one.count, one.example) for part in chunk.parts for one in part.rejects}
+feeding = partial(scraping.feeding, timeout_s=20.0, every_s=60.0, refresh_s=0.0)
 
 
 @contextmanager
@@ -241,8 +218,7 @@ def test_a_node_that_a_page_says_it_is_must_be_its_own_too() -> None:
         poll(feed)
         server.nodes["n2"].more = 'node_uname_info{nodename="n1"} 1\nnode_load1 9\n'
         chunk = poll(feed)
-    (rows,) = [part.frame for part in chunk.parts if part.table == "node_samples"]
-    assert rows.select("node", "load_average").rows() == [("n1", 0.5)]
+    assert frame(chunk, "node_samples").select("node", "load_average").rows() == [("n1", 0.5)]
     assert list(feed.outcome.other_nodes.values()) == ["n1"]
 
 

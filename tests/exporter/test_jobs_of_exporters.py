@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from scraping import feeding
 
 from madelake import fill, held, job, summarized, utc
 from servers.exporter import Gpu, Node, exporter, page
@@ -21,8 +22,6 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest, watermark
 from tachograph.pipeline.attribution import attribute
 from tachograph.pipeline.job_runs import build_runs
-from tachograph.sources.dcgm_exporter import ScrapeFeed
-from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterSettings
 from tachograph.sources.series import SeriesMemory
 from tachograph.sources.series_rows import SeriesRows
 
@@ -82,20 +81,15 @@ def test_an_xid_from_before_the_job_is_not_its(summaries: dict[str, dict[str, An
 
 def test_a_requeued_job_holds_in_each_run_what_it_held_then(tmp_path: Path) -> None:
     """Job 7 has GPU 0, then, requeued, GPU 1, which was job 8's: neither takes from the other."""
-    lake, looked = (
-        Lake.create(str(tmp_path / "lake")),
-        {5: "78", 25: "78", 45: "00", 65: "07", 85: "07", 95: "00"},
-    )
-    with exporter({"n1": {gpu: {UTIL: 50} for gpu in range(2)}}) as server:
-        feed = ScrapeFeed(
-            ExporterSettings(source=DCGM_EXPORTER, urls=tuple(server.urls)), cluster=None
-        )
+    lake = Lake.create(str(tmp_path / "lake"))
+    looked = {5: "78", 25: "78", 45: "00", 65: "07", 85: "07", 95: "00"}
+    served = {"n1": {gpu: {UTIL: 50} for gpu in range(2)}}
+    with exporter(served) as server, feeding(*server.urls) as feed:
         for minute, holders in looked.items():
             for gpu, holder in enumerate(holders):
                 server.hold("n1", gpu, holder)
             at = START + timedelta(minutes=minute)
             ingest(lake, feed.poll(partial(watermark, lake), now=at), now=at)
-        feed.close()
     runs = [("7", START), ("8", START), ("7", END)]
     half = timedelta(minutes=30)
     jobs = [job(name, start, start + half, gpus=1, submit=start) for name, start in runs]

@@ -5,8 +5,7 @@ taken twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 import polars as pl
 import pytest
+from scraping import feeding, frame, nodes, poll, rejects
 
 from own_time import own_seconds
 from servers.exporter import Exporter, Fault, exporter
@@ -36,38 +36,15 @@ TWO_NODES = {
 }
 
 
-@contextmanager
-def feeding(server: Exporter, **settings: Any) -> Iterator[ScrapeFeed]:
-    given = {"urls": tuple(server.urls), "timeout_s": 0.5, "every_s": 0.5, **settings}
-    feed = ScrapeFeed(ExporterSettings(source=DCGM_EXPORTER, **given), cluster="c1")
-    try:
-        yield feed
-    finally:
-        feed.close()
-
-
-def poll(feed: ScrapeFeed, now: datetime | None = None) -> Chunk:
-    (chunk,) = feed.poll(lambda stream: None, now=now or datetime.now(UTC))
-    return chunk
-
-
-def frame(chunk: Chunk, table: str = "gpu_samples") -> pl.DataFrame:
-    (part,) = [part for part in chunk.parts if part.table == table]
-    return part.frame
-
-
-def nodes(chunk: Chunk) -> list[str]:
-    found: list[str] = frame(chunk).get_column("node").unique().sort().to_list()
-    return found
-
-
-def removed(chunk: Chunk) -> dict[str, int]:
-    return {reject.reason: reject.count for part in chunk.parts for reject in part.rejects}
+def polled(server: Exporter, **settings: Any) -> AbstractContextManager[ScrapeFeed]:
+    """Return a feed of all nodes of a server that is polled twice a second."""
+    given = {"timeout_s": 0.5, "every_s": 0.5, "cluster": "c1", **settings}
+    return feeding(*server.urls, **given)
 
 
 def test_a_round_is_one_chunk_of_its_stream_and_lands_once(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
-    with exporter(TWO_NODES) as server, feeding(server) as feed:
+    with exporter(TWO_NODES) as server, polled(server) as feed:
         server.hold("n1", 0, "7", "8")
         now = datetime.now(UTC)
         chunk = poll(feed, now)
@@ -104,7 +81,7 @@ def test_a_round_is_one_chunk_of_its_stream_and_lands_once(tmp_path: Path) -> No
     ],
 )
 def test_one_exporter_that_fails_is_named_and_the_others_land(fault: Fault, said: str) -> None:
-    with exporter(TWO_NODES, slow_s=6) as server, feeding(server, refresh_s=0) as feed:
+    with exporter(TWO_NODES, slow_s=6) as server, polled(server, refresh_s=0) as feed:
         server.fail("n2", fault)
         began = time.monotonic()
         chunk = poll(feed)
@@ -120,7 +97,7 @@ def test_one_exporter_that_fails_is_named_and_the_others_land(fault: Fault, said
 
 
 def test_an_exporter_that_is_still_answering_is_not_asked_again() -> None:
-    with exporter(TWO_NODES, slow_s=4) as server, feeding(server) as feed:
+    with exporter(TWO_NODES, slow_s=4) as server, polled(server) as feed:
         server.fail("n2", "drip")
         poll(feed)
         server.set("n1", 0, {UTIL: 77})
@@ -131,36 +108,31 @@ def test_an_exporter_that_is_still_answering_is_not_asked_again() -> None:
 
 
 def test_a_value_that_is_read_again_is_counted_and_does_not_land() -> None:
-    with exporter(TWO_NODES) as server, feeding(server) as feed:
+    with exporter(TWO_NODES) as server, polled(server) as feed:
         first = poll(feed)
         server.set("n2", 1, {ENERGY: 2e6})
         second = poll(feed)
     assert frame(first).height == 4
     assert frame(second).select("node", "gpu").rows() == [("n2", 1)]
-    assert removed(second) == {"reread": 3}
+    assert rejects(second)["reread"][0] == 3
     assert second.watermark is not None
 
 
 def told(chunk: Chunk, now: datetime) -> list[tuple[object, ...]]:
     """(job, GPU of n1, minutes from `now` to the start, to the end)"""
-    rows = [
-        row
-        for part in chunk.parts
-        if part.table == "allocations"
-        for row in part.frame.iter_rows(named=True)
+    parts = [part.frame for part in chunk.parts if part.table == "allocations"]
+    return [
+        (job, gpu, *(t and round((t - now).total_seconds() / 60) for t in times))
+        for part in parts
+        for job, gpu, *times in part.select("job_id", "gpu", "start", "end").rows()
     ]
-    minutes = [
-        [t and round((t - now).total_seconds() / 60) for t in (row["start"], row["end"])]
-        for row in rows
-    ]
-    return [(row["job_id"], row["gpu"], *since) for row, since in zip(rows, minutes, strict=True)]
 
 
 def test_jobs_are_told_when_they_begin_and_end_and_again_after_a_restart() -> None:
     now = datetime.now(UTC)
     with exporter(TWO_NODES) as server:
         server.hold("n1", 0, "7")
-        with feeding(server) as feed:
+        with polled(server) as feed:
             assert told(poll(feed, now), now) == [("7", 0, 0, None)]
             server.hold("n1", 1, "8")
             assert told(poll(feed, now + timedelta(minutes=1)), now) == [("8", 1, 1, None)]
@@ -173,13 +145,13 @@ def test_jobs_are_told_when_they_begin_and_end_and_again_after_a_restart() -> No
                 ("7", 0, 0, 4),
                 ("9", 0, 4, None),
             ]
-        with feeding(server) as restarted:
+        with polled(server) as restarted:
             later = now + timedelta(minutes=5)
             assert told(poll(restarted, later), now) == [("9", 0, 5, None), ("8", 1, 5, None)]
 
 
 def test_clocks_that_are_ahead_are_noticed() -> None:
-    with exporter(TWO_NODES) as server, feeding(server) as feed:
+    with exporter(TWO_NODES) as server, polled(server) as feed:
         server.nodes["n2"].clock_ahead_s = 120
         poll(feed)
         ahead = {label: round(skew) for label, skew in feed.outcome.skew_s.items()}
@@ -197,7 +169,7 @@ def test_rounds_land_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
     now = datetime.now(UTC)
     clock = (now, now - timedelta(hours=1), now - timedelta(minutes=59))
-    with exporter(TWO_NODES) as server, feeding(server, refresh_s=0) as feed:
+    with exporter(TWO_NODES) as server, polled(server, refresh_s=0) as feed:
         for at in clock:
             ingest(lake, feed.poll(partial(watermark, lake), now=at), now=now)
     samples = lake.latest(GPU_SAMPLES).filter(pl.col("node") == "n1", pl.col("gpu") == 0)

@@ -69,7 +69,7 @@ def fetched(chunk: Chunk | PendingChunk) -> Chunk:
 
 
 def imported(lake: Lake, url: str, *more: str) -> IngestReport:
-    asked = options("--url", url, "--from", START, "--to", END, "--step", "15", *more)
+    asked = options(f"--url {url} --from {START} --to {END} --step 15", *more)
     return ingest(lake, source.read(asked, configuration=Configuration(), now=NOW), now=NOW)
 
 
@@ -174,6 +174,6 @@ def test_a_selector_leaves_out_the_others(servers: Servers, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("server", "way"), [("prometheus", "raw"), ("victoria", "export")])
 def test_auto_takes_the_best_way_and_says_which(servers: Servers, server: str, way: str) -> None:
-    asked = options("--url", servers.url(server), "--from", START, "--to", END)
+    asked = options(f"--url {servers.url(server)} --from {START} --to {END}")
     chunks = source.read(asked, configuration=Configuration(), now=NOW)
     assert fetched(next(chunks)).origin == f"{servers.url(server)} ({way})"

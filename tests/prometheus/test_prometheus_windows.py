@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 
@@ -48,12 +49,8 @@ def chunks(server: Asked, *, end: int, settled: int) -> list[Chunk]:
 
 def test_windows_are_those_of_the_clock(server: Asked) -> None:
     chunks(server, end=320_000, settled=400_000)
-    assert server.windows == [
-        (50_000, 100_000),
-        (100_000, 200_000),
-        (200_000, 300_000),
-        (300_000, 320_000),
-    ]
+    borders = [50_000, 100_000, 200_000, 300_000, 320_000]
+    assert server.windows == list(pairwise(borders))
 
 
 def test_what_may_not_have_settled_is_asked_for_and_once_more_later(server: Asked) -> None:
@@ -63,92 +60,68 @@ def test_what_may_not_have_settled_is_asked_for_and_once_more_later(server: Aske
     assert [chunk_id in early for chunk_id in later] == [True, True, False]
 
 
-def options(*given: str) -> argparse.Namespace:
+def options(command: str, *more: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(exit_on_error=False)
     source.add_options(parser)
     parser.add_argument("--config")
-    return parser.parse_args(list(given))
+    return parser.parse_args([*command.split(), *more])
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "told"),
+    ("command", "error", "told"),
     [
-        ([], UsageError, "no server is given"),
-        (["--url", "http://x"], UsageError, "--from is missing"),
-        (
-            ["--url", "http://x", "--from", "2026-01-02", "--to", "2026-01-01"],
-            UsageError,
-            "--from is not before --to",
-        ),
-        (
-            ["--url", "http://x", "--from", "2030-01-01"],
-            UsageError,
-            "--from is not before --to, or both are yet to come",
-        ),
-        (
-            ["--url", "http://x", "--from", "1h", "--how", "range"],
-            ConfigError,
-            "how = range needs step_s",
-        ),
-        (
-            ["--url", "http://x", "--from", "1h", "--selector", "up"],
-            ConfigError,
-            "invalid selector 'up'",
-        ),
-        (
-            ["--name", "other", "--from", "1h"],
-            UsageError,
-            "no [[sources]] entry of prometheus is called 'other'",
-        ),
+        ("", UsageError, "no server is given"),
+        ("--url http://x", UsageError, "--from is missing"),
+        ("--url http://x --from 2026-01-02 --to 2026-01-01", UsageError, "--from is not before"),
+        ("--url http://x --from 2030-01-01", UsageError, "before --to, or both are yet to come"),
+        ("--url http://x --from 1h --how range", ConfigError, "how = range needs step_s"),
+        ("--url http://x --from 1h --selector up", ConfigError, "invalid selector 'up'"),
+        ("--name other --from 1h", UsageError, "entry of prometheus is called 'other'"),
     ],
 )
-def test_options_that_do_not_fit(given: list[str], error: type[Exception], told: str) -> None:
+def test_options_that_do_not_fit(command: str, error: type[Exception], told: str) -> None:
     with pytest.raises(error) as caught:
-        list(source.read(options(*given), configuration=Configuration(), now=NOW))
+        list(source.read(options(command), configuration=Configuration(), now=NOW))
     assert told in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("entry", "given", "error"),
+    ("entry", "command", "error"),
     [
         (
             {"metrics": {"foo": ["gpu_utl", "percent"]}},
-            ["saved.json"],
-            (
-                "own.toml: [[sources]] prometheus: metrics.foo: unknown counter 'gpu_utl'; see "
-                "docs/counters.md"
-            ),
+            "saved.json",
+            "[[sources]] prometheus: metrics.foo: unknown counter 'gpu_utl'; see docs/counters.md",
         ),
         (
             {"name": "big", "window_s": 0},
-            ["--from", "1h"],
-            "own.toml: [[sources]] big: window_s is 0, less than 1; give window_s more",
+            "--from 1h",
+            "[[sources]] big: window_s is 0, less than 1; give window_s more",
         ),
         (
             {"window_s": "x"},
-            ["--from", "1h"],
-            "own.toml: [[sources]] prometheus: window_s must be a number, not text",
+            "--from 1h",
+            "[[sources]] prometheus: window_s must be a number, not text",
         ),
         (
             {"headers": 5},
-            ["--from", "1h"],
-            "own.toml: [[sources]] prometheus: headers must be a table of names and values, not a whole number",
-        ),
-        (
-            {},
-            ["--from", "1h", "--selector", "up"],
-            "--url: invalid selector 'up'",
+            "--from 1h",
+            "[[sources]] prometheus: headers must be a table of names and values, not a whole number",
         ),
     ],
 )
 def test_errors_of_an_entry_name_the_file_and_the_key(
-    entry: dict[str, object], given: list[str], error: str
+    entry: dict[str, object], command: str, error: str
 ) -> None:
     configuration = Configuration(sources=({"source": "prometheus", "url": "http://x", **entry},))
+    words = options(f"{command} --config own.toml")
     with pytest.raises(ConfigError) as caught:
-        list(
-            source.read(
-                options(*given, "--config", "own.toml"), configuration=configuration, now=NOW
-            )
-        )
-    assert str(caught.value).startswith(error)
+        list(source.read(words, configuration=configuration, now=NOW))
+    assert str(caught.value).startswith(f"own.toml: {error}")
+
+
+def test_an_error_of_an_option_names_the_option() -> None:
+    configuration = Configuration(sources=({"source": "prometheus", "url": "http://x"},))
+    words = options("--from 1h --selector up --config own.toml")
+    with pytest.raises(ConfigError, match=r"^--url: invalid selector 'up'"):
+        list(source.read(words, configuration=configuration, now=NOW))

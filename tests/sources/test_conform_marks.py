@@ -19,49 +19,39 @@ from tachograph.lake.conform import conform
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
 
-def conformed(column: str, series: pl.Series) -> tuple[list[object], dict[str, int]]:
-    frame = pl.DataFrame(
-        {"t": [datetime(2026, 4, 1, tzinfo=UTC)] * len(series), "node": "n1", "gpu": 0}
-    )
-    result = conform(frame.with_columns(series.alias(column)), GPU_SAMPLES, now=NOW)
-    return result.frame.get_column(column).to_list(), {
-        reject.reason: reject.count for reject in result.rejects
-    }
+FRACTIONS = [1.0000001192, 1.01, 1.02, 1.29, 1.0, 0.5]
+CLAMPED = [1.0, 1.0, None, None, 1.0, 0.5]
+OF_FRACTIONS = {"clamped": 2, "out_of_range": 2}
 
 
-def test_numbers_beyond_what_a_count_can_be() -> None:
-    values, reasons = conformed(
-        "pcie_replays", pl.Series([2**64 - 1, 9_300_000_000_000_000_000, 5], dtype=pl.UInt64)
-    )
-    assert values == [None, None, 5]
-    assert reasons == {"out_of_range": 2}
-
-
-@pytest.mark.parametrize("column", ["pcie_tx_bytes_per_s", "energy_j", "throttle_reasons"])
-def test_marks_that_single_precision_rounds_up(column: str) -> None:
-    values, reasons = conformed(
-        column, pl.Series([2147483632.0, 2147483635.0, 7.0], dtype=pl.Float32)
-    )
-    assert values == [None, None, 7]
-    assert reasons == {"missing_mark": 2}
-
-
-@pytest.mark.parametrize("dtype", [pl.Float64, pl.Float32])
-def test_a_fraction_above_its_range_by_rounding_is_the_end_of_its_range(
+@pytest.mark.parametrize(
+    ("column", "dtype", "written", "values", "reasons"),
+    [
+        ("pcie_replays", pl.UInt64, [2**64 - 1, 93 * 10**17, 5], [None, None, 5],
+         {"out_of_range": 2}),
+        # marks that single precision rounds up
+        *((column, pl.Float32, [2147483632.0, 2147483635.0, 7.0], [None, None, 7],
+           {"missing_mark": 2})
+          for column in ("pcie_tx_bytes_per_s", "energy_j", "throttle_reasons")),
+        # a fraction above its range by rounding is the end of its range
+        ("sm_active", pl.Float64, FRACTIONS, CLAMPED, OF_FRACTIONS),
+        ("sm_active", pl.Float32, FRACTIONS, CLAMPED, OF_FRACTIONS),
+        ("gpu_temp_c", pl.Float64, [150.0, 151.0], [150.0, None], {"out_of_range": 1}),
+    ],
+)  # fmt: skip
+def test_values_at_the_edge_of_their_type(
+    column: str,
     dtype: type[pl.DataType],
+    written: list[float],
+    values: list[float | None],
+    reasons: dict[str, int],
 ) -> None:
-    values, reasons = conformed(
-        "sm_active", pl.Series([1.0000001192, 1.01, 1.02, 1.29, 1.0, 0.5], dtype=dtype)
-    )
-    assert values[:4] == [1.0, 1.0, None, None]
-    assert values[4:] == [1.0, 0.5]
-    assert reasons == {"clamped": 2, "out_of_range": 2}
-
-
-def test_what_is_no_fraction_is_not_clamped() -> None:
-    values, reasons = conformed("gpu_temp_c", pl.Series([150.0, 151.0]))
-    assert values == [150.0, None]
-    assert reasons == {"out_of_range": 1}
+    frame = pl.DataFrame(
+        {"t": [datetime(2026, 4, 1, tzinfo=UTC)] * len(written), "node": "n1", "gpu": 0}
+    ).with_columns(pl.Series(column, written, dtype=dtype))
+    result = conform(frame, GPU_SAMPLES, now=NOW)
+    assert result.frame.get_column(column).to_list() == values
+    assert {reject.reason: reject.count for reject in result.rejects} == reasons
 
 
 def test_ratios_of_mig_slices_may_be_above_one() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -16,12 +16,18 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from row_lines import frame_lines
-from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.counters import HOST_COUNTERS
 from tachograph.catalog.tables import NODE_SAMPLES
 from tachograph.lake.conform import conform
-from tachograph.sources.columns import HostColumns, host_column_meaning, host_values, sampler_of
+from tachograph.sources.columns import (
+    HostColumnMeaning,
+    HostColumns,
+    host_column_meaning,
+    host_values,
+    sampler_of,
+)
 from tachograph.sources.ldms import add_options, read
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -59,28 +65,15 @@ def _chunks(*files: Path) -> list[Chunk]:
     return list(read(options, configuration=Configuration(), now=NOW))
 
 
-def _node_part(*files: Path) -> ChunkPart:
-    (part,) = (
-        part for chunk in _chunks(*files) for part in chunk.parts if part.table == "node_samples"
-    )
-    return part
-
-
-def _lines(*files: Path) -> str:
+def _lines(file: Path) -> str:
     """The conformed rows of node_samples by time and node, and what was rejected."""
-    part = _node_part(*files)
+    parts = [part for chunk in _chunks(file) for part in chunk.parts]
+    (part,) = [part for part in parts if part.table == "node_samples"]
     frame = conform(part.frame, NODE_SAMPLES, now=NOW, units=part.units).frame.sort("t", "node")
     rejects = "".join(f"{one.reason} {one.column} {one.count}\n" for one in part.rejects)
     return frame_lines(frame) + rejects
 
 
-def _time(step: int, *, us: int = 0) -> datetime:
-    return datetime.fromtimestamp(START_S + 10 * step, UTC).replace(microsecond=us)
-
-
-@pytest.mark.parametrize(
-    "prefix", ["procstat_", "procstat.", "procstat:", "nersc_ldms_procstat_", "LDMS_Procstat_"]
-)
 def _interfaces() -> Sequence[Row]:
     """An interface that a node does not have is empty, and no reason to know nothing."""
     rows = []
@@ -211,12 +204,7 @@ def test_every_counter_of_a_sampler_is_recognised_by_its_name() -> None:
                 host_column_meaning(f"{sampler}_{metric}"),
                 host_column_meaning(f"{sampler}.{metric}"),
             ):
-                assert found is not None, metric
-                assert (found.counter, found.copy, found.unit) == (
-                    counter.name,
-                    "",
-                    counter.ldms_unit,
-                )
+                assert found == HostColumnMeaning(counter.name, "", str(counter.ldms_unit)), metric
 
 
 @pytest.mark.parametrize(
@@ -250,7 +238,7 @@ def test_sums_are_those_of_last_known_values(counts: list[list[int | None]]) -> 
         expected.append(
             float(sum(value for value in known if value is not None)) if known else None
         )
-    times = [_time(step) for step in range(len(counts))]
+    times = [NOW + timedelta(seconds=10 * step) for step in range(len(counts))]
     names = [f"rx_bytes#i{copy}" for copy in range(3)]
     wide = pl.DataFrame(
         {"t": times, "node": "n", **{n: [r[c] for r in counts] for c, n in enumerate(names)}}
