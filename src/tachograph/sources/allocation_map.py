@@ -116,9 +116,9 @@ def read_map_content(
 
     Errors: InputError naming `where` for invalid content.
     """
-    found = detect(content, where=where)
-    kind = found.kind
-    if kind == "database" and not json_objects(found.document, "jobs"):
+    detected = detect(content, where=where)
+    kind = detected.kind
+    if kind == "database" and not json_objects(detected.document, "jobs"):
         kind = "controller"  # without jobs squeue of Slurm 22.05 answers as sacct does
     text = content.decode("utf-8-sig", "replace")
     reading = AllocationMapReading()
@@ -136,8 +136,8 @@ def read_map_content(
             for entry in read_scontrol(text, where=where, trusted=trusted):
                 _take(entry, reading, cluster)
         case "controller":
-            reading.document = found.document
-            for entry in read_controller(found.document):
+            reading.document = detected.document
+            for entry in read_controller(detected.document):
                 _take(entry, reading, cluster)
         case _:
             raise InputError(
@@ -273,8 +273,8 @@ class AllocationLogFeed:
                 self.outcome.unreachable[str(path)] = problem.strerror or str(problem)
                 continue
             read += 1
-            found, bad, lines = read_events(text, cluster=self._cluster)
-            events += found
+            new_rows, bad, lines = read_events(text, cluster=self._cluster)
+            events += new_rows
             rejected += bad
             count += lines
         if not read and self.outcome.unreachable:
@@ -286,38 +286,38 @@ class AllocationLogFeed:
 
     def _files(self) -> list[Path]:
         """Return the current files. Errors: InputError if there are none."""
-        found: dict[Path, None] = {}
+        files: dict[Path, None] = {}
         for pattern in self._patterns:
             anchor = Path(pattern).anchor
             for path in sorted(Path(anchor).glob(pattern.removeprefix(anchor))):
                 inside = sorted(path.iterdir()) if path.is_dir() else [path]
-                found.update(
+                files.update(
                     dict.fromkeys(
                         file for file in inside if file.is_file() and file.suffix not in _PACKED
                     )
                 )
-        if not found:
+        if not files:
             raise InputError(
                 "no such file", where=", ".join(self._patterns), do="is the prolog in place?"
             )
-        return list(found)
+        return list(files)
 
     def _new_text(self, path: Path, long_ago: datetime | None) -> str:
         """The complete lines that were added to a file."""
         with path.open("rb") as file:
             state = os.fstat(file.fileno())
-            place = self._places.get((state.st_dev, state.st_ino))
-            if place is None:
-                place = self._places[state.st_dev, state.st_ino] = _LogPosition()
+            position = self._places.get((state.st_dev, state.st_ino))
+            if position is None:
+                position = self._places[state.st_dev, state.st_ino] = _LogPosition()
                 if long_ago is not None and state.st_mtime < long_ago.timestamp():
-                    place.offset, place.head = state.st_size, _digest(file, state.st_size)
-            if state.st_size < place.offset or place.head != _digest(file, place.offset):
+                    position.offset, position.head = state.st_size, _digest(file, state.st_size)
+            if state.st_size < position.offset or position.head != _digest(file, position.offset):
                 # Cut off, or another file in the place of the one that was read.
-                place.offset, place.head = 0, b""
-            file.seek(place.offset)
+                position.offset, position.head = 0, b""
+            file.seek(position.offset)
             lines, end, _ = file.read(AT_A_TIME).rpartition(b"\n")
-            place.offset += len(lines) + len(end)
-            place.head = _digest(file, place.offset)
+            position.offset += len(lines) + len(end)
+            position.head = _digest(file, position.offset)
         return lines.decode("utf-8", "replace")
 
 

@@ -240,9 +240,9 @@ def read(
             do = f"name the folder above CLUSTER/{CLUSTER_FILE}"
             raise InputError("no job archive of ClusterCockpit", where=archive, do=do)
         for description in sorted(archive.glob(f"*/{CLUSTER_FILE}")):
-            known = _accelerators(description)
+            accelerators = _accelerators(description)
             for folder in sorted(path for path in description.parent.iterdir() if path.is_dir()):
-                yield from _chunks(folder, known)
+                yield from _chunks(folder, accelerators)
 
 
 def _accelerators(description: Path) -> KnownAccelerators:
@@ -256,28 +256,28 @@ def _accelerators(description: Path) -> KnownAccelerators:
         what = f"no description of a cluster: {problem}"
         raise InputError(what, where=description, do="copy it again") from None
     # Nodes of two kinds may have the same address at different indices.
-    places: dict[tuple[str | None, str], set[tuple[int, str | None]]] = {}
+    all_models: dict[tuple[str | None, str], set[tuple[int, str | None]]] = {}
     for kind in cluster.sub_clusters:
         for index, accelerator in enumerate(kind.topology.accelerators or ()):
-            place = (index, accelerator.model or None)
+            described = (index, accelerator.model or None)
             address = pci_key(accelerator.id)
-            places.setdefault((kind.name, address), set()).add(place)
-            places.setdefault((None, address), set()).add(place)
-    known: dict[tuple[str | None, str], tuple[int, str | None]] = {}
-    for key, found in places.items():
-        if len({index for index, _ in found}) == 1:
-            index, model = next(iter(found))
-            known[key] = (index, model if len(found) == 1 else None)
-    return known
+            all_models.setdefault((kind.name, address), set()).add(described)
+            all_models.setdefault((None, address), set()).add(described)
+    models: dict[tuple[str | None, str], tuple[int, str | None]] = {}
+    for key, candidates in all_models.items():
+        if len({index for index, _ in candidates}) == 1:
+            index, model = next(iter(candidates))
+            models[key] = (index, model if len(candidates) == 1 else None)
+    return models
 
 
-def _chunks(folder: Path, known: KnownAccelerators) -> Iterator[Chunk]:
-    jobs = ArchivedJobs(folder, known)
+def _chunks(folder: Path, accelerators: KnownAccelerators) -> Iterator[Chunk]:
+    jobs = ArchivedJobs(folder, accelerators)
     for meta in sorted(folder.glob("*/*/meta.json")):
         jobs.add(meta)
         if jobs.count >= CHUNK_ROWS:
             yield jobs.chunk()
-            jobs = ArchivedJobs(folder, known)
+            jobs = ArchivedJobs(folder, accelerators)
     if jobs.count:
         yield jobs.chunk()
 
@@ -358,9 +358,9 @@ class ArchivedJobs:
         for node in job.resources:
             on_node = held | {"node": short_node(node.hostname)}
             for name in node.accelerators or ():
-                place = self._place(job, node.hostname, name, "allocations")
-                if place is not None:
-                    key = {"gpu": place[1], "mig": place[2], "provenance": "explicit"}
+                unit = self._place(job, node.hostname, name, "allocations")
+                if unit is not None:
+                    key = {"gpu": unit[1], "mig": unit[2], "provenance": "explicit"}
                     self.allocations.append(on_node | key)
             if job.num_acc and not are_named:
                 self.allocations.append(on_node | {"provenance": "node_list"})
@@ -406,14 +406,14 @@ class ArchivedJobs:
                 values = pl.Series(series.data[:length], dtype=pl.Float64) * factor
                 columns.setdefault(key, {})[metric.counter] = values
         for (hostname, name, timestep), counters in columns.items():
-            place = self._place(job, hostname, name, "gpu_samples")
-            if place is not None:
-                self._add_rows(job, place, timestep, counters)
+            accelerator = self._place(job, hostname, name, "gpu_samples")
+            if accelerator is not None:
+                self._add_rows(job, accelerator, timestep, counters)
 
     def _add_rows(
         self,
         job: ArchivedJob,
-        place: tuple[str, int, int | None],
+        unit: tuple[str, int, int | None],
         timestep: int,
         counters: Mapping[str, pl.Series],
     ) -> None:
@@ -424,9 +424,9 @@ class ArchivedJobs:
         keys = {
             "t": (seconds * 1_000_000).cast(TIME),
             "cluster": pl.repeat(job.cluster, length, eager=True),
-            "node": pl.repeat(place[0], length, eager=True),
-            "gpu": pl.repeat(place[1], length, dtype=pl.Int16, eager=True),
-            "mig": pl.repeat(place[2], length, dtype=pl.Int16, eager=True),
+            "node": pl.repeat(unit[0], length, eager=True),
+            "gpu": pl.repeat(unit[1], length, dtype=pl.Int16, eager=True),
+            "mig": pl.repeat(unit[2], length, dtype=pl.Int16, eager=True),
         }
         padded = {
             name: values.extend_constant(None, length - len(values))

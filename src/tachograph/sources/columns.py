@@ -89,17 +89,17 @@ def host_column_meaning(name: str, sampler: str = "") -> HostColumnMeaning | Non
     lower = name.lower().strip()
     if lower in HOST_UNITS:
         return HostColumnMeaning(lower, "", HOST_UNITS[lower])
-    if found := _names().get(lower) or _bare_names().get((sampler, lower)):
-        return HostColumnMeaning(found[0], "", found[1])
+    if meaning := _names().get(lower) or _bare_names().get((sampler, lower)):
+        return HostColumnMeaning(meaning[0], "", meaning[1])
     base, _, copy = lower.partition("#")
     if split := _PER_CORE.match(lower):
         base, copy = split["core"] or split["papi"], split["copy"]
     if not copy:
         return None
-    found = _names().get(base) or next(
+    meaning = _names().get(base) or next(
         (what for (_, metric), what in _bare_names().items() if metric == base), None
     )
-    return HostColumnMeaning(found[0], copy, found[1]) if found else None
+    return HostColumnMeaning(meaning[0], copy, meaning[1]) if meaning else None
 
 
 @cache
@@ -129,13 +129,13 @@ def _bare_names() -> Mapping[tuple[str, str], tuple[str, str]]:
     for counter in HOST_COUNTERS:
         for sampler, metric in counter.ldms:
             what = (counter.name, counter.ldms_unit or counter.unit)
-            of = [sampler, *(known for known, others in _ALIASES.items() if sampler in others)]
-            names |= {(known, metric.lower()): what for known in of}
+            of = [sampler, *(alias for alias, others in _ALIASES.items() if sampler in others)]
+            names |= {(alias, metric.lower()): what for alias in of}
     return MappingProxyType(names)
 
 
 def gathered(
-    found: Iterable[tuple[str, HostColumnMeaning]],
+    meanings: Iterable[tuple[str, HostColumnMeaning]],
 ) -> tuple[dict[str, HostColumns], list[str]]:
     """Return {counter: its columns}, and the columns that repeat one.
 
@@ -143,7 +143,7 @@ def gathered(
     """
     copies: dict[str, dict[str, tuple[str, str]]] = {}
     repeated: list[str] = []
-    for name, means in found:
+    for name, means in meanings:
         of_counter = copies.setdefault(means.counter, {})
         if means.copy in of_counter:
             repeated.append(name)
@@ -151,13 +151,15 @@ def gathered(
             of_counter[means.copy] = (name, means.unit)
     taken: dict[str, HostColumns] = {}
     for counter, of_counter in copies.items():
-        kept = (
+        chosen_columns = (
             [of_counter[""]]
             if "" in of_counter
             else [of_counter[c] for c in of_counter if not _LEFT_OUT.match(c)]
         )
-        if kept:
-            taken[counter] = HostColumns(tuple(name for name, _ in kept), kept[0][1])
+        if chosen_columns:
+            taken[counter] = HostColumns(
+                tuple(name for name, _ in chosen_columns), chosen_columns[0][1]
+            )
     return taken, repeated
 
 
@@ -174,9 +176,14 @@ def host_values(
     alone = pl.repeat(None, rows.height, dtype=pl.String, eager=True)
     of = (instance.cast(pl.String) if instance is not None and several else alone).alias("instance")
     keyed = rows.with_columns(of)
-    values = [_added_up(keyed, found.columns).alias(counter) for counter, found in host.items()]
-    made = keyed.select("t", "node", "instance").with_columns(_hundredths(v, host) for v in values)
-    return _over_instances(made, list(host)) if several else made.drop("instance")
+    values = [
+        _added_up(keyed, host_columns.columns).alias(counter)
+        for counter, host_columns in host.items()
+    ]
+    values_by_row = keyed.select("t", "node", "instance").with_columns(
+        _hundredths(v, host) for v in values
+    )
+    return _over_instances(values_by_row, list(host)) if several else values_by_row.drop("instance")
 
 
 def _is_several(nodes: pl.Series, instances: pl.Series) -> bool:
@@ -223,16 +230,20 @@ def _over_instances(rows: pl.DataFrame, counters: list[str]) -> pl.DataFrame:
     """One row per node and second: sums over the distinguishing columns."""
     name = pl.col("instance").cast(pl.String).str.to_lowercase()
     total = name.is_in(_TOTALS)
-    kept = rows.with_columns(total.any().over("node").alias("summed"), name.alias("instance"))
-    kept = kept.filter(
+    labelled = rows.with_columns(total.any().over("node").alias("summed"), name.alias("instance"))
+    labelled = labelled.filter(
         pl.when("summed").then(total).otherwise(~name.str.contains(_LEFT_OUT.pattern))
     )
-    numbers = [_number(kept, counter).alias(counter) for counter in counters]
-    timed = kept.with_columns(numbers).with_columns(pl.col("t").dt.truncate("1s").alias(_SECOND))
-    each = timed.group_by("node", _SECOND, "instance").agg(pl.col(counters).drop_nulls().last())
+    numbers = [_number(labelled, counter).alias(counter) for counter in counters]
+    timed = labelled.with_columns(numbers).with_columns(
+        pl.col("t").dt.truncate("1s").alias(_SECOND)
+    )
+    of_instances = timed.group_by("node", _SECOND, "instance").agg(
+        pl.col(counters).drop_nulls().last()
+    )
     times = timed.group_by("node", _SECOND).agg(pl.col("t").max())
     grid = times.join(timed.select("node", "instance").unique(), on="node")
-    full = grid.join(each, on=["node", _SECOND, "instance"], how="left").with_columns(
+    full = grid.join(of_instances, on=["node", _SECOND, "instance"], how="left").with_columns(
         pl.col(counters).forward_fill().backward_fill().over("node", "instance", order_by="t")
     )
     sums = [
@@ -327,11 +338,11 @@ class RecognisedColumns:
     def used(self) -> tuple[str, ...]:
         """Columns worth reading."""
         keys = (self.time, self.node, self.gpu, self.mig, self.instance, self.job, self.step)
-        host = (name for found in self.host.values() for name in found.columns)
-        reported = (name for name in keys if name is not None)
+        host = (name for host_columns in self.host.values() for name in host_columns.columns)
+        key_columns = (name for name in keys if name is not None)
         return tuple(
             dict.fromkeys(
-                (*reported, *self.counters, *self.node_values, *host, *self.device_values)
+                (*key_columns, *self.counters, *self.node_values, *host, *self.device_values)
             )
         )
 
@@ -408,7 +419,7 @@ def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
         for name, column in node_values.items():
             host[column] = HostColumns((name,), HOST_UNITS[column])
         node_values = {}
-    left = tuple(name for name in unknown if name != instance)
+    unread = tuple(name for name in unknown if name != instance)
     second = (*repeated, *again)
     return RecognisedColumns(
         time,
@@ -421,11 +432,11 @@ def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
         host,
         instance,
         second,
-        left,
+        unread,
         job,
         step,
     )
 
 
-def _first(given: Mapping[str, str], wanted: Iterable[str]) -> str | None:
-    return next((given[name] for name in wanted if name in given), None)
+def _first(columns: Mapping[str, str], names: Iterable[str]) -> str | None:
+    return next((columns[name] for name in names if name in columns), None)

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -277,11 +278,9 @@ def _scrape_once(
     feed = connect(msgspec.structs.replace(settings, name="once"), configuration=configuration)
     # No stream: others poll theirs.
     once = f"{DCGM_EXPORTER}-once:{socket.gethostname()}:{now.isoformat()}"
-    try:
+    with closing(feed):
         for chunk in feed.poll(lambda stream: None, now=now):
             yield replace(chunk, id=once, watermark=None, parts=_without_starts(chunk.parts))
-    finally:
-        feed.close()
     missing = feed.outcome.unreachable
     if missing:
         first = next(iter(missing))
@@ -303,9 +302,9 @@ def _read_pages(
         if options.time
         else None
     )
-    for given in options.files:
-        in_folder = getattr(options, "in_folder", False) or Path(given).is_dir()
-        for path in expand([given], SUFFIXES):
+    for file in options.files:
+        in_folder = getattr(options, "in_folder", False) or Path(file).is_dir()
+        for path in expand([file], SUFFIXES):
             rows = SeriesRows(SeriesMemory(vocabulary))
             # Copying a file keeps its time with `cp -p` only.
             t = given_t or datetime.fromtimestamp(path.stat().st_mtime, UTC)

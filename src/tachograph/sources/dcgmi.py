@@ -146,17 +146,17 @@ def _between(
     columns: Sequence[_DmonColumn], tokens: Sequence[tuple[str, int, int]]
 ) -> Mapping[str, str]:
     ends = [column.start for column in columns[1:]] + [1 << 30]
-    found: dict[str, str] = {}
+    cells: dict[str, str] = {}
     for text, start, end in tokens:
         inside = [
-            one.name
-            for one, until in zip(columns, ends, strict=True)
-            if one.start <= start and end <= until
+            title.name
+            for title, until in zip(columns, ends, strict=True)
+            if title.start <= start and end <= until
         ]
-        if len(inside) != 1 or inside[0] in found:
+        if len(inside) != 1 or inside[0] in cells:
             return {}
-        found[inside[0]] = text
-    return found
+        cells[inside[0]] = text
+    return cells
 
 
 def _number(cell: str) -> float | None:
@@ -180,14 +180,14 @@ def dmon_fields(
     >>> dict(dmon_fields(["SLOWT", "GPUTL"], [203, 158], {"GPUTL": 203}))
     {'GPUTL': 203}
     """
-    wanted = set(requested)
-    known = {name: names[name] for name in columns if names.get(name) in wanted}
+    numbers = set(requested)
+    fields = {name: names[name] for name in columns if names.get(name) in numbers}
     in_order = dict(zip(columns, requested, strict=False))
     if len(columns) == len(requested) and all(
-        in_order[name] == number for name, number in known.items()
+        in_order[name] == number for name, number in fields.items()
     ):
         return in_order
-    return known
+    return fields
 
 
 def dmon_field_names(listed: str) -> Mapping[str, int]:
@@ -196,14 +196,14 @@ def dmon_field_names(listed: str) -> Mapping[str, int]:
     >>> dict(dmon_field_names("gpu_utilization      GPUTL               203"))
     {'GPUTL': 203}
     """
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     twice: set[str] = set()
     for line in listed.splitlines():
         row = _FIELD.fullmatch(line.strip())
         if row:
-            twice |= {row[1]} & set(found)
-            found[row[1]] = int(row[2])
-    return {name: number for name, number in found.items() if name not in twice}
+            twice |= {row[1]} & set(numbers)
+            numbers[row[1]] = int(row[2])
+    return {name: number for name, number in numbers.items() if name not in twice}
 
 
 def discovered_devices(listed: str) -> Mapping[int, Mapping[str, str]]:
@@ -212,15 +212,15 @@ def discovered_devices(listed: str) -> Mapping[int, Mapping[str, str]]:
     >>> discovered_devices("| 0      | Name: NVIDIA H100 |\\n|        | PCI Bus ID: 00000000:18:00.0 |")
     {0: {'Name': 'NVIDIA H100', 'PCI Bus ID': '00000000:18:00.0'}}
     """
-    found: dict[int, dict[str, str]] = {}
+    devices: dict[int, dict[str, str]] = {}
     gpu: int | None = None
     for line in listed.splitlines():
         row = _DEVICE.match(line.strip())
         if row:
             gpu = int(row[1]) if row[1] else gpu
             if gpu is not None and row[3]:
-                found.setdefault(gpu, {})[row[2]] = row[3]
-    return found
+                devices.setdefault(gpu, {})[row[2]] = row[3]
+    return devices
 
 
 def discovered_instances(listed: str) -> Mapping[int, tuple[int, int]]:

@@ -102,10 +102,10 @@ def expand_url(url: str) -> tuple[str, ...]:
 
     Errors: ConfigError when it is no hostlist, or names too many hosts.
     """
-    found = _HOSTS.fullmatch(url)
-    if not found or _IPV6.match(url):
+    match = _HOSTS.fullmatch(url)
+    if not match or _IPV6.match(url):
         return (_with_path(url),)  # an invalid URL is rejected by the request
-    scheme, hosts, rest = found.groups()
+    scheme, hosts, rest = match.groups()
     widest = max(
         (_span(part) for numbers in _NUMBERS.findall(hosts) for part in numbers.split(",")),
         default=1,

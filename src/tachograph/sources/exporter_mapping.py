@@ -74,7 +74,10 @@ def joined_labels(first: LabelNames, then: LabelNames) -> LabelNames:
     if USUAL_LABELS in (first, then):
         return then if first == USUAL_LABELS else first
     return LabelNames(
-        **{one: (*getattr(first, one), *getattr(then, one)) for one in LabelNames.__struct_fields__}
+        **{
+            struct_field: (*getattr(first, struct_field), *getattr(then, struct_field))
+            for struct_field in LabelNames.__struct_fields__
+        }
     )
 
 
@@ -94,18 +97,18 @@ class MetricKey:
 
         Errors: ValueError for another notation.
         """
-        found = _KEY.fullmatch(written.strip())
-        if not found:
+        match = _KEY.fullmatch(written.strip())
+        if not match:
             raise ValueError(f"no metric: {written!r}")
         labels: dict[str, str] = {}
-        rest = (found[2] or "").strip()
+        rest = (match[2] or "").strip()
         while rest:
             condition = _CONDITION.match(rest)
             if not condition:
                 raise ValueError(f"no label: {rest!r}")
             labels[condition[1]] = condition[2].lower()
             rest = rest[condition.end() :].strip()
-        return cls(found[1], MappingProxyType(labels))
+        return cls(match[1], MappingProxyType(labels))
 
     def fits(self, labels: Mapping[str, str]) -> bool:
         """Return whether a series has these labels."""

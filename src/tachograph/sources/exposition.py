@@ -91,8 +91,8 @@ def parse_page(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> PageSamp
     # Local names: this loop runs once per line of every scrape.
     is_name, plain = _is_name, _labels_written_plainly
     rest = iter(lines)
-    for given in rest:
-        line = given.strip()
+    for raw_line in rest:
+        line = raw_line.strip()
         if not line or line[0] == "#":
             continue
         head, brace, tail = line.rpartition("} ")
@@ -134,11 +134,11 @@ def parse_page(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> PageSamp
     return PageSamples(names, blocks, values, stamps, counted, Counter(unread))
 
 
-def at_places(column: list[_T], places: Sequence[int]) -> list[_T]:
+def at_places(column: list[_T], indices: Sequence[int]) -> list[_T]:
     """Return the values of a column at some indices."""
-    if isinstance(places, range):  # all series of a metric are contiguous
-        return column[places.start : places.stop]
-    return [column[place] for place in places]
+    if isinstance(indices, range):  # all series of a metric are contiguous
+        return column[indices.start : indices.stop]
+    return [column[index] for index in indices]
 
 
 def labels_of(block: str) -> Mapping[str, str]:

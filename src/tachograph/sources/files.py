@@ -36,17 +36,17 @@ def expand(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> Iterator[P
 
     Errors: InputError for a path that does not exist, or a folder without such files.
     """
-    for given in paths:
-        path = Path(given)
+    for written in paths:
+        path = Path(written)
         if path.is_dir():
-            found = sorted(
+            files = sorted(
                 file for file in path.rglob("*") if file.is_file() and file.name.endswith(suffixes)
             )
-            if not found:
+            if not files:
                 raise InputError(
                     f"no file ending in {', '.join(suffixes)}", where=path, do="name the files"
                 )
-            yield from found
+            yield from files
         elif path.exists():
             yield path
         else:
@@ -184,9 +184,11 @@ def listed(names: Iterable[str], most: int = 20) -> str:
     >>> listed(["time", "x" * 60], most=5)
     'time, xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…'
     """
-    given = list(names)
-    shown = [name if len(name) <= 40 else f"{name[:39]}…" for name in given[:most]]
-    return ", ".join(shown) + (f" and {len(given) - most} more" if len(given) > most else "")
+    all_names = list(names)
+    shown = [name if len(name) <= 40 else f"{name[:39]}…" for name in all_names[:most]]
+    return ", ".join(shown) + (
+        f" and {len(all_names) - most} more" if len(all_names) > most else ""
+    )
 
 
 def parquet_columns(path: Path) -> pl.Schema:
@@ -229,13 +231,13 @@ def read_parquet(
     try:
         total = int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
         step = rows or max(total, 1)
-        first, left = 0, lazy.slice(0, 0).collect()
+        first, pending = 0, lazy.slice(0, 0).collect()
         while first < total or not first:
-            piece = lazy.slice(first + left.height, step - left.height).collect()
-            piece = pl.concat([left, piece], rechunk=False) if left.height else piece
+            piece = lazy.slice(first + pending.height, step - pending.height).collect()
+            piece = pl.concat([pending, piece], rechunk=False) if pending.height else piece
             end = cut(piece) if cut and first + piece.height < total else 0
             end = end or piece.height
-            left = piece.slice(end)
+            pending = piece.slice(end)
             yield FilePiece(piece.head(end), first, end)
             first += end
             if not end:
@@ -409,14 +411,14 @@ def _split_off(lines: pl.Series, header: _Header, delimiter: str) -> tuple[pl.Se
         lines = _join_quoted(lines, quotes % 2 == 1)
     lines = lines.filter(lines.str.contains(r"\S"))
     bare = lines.str.replace_all(r'"[^"]*"', "") if quoted else lines
-    wanted = len(header.names) - 1
+    separators = len(header.names) - 1
     fields = bare.str.count_matches(delimiter, literal=True)
     # An empty cell too many at the end.
-    longer = (fields == wanted + 1) & lines.str.ends_with(delimiter)
+    longer = (fields == separators + 1) & lines.str.ends_with(delimiter)
     if longer.any():
         cut = lines.str.slice(0, lines.str.len_chars() - 1)
         lines = chosen_cells(longer, cut, lines)
-    ragged = ((fields != wanted) & ~longer) | bare.str.contains('"', literal=True)
+    ragged = ((fields != separators) & ~longer) | bare.str.contains('"', literal=True)
     return lines.filter(~ragged), [*rejects, *counted("ragged_row", None, ragged, lines)]
 
 
@@ -426,15 +428,15 @@ def _join_quoted(lines: pl.Series, odd: pl.Series) -> pl.Series:
     if not pending:
         return lines
     records = lines.to_list()
-    place = 0
-    while place + 1 < len(pending):
-        start, end = pending[place], pending[place + 1]
+    index = 0
+    while index + 1 < len(pending):
+        start, end = pending[index], pending[index + 1]
         if end - start < _MAX_LINES_OF_ONE_CELL:
             records[start] = "\n".join(records[start : end + 1])
             records[start + 1 : end + 1] = [None] * (end - start)
-            place += 2
+            index += 2
         else:
-            place += 1
+            index += 1
     return pl.Series("line", records, dtype=pl.String).drop_nulls()
 
 

@@ -90,7 +90,7 @@ class GpuIndices:
         if self._version_before != self.version or labelled != self._before:
             disputed = self._learn(labelled)
             self._before, self._version_before = dict(labelled), self.version
-            self._placed = {one: self._place(one, disputed) for one in labelled}
+            self._placed = {gpu: self._place(gpu, disputed) for gpu in labelled}
         return self._placed
 
     def _learn(
@@ -124,21 +124,21 @@ class GpuIndices:
         return {unit: claim.rank for unit, claim in owners.items() if claim.value is None}
 
     def _remember(
-        self, known: dict[tuple[str, str], _Claim], found: Mapping[tuple[str, str], _Claim]
+        self, claims: dict[tuple[str, str], _Claim], new_claims: Mapping[tuple[str, str], _Claim]
     ) -> None:
-        if len(known) >= _KEPT:
-            known.clear()
-        for key, claim in found.items():
-            before = known.get(key)
+        if len(claims) >= _KEPT:
+            claims.clear()
+        for key, claim in new_claims.items():
+            before = claims.get(key)
             if before is None or claim.rank <= before.rank:
-                known[key] = claim
+                claims[key] = claim
                 if before is None or (before.rank, before.value) != (claim.rank, claim.value):
                     self.version += 1
 
     def _place(
-        self, one: LabelledGpu, disputed: Mapping[tuple[str, int, int | None], int]
+        self, labelled: LabelledGpu, disputed: Mapping[tuple[str, int, int | None], int]
     ) -> PlacedGpu:
-        node, gpu, rank, mig, uuid, pci = one
+        node, gpu, rank, mig, uuid, pci = labelled
         claim = None if uuid is None else self._of_uuid.get((node, uuid))
         if claim is not None and claim.rank < rank:
             if not isinstance(claim.value, int):

@@ -72,10 +72,10 @@ def _columns(meanings: Mapping[str, str], units: Mapping[str, str] = {}) -> Tool
 
 def _dmon_columns() -> ToolColumns:
     by_field = {counter.dcgm_id: counter for counter in COUNTERS}
-    known = {name: by_field[number] for name, number in DMON_NAMES.items() if number in by_field}
+    columns = {name: by_field[number] for name, number in DMON_NAMES.items() if number in by_field}
     return {
         name.lower(): (counter.name, counter.dcgm_unit or counter.unit)
-        for name, counter in known.items()
+        for name, counter in columns.items()
     }
 
 

@@ -148,7 +148,7 @@ def read(
 
     Errors: InputError for a file of another program, and where host or times are unknown.
     """
-    given = given_times(options, configuration, now)
+    time_options = given_times(options, configuration, now)
     for name in options.files:
         path = Path(name)
         text = tool_text(path)
@@ -159,15 +159,15 @@ def read(
                 where=path,
                 do="map its columns: tachograph ingest table --suggest FILE",
             )
-        settings = (NAME, options.node or "", str(given))
-        yield tool_chunk(path, text, tool, given, options.node, settings)
+        settings = (NAME, options.node or "", str(time_options))
+        yield tool_chunk(path, text, tool, time_options, options.node, settings)
 
 
 def tool_chunk(
     path: Path,
     text: ToolText,
     tool: GpuTool,
-    given: GivenTimes,
+    time_options: GivenTimes,
     node: str | None,
     settings: Sequence[str],
 ) -> Chunk:
@@ -175,7 +175,7 @@ def tool_chunk(
 
     Errors: InputError where host or times are unknown.
     """
-    piece, timed, mapping = _mapped(text, tool, given, node, str(path))
+    piece, timed, mapping = _mapped(text, tool, time_options, node, str(path))
     samples = msgspec.structs.replace(mapping, devices={})
     parts = mapped_parts(piece, samples, origin=str(path))
     if mapping.devices:
@@ -327,9 +327,9 @@ def split_lines(
         cells = group["line"].str.split(delimiter)
         whole = cells.list.len() == len(names)
         rejects += counted("unreadable_line", None, ~whole, group["line"])
-        kept, columns = cells.filter(whole), {_PLACE: group[_PLACE].filter(whole)}
-        for place, name in enumerate(names):
-            column = kept.list.get(place)
+        whole_cells, columns = cells.filter(whole), {_PLACE: group[_PLACE].filter(whole)}
+        for position, name in enumerate(names):
+            column = whole_cells.list.get(position)
             columns.setdefault(name, column if delimiter == " " else column.str.strip_chars('" '))
         frames.append(pl.DataFrame(columns))
     rows = pl.concat(frames, how="diagonal").sort(_PLACE)
@@ -358,9 +358,9 @@ def _dmon_rows(lines: Iterable[str]) -> ToolText:
         for kind, count in others.items()
     ]
     names = {name.lower(): pl.String for name in stream.columns}
-    known = _frame(rows)
-    missing = [pl.lit(None, pl.String).alias(name) for name in names if name not in known.columns]
-    return ToolText(known.with_columns(missing), rejects)
+    gpus = _frame(rows)
+    missing = [pl.lit(None, pl.String).alias(name) for name in names if name not in gpus.columns]
+    return ToolText(gpus.with_columns(missing), rejects)
 
 
 def _line_protocol_rows(lines: Iterable[str]) -> ToolText:
@@ -387,7 +387,7 @@ def _line_protocol_rows(lines: Iterable[str]) -> ToolText:
 
 
 def _mapped(
-    text: ToolText, tool: GpuTool, given: GivenTimes, node: str | None, where: str
+    text: ToolText, tool: GpuTool, time_options: GivenTimes, node: str | None, where: str
 ) -> tuple[FilePiece, pl.DataFrame, TableMapping]:
     """Return the samples under contract names, all rows with a time, and the mapping of both.
 
@@ -404,19 +404,19 @@ def _mapped(
     named = tool.node in rows.columns
     hosts = pl.col(tool.node) if named else pl.lit(short_node(node or ""))
     keys = rows.select(pl.col(tool.gpu).alias(_GPU), hosts.alias(_NODE))
-    times, rejects = _times(text, tool, keys, given, where)
+    times, rejects = _times(text, tool, keys, time_options, where)
     table = keys.with_columns(times, *counters.values(), *facts.values())
     has_value = table.select(pl.any_horizontal(c.is_not_null() for c in counters.values()))
     without = ~has_value.to_series() & (not tool.keeps_empty)
     lost = counted("no_counter", None, without & times.is_not_null(), keys[_GPU])
-    used = {*tool.columns, *tool.facts, tool.gpu, tool.time, tool.node, *_ADDED}
-    others = {name: rows[name].count() for name in rows.columns if name not in used}
+    read_names = {*tool.columns, *tool.facts, tool.gpu, tool.time, tool.node, *_ADDED}
+    others = {name: rows[name].count() for name in rows.columns if name not in read_names}
     rejected = [*text.rejects, *rejects, *lost, *unmapped_rejects("unmapped_column", others)]
     of_columns = ("unmapped_column", "same_meaning")
-    of_lines = (one.count for one in text.rejects if one.reason not in of_columns)
+    of_lines = (reject.count for reject in text.rejects if reject.reason not in of_columns)
     lines = rows.height + sum(of_lines)
     timed = table.filter(times.is_not_null())
-    kept = table.filter(times.is_not_null() & ~without) if without.any() else timed
+    filled = table.filter(times.is_not_null() & ~without) if without.any() else timed
     mapping = TableMapping(
         columns={to: MappingTarget(to, _units(tool.columns)[to]) for to in counters},
         time=MappingTime(column=_TIME),
@@ -424,7 +424,7 @@ def _mapped(
         gpu=MappingKey(column=_GPU, pattern=_INDEX),
         devices={name: MappingTarget(name, _units(tool.facts)[name]) for name in facts},
     )
-    return FilePiece(kept, 0, lines, tuple(rejected)), timed, mapping
+    return FilePiece(filled, 0, lines, tuple(rejected)), timed, mapping
 
 
 def _units(columns: ToolColumns) -> Mapping[str, str]:
@@ -450,16 +450,18 @@ def _contract(rows: pl.DataFrame, columns: ToolColumns, tool: GpuTool) -> dict[s
 
 
 def _times(
-    text: ToolText, tool: GpuTool, keys: pl.DataFrame, given: GivenTimes, where: str
+    text: ToolText, tool: GpuTool, keys: pl.DataFrame, time_options: GivenTimes, where: str
 ) -> tuple[pl.Series, tuple[Reject, ...]]:
     """Return the times of rows, written or counted from the given; null where unreadable."""
-    rows, places = text.rows, text.places
+    rows, positions = text.rows, text.places
     if tool.time not in rows.columns:
-        if places is None:
-            places = pl.int_range(rows.height, eager=True)
-        counted_times = times_from_start(given, keys.select(_GPU), places, where, tool.times)
+        if positions is None:
+            positions = pl.int_range(rows.height, eager=True)
+        counted_times = times_from_start(
+            time_options, keys.select(_GPU), positions, where, tool.times
+        )
         return counted_times.alias(_TIME), ()
-    written = read_times(rows[tool.time], zone_name=given.zone_name, order=keys)
+    written = read_times(rows[tool.time], zone_name=time_options.zone_name, order=keys)
     is_unread = rows.height and written.values.null_count() == rows.height
     if is_unread and not tool.keeps_empty:
         what = f"no time can be read, such as {rows[tool.time].drop_nulls().head(1).to_list()}"
@@ -468,39 +470,39 @@ def _times(
 
 
 def times_from_start(
-    given: GivenTimes, order: pl.DataFrame, places: pl.Series, where: str, with_times: str
+    time_options: GivenTimes, order: pl.DataFrame, positions: pl.Series, where: str, with_times: str
 ) -> pl.Series:
     """Return the times of rows that have none, counted from that of the first reading.
 
     order: the GPU of each row; places: the number of its line; with_times: how to record times.
     Errors: InputError where the options leave a time open, or readings cannot be counted.
     """
-    if given.start is None:
+    if time_options.start is None:
         raise InputError("the rows have no time", where=where, do=f"{with_times}, or give --time")
-    if not given.is_of_file:
+    if not time_options.is_of_file:
         what = "the rows have no time, and --time cannot be that of several files"
         raise InputError(what, where=where, do="ingest each file alone, with its own --time")
-    readings = _readings(order, places, where, with_times)
-    if given.interval_s is None and readings.n_unique() > 1:
+    readings = _readings(order, positions, where, with_times)
+    if time_options.interval_s is None and readings.n_unique() > 1:
         raise InputError(
             f"{readings.n_unique()} readings of the GPUs, and --time is that of the first",
             where=where,
             do=f"give --interval, the seconds between two, or {with_times}",
         )
-    steps = pl.lit(timedelta(seconds=given.interval_s or 0)) * pl.lit(readings)
-    return pl.select((pl.lit(given.start) + steps).cast(TIME)).to_series()
+    steps = pl.lit(timedelta(seconds=time_options.interval_s or 0)) * pl.lit(readings)
+    return pl.select((pl.lit(time_options.start) + steps).cast(TIME)).to_series()
 
 
-def _readings(gpus: pl.DataFrame, places: pl.Series, where: str, with_times: str) -> pl.Series:
+def _readings(gpus: pl.DataFrame, positions: pl.Series, where: str, with_times: str) -> pl.Series:
     """Return the number of the reading that each row is of: 0 for the first.
 
     A reading has a line per GPU, in the same order each time; a line that could not be read keeps
-    its place. `gpus`: the GPU of each row; `places`: the number of its line.
+    its place. `gpus`: the GPU of each row; `positions`: the number of its line.
     Errors: InputError where lines are missing, so that the order does not repeat.
     """
     width = max(1, gpus.unique().height)
-    in_reading = gpus.with_columns((places % width).alias("place"))
+    in_reading = gpus.with_columns((positions % width).alias("place"))
     if in_reading.unique().height > width:
         what = "lines of GPUs are missing or out of order: readings cannot be counted"
         raise InputError(what, where=where, do=with_times)
-    return places // width
+    return positions // width

@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +28,6 @@ from tachograph.catalog.secrets import redacted, remember_secrets
 from tachograph.catalog.version import __version__
 from tachograph.sources.answer_limits import ANSWERS, unpacked
 from tachograph.sources.registry import FeedSettings
-from tachograph.sources.tls import certificates
 
 TRANSPORT_PROBLEMS: Final = (httpx2.TransportError, httpx2.DecodingError)
 
@@ -146,11 +146,11 @@ def _plain(problem: Exception, timeout_s: float | None) -> tuple[str, str]:
 
 
 def _causes(problem: BaseException | None) -> list[BaseException]:
-    found: list[BaseException] = []
-    while problem is not None and problem not in found:
-        found.append(problem)
+    causes: list[BaseException] = []
+    while problem is not None and problem not in causes:
+        causes.append(problem)
         problem = problem.__cause__ or problem.__context__
-    return found
+    return causes
 
 
 def _bare(location: str) -> str:
@@ -486,10 +486,10 @@ class HttpServer:
                 )
             yield chunk
 
-    def _wait_s(self, attempt: int, reported: float | None) -> float:
+    def _wait_s(self, attempt: int, retry_after_s: float | None) -> float:
         """Return the wait: as the server asks, else doubled each time with random jitter."""
-        if reported is not None:
-            return min(reported, LONGEST_WAIT_S) + self._pace.chance()
+        if retry_after_s is not None:
+            return min(retry_after_s, LONGEST_WAIT_S) + self._pace.chance()
         return float(
             min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), LONGEST_WAIT_S)
             * (0.5 + self._pace.chance() / 2)
@@ -541,14 +541,14 @@ def _clock_of(response: httpx2.Response) -> datetime | None:
         return None
 
 
-def _first_bytes(chunks: Iterator[bytes], most: int) -> bytes:
+def _first_bytes(chunks: Iterator[bytes], limit: int) -> bytes:
     """The beginning of an answer; the rest is not read."""
-    found = b""
+    content = b""
     for piece in chunks:
-        found += piece
-        if len(found) >= most:
+        content += piece
+        if len(content) >= limit:
             break
-    return found
+    return content
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -608,11 +608,49 @@ def _seconds(date: str) -> float | None:
 
 def _retry_after_s(response: httpx2.Response, now: float) -> float | None:
     """Return the seconds the server asks to wait; dates are compared with its own clock."""
-    reported = response.headers.get("retry-after", "").strip()
-    if reported.isascii() and reported.isdigit():
-        return float(reported[:9])
-    until = _seconds(reported)
+    retry_after = response.headers.get("retry-after", "").strip()
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after[:9])
+    until = _seconds(retry_after)
     if until is None:
         return None
     clock = _date(response)
     return max(0.0, until - (now if clock is None else clock))
+
+
+@cache  # each takes 50 ms and 1 MB, and a cluster has a thousand servers
+def certificates(ca_file: str, cert_file: str = "", key_file: str = "") -> ssl.SSLContext:
+    """Return the TLS context with `ca_file` (empty: system authorities) and our certificate.
+
+    The files are read once. Errors: ConfigError naming the key.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None)
+    except OSError as problem:  # ssl.SSLError is one
+        reason = "no certificates in it" if isinstance(problem, ssl.SSLError) else problem.strerror
+        what = f"ca_file cannot be read: {reason}"
+        raise ConfigError(what, where=ca_file, do="name a PEM file of certificates") from None
+    if key_file and not cert_file:
+        raise ConfigError("key_file is given without cert_file", do="add cert_file")
+    if cert_file:
+        try:
+            context.load_cert_chain(cert_file, key_file or None, password=_no_passphrase)
+        except (OSError, ValueError) as problem:
+            what = f"cert_file and key_file cannot be used: {_tls_problem(problem)}"
+            raise ConfigError(
+                what,
+                where=key_file or cert_file,
+                do="name PEM files of one pair, the key without a passphrase",
+            ) from None
+    return context
+
+
+def _no_passphrase() -> bytes:
+    """OpenSSL would ask the terminal."""
+    raise ValueError("the key has a passphrase")
+
+
+def _tls_problem(problem: Exception) -> str:
+    if isinstance(problem, ssl.SSLError):
+        return (problem.reason or "they do not match").replace("_", " ").lower()
+    return problem.strerror or str(problem) if isinstance(problem, OSError) else str(problem)

@@ -72,17 +72,17 @@ def xid_samples(document: object) -> tuple[ChunkPart, int]:
             removed["no_node" if host is None else "unreadable_time"] += 1
             continue
         t = EPOCH + timedelta(microseconds=int(written))
-        place = (short_node(host), line[1])
-        samples.setdefault((*place, t - _BEFORE), 0)
-        samples[*place, t] = int(line[2])
+        address = (short_node(host), line[1])
+        samples.setdefault((*address, t - _BEFORE), 0)
+        samples[*address, t] = int(line[2])
     rows = [(*key, code) for key, code in samples.items()]
     schema = GPU_SAMPLES.schema
     columns = {"node": schema["node"], "pci": pl.String(), "t": schema["t"], "xid": schema["xid"]}
     frame = pl.DataFrame(rows, schema=columns, orient="row")
     frame = frame.with_columns(gpu=pl.lit(None, schema["gpu"]))
     rejects = tuple(Reject(reason, None, count) for reason, count in removed.items())
-    used = lines - removed.total()
-    return ChunkPart(GPU_SAMPLES.name, frame, rejects=rejects, rows_used=used), lines
+    lines_used = lines - removed.total()
+    return ChunkPart(GPU_SAMPLES.name, frame, rejects=rejects, rows_used=lines_used), lines
 
 
 def _entries(document: object) -> list[dict[str, object]]:

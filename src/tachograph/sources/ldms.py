@@ -116,9 +116,9 @@ def read(
         cluster=configuration.site.cluster or None,
         job_starts=_job_starts(options.job_start, now=now, zone_name=configuration.site.time_zone),
     )
-    for given in options.files:
-        in_folder = getattr(options, "in_folder", False) or Path(given).is_dir()
-        for path in expand([given], SUFFIXES):
+    for file in options.files:
+        in_folder = getattr(options, "in_folder", False) or Path(file).is_dir()
+        for path in expand([file], SUFFIXES):
             try:
                 yield from read_file(path, setting)
             except NotTelemetryError as problem:
@@ -165,14 +165,14 @@ def short_nodes(nodes: pl.Series) -> pl.Series:
     if (short.eq_missing(once)).all():
         return nodes
     table = pl.DataFrame({"given": once, "short": short})
-    given = pl.DataFrame({"given": nodes})
-    joined = given.join(table, on="given", how="left", maintain_order="left", nulls_equal=True)
+    frame = pl.DataFrame({"given": nodes})
+    joined = frame.join(table, on="given", how="left", maintain_order="left", nulls_equal=True)
     return joined["short"].alias(nodes.name)
 
 
 def parts(
     frame: FilePiece,
-    found: RecognisedColumns,
+    recognised: RecognisedColumns,
     *,
     zone_name: str,
     origin: str,
@@ -183,70 +183,70 @@ def parts(
     A row whose time cannot be read is rejected and counted, once, in the first part.
     Errors: InputError naming the column that is missing.
     """
-    time, node = _required(found, frame.rows.columns, origin)
+    time, node = _required(recognised, frame.rows.columns, origin)
     rows = frame.rows
-    refuse_odd_cells(rows, found.used, time=time, origin=origin)
+    refuse_odd_cells(rows, recognised.used, time=time, origin=origin)
     keys = [short_nodes(rows[node]).alias("node")]
-    for name, column in (("gpu", found.gpu), ("mig", found.mig)):
+    for name, column in (("gpu", recognised.gpu), ("mig", recognised.mig)):
         if column is not None:
             keys.append(rows[column].alias(name))
     times = read_times(rows[time], zone_name=zone_name, order=pl.DataFrame(keys))
     keyed = pl.DataFrame([times.values.alias("t"), *keys])
     rejects = [*frame.rejects, *times.rejects]
     if rows.height:
-        rejects += [Reject("unknown_column", name, rows.height) for name in found.unknown]
-        rejects += [Reject("repeated_column", name, rows.height) for name in found.repeated]
+        rejects += [Reject("unknown_column", name, rows.height) for name in recognised.unknown]
+        rejects += [Reject("repeated_column", name, rows.height) for name in recognised.repeated]
     keep = ~times.bad if times.bad.any() else None
-    made: list[ChunkPart] = []
-    if found.counters:
-        columns = [rows[name].alias(counter) for name, (counter, _) in found.counters.items()]
-        units = dict(found.counters.values())
-        made.append(
+    chunk_parts: list[ChunkPart] = []
+    if recognised.counters:
+        columns = [rows[name].alias(counter) for name, (counter, _) in recognised.counters.items()]
+        units = dict(recognised.counters.values())
+        chunk_parts.append(
             ChunkPart(
                 "gpu_samples", _kept(keyed.with_columns(columns), keep), units, tuple(rejects)
             )
         )
-    if found.node_values or found.host:
-        of_node, units = _of_nodes(rows, keyed, found, keep)
-        made.append(
-            ChunkPart("node_samples", of_node, units, rejects=() if made else tuple(rejects))
+    if recognised.node_values or recognised.host:
+        of_node, units = _of_nodes(rows, keyed, recognised, keep)
+        chunk_parts.append(
+            ChunkPart("node_samples", of_node, units, rejects=() if chunk_parts else tuple(rejects))
         )
-    if found.device_values and found.gpu is not None:
-        facts = [rows[name].alias(column) for name, column in found.device_values.items()]
+    if recognised.device_values and recognised.gpu is not None:
+        facts = [rows[name].alias(column) for name, column in recognised.device_values.items()]
         device = _kept(keyed.drop("t").with_columns(facts), keep)
         keys_of = [name for name in ("node", "gpu", "mig") if name in device.columns]
-        made.append(
+        chunk_parts.append(
             ChunkPart("devices", device.unique(subset=keys_of, keep="last", maintain_order=True))
         )
-    if found.job is not None and found.counters:
-        of_job = [rows[found.job].alias("job")]
-        if found.step is not None:
-            of_job.append(rows[found.step].alias("step"))
-        made += sample_allocations(_kept(keyed.with_columns(of_job), keep), cluster=cluster)
-    return tuple(made)
+    if recognised.job is not None and recognised.counters:
+        of_job = [rows[recognised.job].alias("job")]
+        if recognised.step is not None:
+            of_job.append(rows[recognised.step].alias("step"))
+        chunk_parts += sample_allocations(_kept(keyed.with_columns(of_job), keep), cluster=cluster)
+    return tuple(chunk_parts)
 
 
 def _of_nodes(
-    rows: pl.DataFrame, keyed: pl.DataFrame, found: RecognisedColumns, keep: pl.Series | None
+    rows: pl.DataFrame, keyed: pl.DataFrame, recognised: RecognisedColumns, keep: pl.Series | None
 ) -> tuple[pl.DataFrame, dict[str, str]]:
     """Host values, one row per node and time, and the units of the samplers' counters."""
     times = keyed.select("t", "node")
-    if not found.host:
-        values = [rows[name].alias(column) for name, column in found.node_values.items()]
+    if not recognised.host:
+        values = [rows[name].alias(column) for name, column in recognised.node_values.items()]
         of_node = _kept(times.with_columns(values), keep)
-        if found.counters:  # each GPU of the node repeats it
+        if recognised.counters:  # each GPU of the node repeats it
             of_node = of_node.unique(subset=["t", "node"], keep="first", maintain_order=True)
         return of_node, {}
-    columns = dict.fromkeys(name for of in found.host.values() for name in of.columns)
-    reported = times.with_columns(rows[name] for name in columns)
-    if found.instance is not None:
-        reported = reported.with_columns(rows[found.instance].cast(pl.String).alias(_INSTANCE))
-    reported = _kept(reported, keep)
-    if found.counters:
-        reported = reported.unique(subset=["t", "node"], keep="first", maintain_order=True)
-    instance = reported[_INSTANCE] if found.instance is not None else None
-    return host_values(reported, found.host, instance), {
-        counter: of.unit for counter, of in found.host.items()
+    columns = dict.fromkeys(name for of in recognised.host.values() for name in of.columns)
+    measured = times.with_columns(rows[name] for name in columns)
+    if recognised.instance is not None:
+        measured = measured.with_columns(rows[recognised.instance].cast(pl.String).alias(_INSTANCE))
+    measured = _kept(measured, keep)
+    if recognised.counters:
+        measured = measured.unique(subset=["t", "node"], keep="first", maintain_order=True)
+    instance = measured[_INSTANCE] if recognised.instance is not None else None
+    return host_values(measured, recognised.host, instance), {
+        counter: of.unit for counter, of in recognised.host.items()
     }
 
 
@@ -273,19 +273,19 @@ def _kept(frame: pl.DataFrame, keep: pl.Series | None) -> pl.DataFrame:
     return frame if keep is None else frame.filter(keep)
 
 
-def _required(found: RecognisedColumns, names: Sequence[str], origin: str) -> tuple[str, str]:
+def _required(recognised: RecognisedColumns, names: Sequence[str], origin: str) -> tuple[str, str]:
     """The time and the node column."""
-    known = listed(dict.fromkeys([*names, *found.unknown]))
-    has = f"it has: {known}; other names are read by `tachograph ingest table`"
-    if not found.counters and not found.node_values and not found.host:
+    column_names = listed(dict.fromkeys([*names, *recognised.unknown]))
+    has = f"it has: {column_names}; other names are read by `tachograph ingest table`"
+    if not recognised.counters and not recognised.node_values and not recognised.host:
         raise NotTelemetryError("no_counter", "no column is a counter", where=origin, do=has)
-    if found.time is None:
+    if recognised.time is None:
         raise InputError(f"no time column ({', '.join(TIME_NAMES)})", where=origin, do=has)
-    if found.node is None:
+    if recognised.node is None:
         raise InputError(f"no node column ({', '.join(NODE_NAMES)})", where=origin, do=has)
-    if found.counters and found.gpu is None:
+    if recognised.counters and recognised.gpu is None:
         raise InputError(f"no GPU column ({', '.join(GPU_NAMES)})", where=origin, do=has)
-    return found.time, found.node
+    return recognised.time, recognised.node
 
 
 def _refuse_job_records(names: Sequence[str], origin: str) -> None:
@@ -306,14 +306,14 @@ def _refuse_job_records(names: Sequence[str], origin: str) -> None:
 def _read_parquet(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[Chunk]:
     schema = parquet_columns(path)
     _refuse_job_records(list(schema), str(path))
-    found = recognise(schema, sampler_of(path))
-    time, node = _required(found, list(schema), str(path))
+    recognised = recognise(schema, sampler_of(path))
+    time, node = _required(recognised, list(schema), str(path))
     kind = schema[time]
     written_local = kind == pl.String or (isinstance(kind, pl.Datetime) and kind.time_zone is None)
     rows = None if written_local and is_local("auto", setting.zone_name) else setting.rows
     cut = partial(_whole_days, time=time, node=node)
-    for frame in read_parquet(path, found.used, rows=rows, cut=cut if rows else None):
-        yield _chunk(path, print_of, frame, _parts(frame, found, path, setting))
+    for frame in read_parquet(path, recognised.used, rows=rows, cut=cut if rows else None):
+        yield _chunk(path, print_of, frame, _parts(frame, recognised, path, setting))
 
 
 def _whole_days(rows: pl.DataFrame, *, time: str, node: str) -> int:
@@ -342,9 +342,9 @@ def recorded_together(files: Sequence[str]) -> list[list[str]]:
     """
     groups: list[tuple[list[str], list[_Extent]]] = []
     recognised = [_sample_columns(file) for file in files]
-    several = len({_counters(found) for found in recognised if found}) > 1
-    for file, found in zip(files, recognised, strict=True):
-        extent = _extent(file, found) if several and found else None
+    several = len({_counters(columns) for columns in recognised if columns}) > 1
+    for file, columns in zip(files, recognised, strict=True):
+        extent = _extent(file, columns) if several and columns else None
         for names, extents in groups:
             if extent and extents and all(map(extent.meets, extents)):
                 names.append(file)
@@ -382,22 +382,24 @@ def _sample_columns(file: str) -> RecognisedColumns | None:
     try:
         if format_of(path) != "parquet":
             return None
-        found = recognise(parquet_columns(path), sampler_of(path))
+        recognised = recognise(parquet_columns(path), sampler_of(path))
     except InputError:
         return None
-    return found if found.time and found.node and found.counters else None
+    return recognised if recognised.time and recognised.node and recognised.counters else None
 
 
-def _counters(found: RecognisedColumns) -> frozenset[str]:
-    return frozenset(counter for counter, _ in found.counters.values())
+def _counters(recognised: RecognisedColumns) -> frozenset[str]:
+    return frozenset(counter for counter, _ in recognised.counters.values())
 
 
-def _extent(file: str, found: RecognisedColumns) -> _Extent | None:
+def _extent(file: str, recognised: RecognisedColumns) -> _Extent | None:
     try:
-        ends = parquet_ends(Path(file), [name for name in (found.time, found.node) if name])
+        ends = parquet_ends(
+            Path(file), [name for name in (recognised.time, recognised.node) if name]
+        )
     except InputError:
         return None
-    return _Extent(_counters(found), ends)
+    return _Extent(_counters(recognised), ends)
 
 
 def _read_csv(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[Chunk]:
@@ -406,8 +408,8 @@ def _read_csv(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[Chunk
     blocks = read_csv(path, layout, block_bytes=None) if local else read_csv(path, layout)
     for frame in blocks:
         _refuse_job_records(frame.rows.columns, str(path))
-        found = recognise(frame.rows.columns, sampler_of(path))
-        yield _chunk(path, print_of, frame, _parts(frame, found, path, setting))
+        recognised = recognise(frame.rows.columns, sampler_of(path))
+        yield _chunk(path, print_of, frame, _parts(frame, recognised, path, setting))
 
 
 def _read_json(path: Path, print_of: str, setting: LdmsOptions) -> Chunk:
@@ -430,25 +432,25 @@ def _read_json(path: Path, print_of: str, setting: LdmsOptions) -> Chunk:
     if not rows.width:
         return _chunk(path, print_of, frame, ())
     _refuse_job_records(rows.columns, str(path))
-    made = _parts(frame, recognise(rows.columns, sampler_of(path)), path, setting)
-    return _chunk(path, print_of, frame, (*made, *_held(made, job_id, setting)))
+    chunk_parts = _parts(frame, recognise(rows.columns, sampler_of(path)), path, setting)
+    return _chunk(path, print_of, frame, (*chunk_parts, *_held(chunk_parts, job_id, setting)))
 
 
 def _parts(
-    frame: FilePiece, found: RecognisedColumns, path: Path, setting: LdmsOptions
+    frame: FilePiece, recognised: RecognisedColumns, path: Path, setting: LdmsOptions
 ) -> tuple[ChunkPart, ...]:
     return parts(
-        frame, found, zone_name=setting.zone_name, origin=str(path), cluster=setting.cluster
+        frame, recognised, zone_name=setting.zone_name, origin=str(path), cluster=setting.cluster
     )
 
 
 def _held(
-    made: Sequence[ChunkPart], job_id: str | None, setting: LdmsOptions
+    chunk_parts: Sequence[ChunkPart], job_id: str | None, setting: LdmsOptions
 ) -> tuple[ChunkPart, ...]:
     """The nodes of the job an export belongs to; one row per node, GPU not reported."""
-    if job_id is None or not made:
+    if job_id is None or not chunk_parts:
         return ()
-    nodes = made[0].frame["node"].drop_nulls().unique().sort()
+    nodes = chunk_parts[0].frame["node"].drop_nulls().unique().sort()
     return (
         ChunkPart(
             "allocations",
@@ -480,7 +482,7 @@ def _chunk_of_means(
     path: Path, print_of: str, content: Mapping[object, object], setting: LdmsOptions
 ) -> Chunk:
     """Means over the GPUs of each job, as GPU 0 of a node `job-<id>` that the job holds."""
-    made: list[ChunkPart] = []
+    chunk_parts: list[ChunkPart] = []
     total = 0
     for key, job_rows in content.items():
         job_id = str(key)
@@ -497,13 +499,15 @@ def _chunk_of_means(
             pl.lit(f"job-{job_id}").alias("node"),
             pl.lit(0, dtype=pl.Int16).alias("gpu"),
         )
-        found = replace(recognise(rows.columns, sampler_of(path)), job=None, step=None)
-        made += parts(FilePiece(rows, 0, rows.height), found, zone_name="UTC", origin=str(path))
+        recognised = replace(recognise(rows.columns, sampler_of(path)), job=None, step=None)
+        chunk_parts += parts(
+            FilePiece(rows, 0, rows.height), recognised, zone_name="UTC", origin=str(path)
+        )
         nodes = pl.Series([f"job-{job_id}"])
         held = _allocation(job_id, nodes, gpu=0, provenance="explicit", setting=setting)
-        made.append(ChunkPart("allocations", held))
+        chunk_parts.append(ChunkPart("allocations", held))
         total += rows.height
-    return Chunk(f"{print_of}:0", NAME, str(path), tuple(made), total)
+    return Chunk(f"{print_of}:0", NAME, str(path), tuple(chunk_parts), total)
 
 
 def _start_of(job_id: str, jobs: int, setting: LdmsOptions, path: Path) -> datetime:
@@ -526,9 +530,11 @@ def _job_starts(written: Sequence[str], *, now: datetime, zone_name: str) -> dic
     return starts
 
 
-def _chunk(path: Path, print_of: str, frame: FilePiece, made: tuple[ChunkPart, ...]) -> Chunk:
-    made = made or (ChunkPart("gpu_samples", pl.DataFrame(), rejects=frame.rejects),)
-    return Chunk(f"{print_of}:{frame.first_row}", NAME, str(path), made, frame.rows_read)
+def _chunk(
+    path: Path, print_of: str, frame: FilePiece, chunk_parts: tuple[ChunkPart, ...]
+) -> Chunk:
+    chunk_parts = chunk_parts or (ChunkPart("gpu_samples", pl.DataFrame(), rejects=frame.rejects),)
+    return Chunk(f"{print_of}:{frame.first_row}", NAME, str(path), chunk_parts, frame.rows_read)
 
 
 def _passed_over(path: Path, problem: NotTelemetryError, setting: LdmsOptions) -> Chunk:

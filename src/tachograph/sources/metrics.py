@@ -177,13 +177,13 @@ def locate(
     over: the label of the parts of a GPU whose values are joined. Misplaced: `bad_gpu` and
     `bad_mig`, an index that is no number; `not_a_gpu`, one link of a GPU, a switch, a CPU.
     """
-    found = _gpu(labels, names.gpu)
+    unit = _gpu(labels, names.gpu)
     mig = _index(labels, (*names.mig, *_MIG), "bad_mig")
-    if isinstance(found, UnusableLabels):
-        return found
+    if isinstance(unit, UnusableLabels):
+        return unit
     if isinstance(mig, UnusableLabels):
         return mig
-    gpu, rank = found
+    gpu, rank = unit
     uuid, pci = _uuid(labels, names), _first(labels, (*names.pci, *_PCI))
     node = _node(labels, names.node)
     job = _job(labels, names.job)
@@ -207,13 +207,13 @@ def locate(
     )
 
 
-def _job(labels: Mapping[str, str], own: tuple[str, ...]) -> str | None:
+def _job(labels: Mapping[str, str], site_labels: tuple[str, ...]) -> str | None:
     """Job named by labels, with its step, 123.0, if another label has it."""
     folded = {name.lower(): value for name, value in labels.items() if value}
     group = _JOB_CGROUP.fullmatch(folded.get("cgroup", ""))
     if group is not None:
         return f"{group[1]}.{group[2]}" if group[2] else group[1]
-    job = job_of(_first(labels, own) or _first(folded, _JOB_LABELS))
+    job = job_of(_first(labels, site_labels) or _first(folded, _JOB_LABELS))
     if job is None:
         return _pod(folded)
     if "." in job or not is_slurm_job(job):
@@ -266,8 +266,8 @@ def host_of(address: str) -> str | None:
     >>> host_of("localhost:9400") is None
     True
     """
-    found = _ADDRESS_PARTS.fullmatch(address.strip())
-    host = found[1].strip("[]") if found else address.strip()
+    match = _ADDRESS_PARTS.fullmatch(address.strip())
+    host = match[1].strip("[]") if match else address.strip()
     return None if not host or host.lower() in _HERE else host
 
 
@@ -289,15 +289,15 @@ def is_address(host: str) -> bool:
     return ":" in host or _IPV4.fullmatch(host) is not None
 
 
-def _first(labels: Mapping[str, str], wanted: tuple[str, ...]) -> str | None:
-    return next((labels[name] for name in wanted if labels.get(name)), None)
+def _first(labels: Mapping[str, str], candidates: tuple[str, ...]) -> str | None:
+    return next((labels[name] for name in candidates if labels.get(name)), None)
 
 
 def _uuid(labels: Mapping[str, str], names: LabelNames) -> str | None:
     """Return the UUID, with the `GPU-` prefix that nvidia-smi exporters strip."""
-    own = _first(labels, names.uuid)
-    found = own or _first(labels, _UUID)
-    if found is None:
+    of_site = _first(labels, names.uuid)
+    uuid = of_site or _first(labels, _UUID)
+    if uuid is None:
         return next(
             (
                 labels[name]
@@ -306,42 +306,42 @@ def _uuid(labels: Mapping[str, str], names: LabelNames) -> str | None:
             ),
             None,
         )
-    stripped = own is None and not labels.get("gpu_uuid") and _BARE_UUID.fullmatch(found)
-    return f"GPU-{found.lower()}" if stripped else found
+    stripped = of_site is None and not labels.get("gpu_uuid") and _BARE_UUID.fullmatch(uuid)
+    return f"GPU-{uuid.lower()}" if stripped else uuid
 
 
-def _node(labels: Mapping[str, str], own: tuple[str, ...]) -> str | None:
+def _node(labels: Mapping[str, str], site_labels: tuple[str, ...]) -> str | None:
     """First host name; an address only without any name."""
-    given = [labels[name] for name in (*own, *_NODE, *_ADDRESS) if labels.get(name)]
-    hosts = [host for host in map(host_of, given) if host]
+    nodes = [labels[name] for name in (*site_labels, *_NODE, *_ADDRESS) if labels.get(name)]
+    hosts = [host for host in map(host_of, nodes) if host]
     best = next((host for host in hosts if not is_address(host)), hosts[0] if hosts else None)
     return None if best is None else short_node(best)
 
 
 def _gpu(
-    labels: Mapping[str, str], own: tuple[str, ...]
+    labels: Mapping[str, str], site_labels: tuple[str, ...]
 ) -> tuple[int | None, int] | UnusableLabels:
     """The index, and the rank of its label."""
-    for rank, wanted in ((OWN_INDEX, own), (DCGM_INDEX, _GPU), (MINOR_NUMBER, _MINOR)):
-        found = _index(labels, wanted, "bad_gpu")
-        if isinstance(found, UnusableLabels):
-            return found
-        if found is not None:
-            return found, rank
+    for rank, candidates in ((OWN_INDEX, site_labels), (DCGM_INDEX, _GPU), (MINOR_NUMBER, _MINOR)):
+        index = _index(labels, candidates, "bad_gpu")
+        if isinstance(index, UnusableLabels):
+            return index
+        if index is not None:
+            return index, rank
     return None, NO_INDEX
 
 
 def _index(
-    labels: Mapping[str, str], wanted: tuple[str, ...], reason: str
+    labels: Mapping[str, str], candidates: tuple[str, ...], reason: str
 ) -> int | UnusableLabels | None:
     """Return the first index; `device` counts only for GPUs, as disks use it, too."""
-    for name in wanted:
+    for name in candidates:
         written = labels.get(name)
         if not written or _WRITTEN_UUID.fullmatch(written):
             continue
-        found = _INDEX.fullmatch(written)
-        if found:
-            return int(found[1])
+        match = _INDEX.fullmatch(written)
+        if match:
+            return int(match[1])
         if name != "device":
             return UnusableLabels(reason, f"{name}={written}"[:200])
     return None
@@ -424,8 +424,8 @@ def metric_target(
     choices = _choices_of(metric, own)
     if not choices or _LOOPBACK in (labels.get("device"), labels.get("interface")):
         return None
-    found = next((choice.target for choice in choices if choice.key.fits(labels)), None)
-    return None if found is None else found.of_part(labels)
+    target = next((choice.target for choice in choices if choice.key.fits(labels)), None)
+    return None if target is None else target.of_part(labels)
 
 
 def metric_target_of_all(metric: str, *, own: SiteMetrics = NO_SITE_METRICS) -> MetricTarget | None:
@@ -443,7 +443,9 @@ def metric_target_of_all(metric: str, *, own: SiteMetrics = NO_SITE_METRICS) -> 
 def metric_names(*, own: SiteMetrics = NO_SITE_METRICS) -> tuple[str, ...]:
     """Return every metric with a target in `metric_target`, and those of `why_unread`."""
     return tuple(
-        dict.fromkeys((*(MetricKey.parse(one).metric for one in own), *_choices(), *_unread()))
+        dict.fromkeys(
+            (*(MetricKey.parse(written).metric for written in own), *_choices(), *_unread())
+        )
     )
 
 
@@ -497,13 +499,13 @@ def _exporters() -> Mapping[str, str]:
     )
 
 
-def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
+def refuse_unknown_metrics(metrics: SiteMetrics, *, where: str) -> None:
     """Check a site's own metrics.
 
     Errors: ConfigError naming a counter that does not exist, a unit that cannot be converted,
     another notation.
     """
-    for written, (counter, *rest) in own.items():
+    for written, (counter, *rest) in metrics.items():
         inside = column_unit(counter)
         if inside is None:
             what, do = f"metrics.{written}: unknown counter {counter!r}", "see docs/counters.md"
@@ -524,10 +526,10 @@ def refuse_unknown_metrics(own: SiteMetrics, *, where: str) -> None:
             raise ConfigError(f"metrics.{written}: {problem}", where=where, do=do) from None
 
 
-def _mapped(metric: str, given: tuple[str, ...], labels: LabelNames = USUAL_LABELS) -> MetricTarget:
+def _mapped(metric: str, rule: tuple[str, ...], labels: LabelNames = USUAL_LABELS) -> MetricTarget:
     """The target of one line of a mapping."""
-    column, unit = given[0], given[1]
-    joining = MetricJoining.parse(given[2:])
+    column, unit = rule[0], rule[1]
+    joining = MetricJoining.parse(rule[2:])
     if column in COUNTERS_BY_NAME:
         part = metric if joining.metrics else ""
         mark = joining.mark
@@ -543,31 +545,36 @@ def _mapped(metric: str, given: tuple[str, ...], labels: LabelNames = USUAL_LABE
     return replace(host, joining=joining, labels=labels)
 
 
-def _choices_of(metric: str, own: SiteMetrics) -> tuple[_MetricChoice, ...]:
-    found = _own_choices(tuple(own.items())).get(metric) if own else None
-    return found or _choices().get(metric, ())
+def _choices_of(metric: str, site_metrics: SiteMetrics) -> tuple[_MetricChoice, ...]:
+    choices = _own_choices(tuple(site_metrics.items())).get(metric) if site_metrics else None
+    return choices or _choices().get(metric, ())
 
 
 @lru_cache(maxsize=64)
 def _own_choices(
-    own: tuple[tuple[str, tuple[str, ...]], ...],
+    site_metrics: tuple[tuple[str, tuple[str, ...]], ...],
 ) -> Mapping[str, tuple[_MetricChoice, ...]]:
     return _by_metric(
-        _MetricChoice(_mapped(written, given), MetricKey.parse(written)) for written, given in own
+        _MetricChoice(_mapped(written, rule), MetricKey.parse(written))
+        for written, rule in site_metrics
     )
 
 
 def _by_metric(choices: Iterable[_MetricChoice]) -> Mapping[str, tuple[_MetricChoice, ...]]:
-    found: dict[str, tuple[_MetricChoice, ...]] = {}
+    by_name: dict[str, tuple[_MetricChoice, ...]] = {}
     for choice in choices:
-        found[choice.key.metric] = (*found.get(choice.key.metric, ()), choice)
-    return MappingProxyType(found)
+        by_name[choice.key.metric] = (*by_name.get(choice.key.metric, ()), choice)
+    return MappingProxyType(by_name)
 
 
 @cache
 def _unread() -> Mapping[str, str]:
     return MappingProxyType(
-        {name: why for one in exporter_mappings() for name, why in one.unread.items()}
+        {
+            name: why
+            for exporter_mapping in exporter_mappings()
+            for name, why in exporter_mapping.unread.items()
+        }
     )
 
 
@@ -601,15 +608,18 @@ def _all_choices() -> Iterator[_MetricChoice]:
         for metric, labels in counter_row.node_exporter:
             yield _MetricChoice(host, MetricKey(metric, labels))
     for mapping in exporter_mappings():
-        for written, given in mapping.metrics.items():
-            target = _mapped(written, given, mapping.labels)
+        for written, rule in mapping.metrics.items():
+            target = _mapped(written, rule, mapping.labels)
             yield _MetricChoice(target, MetricKey.parse(written), mapping.name)
 
 
 def _host_targets(unit: str | None = None) -> Iterable[MetricTarget]:
     """Return one target per host counter, in `unit` or node_exporter's unit."""
     for counter in HOST_COUNTERS:
-        given = unit or counter.node_exporter_unit or counter.unit
+        metric_unit = unit or counter.node_exporter_unit or counter.unit
         yield MetricTarget(
-            "node_samples", counter.name, given, adds_up=counter.kind is CounterKind.CUMULATIVE
+            "node_samples",
+            counter.name,
+            metric_unit,
+            adds_up=counter.kind is CounterKind.CUMULATIVE,
         )

@@ -81,19 +81,19 @@ class NodePins:
 
     def admits(self, exporter: str, node: str) -> bool:
         """Return whether pages of an exporter may name a node."""
-        known, host = self.nodes.get(exporter), self.hosts[exporter]
+        nodes, host = self.nodes.get(exporter), self.hosts[exporter]
         return node == host or (
-            self._by_name.get(node, host) == host if known is None else node == known
+            self._by_name.get(node, host) == host if nodes is None else node == nodes
         )
 
 
 def named_nodes(samples: PageSamples, labels: LabelNames) -> set[str]:
     """Return the short names of nodes in a page, without addresses."""
-    found = {locate(labels_of(block), names=labels) for block in set(samples.labels)}
+    locations = {locate(labels_of(block), names=labels) for block in set(samples.labels)}
     named = {
-        one.node
-        for one in found
-        if isinstance(one, SeriesLocation) and one.node and not is_address(one.node)
+        location.node
+        for location in locations
+        if isinstance(location, SeriesLocation) and location.node and not is_address(location.node)
     }
     host = host_of_page(samples)
     return named | ({short_node(host)} if host else set())

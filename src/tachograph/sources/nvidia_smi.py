@@ -83,14 +83,14 @@ def read(
     Errors: InputError for a file of another format, and where fields, host, GPU or times are
     unknown.
     """
-    given = given_times(options, configuration, now)
-    settings = (options.fields or "", options.node or "", str(options.gpu), str(given))
+    time_options = given_times(options, configuration, now)
+    settings = (options.fields or "", options.node or "", str(options.gpu), str(time_options))
     for name in options.files:
         path = Path(name)
         content = read_unpacked(path).decode("utf-8", "replace").removeprefix("\ufeff")
         text, tool = _text(content, options.fields, name)
-        text.rows = _with_keys(text, tool, options.gpu, given, name)
-        yield tool_chunk(path, text, tool, given, options.node, (NAME, *settings))
+        text.rows = _with_keys(text, tool, options.gpu, time_options, name)
+        yield tool_chunk(path, text, tool, time_options, options.node, (NAME, *settings))
 
 
 def _text(content: str, fields: str | None, where: str) -> tuple[ToolText, GpuTool]:
@@ -142,7 +142,7 @@ def _dmon(lines: pl.Series, where: str) -> tuple[ToolText, GpuTool]:
 
 
 def _with_keys(
-    text: ToolText, tool: GpuTool, gpu: int | None, given: GivenTimes, where: str
+    text: ToolText, tool: GpuTool, gpu: int | None, time_options: GivenTimes, where: str
 ) -> pl.DataFrame:
     """Return rows with columns of the contract for index, host, facts and time of each GPU.
 
@@ -154,8 +154,8 @@ def _with_keys(
         what = "its rows are processes (`nvidia-smi pmon`), not GPUs"
         raise InputError(what, where=where, do="record GPUs: `nvidia-smi dmon -o DT`")
     if not any(name in rows.columns for name in tool.columns):
-        found = listed(rows.columns)
-        raise InputError(f"no counter among: {found}", where=where, do="see docs/ingest-table.md")
+        columns = listed(rows.columns)
+        raise InputError(f"no counter among: {columns}", where=where, do="see docs/ingest-table.md")
     by_key = {_KEYS[name]: name for name in reversed(rows.columns) if name in _KEYS}
     taken = [key for key, name in by_key.items() if key != name and key in rows.columns]
     unread = {name: rows[name].count() for name in taken if name not in _KEYS}
@@ -176,19 +176,19 @@ def _with_keys(
                 raise InputError(what, where=where, do="query index, too")
         rows = rows.with_columns(gpu=pl.lit(str(gpu)))
     if "time" in rows.columns and "stamp" not in by_key:
-        rows = rows.with_columns(stamp=_stamps(rows, given, where))
+        rows = rows.with_columns(stamp=_stamps(rows, time_options, where))
     return rows.drop("", "date", "time", strict=False)
 
 
-def _stamps(rows: pl.DataFrame, given: GivenTimes, where: str) -> pl.Series:
+def _stamps(rows: pl.DataFrame, time_options: GivenTimes, where: str) -> pl.Series:
     """Return dmon's times of day with their dates; from the first date on, where none is there."""
     if "date" in rows.columns:
         days = rows["date"].str.replace(r"^(\d{4})(\d{2})(\d{2})$", "${1}-${2}-${3}")
-    elif given.day is not None:
+    elif time_options.day is not None:
         clock = rows["time"].str.to_time(_CLOCK, strict=False)
         seconds = clock.dt.hour().cast(pl.Int32) * 3600 + clock.dt.minute().cast(pl.Int32) * 60
         later = (seconds.forward_fill().diff().fill_null(0) < -_MIDNIGHT_S).cum_sum()
-        date = pl.lit(given.day) + pl.lit(later.cast(pl.Int64)) * timedelta(days=1)
+        date = pl.lit(time_options.day) + pl.lit(later.cast(pl.Int64)) * timedelta(days=1)
         days = pl.select(date.dt.strftime("%Y-%m-%d")).to_series()
     else:
         do = "give the first --date, or record with `nvidia-smi dmon -o DT`"

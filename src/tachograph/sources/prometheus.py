@@ -150,9 +150,11 @@ def _entry(options: argparse.Namespace, configuration: Configuration) -> dict[st
     elif options.url:
         return {}
     elif options.files:
-        kept = ("cluster", "labels", "metrics", "refresh_s")
+        kept_keys = ("cluster", "labels", "metrics", "refresh_s")
         return (
-            {key: entries[0][key] for key in kept if key in entries[0]} if len(entries) == 1 else {}
+            {key: entries[0][key] for key in kept_keys if key in entries[0]}
+            if len(entries) == 1
+            else {}
         )
     if len(entries) > 1:
         names = ", ".join(str(entry.get("name", PROMETHEUS)) for entry in entries)
@@ -201,9 +203,9 @@ def pending(
         if reached[-1:] != [window.start]:
             memory.allocations.now.clear()
         reached[:] = [window.end]
-        found = querying.samples(window.start, window.end)
-        made = series_parts(found, memory, overlaps=True)
-        return Chunk(chunk_id, PROMETHEUS, origin(querying), made, rows_read=found.points)
+        samples = querying.samples(window.start, window.end)
+        parts = series_parts(samples, memory, overlaps=True)
+        return Chunk(chunk_id, PROMETHEUS, origin(querying), parts, rows_read=samples.points)
 
     requested = list(windows(start, min(end, settled), round(querying.settings.window_s * 1000)))
     if end > settled:
@@ -234,8 +236,8 @@ def moment(milliseconds: int) -> datetime:
 
 def _name(settings: PrometheusSettings, window: ImportWindow) -> str:
     """Name of the window, equal for equal queries."""
-    reported = msgspec.to_builtins(settings)
-    text = [reported[name] for name in _SETTING_KEYS] + [window.start, window.end]
+    keys = msgspec.to_builtins(settings)
+    text = [keys[name] for name in _SETTING_KEYS] + [window.start, window.end]
     return hashlib.sha256(msgspec.json.encode(text)).hexdigest()[:32]
 
 
@@ -286,14 +288,14 @@ class PrometheusFeed:
             scraped - max(self._lookback, round(_SILENT_S * 1000)),
         )
         for window in windows(reached, until, self._window):
-            found = self.querying.samples(window.start, window.end)
-            end = min(window.end, max(silent, found.end))
+            samples = self.querying.samples(window.start, window.end)
+            end = min(window.end, max(silent, samples.end))
             # Nothing yet; a sample of the next window may tell that no more will come.
             if end <= reached:
                 continue
-            rows = series_parts(found, self.memory, overlaps=False)
+            rows = series_parts(samples, self.memory, overlaps=False)
             yield self._chunk(
-                self.settings.stream, rows, found.points, since=moment(reached), until=moment(end)
+                self.settings.stream, rows, samples.points, since=moment(reached), until=moment(end)
             )
             if late_since == moment(reached) and reached < settled:
                 # Read that long after: all late samples have arrived.
@@ -347,14 +349,18 @@ class PrometheusFeed:
         if self._lookback == 0 or until - since < self._lookback:
             return
         for window in windows(since, until, self._window):
-            found = self.querying.samples(window.start, window.end)
+            samples = self.querying.samples(window.start, window.end)
             rows = tuple(
                 replace(part, rejects=(), overlaps=True, counted=True)
-                for part in series_parts(found, self._late_memory, overlaps=True)
+                for part in series_parts(samples, self._late_memory, overlaps=True)
                 if part.table != "allocations"  # allocations were recorded at the first reading
             )
             yield self._chunk(
-                self._late, rows, found.points, since=moment(window.start), until=moment(window.end)
+                self._late,
+                rows,
+                samples.points,
+                since=moment(window.start),
+                until=moment(window.end),
             )
 
     def _chunk(
@@ -376,10 +382,10 @@ class PrometheusFeed:
         if server.skew_s is not None:
             self.outcome.skew_s[httpx2.URL(server.address).host] = server.skew_s
         try:
-            found = self.querying.node_skew_s()
+            skews = self.querying.node_skew_s()
         except RequestError:  # samples were read; a clock that is not reported is not known
             return
-        for run in found.runs:
+        for run in skews.runs:
             host = self.memory.vocabulary.host_of(run.labels)
             if host is not None:
                 self.outcome.skew_s[host] = (server.skew_s or 0.0) + float(run.values[-1])
@@ -395,15 +401,17 @@ def read_saved(path: Path, memory: SeriesMemory) -> Chunk:
     vocabulary = memory.vocabulary
     digest = fingerprint(path, PROMETHEUS, repr(vocabulary.labels), repr(vocabulary.metrics))
     chunk_id = f"{PROMETHEUS}:{digest}"
-    found = _decode(read_bytes(path), str(path))
-    if found.instant:
-        found.runs = [SeriesRun(run.labels, run.t // 1000 * 1000, run.values) for run in found.runs]
+    answer = _decode(read_bytes(path), str(path))
+    if answer.instant:
+        answer.runs = [
+            SeriesRun(run.labels, run.t // 1000 * 1000, run.values) for run in answer.runs
+        ]
     return Chunk(
         chunk_id,
         PROMETHEUS,
         str(path),
-        series_parts(found, memory, overlaps=False),
-        rows_read=found.points,
+        series_parts(answer, memory, overlaps=False),
+        rows_read=answer.points,
     )
 
 

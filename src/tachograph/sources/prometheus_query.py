@@ -72,14 +72,14 @@ def matchers(selector: str, *, where: str = "") -> str:
     inside = selector.strip().removeprefix("{").removesuffix("}").strip().rstrip(",").rstrip()
     at = 0
     while inside and at <= len(inside):
-        found = _MATCHER.match(inside, at)
-        if found is None or (found.end() < len(inside) and inside[found.end()] != ","):
+        match = _MATCHER.match(inside, at)
+        if match is None or (match.end() < len(inside) and inside[match.end()] != ","):
             raise ConfigError(
                 f"invalid selector {selector!r}",
                 where=where,
                 do="""write it as '{job="dcgm",cluster="main"}'""",
             )
-        at = found.end() + 1
+        at = match.end() + 1
     return inside
 
 
@@ -261,13 +261,13 @@ def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:
 
     Errors: RequestError naming the malformed line.
     """
-    found = SeriesAnswer()
+    answer = SeriesAnswer()
     written, t = b"[]", np.empty(0, np.int64)
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                one = _exported(line)
-                stamps, reported = bytes(one.timestamps), bytes(one.values)
+                exported = _exported(line)
+                stamps, reported = bytes(exported.timestamps), bytes(exported.values)
                 if stamps != written:  # all metrics of a scrape have one time
                     written, t = stamps, numbers(stamps).astype(np.int64)
                 values = numbers(reported)
@@ -277,12 +277,12 @@ def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:
             if t.size != values.size:
                 what = f"line {number} has {t.size} times and {values.size} values"
                 raise RequestError(what, where=where, do=f"is this {EXPECTED}?")
-            run = SeriesRun(bytes(one.metric), t, values)
+            run = SeriesRun(bytes(exported.metric), t, values)
             if b"null" in reported:
                 run = run.keep(~np.isnan(values))
             if run.t.size:
-                found.runs.append(run)
-    return found
+                answer.runs.append(run)
+    return answer
 
 
 def _exported(line: bytes) -> _ExportedSeries:
@@ -300,7 +300,7 @@ def _as_json(line: bytes) -> bytes:
     return (
         labels
         + values
-        + _BARE.sub(lambda found: b"null" if found[1] == b"NaN" else b'"%b"' % found[1], points)
+        + _BARE.sub(lambda number: b"null" if number[1] == b"NaN" else b'"%b"' % number[1], points)
     )
 
 
@@ -340,13 +340,13 @@ class PrometheusQueries:
         if self.how == "auto":
             self.how = self.choose()
         self._count_series(end)
-        found = SeriesAnswer()
+        total = SeriesAnswer()
         batches = list(self._batches((end - start) / 1000))
         with ThreadPoolExecutor(self.settings.parallel) as pool:
             requested = [pool.submit(self._divided, batch, start, end) for batch in batches]
             for answer in requested:
-                found.add(answer.result())
-        return found
+                total.add(answer.result())
+        return total
 
     def choose(self) -> QueryMethod:
         """Return the best supported query method, and check that the selector is valid.
@@ -430,10 +430,10 @@ class PrometheusQueries:
             halves = _halves(names, start, end, problem)
             if not halves:
                 raise
-        found = SeriesAnswer()
+        answer = SeriesAnswer()
         for half in halves:
-            found.add(self._divided(*half))
-        return found
+            answer.add(self._divided(*half))
+        return answer
 
     def _once(self, names: Sequence[str], start: int, end: int) -> SeriesAnswer:
         selector = self._selector(names)
@@ -445,22 +445,22 @@ class PrometheusQueries:
                 **_WHOLE,
             }
             where = f"{self.server.where}/api/v1/export"
-            found = self.server.post_lines(
+            answer = self.server.post_lines(
                 "/api/v1/export", form, lambda lines: read_export(lines, where)
             )
         elif self.how == "raw":
             form = {"query": f"{selector}[{end - start}ms]", "time": _seconds(end - 1), **_WHOLE}
-            found = self.server.post_read("/api/v1/query", form, read_result)
+            answer = self.server.post_read("/api/v1/query", form, read_result)
         else:
             return self._range(selector, start, end)
-        return _inside(found, start, end)
+        return _inside(answer, start, end)
 
     def _range(self, selector: str, start: int, end: int) -> SeriesAnswer:
         """Last sample of each step on a grid from 1970, in requests below the limit of points."""
         step = max(1, round((self.settings.step_s or _LIKELY_STEP_S) * 1000))
         first, last = -(-start // step) * step, (end - 1) // step * step
         query = f"last_over_time({selector}[{step - self._closed}ms])"
-        found = SeriesAnswer()
+        answer = SeriesAnswer()
         for begin in range(first, last + 1, step * POINTS_PER_SERIES):
             until = min(last, begin + step * (POINTS_PER_SERIES - 1))
             form = {
@@ -470,8 +470,8 @@ class PrometheusQueries:
                 "step": f"{step}ms",
                 **_WHOLE,
             }
-            found.add(self.server.post_read("/api/v1/query_range", form, read_result))
-        return found
+            answer.add(self.server.post_read("/api/v1/query_range", form, read_result))
+        return answer
 
     def _selector(self, names: Sequence[str]) -> str:
         escaped = (
@@ -510,15 +510,15 @@ def _halves(
     return ((names, start, middle), (names, middle, end)) if end - start > _SHORTEST_MS else ()
 
 
-def _inside(found: SeriesAnswer, start: int, end: int) -> SeriesAnswer:
+def _inside(answer: SeriesAnswer, start: int, end: int) -> SeriesAnswer:
     """Points inside the window: some servers include its start, others its end."""
     runs = []
-    for run in found.runs:
+    for run in answer.runs:
         mask = (run.t >= start) & (run.t < end)
-        kept = run if mask.all() else run.keep(mask)
-        if kept.t.size:
-            runs.append(kept)
-    return SeriesAnswer(runs, warnings=found.warnings)
+        part = run if mask.all() else run.keep(mask)
+        if part.t.size:
+            runs.append(part)
+    return SeriesAnswer(runs, warnings=answer.warnings)
 
 
 def _seconds(milliseconds: int) -> str:

@@ -187,12 +187,12 @@ def _of_text(path: Path) -> str | None:
     if is_node_text(text):
         return "slurm-nodes"
     try:
-        found = detect(head, where=str(path))
+        detected = detect(head, where=str(path))
     except TelemetryError as telemetry:
         return telemetry.source
     except InputError:
         return None
-    if found.kind == "map":
+    if detected.kind == "map":
         return "allocation-map"
     written = slurm_output(head, job_meaning)
     if written is not None:

@@ -141,7 +141,7 @@ class SpooledRecording:
         """Learn from a document."""
         match document["kind"]:
             case "gpus":
-                self.gpus |= {one["place"]: one for one in document["gpus"]}
+                self.gpus |= {gpu["place"]: gpu for gpu in document["gpus"]}
             case "end":
                 self.end = document
             case "source":
@@ -152,50 +152,51 @@ class SpooledRecording:
                 self._take_pm(document)
 
     def _take_pm(self, document: SpoolDocument) -> None:
-        place = document["place"]
-        self.cut[place] = document["cut"]
-        for one in map(sums_of, document["sums"]):
-            known = self.scores.setdefault((place, one.minute), one)
-            if known is not one:
-                known.add(one)
+        gpu = document["place"]
+        self.cut[gpu] = document["cut"]
+        for sums in map(sums_of, document["sums"]):
+            minute_sums = self.scores.setdefault((gpu, sums.minute), sums)
+            if minute_sums is not sums:
+                minute_sums.add(sums)
 
     def pm_parts(self) -> list[ChunkPart]:
         """Return what PM sampling counted as rows of `gpu_scores`."""
-        minutes = [self._pm_row(place, sums) for (place, _), sums in self.scores.items()]
+        minutes = [self._pm_row(gpu, sums) for (gpu, _), sums in self.scores.items()]
         if not minutes:
             return []
         return [ChunkPart(GPU_SCORES.name, filled_columns(GPU_SCORES, minutes), overlaps=True)]
 
-    def _pm_row(self, place: int, sums: PmSums) -> GpuScoreRow:
-        gpu = self.gpus[place]
+    def _pm_row(self, position: int, sums: PmSums) -> GpuScoreRow:
+        gpu = self.gpus[position]
         warps = warps_of(gpu.get("model"))
         return sums.row(
             node=gpu["node"],
             gpu=gpu["gpu"],
             mig=gpu["mig"],
             max_warps=warps,
-            cut=self.cut.get(place),
+            cut=self.cut.get(position),
         )
 
     def samples(self, parts: Sequence[SpoolRows]) -> pl.DataFrame:
         """Return rows as columns of `gpu_samples`, NaN as null."""
-        places = np.concatenate([rows.gpu for rows in parts])
+        positions = np.concatenate([rows.gpu for rows in parts])
         nodes = pl.Series(
-            [self.gpus.get(place, {}).get("node") for place in range(self._count)], dtype=pl.String
+            [self.gpus.get(position, {}).get("node") for position in range(self._count)],
+            dtype=pl.String,
         )
         keys = {
             "t": pl.Series(np.concatenate([rows.t for rows in parts])).cast(TIME),
-            "node": nodes.gather(places),
-            "gpu": self._ints("gpu").gather(places),
-            "mig": self._ints("mig").gather(places),
+            "node": nodes.gather(positions),
+            "gpu": self._ints("gpu").gather(positions),
+            "mig": self._ints("mig").gather(positions),
         }
         singles = np.concatenate([rows.singles for rows in parts], axis=1)
         doubles = np.concatenate([rows.doubles for rows in parts], axis=1)
         values = {name: singles[row] for row, name in enumerate(self.head["singles"])}
         values |= {name: doubles[row] for row, name in enumerate(self.head["doubles"])}
-        known = {name: value for name, value in values.items() if name in GPU_SAMPLES.schema}
+        counters = {name: value for name, value in values.items() if name in GPU_SAMPLES.schema}
         return pl.DataFrame(
-            keys | {name: pl.Series(value, nan_to_null=True) for name, value in known.items()}
+            keys | {name: pl.Series(value, nan_to_null=True) for name, value in counters.items()}
         )
 
     @property
@@ -204,7 +205,8 @@ class SpooledRecording:
 
     def _ints(self, name: str) -> pl.Series:
         return pl.Series(
-            [self.gpus.get(place, {}).get(name) for place in range(self._count)], dtype=pl.Int16
+            [self.gpus.get(position, {}).get(name) for position in range(self._count)],
+            dtype=pl.Int16,
         )
 
 
@@ -253,8 +255,8 @@ def _chunk(
         parts += [*spooled.pm_parts(), *_reported_parts(spooled, mark, cluster)]
     count = sum(len(rows.t) for rows in waiting)
     gpus = tuple(
-        NumberedGpu(one["node"], one["gpu"], one["mig"], one.get("uuid"), one.get("pci"), None)
-        for one in spooled.gpus.values()
+        NumberedGpu(gpu["node"], gpu["gpu"], gpu["mig"], gpu.get("uuid"), gpu.get("pci"), None)
+        for gpu in spooled.gpus.values()
     )
     parts = [replace(part, gpus=gpus) if part.table in _OF_GPUS else part for part in parts]
     return Chunk(
@@ -291,24 +293,24 @@ def _job(
     spooled: SpooledRecording, nodes: list[str], start: datetime, end: datetime, cluster: str
 ) -> dict[str, Any]:
     """A row of `jobs`; GPUs and node list are null if only part of the nodes was recorded."""
-    reported = spooled.head["job"]
+    job = spooled.head["job"]
     names = sorted(set(nodes))
-    whole = reported["nodes"] in (None, len(names))
+    whole = job["nodes"] in (None, len(names))
     ending = spooled.end or {}
     code, number = ending.get("exit_code"), ending.get("exit_signal")
     state = None
     if code is not None or number is not None:
         state = "COMPLETED" if code == 0 else "FAILED"
     return {
-        **reported,
-        "cluster": reported["cluster"] or cluster or None,
+        **job,
+        "cluster": job["cluster"] or cluster or None,
         "start": start,
         "end": end,
         "elapsed_s": (end - start).total_seconds(),
         "state": state,
         "exit_code": code,
         "exit_signal": number,
-        "nodes": reported["nodes"] or len(names) or None,
+        "nodes": job["nodes"] or len(names) or None,
         "gpus": len(nodes) if whole else None,
         "node_list": ",".join(names) if whole and names else None,
         "time_precision_s": 0.0,

@@ -125,8 +125,8 @@ def find_source(name: str) -> SourceEntry:
     source = find_entry("sources", SourceEntry, name, SOURCES)
     if source is not None:
         return source
-    own = [entry.name for entry in SOURCES]
-    do = did_you_mean(name, own, otherwise=f"use one of: {', '.join(own)}")
+    names = [entry.name for entry in SOURCES]
+    do = did_you_mean(name, names, otherwise=f"use one of: {', '.join(names)}")
     raise UsageError(f"unknown source '{name}'", do=do)
 
 
@@ -320,19 +320,19 @@ def configured_feeds(configuration: Configuration, *, where: str) -> list[FeedSe
     if not configuration.sources:
         do = "name one there (`tachograph init` writes the file); see docs/collect.md"
         raise ConfigError("no [[sources]] to collect from", where=where, do=do)
-    found = [settings_of(raw, where=where) for raw in configuration.sources]
-    names = [settings.title for settings in found]
+    entries = [settings_of(raw, where=where) for raw in configuration.sources]
+    names = [settings.title for settings in entries]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
                 f"two [[sources]] are called {name}", where=where, do="give each its own `name`"
             )
-    for settings in found:
+    for settings in entries:
         if not settings.every_s > 0:
             raise ConfigError(
                 f"[[sources]] {settings.title}: every_s must be above 0", where=where, do="use 60"
             )
-    return found
+    return entries
 
 
 def refuse_less(settings: FeedSettings, least: Mapping[str, float], *, where: str) -> None:
@@ -394,4 +394,4 @@ def load_feed(name: str) -> FeedModule:
 def _added_feeds() -> Mapping[str, str]:
     """{source: module} of pollable sources in installed packages."""
     added = added_entries("sources", SourceEntry)
-    return {one.name: one.module for one in added if hasattr(load_source(one), "connect")}
+    return {entry.name: entry.module for entry in added if hasattr(load_source(entry), "connect")}

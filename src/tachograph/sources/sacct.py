@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -192,7 +193,9 @@ class AccountingFeed:
                     "invalid_utf8", job["cluster"], job["job_id"], job["submit"], name
                 ):
                     fresh.replaced[name] += 1
-        fresh.unread = [one for one in reading.unread if self._rejected_before.first_time(one)]
+        fresh.unread = [
+            value for value in reading.unread if self._rejected_before.first_time(value)
+        ]
         return fresh.rejects()
 
 
@@ -300,11 +303,8 @@ def _run(
     if first >= last:
         raise UsageError("--from is not before --to", do="swap them")
     for settings in settings_in(configuration, NAME):
-        feed = connect(cast("SacctSettings", settings), configuration=configuration)
-        try:
+        with closing(connect(cast("SacctSettings", settings), configuration=configuration)) as feed:
             yield from feed.between(first, last)
-        finally:
-            feed.close()
 
 
 def _instant(written: str | None, option: str, *, zone: str, now: datetime) -> datetime | None:

@@ -95,19 +95,19 @@ def named_jobs(ids: pl.Series, steps: pl.Series | None = None) -> NamedJobs:
     )
 
 
-def _text(given: pl.Series) -> pl.Series:
+def _text(column: pl.Series) -> pl.Series:
     """Text; whole numbers without fraction."""
-    if given.dtype.is_float():
-        whole = (given == given.round()) & given.is_finite() & (given.abs() < 9e17)
-        as_int = given.cast(pl.Int64, strict=False).cast(pl.String)
-        return chosen_cells(whole, as_int, given.fill_nan(None).cast(pl.String))
-    return given.cast(pl.String).str.strip_chars()
+    if column.dtype.is_float():
+        whole = (column == column.round()) & column.is_finite() & (column.abs() < 9e17)
+        as_int = column.cast(pl.Int64, strict=False).cast(pl.String)
+        return chosen_cells(whole, as_int, column.fill_nan(None).cast(pl.String))
+    return column.cast(pl.String).str.strip_chars()
 
 
-def _steps(given: pl.Series) -> pl.Series:
+def _steps(column: pl.Series) -> pl.Series:
     """Steps with Slurm's names; null: none."""
     text = (
-        _text(given)
+        _text(column)
         .str.replace(r"^(\d+)\.0*$", "${1}")
         .str.replace(r"^[1-9]\d*(?:[_+]\d+)?\.(\S+)$", "${1}")
     )
@@ -137,12 +137,12 @@ def sample_allocations(rows: pl.DataFrame, *, cluster: str | None = None) -> tup
     if mixed.height:
         names = pieces.select(*raw, "job_id", "named_step").unique()
         here = timed.join(mixed.lazy(), on=unit, how="semi", nulls_equal=True)
-        found = here.join(names.lazy(), on=raw, how="inner", nulls_equal=True).collect()
-        shared, rejects = _shared(found, unit, rejects)
+        named_samples = here.join(names.lazy(), on=raw, how="inner", nulls_equal=True).collect()
+        shared, rejects = _shared(named_samples, unit, rejects)
         pieces = pl.concat(
             [
                 pieces.join(mixed, on=unit, how="anti", nulls_equal=True),
-                _stretches(found, unit, raw),
+                _stretches(named_samples, unit, raw),
             ]
         )
     if pieces.is_empty():
@@ -185,10 +185,10 @@ def _with_names(pieces: pl.DataFrame, raw: list[str]) -> tuple[pl.DataFrame, tup
     count = int(pieces["samples"].filter(named.bad).sum())
     example = first_as_text(pieces["job"].filter(named.bad)) if count else None
     rejects = (Reject("bad_job_id", "job_id", count, example),) if count else ()
-    kept = pieces.with_columns(named.job_id, named.step.alias("named_step")).filter(
+    named_pieces = pieces.with_columns(named.job_id, named.step.alias("named_step")).filter(
         pl.col("job_id").is_not_null()
     )
-    return kept, rejects
+    return named_pieces, rejects
 
 
 def _mixed(pieces: pl.DataFrame, unit: list[str]) -> pl.DataFrame:
@@ -213,11 +213,11 @@ def _held(
     ordered = pieces.with_columns(numbers).drop_nulls("gpu").sort(*unit, "start")
     following = pl.col("start").shift(-1).over(unit)
     distance = (pl.col("last") - pl.col("start")).dt.total_microseconds() / (pl.col("samples") - 1)
-    known = pl.when(pl.col("samples") > 1).then(distance)
+    median_step = pl.when(pl.col("samples") > 1).then(distance)
     usual = pl.coalesce(
-        known.median(), (following - pl.col("last")).dt.total_microseconds().median()
+        median_step.median(), (following - pl.col("last")).dt.total_microseconds().median()
     )
-    period = pl.min_horizontal(known, usual).fill_null(0).cast(pl.Int64).clip(1)
+    period = pl.min_horizontal(median_step, usual).fill_null(0).cast(pl.Int64).clip(1)
     ordered = ordered.with_columns(end=pl.col("last") + pl.duration(microseconds=period))
     ends = (
         pl.when(following > pl.col("last"))

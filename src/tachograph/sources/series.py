@@ -169,8 +169,8 @@ class SeriesVocabulary:
         self._kept += 1
         self._characters += characters
         if self._kept > _KEPT or self._characters > self._most_characters:
-            for known in (self._identities, self._targets, self._locations):
-                known.clear()
+            for cache in (self._identities, self._targets, self._locations):
+                cache.clear()
             self._kept, self._characters = 1, characters
 
     def node(self, identity: SeriesIdentity) -> str | None:
@@ -182,12 +182,12 @@ class SeriesVocabulary:
 
     def host_of(self, labels: bytes) -> str | None:
         """Return the node of a node_exporter from its labels (JSON); None without one."""
-        given = series_labels(labels)
-        if given is None:
+        host_labels = series_labels(labels)
+        if host_labels is None:
             return None
-        found = locate(given, names=self.labels)
-        return self._hosts.get(given.get("instance", "")) or (
-            found.node if isinstance(found, SeriesLocation) else None
+        location = locate(host_labels, names=self.labels)
+        return self._hosts.get(host_labels.get("instance", "")) or (
+            location.node if isinstance(location, SeriesLocation) else None
         )
 
     def _identify(self, written: bytes) -> SeriesIdentity | UnusableLabels | None:
@@ -204,10 +204,10 @@ class SeriesVocabulary:
             unread = why_unread(metric)
             if unread is not None:
                 return UnusableLabels(OTHER_QUANTITY, f"{metric}: {unread}")
-            known = metric in self.wanted
+            is_wanted = metric in self.wanted
             return (
                 None
-                if known
+                if is_wanted
                 else UnusableLabels("unknown_metric", metric or "a series without a name")
             )
         self.note_exporter(metric)
@@ -287,15 +287,15 @@ class AllocationTracker:
                 yield AllocationSpan(unit, job, holding[job], None)
             return
         for job, times in named.items():
-            places = np.searchsorted(scrapes, times)
+            positions = np.searchsorted(scrapes, times)
             since = holding.pop(job, None)
-            if since is not None and places[0] > 0:
+            if since is not None and positions[0] > 0:
                 yield AllocationSpan(unit, job, since, int(scrapes[0]))
                 since = None
-            begins = np.flatnonzero(np.diff(places, prepend=-2) > 1)
-            for first, last in zip(begins, [*(begins[1:] - 1), places.size - 1], strict=True):
+            begins = np.flatnonzero(np.diff(positions, prepend=-2) > 1)
+            for first, last in zip(begins, [*(begins[1:] - 1), positions.size - 1], strict=True):
                 start = int(times[first]) if since is None else since
-                after = int(places[last]) + 1
+                after = int(positions[last]) + 1
                 if after < scrapes.size:
                     yield AllocationSpan(unit, job, start, int(scrapes[after]))
                 else:
@@ -330,10 +330,10 @@ class SeriesRereads:
         names = sorted(columns)
         last, before = self._kept.get(unit, (None, ()))
         first = _values_present(names, [columns[name].item(0) for name in names])
-        same = last is not None and last < t[0] and before == first
+        is_repeated = last is not None and last < t[0] and before == first
         span = round(_NEARLY * self.refresh_s * 1e6)
         if t.size == 1:  # one scrape: what follows, for many rows, comes to this
-            mask[0] = not same or last is None or int(t[0]) >= last + span
+            mask[0] = not is_repeated or last is None or int(t[0]) >= last + span
             if mask[0]:
                 self._kept[unit] = (int(t[0]), first)
             return mask
@@ -346,17 +346,17 @@ class SeriesRereads:
         mask[:] = False
         for start, end in pairwise(starts):
             i = start
-            if start == 0 and same and last is not None:
+            if start == 0 and is_repeated and last is not None:
                 i = int(np.searchsorted(t, last + span))
             while i < end:
                 mask[i] = True
                 last = int(t[i])
                 i = max(i + 1, int(np.searchsorted(t, last + span)))
-        kept = np.flatnonzero(mask)
-        if kept.size:
+        fresh_rows = np.flatnonzero(mask)
+        if fresh_rows.size:
             self._kept[unit] = (
-                int(t[kept[-1]]),
-                _values_present(names, values[:, kept[-1]].tolist()),
+                int(t[fresh_rows[-1]]),
+                _values_present(names, values[:, fresh_rows[-1]].tolist()),
             )
         return mask
 

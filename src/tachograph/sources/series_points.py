@@ -79,12 +79,12 @@ class PointColumns:
 
         ranks: the place of each numbered unit; several may be one GPU.
         """
-        every = [one for target in targets.values() for one in self.by_column[target]]
+        every = [part for target in targets.values() for part in self.by_column[target]]
         keys = RowKeys.of([t for target in every for _, t, _ in self.points[target]], len(names))
-        found = of_readings(
+        readings = of_readings(
             {target: self._combined(target, ranks, names, keys) for target in every}, keys
         )
-        combined = {name: self._column(target, found) for name, target in targets.items()}
+        combined = {name: self._column(target, readings) for name, target in targets.items()}
         rows = all_keys([keys for keys, _ in combined.values()])
         columns: dict[str, Floats] = {}
         for name, (of_column, values) in combined.items():
@@ -99,18 +99,19 @@ class PointColumns:
     def _column(self, whole: MetricTarget, of: Mapping[MetricTarget, KeyedValues]) -> KeyedValues:
         """(key, value) of each row: merges parts of a GPU; fallbacks fill only missing values."""
         column: KeyedValues | None = None
-        for _, some in groupby(self.by_column[whole], key=lambda one: one.joining.fallback):
+        for _, some in groupby(self.by_column[whole], key=lambda target: target.joining.fallback):
             parts = list(some)
-            found, values = of[parts[0]]
+            keys, values = of[parts[0]]
             if len(parts) > 1:
                 largest = parts[0].joining.largest
-                found, values = (
-                    np.concatenate(one) for one in zip(*(of[part] for part in parts), strict=True)
+                keys, values = (
+                    np.concatenate(target)
+                    for target in zip(*(of[part] for part in parts), strict=True)
                 )
                 if whole.unit == "bitmask":  # a reason that two metrics give is one bit
                     values = values.astype(np.int64)
-                found, values = joined_parts(found, values, largest=largest)
-            column = (found, values) if column is None else filled_by(*column, found, values)
+                keys, values = joined_parts(keys, values, largest=largest)
+            column = (keys, values) if column is None else filled_by(*column, keys, values)
         if column is None:
             raise ValueError(f"no points of {whole.column}")
         return column
@@ -126,32 +127,34 @@ class PointColumns:
         points = self.points[target]
         # Series of one GPU each; copies stay in order.
         if all(isinstance(units, int) for units, _, _ in points):
-            points = sorted(points, key=lambda one: int(ranks[one[0]]))
-        found = np.concatenate([keys.join(ranks[units], t) for units, t, _ in points])
+            points = sorted(points, key=lambda point: int(ranks[point[0]]))
+        joined = np.concatenate([keys.join(ranks[units], t) for units, t, _ in points])
         values = np.concatenate([values for _, _, values in points])
-        if (found[1:] > found[:-1]).all():
-            return found, values
+        if (joined[1:] > joined[:-1]).all():
+            return joined, values
         if target.adds_up:
-            return joined_parts(found, values, largest=False)
-        found, values, first = _by_key(found, values)
-        kept = np.repeat(values[first], np.diff(first, append=found.size))
-        differs = np.flatnonzero(kept != values)
+            return joined_parts(joined, values, largest=False)
+        joined, values, first = _by_key(joined, values)
+        firsts = np.repeat(values[first], np.diff(first, append=joined.size))
+        differs = np.flatnonzero(firsts != values)
         if differs.size:
-            node, gpu, _ = names[int(keys.split(found[differs[:1]])[0][0])]
+            node, gpu, _ = names[int(keys.split(joined[differs[:1]])[0][0])]
             unit = node if gpu == NONE else f"{node} GPU {gpu}"
-            example = f"{target.column} of {unit}: {kept[differs[0]]:g} and {values[differs[0]]:g}"
+            example = (
+                f"{target.column} of {unit}: {firsts[differs[0]]:g} and {values[differs[0]]:g}"
+            )
             self.reject(target.table, CONFLICTING, None, differs.size, example)
-        return found[first], values[first]
+        return joined[first], values[first]
 
 
-def all_keys(found: Sequence[Longs]) -> Longs:
+def all_keys(key_lists: Sequence[Longs]) -> Longs:
     """Return the keys of all, sorted; most often all have the same."""
-    others = [keys for keys in found[1:] if not np.array_equal(keys, found[0])]
-    return np.unique(np.concatenate([found[0], *others])) if others else found[0]
+    others = [keys for keys in key_lists[1:] if not np.array_equal(keys, key_lists[0])]
+    return np.unique(np.concatenate([key_lists[0], *others])) if others else key_lists[0]
 
 
 def of_readings(
-    found: Mapping[MetricTarget, KeyedValues], keys: RowKeys
+    by_target: Mapping[MetricTarget, KeyedValues], keys: RowKeys
 ) -> Mapping[MetricTarget, KeyedValues]:
     """Return the points with the time of their reading: that of its first metric.
 
@@ -159,23 +162,28 @@ def of_readings(
     each other within half of the usual distance of a metric, at most 15 s, and that have no metric
     in common, are one reading.
     """
-    rows = all_keys([of_metric for of_metric, _ in found.values()])
-    most = max((of_metric for of_metric, _ in found.values()), key=len)
-    if most.size == rows.size:
-        return found
+    rows = all_keys([of_metric for of_metric, _ in by_target.values()])
+    longest = max((of_metric for of_metric, _ in by_target.values()), key=len)
+    if longest.size == rows.size:
+        return by_target
     unit, t = keys.split(rows)
-    of_most, times = keys.split(most)
-    same = of_most[1:] == of_most[:-1]
-    usual = float(np.median(np.diff(times)[same])) if same.any() else np.inf
+    of_most, times = keys.split(longest)
+    is_equal = of_most[1:] == of_most[:-1]
+    usual = float(np.median(np.diff(times)[is_equal])) if is_equal.any() else np.inf
     tolerance = min(_READING_US, usual / 2)
-    places = {metric: np.searchsorted(rows, of_metric) for metric, (of_metric, _) in found.items()}
-    has = np.zeros((rows.size, len(found)), np.bool_)
-    for column, of_metric in enumerate(places.values()):
+    positions = {
+        metric: np.searchsorted(rows, of_metric) for metric, (of_metric, _) in by_target.items()
+    }
+    has = np.zeros((rows.size, len(by_target)), np.bool_)
+    for column, of_metric in enumerate(positions.values()):
         has[of_metric, column] = True
-    apart = (unit[1:] == unit[:-1]) & (np.diff(t) <= tolerance)
-    apart[apart] = ~(has[1:][apart] & has[:-1][apart]).any(axis=1)
-    first = _first_of_readings(np.flatnonzero(apart) + 1, t, has, tolerance)
-    return {metric: (rows[first[places[metric]]], values) for metric, (_, values) in found.items()}
+    is_close = (unit[1:] == unit[:-1]) & (np.diff(t) <= tolerance)
+    is_close[is_close] = ~(has[1:][is_close] & has[:-1][is_close]).any(axis=1)
+    first = _first_of_readings(np.flatnonzero(is_close) + 1, t, has, tolerance)
+    return {
+        metric: (rows[first[positions[metric]]], values)
+        for metric, (_, values) in by_target.items()
+    }
 
 
 def _first_of_readings(later: Longs, t: Longs, has: Mask, tolerance: float) -> Longs:
@@ -199,14 +207,14 @@ def _first_of_readings(later: Longs, t: Longs, has: Mask, tolerance: float) -> L
     return np.array(first)
 
 
-def _by_key(found: Longs, values: Floats) -> tuple[Longs, Floats, Longs]:
+def _by_key(row_keys: Longs, values: Floats) -> tuple[Longs, Floats, Longs]:
     """Points sorted by key, and the place of the first of each key."""
-    order = np.argsort(found, kind="stable")
-    found = found[order]
-    return found, values[order], np.flatnonzero(np.diff(found, prepend=found[0] - 1))
+    order = np.argsort(row_keys, kind="stable")
+    row_keys = row_keys[order]
+    return row_keys, values[order], np.flatnonzero(np.diff(row_keys, prepend=row_keys[0] - 1))
 
 
-def joined_parts(found: Longs, values: Floats, *, largest: bool) -> tuple[Longs, Floats]:
+def joined_parts(row_keys: Longs, values: Floats, *, largest: bool) -> tuple[Longs, Floats]:
     """Return one value per key: the sum, or the largest; of integers all bits.
 
     >>> keys, values = joined_parts(np.array([3, 1, 3]), np.array([1.0, 5.0, 2.0]), largest=False)
@@ -215,16 +223,16 @@ def joined_parts(found: Longs, values: Floats, *, largest: bool) -> tuple[Longs,
     >>> joined_parts(np.array([1, 1]), np.array([4, 6]), largest=False)[1].tolist()
     [6.0]
     """
-    found, values, first = _by_key(found, values)
+    row_keys, values, first = _by_key(row_keys, values)
     join: np.ufunc = np.maximum if largest else np.add
     if values.dtype.kind == "i":
         join = np.bitwise_or
     joined: Floats = join.reduceat(values, first).astype(np.float64, copy=False)
-    return found[first], joined
+    return row_keys[first], joined
 
 
 def filled_by(
-    found: Longs, values: Floats, others: Longs, of_others: Floats
+    row_keys: Longs, values: Floats, others: Longs, of_others: Floats
 ) -> tuple[Longs, Floats]:
     """Return the points, filled with those of a fallback.
 
@@ -232,8 +240,8 @@ def filled_by(
     >>> keys.tolist(), values.tolist()
     ([1, 2], [5.0, 7.0])
     """
-    missing = ~np.isin(others, found)
-    keys = np.concatenate([found, others[missing]])
+    missing = ~np.isin(others, row_keys)
+    keys = np.concatenate([row_keys, others[missing]])
     order = np.argsort(keys, kind="stable")
     return keys[order], np.concatenate([values, of_others[missing]])[order]
 
@@ -242,23 +250,24 @@ def targets_by_column(
     targets: Iterable[MetricTarget],
 ) -> Mapping[MetricTarget, Sequence[MetricTarget]]:
     """Return {whole target: its parts and fallbacks, these last}."""
-    found: dict[MetricTarget, list[MetricTarget]] = {}
+    by_whole: dict[MetricTarget, list[MetricTarget]] = {}
     for target in targets:
-        found.setdefault(
+        by_whole.setdefault(
             MetricTarget(target.table, target.column, target.unit, target.adds_up), []
         ).append(target)
     return {
-        whole: sorted(some, key=lambda one: one.joining.fallback) for whole, some in found.items()
+        whole: sorted(some, key=lambda part: part.joining.fallback)
+        for whole, some in by_whole.items()
     }
 
 
 def points_disagree(points: Iterable[SeriesPoints], unit: int) -> bool:
     """Return whether two values of one unit and time differ."""
-    seen: dict[int, float] = {}
+    values_by_key: dict[int, float] = {}
     for units, t, values in points:
         mine = np.full(t.size, units == unit) if isinstance(units, int) else units == unit
         for moment, value in zip(t[mine].tolist(), values[mine].tolist(), strict=True):
-            if seen.setdefault(moment, value) != value:
+            if values_by_key.setdefault(moment, value) != value:
                 return True
     return False
 
@@ -294,17 +303,21 @@ def numbered_gpus(
     placed: Mapping[LabelledGpu, PlacedGpu], spans: Mapping[LabelledGpu, TimeSpan]
 ) -> tuple[NumberedGpu, ...]:
     """Return the GPUs with an index, and when labels name them where that is known."""
-    found: dict[NumberedGpu, None] = {}
-    for one, (gpu, _, rank) in placed.items():
+    gpus: dict[NumberedGpu, None] = {}
+    for labelled, (gpu, _, rank) in placed.items():
         if gpu is not None:
-            span = spans.get(one, SAME_TIME)
+            span = spans.get(labelled, SAME_TIME)
             times = None
             if span != SAME_TIME:
                 first, last = (EPOCH + timedelta(microseconds=t) for t in span)
                 times = (first, last)
             numbering = NUMBERINGS.get(rank)
-            found[NumberedGpu(one.node, gpu, one.mig, one.uuid, one.pci, numbering, times)] = None
-    return tuple(found)
+            gpus[
+                NumberedGpu(
+                    labelled.node, gpu, labelled.mig, labelled.uuid, labelled.pci, numbering, times
+                )
+            ] = None
+    return tuple(gpus)
 
 
 DeviceFacts = dict[str, str | float | None]
@@ -315,32 +328,34 @@ def device_rows(
     described: Mapping[LabelledGpu, DeviceFacts],
     placed: Mapping[LabelledGpu, PlacedGpu],
     spans: Mapping[LabelledGpu, TimeSpan],
-    known: dict[GpuPlace, tuple[str | float | None, ...]],
+    earlier: dict[GpuPlace, tuple[str | float | None, ...]],
 ) -> pl.DataFrame:
     """Return devices that differ from the last rows in `known`, and update it."""
-    found: dict[GpuPlace, DeviceFacts] = {}
-    for one in sorted(described, key=lambda one: (-one.rank, spans[one])):  # the best rank last
-        gpu, reason, _ = placed[one]
+    by_place: dict[GpuPlace, DeviceFacts] = {}
+    for device in sorted(
+        described, key=lambda device: (-device.rank, spans[device])
+    ):  # the best rank last
+        gpu, reason, _ = placed[device]
         if gpu is None:
             continue
-        facts = found.setdefault((one.node, gpu, one.mig), {})
+        facts = by_place.setdefault((device.node, gpu, device.mig), {})
         if reason != AMBIGUOUS:
             named: DeviceFacts = {
-                name: of for name, of in (("uuid", one.uuid), ("pci", one.pci)) if of
+                name: of for name, of in (("uuid", device.uuid), ("pci", device.pci)) if of
             }
-            if named and one.rank in NUMBERINGS:
-                named[NUMBERINGS[one.rank]] = one.gpu
+            if named and device.rank in NUMBERINGS:
+                named[NUMBERINGS[device.rank]] = device.gpu
             facts |= named
-        facts |= described[one]
+        facts |= described[device]
     nothing = (None,) * len(_FACTS)
     rows = []
-    for unit, facts in found.items():
-        before = known.get(unit, nothing)
+    for unit, facts in by_place.items():
+        before = earlier.get(unit, nothing)
         if facts.get("uuid", before[0]) != before[0]:  # another GPU
             before = nothing
         now = tuple(facts.get(name, old) for name, old in zip(_FACTS, before, strict=True))
-        if facts and now != known.get(unit):
-            known[unit] = now
+        if facts and now != earlier.get(unit):
+            earlier[unit] = now
             rows.append((*unit, *now))
     return pl.DataFrame(
         rows, schema={name: DEVICES.schema[name] for name in (*GPU_KEY, *_FACTS)}, orient="row"

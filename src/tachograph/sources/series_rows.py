@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import chain, groupby, pairwise
+from itertools import chain, compress, groupby, pairwise
 
 import numpy as np
 import polars as pl
@@ -151,8 +151,8 @@ class SeriesRows:
             pin.see(() if pin.is_known else named_nodes(samples, vocabulary.labels))
         scrape = _PageScrape(self, samples, round(t.timestamp() * 1e6), node, pin)
         end = 0
-        for metric, same in groupby(samples.names):
-            begin, end = end, end + len(list(same))
+        for metric, group in groupby(samples.names):
+            begin, end = end, end + len(list(group))
             target = metric_target_of_all(metric, own=vocabulary.metrics)
             unread = why_unread(metric) if target is None else None
             if unread is None:
@@ -163,8 +163,8 @@ class SeriesRows:
                 self.reject("gpu_samples", OTHER_QUANTITY, None, end - begin, f"{metric}: {unread}")
                 self.unreadable += end - begin
             elif metric != NODE_INFO:
-                for one, places in self._by_target(metric, samples, range(begin, end)):
-                    scrape.add(one, places)
+                for mapped, indices in self._by_target(metric, samples, range(begin, end)):
+                    scrape.add(mapped, indices)
         return self.known - before
 
     def parts(self, *, overlaps: bool = False) -> tuple[ChunkPart, ...]:
@@ -183,7 +183,9 @@ class SeriesRows:
             *self._samples("node_samples", overlaps=overlaps),
             *self._samples("job_node_samples", overlaps=overlaps),
         ]
-        parts += [part for part in (devices, self._allocation_part()) if part.frame.height]
+        looks = JobLooks(self.memory.naming, self._placed, self._seen, self._jobs, self._of_nodes)
+        held = allocation_part(looks, self.memory.allocations)
+        parts += [part for part in (devices, held) if part.frame.height]
         rejects: dict[str, list[Reject]] = {}
         for (table, reason, column), count in self._removed.items():
             example = self._examples[table, reason, column] or None
@@ -196,14 +198,10 @@ class SeriesRows:
             counted.append(replace(part, rejects=part_rejects, gpus=part_gpus))
         for name, without_rows in rejects.items():
             counted.append(ChunkPart(name, pl.DataFrame(), rejects=tuple(without_rows)))
-        if self._names_clusters:
-            return tuple(with_cluster_column(part) for part in counted)
+        units = (unit if isinstance(unit, str) else unit.node for unit in self._units)
+        if any(CLUSTER_MARK in node for node in chain(units, self._of_nodes)):
+            return tuple(map(with_cluster_column, counted))
         return tuple(counted)
-
-    @property
-    def _names_clusters(self) -> bool:
-        units = (one if isinstance(one, str) else one.node for one in self._units)
-        return any(CLUSTER_MARK in node for node in chain(units, self._of_nodes))
 
     def unit(self, labelled: LabelledGpu | str) -> int:
         """Return the number of a GPU as labels name it, or of a node."""
@@ -338,32 +336,36 @@ class SeriesRows:
     def _place(self) -> None:
         """Index each GPU; count those without index, or with contradicting labels."""
         self._placed = {**self.memory.vocabulary.indices.places(self._spans)}
-        # One index, several jobs, other values for each: an index within the job.
-        for one in self._jobs:
+        # One index, several jobs, other values for each: an index within the labelled.
+        for labelled in self._jobs:
             if (
-                len(self._jobs[one]) > 1
-                and one.uuid is None
-                and one.pci is None
-                and one in self._units
+                len(self._jobs[labelled]) > 1
+                and labelled.uuid is None
+                and labelled.pci is None
+                and labelled in self._units
             ):
-                number = self._units[one]
+                number = self._units[labelled]
                 if any(points_disagree(points, number) for points in self._points.values()):
-                    self._placed[one] = PlacedGpu(None, AMBIGUOUS)
+                    self._placed[labelled] = PlacedGpu(None, AMBIGUOUS)
         gone: dict[int, tuple[str, str]] = {}
-        for one, (gpu, reason, _) in self._placed.items():
+        for labelled, (gpu, reason, _) in self._placed.items():
             if reason is None:
                 continue
-            index = "no index" if one.gpu is None else f"index {one.gpu}"
-            example = " ".join([one.node, index, *(name for name in (one.uuid, one.pci) if name)])
-            if gpu is None and one in self._units:
-                gone[self._units[one]] = (reason, example)
-            if gpu is None and self._facts[one, "devices"]:
-                self.reject("devices", reason, None, self._facts[one, "devices"], example)
-                self.facts -= self._facts[one, "devices"]
-            if reason == NO_GPU and self._facts[one, "allocations"]:
-                self.reject("allocations", reason, None, self._facts[one, "allocations"], example)
-                self.facts -= self._facts[one, "allocations"]
-            elif reason != NO_GPU and one in self._jobs:
+            index = "no index" if labelled.gpu is None else f"index {labelled.gpu}"
+            example = " ".join(
+                [labelled.node, index, *(name for name in (labelled.uuid, labelled.pci) if name)]
+            )
+            if gpu is None and labelled in self._units:
+                gone[self._units[labelled]] = (reason, example)
+            if gpu is None and self._facts[labelled, "devices"]:
+                self.reject("devices", reason, None, self._facts[labelled, "devices"], example)
+                self.facts -= self._facts[labelled, "devices"]
+            if reason == NO_GPU and self._facts[labelled, "allocations"]:
+                self.reject(
+                    "allocations", reason, None, self._facts[labelled, "allocations"], example
+                )
+                self.facts -= self._facts[labelled, "allocations"]
+            elif reason != NO_GPU and labelled in self._jobs:
                 self.reject("allocations", reason, None, 1, example)
             elif gpu is not None:
                 self.reject("gpu_samples", reason, None, 1, example)
@@ -374,12 +376,12 @@ class SeriesRows:
         """Turn memory in percent of the capacity into MiB; without a capacity it is unknown."""
         for target in [target for target in self._points if target.unit == OF_CAPACITY]:
             capacities = np.full(len(self._units), np.nan)
-            for one, number in self._units.items():
-                if isinstance(one, LabelledGpu):
+            for unit, number in self._units.items():
+                if isinstance(unit, LabelledGpu):
                     written = self.memory.devices.get(
-                        (one.node, self._placed[one].gpu, one.mig), (None,)
+                        (unit.node, self._placed[unit].gpu, unit.mig), (None,)
                     )[-1]
-                    mib = self._devices.get(one, {}).get(CAPACITY) or written
+                    mib = self._devices.get(unit, {}).get(CAPACITY) or written
                     capacities[number] = mib if isinstance(mib, float) else np.nan
             for units, t, percent in self._points.pop(target):
                 values = percent * capacities[units] / 100
@@ -392,12 +394,12 @@ class SeriesRows:
                         unknown,
                         "percent of an unknown capacity",
                     )
-                known = ~np.isnan(values)
+                is_known = ~np.isnan(values)
                 of_each = np.full(t.size, units) if isinstance(units, int) else units
-                if known.any():
+                if is_known.any():
                     into = replace(target, unit="MiB")
                     self._points.setdefault(into, []).append(
-                        (of_each[known], t[known], values[known])
+                        (of_each[is_known], t[is_known], values[is_known])
                     )
 
     def _remove(self, gone: Mapping[int, tuple[str, str]]) -> None:
@@ -405,19 +407,19 @@ class SeriesRows:
         lost = np.zeros(len(self._units), np.bool_)
         lost[list(gone)] = True
         for target in [target for target in self._points if target.table == "gpu_samples"]:
-            kept: list[SeriesPoints] = []
+            points: list[SeriesPoints] = []
             for units, t, values in self._points.pop(target):
                 of_each = np.full(t.size, units) if isinstance(units, int) else units
-                left = ~lost[of_each]
-                for number, count in Counter(of_each[~left].tolist()).items():
+                remains = ~lost[of_each]
+                for number, count in Counter(of_each[~remains].tolist()).items():
                     reason, example = gone[number]
                     self.reject("gpu_samples", reason, None, count, example)
-                if left.all():
-                    kept.append((units, t, values))
-                elif left.any():
-                    kept.append((of_each[left], t[left], values[left]))
-            if kept:
-                self._points[target] = kept
+                if remains.all():
+                    points.append((units, t, values))
+                elif remains.any():
+                    points.append((of_each[remains], t[remains], values[remains]))
+            if points:
+                self._points[target] = points
 
     def _name(self, unit: LabelledGpu | str) -> tuple[str, int, int]:
         """Node, GPU and slice of a unit; of nodes, and of GPUs without an index, NONE."""
@@ -427,15 +429,15 @@ class SeriesRows:
         return unit.node, NONE if gpu is None else gpu, NONE if unit.mig is None else unit.mig
 
     def _by_target(
-        self, metric: str, samples: PageSamples, places: Iterable[int]
+        self, metric: str, samples: PageSamples, indices: Iterable[int]
     ) -> Iterable[tuple[MetricTarget, list[int]]]:
         """Samples of a metric by place, grouped by the column from their labels."""
-        found: dict[tuple[str, str], tuple[MetricTarget, list[int]]] = {}
-        for place in places:
-            target = self.memory.vocabulary.target_in_page(metric, samples.labels[place])
+        by_target: dict[tuple[str, str], tuple[MetricTarget, list[int]]] = {}
+        for index in indices:
+            target = self.memory.vocabulary.target_in_page(metric, samples.labels[index])
             if target is not None:
-                found.setdefault((target.column, target.part), (target, []))[1].append(place)
-        return found.values()
+                by_target.setdefault((target.column, target.part), (target, []))[1].append(index)
+        return by_target.values()
 
     def _samples(self, table: TableName, *, overlaps: bool) -> Iterator[ChunkPart]:
         """The samples of a table; two columns in different units go to different parts."""
@@ -443,7 +445,7 @@ class SeriesRows:
         layers: list[dict[str, MetricTarget]] = []
         for target in self._by_column:
             if target.table == table:
-                layer = next((one for one in layers if target.column not in one), None)
+                layer = next((columns for columns in layers if target.column not in columns), None)
                 if layer is None:
                     layers.append(layer := {})
                 layer[target.column] = target
@@ -471,10 +473,10 @@ class SeriesRows:
         """The rows of one layer, sorted by node, GPU, slice, time."""
         units = [self._name(unit) for unit in self._units]
         names = sorted(set(units))
-        place = {name: number for number, name in enumerate(names)}
-        made = PointColumns(self._points, self._by_column, self.reject)
-        unit, t, columns = made.aligned(
-            targets, names, np.array([place[name] for name in units], np.int64)
+        positions = {name: number for number, name in enumerate(names)}
+        point_columns = PointColumns(self._points, self._by_column, self.reject)
+        unit, t, columns = point_columns.aligned(
+            targets, names, np.array([positions[name] for name in units], np.int64)
         )
         if table == "gpu_samples" and self.memory.rereads.refresh_s:
             fresh = self._fresh(layer, names, unit, t, columns)
@@ -523,10 +525,6 @@ class SeriesRows:
             self.reject("gpu_samples", "reread", None, again, "")
         return fresh
 
-    def _allocation_part(self) -> ChunkPart:
-        looks = JobLooks(self.memory.naming, self._placed, self._seen, self._jobs, self._of_nodes)
-        return allocation_part(looks, self.memory.allocations)
-
 
 def series_parts(
     answer: SeriesAnswer, memory: SeriesMemory, *, overlaps: bool
@@ -564,8 +562,8 @@ class _PageScrape:
         self._stamped = samples.is_stamped
         self._t = np.array([t_us])
         self._host = host_of_page(samples)
-        given = self._host or node
-        self._node = None if given is None else short_node(given)
+        page_node = self._host or node
+        self._node = None if page_node is None else short_node(page_node)
         self._names: tuple[LabelNames, str] | None = None
         self._of_names: dict[
             tuple[LabelNames, str], dict[str | tuple[str, float | None], _PageSeries]
@@ -577,33 +575,33 @@ class _PageScrape:
         self._same: list[_PageSeries] | None = None
         self._same_units = self._t
 
-    def add(self, target: MetricTarget, places: Sequence[int]) -> None:
+    def add(self, target: MetricTarget, indices: Sequence[int]) -> None:
         """Add values of a column; places: of its samples in the page."""
         rows = self._rows
-        rows.known += len(places)
+        rows.known += len(indices)
         of_job = target.table == "job_node_samples"
         names = (target.labels, f"{target.joining.over}{_JOB_MARK if of_job else ''}")
         if names != self._names:
             self._names, self._same_blocks, self._same_series, self._same = names, [], [], None
             self._series = self._of_names.setdefault(names, {})
-        series = self._of(places, target)
+        series = self._of(indices, target)
         if target.column == HOLDER:
-            self._see_holders(target, places, series)
+            self._see_holders(target, indices, series)
             return
         if target.table in _OF_NODES:
-            units = np.array([one.node for one in series], np.int64)
+            units = np.array([line.node for line in series], np.int64)
         elif series is self._same:
             units = self._same_units
         else:
-            units = np.array([one.gpu for one in series], np.int64)
+            units = np.array([line.gpu for line in series], np.int64)
             self._same, self._same_units = series, units
         if units.size and units.min() == NONE:
-            places = self._left(target, places, units, series)
-            series = [one for one, unit in zip(series, units.tolist(), strict=True) if unit != NONE]
+            indices = self._left(target, indices, units, series)
+            series = list(compress(series, units != NONE))
             units = units[units != NONE]
-        values = np.array(at_places(self._samples.values, places), np.float64)
+        values = np.array(at_places(self._samples.values, indices), np.float64)
         t = (
-            np.array([one.t_us for one in series], np.int64)
+            np.array([line.t_us for line in series], np.int64)
             if self._stamped
             else np.repeat(self._t, values.size)
         )
@@ -611,110 +609,111 @@ class _PageScrape:
             rows.add(target, units, t, values)
             return
         rows.facts += values.size
-        for place, one in enumerate(series):
-            if one.unit is not None and target.table == "allocations":
-                rows.see_job_numbers(one.unit, t[place : place + 1], values[place : place + 1])
-            elif one.unit is not None and target.column != DEVICE:
-                block = self._samples.labels[places[place]]
+        for position, line in enumerate(series):
+            if line.unit is not None and target.table == "allocations":
+                rows.see_job_numbers(
+                    line.unit, t[position : position + 1], values[position : position + 1]
+                )
+            elif line.unit is not None and target.column != DEVICE:
+                block = self._samples.labels[indices[position]]
                 location = rows.memory.vocabulary.location_in_page(block, target)
                 if not isinstance(location, UnusableLabels):
-                    rows.describe_by(one.unit, location, target, float(values[place]))
+                    rows.describe_by(line.unit, location, target, float(values[position]))
 
     def _see_holders(
-        self, target: MetricTarget, places: Sequence[int], series: Sequence[_PageSeries]
+        self, target: MetricTarget, indices: Sequence[int], series: Sequence[_PageSeries]
     ) -> None:
         """Note the jobs that labels name, of a GPU or of a whole node."""
-        for place, one in zip(places, series, strict=True):
+        for index, line in zip(indices, series, strict=True):
             location = self._rows.memory.vocabulary.location_in_page(
-                self._samples.labels[place], target
+                self._samples.labels[index], target
             )
             node = None if isinstance(location, UnusableLabels) else location.node or self._node
-            if node is None or isinstance(location, UnusableLabels) or one.problem == OTHER_NODE:
-                self._rows.reject(
-                    target.table, one.problem, None, 1, one.example or self._samples.names[place]
-                )
+            if node is None or isinstance(location, UnusableLabels) or line.problem == OTHER_NODE:
+                example = line.example or self._samples.names[index]
+                self._rows.reject(target.table, line.problem, None, 1, example)
                 continue
             self._rows.facts += 1
-            if one.unit is None and self._samples.values[place] > 0:
+            if line.unit is None and self._samples.values[index] > 0:
                 node = location.place(node) or node
-                self._rows.see_holder(node, np.array([one.t_us]), location.job)
+                self._rows.see_holder(node, np.array([line.t_us]), location.job)
 
-    def _of(self, places: Sequence[int], target: MetricTarget) -> list[_PageSeries]:
+    def _of(self, indices: Sequence[int], target: MetricTarget) -> list[_PageSeries]:
         """Subjects of samples; most metrics of a page have the same labels in the same order."""
-        known = self._series
-        blocks = at_places(self._samples.labels, places)
+        by_block = self._series
+        blocks = at_places(self._samples.labels, indices)
         if self._stamped:
-            stamps = at_places(self._samples.stamps, places)
+            stamps = at_places(self._samples.stamps, indices)
             return [
-                known.get(key) or self._new(*key, target)
+                by_block.get(key) or self._new(*key, target)
                 for key in zip(blocks, stamps, strict=True)
             ]
         if blocks != self._same_blocks:
             self._same_blocks = blocks
             self._same_series = [
-                known.get(block) or self._new(block, None, target) for block in blocks
+                by_block.get(block) or self._new(block, None, target) for block in blocks
             ]
         return self._same_series
 
     def _left(
         self,
         target: MetricTarget,
-        places: Sequence[int],
+        indices: Sequence[int],
         units: Longs,
         series: Sequence[_PageSeries],
     ) -> list[int]:
         """Return the indices of samples about a known GPU or node; others are counted."""
-        left = []
-        for place, unit, one in zip(places, units.tolist(), series, strict=True):
+        remaining = []
+        for index, unit, line in zip(indices, units.tolist(), series, strict=True):
             if unit == NONE:
                 example = (
-                    one.example or f"{self._samples.names[place]}{{{self._samples.labels[place]}}}"
+                    line.example or f"{self._samples.names[index]}{{{self._samples.labels[index]}}}"
                 )
-                self._rows.reject(target.table, one.problem, None, 1, example)
+                self._rows.reject(target.table, line.problem, None, 1, example)
             else:
-                left.append(place)
-        return left
+                remaining.append(index)
+        return remaining
 
     def _new(self, block: str, stamp: float | None, target: MetricTarget) -> _PageSeries:
-        found = self._rows.memory.vocabulary.location_in_page(block, target)
-        if isinstance(found, UnusableLabels):
-            series = _PageSeries(problem=found.reason, example=found.example)
+        location = self._rows.memory.vocabulary.location_in_page(block, target)
+        if isinstance(location, UnusableLabels):
+            series = _PageSeries(problem=location.reason, example=location.example)
         elif target.table == "job_node_samples":
-            series = self._located(found, stamp, target)
+            series = self._located(location, stamp, target)
         elif (
-            found.gpu is None and found.uuid is None and found.pci is None
+            location.gpu is None and location.uuid is None and location.pci is None
         ):  # the same for all CPUs of a node
-            host = found.place(found.node)
-            series = self._hosts.get((host, stamp)) or self._located(found, stamp, target)
+            host = location.place(location.node)
+            series = self._hosts.get((host, stamp)) or self._located(location, stamp, target)
             self._hosts[host, stamp] = series
         else:
-            series = self._located(found, stamp, target)
+            series = self._located(location, stamp, target)
         self._series[(block, stamp) if self._stamped else block] = series
         return series
 
     def _located(
-        self, found: SeriesLocation, stamp: float | None, target: MetricTarget
+        self, location: SeriesLocation, stamp: float | None, target: MetricTarget
     ) -> _PageSeries:
         rows = self._rows
         if stamp is not None and not 0 <= stamp < _LAST_STAMP_S:
             return _PageSeries(problem="bad_timestamp", example=str(stamp))
-        node = found.node or self._node
+        node = location.node or self._node
         if node is None:
             return _PageSeries(problem="no_node")
-        claimed = found.node or self._host
+        claimed = location.node or self._host
         if claimed is not None and self._pin is not None and not self._pin.admits(claimed):
             return _PageSeries(problem=OTHER_NODE, example=f"{self._pin.label} names {node}")
-        node = found.place(node) or node
+        node = location.place(node) or node
         t = self._t if stamp is None else np.array([round(stamp * 1e6)])
         if target.table == "job_node_samples":
-            host = rows.host_unit(node, found, target)
+            host = rows.host_unit(node, location, target)
             if host is None:
                 return _PageSeries(problem=NO_JOB)
             return _PageSeries(int(t[0]), node=rows.unit(host))
-        unit = labelled_gpu(node, found)
+        unit = labelled_gpu(node, location)
         if unit is None:
             return _PageSeries(int(t[0]), node=rows.unit(node))
         stamped = (int(t[0]), int(t[0]))
-        rows.describe(unit, found, SAME_TIME if stamp is None else stamped)
-        rows.see(unit, t, found.job)
+        rows.describe(unit, location, SAME_TIME if stamp is None else stamped)
+        rows.see(unit, t, location.job)
         return _PageSeries(int(t[0]), unit, rows.unit(unit), rows.unit(node))

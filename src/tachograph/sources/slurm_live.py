@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, cast
@@ -155,8 +156,8 @@ class RunningJobsFeed:
 
     def _note_skew(self, reading: AllocationMapReading, middle: float) -> None:
         """Record how far the controller's clock is ahead, to a second, its resolution."""
-        reported = polled_at(reading.document)
-        skew = self._config_skew_s if reported is None else reported + 0.5 - middle
+        answered_at = polled_at(reading.document)
+        skew = self._config_skew_s if answered_at is None else answered_at + 0.5 - middle
         if skew is not None:
             self.outcome.skew_s["slurmctld"] = skew
 
@@ -170,8 +171,7 @@ def read(
 ) -> Iterator[Chunk]:
     """Yield the running jobs once. Errors: InputError naming URL and reason."""
     for settings in settings_in(configuration, SLURM_LIVE):
-        feed = connect(cast("SlurmLiveSettings", settings), configuration=configuration)
-        try:
+        with closing(
+            connect(cast("SlurmLiveSettings", settings), configuration=configuration)
+        ) as feed:
             yield feed.fetch(f"{settings.stream}-once:{now.isoformat()}")
-        finally:
-            feed.close()

@@ -90,12 +90,12 @@ class NodesFeed:
         # Seconds since 1970 are printed for us, whatever the zone of the site is.
         *before, scontrol = settings.command
         names = ("sinfo", "squeue", "sacctmgr")
-        beside = {name: str(PurePosixPath(scontrol).with_name(name)) for name in names}
+        siblings = {name: str(PurePosixPath(scontrol).with_name(name)) for name in names}
         self._programs = {
             name: SiteProgram(
                 (*before, program), timeout_s=settings.timeout_s, environment=IN_SECONDS
             )
-            for name, program in {"scontrol": scontrol, **beside}.items()
+            for name, program in {"scontrol": scontrol, **siblings}.items()
         }
         self._has_json = True  # scontrol prints JSON; up to Slurm 22.05 only sinfo does
         self._open: dict[object, SlurmRow] = {}

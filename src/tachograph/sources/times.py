@@ -39,7 +39,11 @@ class TimeColumn:
 
 
 def read_times(
-    given: pl.Series, *, form: str = AUTO, zone_name: str = "UTC", order: pl.DataFrame | None = None
+    column: pl.Series,
+    *,
+    form: str = AUTO,
+    zone_name: str = "UTC",
+    order: pl.DataFrame | None = None,
 ) -> TimeColumn:
     """Return the times of a column, row by row.
 
@@ -54,18 +58,20 @@ def read_times(
     >>> read_times(pl.Series(["2026-04-14T22:08:52.5+02:00"])).values.to_list()[0].isoformat()
     '2026-04-14T20:08:52.500000+00:00'
     """
-    if isinstance(given.dtype, pl.Datetime) or given.dtype == pl.Date:
-        return _from_datetime(given, zone_name, order)
-    if given.dtype == pl.Null:
-        return TimeColumn(pl.Series(given.name, [None] * len(given), dtype=TIME), _none_bad(given))
-    if given.dtype.is_numeric() and given.dtype != pl.Boolean:
-        return _from_numbers(given, form)
-    if given.dtype not in (pl.String, pl.Categorical, pl.Enum):
+    if isinstance(column.dtype, pl.Datetime) or column.dtype == pl.Date:
+        return _from_datetime(column, zone_name, order)
+    if column.dtype == pl.Null:
+        return TimeColumn(
+            pl.Series(column.name, [None] * len(column), dtype=TIME), _none_bad(column)
+        )
+    if column.dtype.is_numeric() and column.dtype != pl.Boolean:
+        return _from_numbers(column, form)
+    if column.dtype not in (pl.String, pl.Categorical, pl.Enum):
         raise InputError(
-            f"column {given.name!r} is {given.dtype}, which is not a time",
+            f"column {column.name!r} is {column.dtype}, which is not a time",
             do="name the column of the times",
         )
-    return _from_text(_blank_to_null(given), form, zone_name, order)
+    return _from_text(_blank_to_null(column), form, zone_name, order)
 
 
 def is_local(form: str, zone_name: str) -> bool:
@@ -102,57 +108,57 @@ def local_to_utc(naive: pl.Series, zone_name: str, order: pl.DataFrame | None = 
     )
 
 
-def _none_bad(given: pl.Series) -> pl.Series:
-    return pl.repeat(False, len(given), dtype=pl.Boolean, eager=True)
+def _none_bad(column: pl.Series) -> pl.Series:
+    return pl.repeat(False, len(column), dtype=pl.Boolean, eager=True)
 
 
-def _blank_to_null(given: pl.Series) -> pl.Series:
-    text = given.cast(pl.String).str.strip_chars()
+def _blank_to_null(column: pl.Series) -> pl.Series:
+    text = column.cast(pl.String).str.strip_chars()
     blank = text.is_in(TEXT_BLANKS)
     return chosen_cells(~blank, text) if blank.any() else text
 
 
-def _from_datetime(given: pl.Series, zone_name: str, order: pl.DataFrame | None) -> TimeColumn:
-    if isinstance(given.dtype, pl.Datetime) and given.dtype.time_zone is not None:
-        return TimeColumn(given.dt.convert_time_zone("UTC").cast(TIME), _none_bad(given))
-    return local_to_utc(given, zone_name, order)
+def _from_datetime(column: pl.Series, zone_name: str, order: pl.DataFrame | None) -> TimeColumn:
+    if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone is not None:
+        return TimeColumn(column.dt.convert_time_zone("UTC").cast(TIME), _none_bad(column))
+    return local_to_utc(column, zone_name, order)
 
 
-def _from_numbers(given: pl.Series, form: str) -> TimeColumn:
+def _from_numbers(column: pl.Series, form: str) -> TimeColumn:
     """Epochs; whole numbers stay whole, because nanoseconds need more digits than a Float64 has."""
     if form not in (AUTO, *EPOCHS):
         raise InputError(
-            f"column {given.name!r} holds numbers, not times written as {form}",
+            f"column {column.name!r} holds numbers, not times written as {form}",
             do="use format = 'epoch'",
         )
-    whole_numbers = _from_whole_numbers(given, form)
+    whole_numbers = _from_whole_numbers(column, form)
     if whole_numbers is not None:
         return whole_numbers
-    typical = given.cast(pl.Float64).abs().quantile(0.5, interpolation="lower")
+    typical = column.cast(pl.Float64).abs().quantile(0.5, interpolation="lower")
     size = typical if isinstance(typical, float) else 0.0
     unit = form if form in _PER_US else _unit_of(size)
     per_us = _PER_US[unit]
-    rough = given.cast(pl.Float64) * per_us
+    rough = column.cast(pl.Float64) * per_us
     fits = rough.is_between(_FIRST_US, _LAST_US).fill_null(
         value=False
     ) & rough.is_finite().fill_null(value=False)
-    whole = chosen_cells(fits, given)
-    if given.dtype.is_float():
+    whole = chosen_cells(fits, column)
+    if column.dtype.is_float():
         us = (whole.cast(pl.Float64) * per_us).round().cast(pl.Int64)
     elif per_us >= 1:
         us = whole.cast(pl.Int64) * int(per_us)
     else:
         us = (whole // 1000).cast(pl.Int64)  # nanoseconds may need more than 63 bits
-    bad = ~fits & given.is_not_null()
-    values = us.cast(_NAIVE).dt.replace_time_zone("UTC").alias(given.name)
-    return TimeColumn(values, bad, counted("unreadable_time", None, bad, given))
+    bad = ~fits & column.is_not_null()
+    values = us.cast(_NAIVE).dt.replace_time_zone("UTC").alias(column.name)
+    return TimeColumn(values, bad, counted("unreadable_time", None, bad, column))
 
 
-def _from_whole_numbers(given: pl.Series, form: str) -> TimeColumn | None:
+def _from_whole_numbers(column: pl.Series, form: str) -> TimeColumn | None:
     """Times of whole numbers after 1970 of one size; None unless all are valid."""
-    least, greatest = given.min(), given.max()
+    least, greatest = column.min(), column.max()
     if (
-        not given.dtype.is_integer()
+        not column.dtype.is_integer()
         or not isinstance(least, int)
         or not isinstance(greatest, int)
         or least < 0
@@ -162,18 +168,18 @@ def _from_whole_numbers(given: pl.Series, form: str) -> TimeColumn | None:
     per_us = _PER_US[unit]
     if (form not in _PER_US and unit != _unit_of(greatest)) or greatest * per_us > _LAST_US - 1:
         return None
-    us = given.cast(pl.Int64) * int(per_us) if per_us >= 1 else (given // 1000).cast(pl.Int64)
-    return TimeColumn(us.cast(TIME).alias(given.name), _none_bad(given))
+    us = column.cast(pl.Int64) * int(per_us) if per_us >= 1 else (column // 1000).cast(pl.Int64)
+    return TimeColumn(us.cast(TIME).alias(column.name), _none_bad(column))
 
 
-def days_of(given: pl.Series) -> pl.Series | None:
+def days_of(column: pl.Series) -> pl.Series | None:
     """Return days since 1970 (UTC) of a column of integers or zoned times; None for other types."""
-    times = given
-    if given.dtype.is_integer():
-        found = _from_whole_numbers(given, AUTO)
-        if found is None:
+    times = column
+    if column.dtype.is_integer():
+        read = _from_whole_numbers(column, AUTO)
+        if read is None:
             return None
-        times = found.values
+        times = read.values
     if not isinstance(times.dtype, pl.Datetime):
         return None
     return times.dt.epoch("d")
@@ -205,9 +211,9 @@ def _from_text(
 
 
 def _are_numbers(text: pl.Series) -> bool:
-    known = text.drop_nulls()
-    numbers = known.str.contains(r"^[-+]?\d+(\.\d*)?([eE][-+]?\d+)?$")
-    return len(known) > 0 and (numbers.sum() or 0) * 2 > len(known)
+    filled = text.drop_nulls()
+    numbers = filled.str.contains(r"^[-+]?\d+(\.\d*)?([eE][-+]?\d+)?$")
+    return len(filled) > 0 and (numbers.sum() or 0) * 2 > len(filled)
 
 
 def _from_number_text(text: pl.Series, form: str) -> TimeColumn:
@@ -274,17 +280,17 @@ def _second_pass(naive: pl.Series, twice: pl.Series, order: pl.DataFrame | None)
     )
     keys = keys.select(pl.struct(pl.all()).rank("dense").alias("group"))
     frame = keys.with_columns(naive.alias("wall"), twice.alias("twice")).with_row_index("row")
-    known = frame.filter(pl.col("wall").is_not_null())
+    dated = frame.filter(pl.col("wall").is_not_null())
     step = pl.col("wall").diff().over("group")
-    direction = known.group_by("group").agg(
+    direction = dated.group_by("group").agg(
         (
             (pl.col("wall").diff() < pl.duration()).sum()
             > (pl.col("wall").diff() > pl.duration()).sum()
         ).alias("falling")
     )
-    known = known.join(direction, on="group", maintain_order="left")
+    dated = dated.join(direction, on="group", maintain_order="left")
     rising = pl.concat(
-        [known.filter(~pl.col("falling")), known.filter(pl.col("falling")).reverse()]
+        [dated.filter(~pl.col("falling")), dated.filter(pl.col("falling")).reverse()]
     )
     day = pl.col("wall").dt.date()
     back = (step < pl.duration()).fill_null(value=False)

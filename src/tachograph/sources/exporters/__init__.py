@@ -25,8 +25,8 @@ EXPORTER_MODULES: tuple[str, ...] = (
 @cache
 def exporter_mappings() -> tuple[ExporterMapping, ...]:
     """Return all mappings by EXPORTER_MODULES; the first for a metric wins."""
-    found: list[ExporterMapping] = []
+    mappings: list[ExporterMapping] = []
     for name in EXPORTER_MODULES:
         mapping: ExporterMapping = import_module(f"{__name__}.{name}").EXPORTER
-        found.append(mapping)
-    return tuple(found)
+        mappings.append(mapping)
+    return tuple(mappings)

@@ -70,11 +70,13 @@ _UNREAD: Mapping[str, str] = MappingProxyType(
 
 def _spelled(table: Mapping[str, _T]) -> Mapping[str, _T]:
     """The table under every spelling of its names."""
-    found: dict[str, _T] = {}
+    spellings: dict[str, _T] = {}
     for written, value in table.items():
         name, brace, rest = written.partition("{")
-        found |= {f"{one}{brace}{rest}": value for one in (name, name.upper(), f"amd_{name}")}
-    return MappingProxyType(found)
+        spellings |= {
+            f"{spelling}{brace}{rest}": value for spelling in (name, name.upper(), f"amd_{name}")
+        }
+    return MappingProxyType(spellings)
 
 
 EXPORTER = ExporterMapping(

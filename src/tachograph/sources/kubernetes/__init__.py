@@ -11,7 +11,7 @@ import argparse
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -267,8 +267,8 @@ class PodsFeed:
         reading = self._known.reading(self._cluster)
         self._unreadable &= self._known.forget_owners()
         rejects = counted_rejects(self._rejected_before.new(reading.rejected))
-        used = objects - without - sum(reject.count for reject in rejects)
-        parts = polled_parts(reading, rejects, rows_used=used)
+        objects_used = objects - without - sum(reject.count for reject in rejects)
+        parts = polled_parts(reading, rejects, rows_used=objects_used)
         passed = {"no_gpus": without} if without else {}
         return Chunk(name, NAME, self._server.where, parts, objects, mark, passed=passed)
 
@@ -290,8 +290,8 @@ class PodsFeed:
 
         Of each page only UIDs are kept: most pods of a cluster request no GPU.
         """
-        known = self._known
-        rejected = len(known.rejected)
+        known_pods = self._known
+        rejected = len(known_pods.rejected)
         listed: set[str | None] = set()
         count = without = 0
         query = {"limit": str(self._settings.page)}
@@ -302,7 +302,7 @@ class PodsFeed:
                 if problem.status != _GONE or "limit" not in query:
                     raise
                 # The list was too old to go on: read it in one answer.
-                del known.rejected[rejected:]
+                del known_pods.rejected[rejected:]
                 listed.clear()
                 count = without = 0
                 query = {}
@@ -310,16 +310,16 @@ class PodsFeed:
             for pod in json_objects(document, "items"):
                 listed.add(json_text(pod, "metadata", "uid"))
                 count += 1
-                without += known.add(pod, seen=now) is None
+                without += known_pods.add(pod, seen=now) is None
             following = json_text(document, "metadata", "continue")
             if not following:
                 break
             query["continue"] = following
-        for uid, known_pod in list(known.pods.items()):
+        for uid, known_pod in list(known_pods.pods.items()):
             if uid not in listed and path in (_EVERYWHERE, _path(known_pod.ref.namespace)):
-                known.remove(uid, self._last_seen or now, deleted=False)
+                known_pods.remove(uid, self._last_seen or now, deleted=False)
         self._versions[path] = json_text(document, "metadata", "resourceVersion") or ""
-        return count, without - (len(known.rejected) - rejected)
+        return count, without - (len(known_pods.rejected) - rejected)
 
     def _watch(self, path: str, version: str) -> list[dict[str, object]] | None:
         """Return the events since a resource version; None if the server no longer has them."""
@@ -354,11 +354,11 @@ class PodsFeed:
                 rejected = len(self._known.rejected)
                 count += 1
                 deleted = kind == "DELETED"
-                seen = min(now, deletion_time(document, now)) if deleted else now
-                pod = self._known.add(document, seen=seen)
+                moment = min(now, deletion_time(document, now)) if deleted else now
+                pod = self._known.add(document, seen=moment)
                 without += pod is None and len(self._known.rejected) == rejected
                 if deleted and pod is not None:
-                    self._known.remove(pod.ref.uid, seen, deleted=True)
+                    self._known.remove(pod.ref.uid, moment, deleted=True)
             self._versions[path] = version or self._versions[path]
         return count, without
 
@@ -486,10 +486,10 @@ def read_listing(
     document = json_document(content, where)
     if json_text(document, "kind") not in ("List", "PodList"):
         raise not_of("a listing of pods", where, _SAVE)
-    known = KnownPods(user_labels)
-    for place, item in enumerate(json_objects(document, "items"), start=1):
-        known.add(item, place=place)
-    reading = known.reading(cluster)
+    pods = KnownPods(user_labels)
+    for position, item in enumerate(json_objects(document, "items"), start=1):
+        pods.add(item, place=position)
+    reading = pods.reading(cluster)
     reading.rows_read = len(reading.jobs) + len(reading.rejected)
     return reading
 
@@ -514,12 +514,9 @@ def read(
         return
     if not configuration.sources:
         raise UsageError("no listing and no server", do=f"name files: {_SAVE} > pods.json")
-    for one in settings:
-        feed = connect(one, configuration=configuration)
-        try:
-            yield feed.fetch(f"{one.stream}-once:{now.isoformat()}", now=now)
-        finally:
-            feed.close()
+    for setting in settings:
+        with closing(connect(setting, configuration=configuration)) as feed:
+            yield feed.fetch(f"{setting.stream}-once:{now.isoformat()}", now=now)
 
 
 rejected = DocumentSource(NAME, SUFFIXES, read_listing).rejected

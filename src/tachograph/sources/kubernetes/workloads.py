@@ -129,7 +129,7 @@ class Pod:
         """Whether no container will run any more."""
         return self.state not in ("PENDING", "RUNNING")
 
-    def following(self, earlier: Pod | None, seen: datetime | None) -> Pod:
+    def following(self, earlier: Pod | None, moment: datetime | None) -> Pod:
         """Return the pod with what an earlier reading of it knew; `seen`: when it was as it is.
 
         The first known start stays: it is in the key of rows, and an eviction may remove it from the
@@ -145,7 +145,7 @@ class Pod:
             if end is None and earlier is not None and earlier.is_over:
                 end = earlier.end
             if end is None:
-                end = max(seen or start, start)
+                end = max(moment or start, start)
         return replace(self, start=start, end=end)
 
     def gone(self, last_seen: datetime, *, deleted: bool) -> Pod:
@@ -200,7 +200,7 @@ def read_pod(document: object, *, user_labels: Sequence[str] = ()) -> Pod | None
     state = _PHASES.get(phase, "RUNNING")
     statuses = json_objects(document, "status", "containerStatuses")
     start = _start(document, statuses)
-    ends = [_time(json_text(one, "state", "terminated", "finishedAt")) for one in statuses]
+    ends = [_time(json_text(status, "state", "terminated", "finishedAt")) for status in statuses]
     over = state in ("COMPLETED", "FAILED")
     end = max((time for time in ends if time), default=None) if over else None
     if over and end is None:
@@ -232,8 +232,8 @@ def read_pod(document: object, *, user_labels: Sequence[str] = ()) -> Pod | None
 
 def _labelled(document: object, names: Sequence[str]) -> str | None:
     for name in names:
-        for place in ("labels", "annotations"):
-            value = json_text(document, "metadata", place, name)
+        for part in ("labels", "annotations"):
+            value = json_text(document, "metadata", part, name)
             if value:
                 return value
     return None
@@ -255,9 +255,9 @@ def _start(document: object, statuses: Sequence[object]) -> datetime | None:
     The start of containers does not decide: restarts replace it, and it is in the key of rows.
     """
     begun = [
-        _time(json_text(one, *place, "startedAt"))
-        for one in statuses
-        for place in (("state", "running"), ("state", "terminated"), ("lastState", "terminated"))
+        _time(json_text(status, *path, "startedAt"))
+        for status in statuses
+        for path in (("state", "running"), ("state", "terminated"), ("lastState", "terminated"))
     ]
     first = min((time for time in begun if time), default=None)
     admitted = _time(json_text(document, "status", "startTime"))
@@ -282,8 +282,10 @@ def _failure_time(document: object, start: datetime | None) -> datetime | None:
 
 def _exit(statuses: Sequence[object]) -> tuple[int | None, int | None, str | None]:
     """(Exit code, signal, reason) of the container that failed, else of any."""
-    ended = [json_value(one, "state", "terminated") for one in statuses]
-    coded = [(json_number(one, "exitCode"), json_text(one, "reason")) for one in ended if one]
+    ended = [json_value(status, "state", "terminated") for status in statuses]
+    coded = [
+        (json_number(status, "exitCode"), json_text(status, "reason")) for status in ended if status
+    ]
     failed = [(code, reason) for code, reason in coded if code]
     code, reason = next(iter([*failed, *coded]), (None, None))
     return (None, None, reason) if code is None else (*shell_status(code), reason)
@@ -294,14 +296,14 @@ def _requests(document: object) -> tuple[dict[str, int], float | None]:
     containers = json_objects(document, "spec", "containers")
     totals: dict[str, float] = {}
     for container in containers:
-        asked: dict[str, float] = {}
+        requests: dict[str, float] = {}
         for kind in ("limits", "requests"):
-            given = json_value(container, "resources", kind)
-            for name, value in given.items() if isinstance(given, dict) else ():
+            resources = json_value(container, "resources", kind)
+            for name, value in resources.items() if isinstance(resources, dict) else ():
                 number = quantity(json_text(value) or "")
                 if number is not None:
-                    asked[name] = number
-        for name, number in asked.items():
+                    requests[name] = number
+        for name, number in requests.items():
             totals[name] = totals.get(name, 0.0) + number
     counts: dict[str, int] = {}
     for name, number in totals.items():
@@ -330,11 +332,11 @@ def quantity(written: str) -> float | None:
     >>> quantity("500m"), quantity("8Gi"), quantity("2"), quantity("x")
     (0.5, 8589934592.0, 2.0, None)
     """
-    found = _QUANTITY.fullmatch(written)
-    if found is None:
+    match = _QUANTITY.fullmatch(written)
+    if match is None:
         return None
-    suffix = found[2] or ""
-    return float(found[1]) * (_BINARY[suffix] if suffix in _BINARY else _SUFFIXES[suffix])
+    suffix = match[2] or ""
+    return float(match[1]) * (_BINARY[suffix] if suffix in _BINARY else _SUFFIXES[suffix])
 
 
 def workload_of(pod: Pod, owners: Owners) -> ObjectRef:
@@ -409,7 +411,7 @@ def _job(
     workload: ObjectRef, pods: Sequence[Pod], owners: Owners, cluster: SlurmCluster
 ) -> JobRecord:
     chain = owner_chain(pods[0], owners)
-    known = [owners[ref] for ref in chain if ref in owners]
+    owner_pods = [owners[ref] for ref in chain if ref in owners]
     is_pod = workload.uid == pods[0].ref.uid
     starts = [pod.start for pod in pods if pod.start]
     ends = [pod.end for pod in pods if pod.end]
@@ -418,8 +420,8 @@ def _job(
     end = max(ends, default=None) if over and start else None
     last = _deciding(pods) if over else None
     state = "RUNNING" if start else "PENDING"
-    queues = [owner.queue for owner in known if owner.queue]
-    created = [owner.created for owner in known if owner.ref == workload]
+    queues = [owner.queue for owner in owner_pods if owner.queue]
+    created = [owner.created for owner in owner_pods if owner.ref == workload]
     begun = min((pod.created for pod in pods if pod.created), default=None)
     array = chain[-1] if is_pod and chain else None
     hosts = [pod.node for pod in pods if pod.node and pod.start]
@@ -481,7 +483,7 @@ def _at_once(pods: Sequence[Pod]) -> dict[str, int]:
         key=itemgetter(0),
     )
     running: dict[str, int] = {}
-    most: dict[str, int] = {}
+    maxima: dict[str, int] = {}
     ended = 0
     for moment, of_moment in groupby(begun, key=itemgetter(0)):
         while ended < len(ends) and ends[ended][0] <= moment:
@@ -496,8 +498,8 @@ def _at_once(pods: Sequence[Pod]) -> dict[str, int]:
         for counts in [{}, *brief]:
             for name in {**running, **counts}:
                 held = running.get(name, 0) + counts.get(name, 0)
-                most[name] = max(most.get(name, 0), held)
-    return {name: count for name, count in most.items() if count}
+                maxima[name] = max(maxima.get(name, 0), held)
+    return {name: count for name, count in maxima.items() if count}
 
 
 def _add(total: dict[str, int], counts: Mapping[str, int], sign: int) -> None:

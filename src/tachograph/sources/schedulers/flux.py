@@ -69,8 +69,8 @@ def read_flux(content: bytes, where: str, cluster: SlurmCluster) -> AccountingRe
     if not is_flux(document):
         raise not_of("output of Flux", where, _SAVE)
     jobs: list[object] = [*json_objects(document, "jobs")] or [document]
-    for place, job in enumerate(jobs, start=1):
-        take_job(reading, place, json_example(job), partial(_record, job, cluster), cluster)
+    for position, job in enumerate(jobs, start=1):
+        take_job(reading, position, json_example(job), partial(_record, job, cluster), cluster)
     return reading
 
 
@@ -90,31 +90,32 @@ def flux_id(written: str) -> str:
 
 
 def _record(job: object, cluster: SlurmCluster) -> tuple[JobRecord, list[SlurmRow]]:
-    name = flux_id(json_text(job, "id") or "")
-    state = json_text(job, "state") or ""
+    text = partial(json_text, job)
+    name = flux_id(text("id") or "")
+    state = text("state") or ""
     over = state == "INACTIVE"
-    result = _RESULTS.get(json_text(job, "result") or "") if over else _STATES.get(state)
+    result = _RESULTS.get(text("result") or "") if over else _STATES.get(state)
     if result is None and not over:
         raise BadRowError("bad_state")
-    ended = json_text(job, "t_cleanup") or json_text(job, "t_inactive") or ""
-    times = [json_text(job, time) or "" for time in ("t_submit", "t_depend", "t_run")]
+    ended = text("t_cleanup") or text("t_inactive") or ""
+    times = [text(time) or "" for time in ("t_submit", "t_depend", "t_run")]
     submit, eligible, start, end = settled_times(
         (times[0], times[1], times[2], ended if over else ""), cluster.time_zone
     )
     code, signal = _ending(json_number(job, "waitstatus")) if over else (None, None)
     duration = json_value(job, "duration")
     limit_s = float(duration) if isinstance(duration, int | float) and duration > 0 else None
-    node_list = json_text(job, "nodelist")
+    node_list = text("nodelist")
     held = _of_resources(json_value(job, "R"), name, cluster, start, end) if start else []
     gpus = {"gres/gpu": len(held)} if json_value(job, "R") is not None else {}
     cores = json_number(job, "ncores")
     record = JobRecord(
         id=JobId(name),
         cluster=cluster.name,
-        name=json_text(job, "name"),
-        user=json_text(job, "username"),
-        account=json_text(job, "bank") or json_text(job, "project"),
-        partition=json_text(job, "queue"),
+        name=text("name"),
+        user=text("username"),
+        account=text("bank") or text("project"),
+        partition=text("queue"),
         state=result,
         exit_code=code,
         exit_signal=signal,

@@ -74,8 +74,8 @@ def read_lsf(content: bytes, where: str, cluster: SlurmCluster) -> AccountingRea
     if not is_lsf(document):
         raise not_of("output of bjobs", where, _SAVE)
     reading = AccountingReading()
-    for place, job in enumerate(json_objects(document, "RECORDS"), start=1):
-        take_job(reading, place, json_example(job), partial(_record, job, cluster), cluster)
+    for position, job in enumerate(json_objects(document, "RECORDS"), start=1):
+        take_job(reading, position, json_example(job), partial(_record, job, cluster), cluster)
     return reading
 
 
@@ -105,7 +105,7 @@ def _record(job: object, cluster: SlurmCluster) -> tuple[JobRecord, list[SlurmRo
     signal: int | None = None
     if status == "EXIT" and re.fullmatch(r"\d{1,6}", get("EXIT_CODE"), re.ASCII):
         code, signal = shell_status(int(get("EXIT_CODE")))
-    hosts = [found[1] for part in get("EXEC_HOST").split(":") if (found := _HOST.fullmatch(part))]
+    hosts = [match[1] for part in get("EXEC_HOST").split(":") if (match := _HOST.fullmatch(part))]
     counts = {"gres/gpu": get("GPU_NUM"), "cpu": get("NALLOC_SLOT")}
     allocated = {
         name: int(text[:9]) for name, text in counts.items() if text.isascii() and text.isdigit()

@@ -81,11 +81,11 @@ def _read_qstat(document: object, where: str, cluster: SlurmCluster) -> Accounti
     # Without any GPU in the file a job without GPUs may still have had some.
     tracked = any("gres/gpu" in (_allocated(_flat(job)) or {}) for job in jobs.values())
     cluster = replace(cluster, tracks_gpus=tracked)
-    for place, (name, job) in enumerate(jobs.items(), start=1):
+    for position, (name, job) in enumerate(jobs.items(), start=1):
         if json_text(job, "job_state") == "B" or _ARRAY.fullmatch(name):
             continue  # an array as a whole, begun or ended: its tasks are jobs of their own
         example = json_example({name: job})
-        take_job(reading, place, example, partial(_of_qstat, name, job, cluster), cluster)
+        take_job(reading, position, example, partial(_of_qstat, name, job, cluster), cluster)
     return reading
 
 
@@ -135,9 +135,9 @@ def _read_log(text: str, where: str, cluster: SlurmCluster) -> AccountingReading
         raise not_of("output of PBS, nor its accounting log", where, _SAVE)
     reading = AccountingReading()
     cluster = replace(cluster, tracks_gpus=any(_LOGGED_GPUS.search(line) for line in lines))
-    for place, line in enumerate(lines, start=1):
+    for position, line in enumerate(lines, start=1):
         if LOG_LINE.match(line) and line.split(";", 2)[1] == "E":
-            take_job(reading, place, line, partial(_of_log, line, cluster), cluster)
+            take_job(reading, position, line, partial(_of_log, line, cluster), cluster)
     return reading
 
 
@@ -171,7 +171,7 @@ def _record(
         state, code, signal = _ending(get("Exit_status", ""), over_limit=over_limit)
     hosts = [part.partition("/")[0] for part in get("exec_host", "").split("+") if part]
     task = _ARRAY_TASK.fullmatch(name)
-    place = get("Resource_List.place", "")
+    placement = get("Resource_List.place", "")
     return JobRecord(
         id=JobId(
             any_job_id(name),
@@ -195,7 +195,7 @@ def _record(
         nodes=len(set(hosts)) or None,
         node_list=host_list(hosts),
         allocated=_allocated(fields),
-        exclusive=True if "exclhost" in place else None,
+        exclusive=True if "exclhost" in placement else None,
         mem_requested_mib=_size_mib(get("Resource_List.mem", "")),
         usage=HostUsage(polled_s=_duration(get("resources_used.cput", ""))),
     )
@@ -212,10 +212,10 @@ def _duration(written: str) -> float | None:
 
 def _size_mib(written: str) -> float | None:
     """Return a size in MiB, from bytes if there is no unit; None without one."""
-    found = _SIZE.fullmatch(written)
-    if found is None:
+    match = _SIZE.fullmatch(written)
+    if match is None:
         return None
-    return int(found[1]) * 1024.0 ** ("bkmgtp".index(found[2].lower() or "b") - 2)
+    return int(match[1]) * 1024.0 ** ("bkmgtp".index(match[2].lower() or "b") - 2)
 
 
 def _allocated(fields: Mapping[str, str]) -> dict[str, int] | None:
@@ -224,10 +224,10 @@ def _allocated(fields: Mapping[str, str]) -> dict[str, int] | None:
     cpus = fields.get("Resource_List.ncpus", "")
     if cpus.isascii() and cpus.isdigit():
         counts["cpu"] = int(cpus[:9])
-    given = _GPUS_OF_CHUNK.findall(fields.get("exec_vnode", ""))
+    gpu_counts = _GPUS_OF_CHUNK.findall(fields.get("exec_vnode", ""))
     requested = fields.get("Resource_List.ngpus", "")
-    if given:
-        counts["gres/gpu"] = sum(map(int, given))
+    if gpu_counts:
+        counts["gres/gpu"] = sum(map(int, gpu_counts))
     elif requested.isascii() and requested.isdigit():
         counts["gres/gpu"] = int(requested[:9])
     elif "gpus=" in fields.get("Resource_List.nodes", ""):

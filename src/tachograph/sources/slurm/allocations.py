@@ -55,7 +55,7 @@ def held_gpus(gres: str) -> dict[int, bool]:
     Errors: BadRowError `index_not_told` where no index is reported, `mig_index` for slices: their
     index is not the GPU's, `index_count_mismatch` for other indices than GPUs.
     """
-    found: dict[int, bool] = {}
+    gpus: dict[int, bool] = {}
     # One that has all of a GPU has no share.
     for part in sorted(read_gres(gres), key=lambda part: part.name == "gpu"):
         if part.count == 0:
@@ -66,8 +66,8 @@ def held_gpus(gres: str) -> dict[int, bool]:
             raise BadRowError("index_not_told")
         if part.name == "gpu" and part.count is not None and part.count != len(part.devices):
             raise BadRowError("index_count_mismatch")
-        found |= dict.fromkeys(part.devices, part.name != "gpu")
-    return found
+        gpus |= dict.fromkeys(part.devices, part.name != "gpu")
+    return gpus
 
 
 def gpu_shares(gres: str) -> dict[int, float]:
@@ -99,12 +99,12 @@ def read_scontrol(content: str, *, where: str, trusted: bool = False) -> Iterato
             ),
         )
     for begin, end in zip(starts, [*starts[1:], len(content)], strict=True):
-        place, record = content.count("\n", 0, begin) + 1, content[begin:end]
+        position, record = content.count("\n", 0, begin) + 1, content[begin:end]
         unwritable = identity_record(record)
         if unwritable is None:
-            yield SlurmEntry(place, record.strip()[:4000], reason="two_readings")
+            yield SlurmEntry(position, record.strip()[:4000], reason="two_readings")
         else:
-            yield SlurmEntry(place, record.strip()[:4000], {"record": unwritable})
+            yield SlurmEntry(position, record.strip()[:4000], {"record": unwritable})
 
 
 # Fields of scontrol that no user can write; each stands in a record once, so a second one is in a
@@ -135,7 +135,9 @@ def identity_record(record: str) -> str | None:
     ]
     head = record[: record.find(" JobName=")] if " JobName=" in record else fields["JobId"][0]
     parts = [f"\n   {match[0]}" for name, match in fields.items() if name != "JobId"]
-    at = next((place for place, part in enumerate(parts) if "MinCPUsNode" in part), len(parts))
+    at = next(
+        (position for position, part in enumerate(parts) if "MinCPUsNode" in part), len(parts)
+    )
     return "".join((" ".join(head.split()), *parts[:at], *nodes, *parts[at:], "\n"))
 
 
@@ -197,10 +199,10 @@ class RunningJob:
         Errors: BadRowError with the reason when it cannot be read.
         """
         held = [[part.name for part in read_gres(gres) if part.count != 0] for gres in self.gres]
-        places = self.places
+        nodes = self.places
         holding = self._nodes_with_gres()
         if len(holding) == len(held):
-            places = [node for node, gpus in zip(holding, held, strict=True) if gpus] or places
+            nodes = [node for node, gpus in zip(holding, held, strict=True) if gpus] or nodes
         names: set[str] = set().union(*held)
         start = self._start()
         return [
@@ -208,7 +210,7 @@ class RunningJob:
                 self.cluster.name, self.id, node, None, start=start, provenance="node_list",
                 shared=bool(names) and "gpu" not in names,
             )
-            for node in chain.from_iterable(map(expand_nodes, places))
+            for node in chain.from_iterable(map(expand_nodes, nodes))
         ]  # fmt: skip
 
     def _nodes_with_gres(self) -> Sequence[str]:
@@ -279,15 +281,15 @@ def read_controller(document: object) -> Iterator[SlurmEntry]:
     `place` counts them.
     """
     jobs = json_value(document, "jobs")
-    for place, job in enumerate(jobs if isinstance(jobs, list) else [], start=1):
+    for position, job in enumerate(jobs if isinstance(jobs, list) else [], start=1):
         if isinstance(job, dict):
             brief = ", ".join(
                 f"{name}={job.get(name)}"
                 for name in ("job_id", "job_state", "nodes", "gres_detail")
             )
-            yield SlurmEntry(place, brief, job)
+            yield SlurmEntry(position, brief, job)
         else:
-            yield SlurmEntry(place, str(job)[:200], reason="not_an_object")
+            yield SlurmEntry(position, str(job)[:200], reason="not_an_object")
 
 
 _REQUIRED = frozenset({"job_id", "node", "gpu"})
@@ -451,11 +453,11 @@ def read_events(
 
 
 def _event(line: str, cluster: SlurmCluster) -> HoldEvent:
-    found = _LINE.fullmatch(line)
-    if not found:
+    match = _LINE.fullmatch(line)
+    if not match:
         raise BadRowError("not_understood")
-    values = dict(part.partition("=")[::2] for part in found[3].split())
-    time = _instant(found[1], cluster, later=found[2] == "epilog")
+    values = dict(part.partition("=")[::2] for part in match[3].split())
+    time = _instant(match[1], cluster, later=match[2] == "epilog")
     if time is None:
         raise BadRowError("bad_time")
     job = any_job_id(values.get("job", ""))
@@ -468,7 +470,7 @@ def _event(line: str, cluster: SlurmCluster) -> HoldEvent:
     counts = [values.get(key) for name in SHARES for key in (f"{name}s", name)]
     return HoldEvent(
         time,
-        found[2],
+        match[2],
         values.get("cluster") or cluster.name,
         job,
         node,

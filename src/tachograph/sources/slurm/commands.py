@@ -162,8 +162,8 @@ def _ending(code: int, complaints: IO[bytes]) -> str:
     ]
     phrases = [line for line in lines if line]
     errors = [line for line in phrases if "error:" in line or "fatal:" in line]
-    chosen = errors[-1:] or phrases[:1]
-    return f"{how}: {printable(chosen[0], most=300)}" if chosen else how
+    words = errors[-1:] or phrases[:1]
+    return f"{how}: {printable(words[0], most=300)}" if words else how
 
 
 def check_how(how: str, *, url: str, command: tuple[str, ...]) -> None:
@@ -287,9 +287,9 @@ class SacctCommand:
 
         Errors: InputError when sacct fails, or an answer is not whole.
         """
-        known = self._known_fields()
-        identity = [name for name in known if name.lower() in IDENTITY]
-        written = [name for name in known if name.lower() not in IDENTITY]
+        fields = self._known_fields()
+        identity = [name for name in fields if name.lower() in IDENTITY]
+        written = [name for name in fields if name.lower() not in IDENTITY]
         content = self._answer(span, identity, BETWEEN)
         if not written:
             return AccountingAnswer(content, BETWEEN)
@@ -322,9 +322,9 @@ class SacctCommand:
         """The fields that this version of Slurm knows, of those that are read; requested once."""
         if not self._known:
             answer = self._run("--helpformat").decode("utf-8", "replace")
-            known = set(answer.split())
-            if known and not {"JobID", "JobIDRaw"} <= known:
+            fields = set(answer.split())
+            if fields and not {"JobID", "JobIDRaw"} <= fields:
                 what = f"is not accounting: {answer[:60].strip()!r}"
                 raise InputError(what, where=self.where, do="run it by hand")
-            self._known = tuple(name for name in FIELDS.split() if name in known or not known)
+            self._known = tuple(name for name in FIELDS.split() if name in fields or not fields)
         return self._known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Final, Literal, Protocol
 
@@ -171,11 +172,11 @@ def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
         for job in jobs
         for name in GPU_NAMES
     )
-    known = replace(cluster, tracks_gpus=names_gpus)
+    tracking = replace(cluster, tracks_gpus=names_gpus)
     for job in jobs:
         try:
             if _runs(job):
-                yield job_row(_record(job, known), known)
+                yield job_row(_record(job, tracking), tracking)
         except BadRowError:
             continue
 
@@ -196,27 +197,28 @@ def _runs(job: Mapping[str, object]) -> bool:
 
 
 def _record(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
+    text, number = partial(json_text, job), partial(json_number, job)
     return JobRecord(
         id=reported_job_id(
-            json_number(job, "job_id"),
-            array=json_number(job, "array_job_id"),
+            number("job_id"),
+            array=number("array_job_id"),
             # Unset is null in Slurm 22.05, later {set: false}.
-            task=json_number(job, "array_task_id"),
-            het=json_number(job, "het_job_id"),
-            offset=json_number(job, "het_job_offset"),
+            task=number("array_task_id"),
+            het=number("het_job_id"),
+            offset=number("het_job_offset"),
         ),
-        cluster=json_text(job, "cluster") or cluster.name,
-        name=json_text(job, "name"),
-        user=json_text(job, "user_name"),
-        account=json_text(job, "account"),
-        partition=json_text(job, "partition"),
-        qos=json_text(job, "qos"),
+        cluster=text("cluster") or cluster.name,
+        name=text("name"),
+        user=text("user_name"),
+        account=text("account"),
+        partition=text("partition"),
+        qos=text("qos"),
         state=job_state(job.get("job_state")).base,
         submit=json_time(job, "submit_time"),
         start=json_time(job, "start_time"),
         timelimit_s=json_limit_s(job, "time_limit"),
-        nodes=json_number(job, "node_count"),
-        node_list=json_text(job, "nodes") or "None assigned",
-        allocated=tres(json_text(job, "tres_alloc_str") or ""),
-        submit_line=json_text(job, "submit_line"),
+        nodes=number("node_count"),
+        node_list=text("nodes") or "None assigned",
+        allocated=tres(text("tres_alloc_str") or ""),
+        submit_line=text("submit_line"),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from tachograph.sources.slurm.fields import (
     BadRowError,
@@ -35,13 +36,13 @@ from tachograph.sources.slurm.usage import json_request, json_usage
 
 def read_database(document: object) -> Iterator[SlurmEntry]:
     """Yield the jobs of a document; `place` is the position in its list."""
-    found = json_value(document, "jobs")
+    jobs = json_value(document, "jobs")
     cluster = json_text(document, "meta", "slurm", "cluster")
-    for place, job in enumerate(found if isinstance(found, list) else [], start=1):
+    for position, job in enumerate(jobs if isinstance(jobs, list) else [], start=1):
         if not isinstance(job, dict):
-            yield SlurmEntry(place, json_example(job), reason="not_an_object")
+            yield SlurmEntry(position, json_example(job), reason="not_an_object")
             continue
-        yield SlurmEntry(place, "", {**job, "cluster": job.get("cluster") or cluster})
+        yield SlurmEntry(position, "", {**job, "cluster": job.get("cluster") or cluster})
 
 
 def names_gpus(document: object) -> bool:
@@ -64,8 +65,8 @@ def database_example(fields: Mapping[str, object]) -> str:
 
 def steps(fields: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the steps that a job carries: an example, and its fields."""
-    found = fields.get("steps")
-    for step in found if isinstance(found, list) else []:
+    listed = fields.get("steps")
+    for step in listed if isinstance(listed, list) else []:
         yield json_example(json_value(step, "step") or step), step if isinstance(step, dict) else {}
 
 
@@ -74,7 +75,8 @@ def step_of(job: JobRecord, step: Mapping[str, object]) -> JobRecord:
 
     Errors: BadRowError with the reason when it cannot be read.
     """
-    name = json_text(step, "step", "id")
+    text = partial(json_text, step)
+    name = text("step", "id")
     state = job_state(step.get("state")).base
     code, signal = _exit_status(step.get("exit_code"), state)
     if not name:
@@ -82,17 +84,17 @@ def step_of(job: JobRecord, step: Mapping[str, object]) -> JobRecord:
     return JobRecord(
         id=replace(job.id, step=name.rpartition(".")[2]),
         cluster=job.cluster,
-        name=json_text(step, "step", "name"),
+        name=text("step", "name"),
         state=state,
         exit_code=code,
         exit_signal=signal,
         start=json_time(step, "time", "start"),
         end=json_time(step, "time", "end"),
         nodes=json_number(step, "nodes", "count"),
-        node_list=json_text(step, "nodes", "range"),
+        node_list=text("nodes", "range"),
         allocated=_tres(json_value(step, "tres", "allocated")),
         tasks=json_number(step, "tasks", "count"),
-        submit_line=json_text(step, "submit_line"),
+        submit_line=text("submit_line"),
         usage=json_usage(step),
     )
 
@@ -102,33 +104,32 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
 
     Errors: BadRowError with the reason when it cannot be read.
     """
+    text, number = partial(json_text, job), partial(json_number, job)
     state = job_state(
         json_value(job, "state", "current") or job.get("job_state") or job.get("state")
     ).base
     code, signal = _exit_status(job.get("exit_code"), state)
-    elapsed = json_number(job, "time", "elapsed")
+    elapsed = number("time", "elapsed")
     requested = _tres(json_value(job, "tres", "requested"))
     nodes, cpus = (
-        json_number(job, "allocation_nodes"),
-        json_number(job, "required", "CPUs"),
+        number("allocation_nodes"),
+        number("required", "CPUs"),
     )
     return JobRecord(
         id=reported_job_id(
-            json_number(job, "job_id"),
-            array=json_number(job, "array", "job_id"),
-            task=json_number(job, "array", "task_id"),
-            het=json_number(job, "het", "job_id"),
-            offset=json_number(job, "het", "job_offset"),
+            number("job_id"),
+            array=number("array", "job_id"),
+            task=number("array", "task_id"),
+            het=number("het", "job_id"),
+            offset=number("het", "job_offset"),
             waiting=_waiting(job),
         ),
-        cluster=json_text(job, "cluster")
-        or json_text(job, "association", "cluster")
-        or cluster.name,
-        name=json_text(job, "name"),
-        user=json_text(job, "user") or json_text(job, "association", "user"),
-        account=json_text(job, "account") or json_text(job, "association", "account"),
-        partition=json_text(job, "partition") or json_text(job, "association", "partition"),
-        qos=json_text(job, "qos"),
+        cluster=text("cluster") or text("association", "cluster") or cluster.name,
+        name=text("name"),
+        user=text("user") or text("association", "user"),
+        account=text("account") or text("association", "account"),
+        partition=text("partition") or text("association", "partition"),
+        qos=text("qos"),
         state=state,
         exit_code=code,
         exit_signal=signal,
@@ -139,16 +140,16 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
         elapsed_s=None if elapsed is None or elapsed < 0 else float(elapsed),
         timelimit_s=json_limit_s(job, "time", "limit"),
         nodes=nodes,
-        node_list=json_text(job, "nodes") or "None assigned",
+        node_list=text("nodes") or "None assigned",
         allocated=_tres(json_value(job, "tres", "allocated")),
         requested=requested or {},
-        names_gpus=any(gres in (json_text(job, "used_gres") or "") for gres in GPU_NAMES),
+        names_gpus=any(gres in (text("used_gres") or "") for gres in GPU_NAMES),
         cpus=cpus,
-        constraints=json_text(job, "constraints"),
-        submit_line=json_text(job, "submit_line"),
-        exclusive=requested_exclusive(json_text(job, "exclusive")),
+        constraints=text("constraints"),
+        submit_line=text("submit_line"),
+        exclusive=requested_exclusive(text("exclusive")),
         mem_requested_mib=json_request(job, nodes=nodes, cpus=cpus),
-        comment=json_text(job, "comment", "administrator"),
+        comment=text("comment", "administrator"),
         usage=json_usage(job),
     )
 

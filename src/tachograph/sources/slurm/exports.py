@@ -121,16 +121,16 @@ def slurm_output(content: bytes, meaning: Callable[[str], str | None]) -> tuple[
     None; text with such a column that is no field of sacct was written by another program.
     """
     try:
-        found = detect(content, where="")
-        if found.kind == "text" and not _is_sacct_text(content, meaning):
+        detected = detect(content, where="")
+        if detected.kind == "text" and not _is_sacct_text(content, meaning):
             return None
     except InputError:
         return None
-    if found.kind == "database":  # also what any list of records called `jobs` is taken for
-        jobs = json_objects(found.document, "jobs")
+    if detected.kind == "database":  # also what any list of records called `jobs` is taken for
+        jobs = json_objects(detected.document, "jobs")
         if not jobs or not isinstance(jobs[0].get("time"), dict):
             return None
-    return _WRITTEN.get(found.kind)
+    return _WRITTEN.get(detected.kind)
 
 
 def _is_sacct_text(content: bytes, meaning: Callable[[str], str | None]) -> bool:
@@ -272,15 +272,15 @@ class AccountingReading:
             if row["end"] is None:
                 continue
             key = row["cluster"], row["job_id"]
-            own = [
+            own_usages = [
                 ended
                 for start, ended in steps.get(key, ())
                 if runs[key] == 1 or _in_run(start, row)
             ]
             row["cpu_time_s"], row["max_rss_mib"] = usage_of_run(
-                EndedUsage(usage, _state(row)), own
+                EndedUsage(usage, _state(row)), own_usages
             )
-            usages = (usage, *(ended.usage for ended in own))
+            usages = (usage, *(ended.usage for ended in own_usages))
             busy, mem_mib, unread = gpu_use_of_run(usages, row["gpus"])
             row["task_gpu_util_max"], row["task_gpu_mem_mib_max"] = busy, mem_mib
             self.unread += unread
@@ -292,16 +292,16 @@ class AccountingReading:
             for name, n in sorted(self.replaced.items())
         ]
         values: dict[tuple[str, str], list[str]] = {}
-        for one in self.unread:
-            values.setdefault((one.reason, one.column), []).append(one.text)
+        for value in self.unread:
+            values.setdefault((value.reason, value.column), []).append(value.text)
         unread = [Reject(*key, len(texts), texts[0][:200]) for key, texts in sorted(values.items())]
         ids = (
             [Reject("no_raw_job_id", "job_id", len(self.no_raw_id), self.no_raw_id[0])]
             if self.no_raw_id
             else []
         )
-        made = self.made_of_steps
-        jobs = [Reject("job_of_steps", None, len(made), made[0])] if made else []
+        from_steps = self.made_of_steps
+        jobs = [Reject("job_of_steps", None, len(from_steps), from_steps[0])] if from_steps else []
         texts = counted_rejects(self.rejected_texts, "name")
         return (*counted_rejects(self.rejected), *texts, *unread, *broken, *ids, *jobs)
 
@@ -348,7 +348,7 @@ def read_content(
     `names_gpus`: this accounting is known to name GPUs, even if this part does not. `trusted`,
     `texts`: as in `sacct_text.read_text`. Errors: InputError naming `where` for invalid content.
     """
-    found = detect(content, where=where)
+    detected = detect(content, where=where)
     replaced: Counter[str] = Counter()
     read_text = partial(
         sacct_text.read_text,
@@ -360,10 +360,10 @@ def read_content(
         trusted=trusted,
         texts=texts,
     )
-    tracked = names_gpus or _names_gpus(found, content, where, read_text)
+    tracked = names_gpus or _names_gpus(detected, content, where, read_text)
     replaced.clear()  # what the look at the TRES has counted
     cluster = replace(cluster, tracks_gpus=tracked)
-    how = _format(found, where, read_text)
+    how = _format(detected, where, read_text)
     reading = AccountingReading(names_gpus=cluster.tracks_gpus)
     jobs: set[str] = set()
     of_steps: dict[str, JobRecord] = {}
@@ -373,16 +373,16 @@ def read_content(
             yield _closed(reading, replaced)
             reading = AccountingReading(names_gpus=cluster.tracks_gpus)
         job = _take(entry, how, reading, cluster)
-        if job and not found.clean:
+        if job and not detected.clean:
             replaced.update(name for name in _TEXTS if "\ufffd" in (getattr(job, name) or ""))
         if job and "step" in (entry.fields or {}):
             if job.id.step is None:
                 jobs.add(job.id.raw)
             else:
-                known = of_steps.get(job.id.raw)
+                earlier = of_steps.get(job.id.raw)
                 of_steps[job.id.raw] = (
-                    job_of_steps(known, job)
-                    if known
+                    job_of_steps(earlier, job)
+                    if earlier
                     else replace(job, id=replace(job.id, step=None))
                 )
     _add_jobs_of_steps([job for raw, job in of_steps.items() if raw not in jobs], reading, cluster)
@@ -392,13 +392,13 @@ def read_content(
 ReadText: TypeAlias = Callable[[], Iterator[SlurmEntry]]
 
 
-def _names_gpus(found: DetectedExport, content: bytes, where: str, read_text: ReadText) -> bool:
+def _names_gpus(detected: DetectedExport, content: bytes, where: str, read_text: ReadText) -> bool:
     """Whether the TRES of any record name GPUs; users cannot write them."""
-    if found.kind == "database":
-        return database.names_gpus(found.document)
+    if detected.kind == "database":
+        return database.names_gpus(detected.document)
     if not _TRACKED_BYTES.search(content):  # a quick test; a match may be in a job name
         return False
-    for entry in _format(found, where, read_text).entries:
+    for entry in _format(detected, where, read_text).entries:
         resources = (
             value for name, value in (entry.fields or {}).items() if "tres" in name.lower()
         )
@@ -433,21 +433,21 @@ def _closed(reading: AccountingReading, replaced: Counter[str]) -> AccountingRea
     return reading
 
 
-def _format(found: DetectedExport, where: str, read_text: ReadText) -> _ExportFormat:
-    match found.kind:
+def _format(detected: DetectedExport, where: str, read_text: ReadText) -> _ExportFormat:
+    match detected.kind:
         case "text":
             return _ExportFormat(read_text(), from_fields, str)
         case "database":
-            entries = database.read_database(found.document)
+            entries = database.read_database(detected.document)
             return _ExportFormat(
                 entries, database.from_database, database.database_example, database.steps
             )
         case "superfacility":
-            entries = nersc.read_superfacility(found.document, where=where)
+            entries = nersc.read_superfacility(detected.document, where=where)
             return _ExportFormat(entries, nersc.from_superfacility, nersc.nersc_example)
         case "iris":
             return _ExportFormat(
-                nersc.read_iris(found.document), nersc.from_iris, nersc.nersc_example
+                nersc.read_iris(detected.document), nersc.from_iris, nersc.nersc_example
             )
         case _:
             raise InputError(

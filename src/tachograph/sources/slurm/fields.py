@@ -36,9 +36,9 @@ def parse_document(content: bytes, *, where: str) -> tuple[object, bool]:
     except json.JSONDecodeError as problem:
         cut = problem.pos >= len(text.rstrip()) or problem.msg.startswith("Unterminated")
         what = "the JSON is cut off" if cut else f"no JSON: {problem.msg}"
-        place = f"line {problem.lineno}, column {problem.colno}"
+        position = f"line {problem.lineno}, column {problem.colno}"
         raise InputError(
-            f"{what} at {place}", where=where, do="export it again, one document per file"
+            f"{what} at {position}", where=where, do="export it again, one document per file"
         ) from None
     except (RecursionError, ValueError):
         raise InputError(
@@ -237,18 +237,18 @@ def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
     if has_steps:
         display, raw = _FRACTION.sub("", display), _FRACTION.sub("", raw)
     shown = _DISPLAY.fullmatch(display) if display else None
-    reported = _RAW.fullmatch(raw) if raw else None
-    if (display and not shown) or (raw and not reported) or not (shown or reported):
+    raw_id = _RAW.fullmatch(raw) if raw else None
+    if (display and not shown) or (raw and not raw_id) or not (shown or raw_id):
         raise BadRowError("bad_job_id")
-    step = (shown and shown[4]) or (reported and reported[2]) or None
+    step = (shown and shown[4]) or (raw_id and raw_id[2]) or None
     if shown is None:
-        assert reported is not None
-        return JobId(reported[1], step=step)
+        assert raw_id is not None
+        return JobId(raw_id[1], step=step)
     base, task, offset, _ = shown.groups()
     split = bool(task) and not task.startswith("[")
     composed = split or bool(offset)
-    if reported:
-        key = reported[1]
+    if raw_id:
+        key = raw_id[1]
     elif split:
         key = f"{base}_{task}"
     elif offset:
@@ -268,7 +268,7 @@ def job_id(display: str, raw: str = "", *, has_steps: bool = False) -> JobId:
         het_job_id=base if offset else None,
         het_offset=int(offset) if offset else None,
         step=step,
-        raw_known=bool(reported) or not composed,
+        raw_known=bool(raw_id) or not composed,
     )
 
 
@@ -339,8 +339,8 @@ def base_state(written: str) -> str | None:
     """
     if absent(written):
         return None
-    found = [_state(word) for word in written.partition(" by ")[0].replace("|", ",").split(",")]
-    return next((state for state in found if state in _BASE_STATES), found[0])
+    states = [_state(word) for word in written.partition(" by ")[0].replace("|", ",").split(",")]
+    return next((state for state in states if state in _BASE_STATES), states[0])
 
 
 def _state(written: str) -> str:
@@ -398,10 +398,10 @@ def exit_status(written: str) -> tuple[int | None, int | None]:
     """
     if absent(written):
         return None, None
-    found = _EXIT.fullmatch(written.strip())
-    if not found:
+    match = _EXIT.fullmatch(written.strip())
+    if not match:
         raise BadRowError("bad_exit_code")
-    return folded_exit_code(int(found[1])), int(found[2]) or None
+    return folded_exit_code(int(match[1])), int(match[2]) or None
 
 
 def folded_exit_code(code: int) -> int:
@@ -534,15 +534,15 @@ def settle(
     if all(len(times) < 2 for times in candidates):
         return [times[0] if times else None for times in candidates]
 
-    def misfit(chosen: tuple[datetime | None, ...]) -> tuple[float, int]:
-        start, end = chosen[2], chosen[3]
+    def misfit(reading: tuple[datetime | None, ...]) -> tuple[float, int]:
+        start, end = reading[2], reading[3]
         off = (
             abs((end - start).total_seconds() - run_s)
             if start and end and run_s is not None
             else 0.0
         )
-        known = [time for time in chosen if time]
-        return off, sum(later < earlier for earlier, later in pairwise(known))
+        present = [time for time in reading if time]
+        return off, sum(later < earlier for earlier, later in pairwise(present))
 
     choices: list[tuple[datetime | None, ...]] = list(
         product(*(times or (None,) for times in candidates))
@@ -592,11 +592,11 @@ def _width(part: str) -> int:
     return int(high) - int(low) + 1 if high else 1
 
 
-def _split_padding(found: re.Match[str]) -> str:
+def _split_padding(padding: re.Match[str]) -> str:
     """`09-101`, which Slurm writes and ClusterShell refuses, as `09-99,100-101`."""
-    low, high = found[1], found[2]
+    low, high = padding[1], padding[2]
     if len(high) <= len(low):
-        return found[0]
+        return padding[0]
     return f"{low}-{'9' * len(low)},1{'0' * len(low)}-{high}"
 
 

@@ -71,18 +71,18 @@ def read_gres(written: str) -> tuple[Gres, ...]:
     """
     if absent(written):
         return ()
-    found = [_part(_PER.sub("", part.strip())) for part in _split(written) if part.strip()]
-    return tuple(part for part in found if part is not None)
+    parts = [_part(_PER.sub("", part.strip())) for part in _split(written) if part.strip()]
+    return tuple(part for part in parts if part is not None)
 
 
 def _split(written: str) -> list[str]:
     """The parts between commas that are in no brackets."""
     parts, depth, begun = [], 0, 0
-    for place, letter in enumerate(written):
+    for position, letter in enumerate(written):
         depth += (letter == "(") - (letter == ")")
         if letter == "," and depth == 0:
-            parts.append(written[begun:place])
-            begun = place + 1
+            parts.append(written[begun:position])
+            begun = position + 1
     return [*parts, written[begun:]]
 
 
@@ -93,25 +93,25 @@ def _part(written: str) -> Gres | None:
         parts = _parts(_OF_INDEX.findall(listed[1]))
         names = _OF_INDEX.sub(r"\g<device>", listed[1])
         written = f"{written[: listed.start()]}(IDX:{names}){written[listed.end() :]}"
-    found = _PART.fullmatch(written)
-    if found is None:
+    match = _PART.fullmatch(written)
+    if match is None:
         if any(name in written.lower() for name in GPU_NAMES):
             raise BadRowError("bad_gres")
         return None
-    name = _GRES_IDS.get(found["name"], found["name"].lower())
+    name = _GRES_IDS.get(match["name"], match["name"].lower())
     if name not in GPU_NAMES:
         return None
     kind = (
         ":".join(
-            word for word in (found["middle"] or "").split(":") if word.lower() not in _NO_TYPE
+            word for word in (match["middle"] or "").split(":") if word.lower() not in _NO_TYPE
         )
         or None
     )
-    for note in _NOTE.findall(found["notes"]):
+    for note in _NOTE.findall(match["notes"]):
         if _PER_DEVICE.fullmatch(note):
             counts = [count.split("/") for count in note.split(",")]
             parts = _parts([(str(device), *count) for device, count in enumerate(counts)])
-    return Gres(name, kind, _count(found["count"]), _devices(found["notes"]), tuple(parts))
+    return Gres(name, kind, _count(match["count"]), _devices(match["notes"]), tuple(parts))
 
 
 def _count(written: str | None) -> int | None:
@@ -132,7 +132,7 @@ def _devices(notes: str) -> tuple[int, ...] | None:
             return indices(value)
         if _PER_DEVICE.fullmatch(note):
             return tuple(
-                place for place, of in enumerate(note.split(",")) if not of.startswith("0/")
+                position for position, of in enumerate(note.split(",")) if not of.startswith("0/")
             )
     return None
 
@@ -153,7 +153,7 @@ def _gres_id(name: str) -> str:
     '7696487'
     """
     return str(
-        sum(ord(letter) << (place * 8 % 32) for place, letter in enumerate(name)) & 0xFFFFFFFF
+        sum(ord(letter) << (position * 8 % 32) for position, letter in enumerate(name)) & 0xFFFFFFFF
     )
 
 
@@ -213,7 +213,7 @@ def indices(written: str, *, most: int = MAX_INDEX) -> tuple[int, ...]:
 
     Errors: BadRowError when it is no list of indices.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for part in re.split(r"[,;\s]+", written.strip().strip("[]").strip()):
         ends = re.fullmatch(r"(\d{1,7})(?:-(\d{1,7}))?", part, re.ASCII)
         if not ends:
@@ -221,10 +221,10 @@ def indices(written: str, *, most: int = MAX_INDEX) -> tuple[int, ...]:
         low, high = int(ends[1]), int(ends[2] or ends[1])
         if high < low or high > most:
             raise BadRowError("bad_gpu_index")
-        found += range(low, high + 1)
-        if len(found) > most + 1:  # a short text can repeat a long range
+        numbers += range(low, high + 1)
+        if len(numbers) > most + 1:  # a short text can repeat a long range
             raise BadRowError("bad_gpu_index")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(numbers))
 
 
 _COUNTED_GRES = frozenset({"gres/gpu", "gres/shard", "gres/mps"})

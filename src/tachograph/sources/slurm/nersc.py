@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 
 from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm.fields import (
@@ -59,8 +60,8 @@ def read_superfacility(document: object, *, where: str) -> Iterator[SlurmEntry]:
         raise InputError(
             f"the service answered: {problems[0][:200]}", where=where, do="request it again"
         )
-    for place, record in enumerate(records, start=1):
-        yield SlurmEntry(place, "", record)
+    for position, record in enumerate(records, start=1):
+        yield SlurmEntry(position, "", record)
 
 
 def from_superfacility(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
@@ -110,8 +111,8 @@ def _per_node(fields: Mapping[str, str]) -> str:
 
 def read_iris(document: object) -> Iterator[SlurmEntry]:
     """Yield the records of an Iris export; `place` counts them."""
-    for place, record in enumerate(json_objects(document), start=1):
-        yield SlurmEntry(place, "", record)
+    for position, record in enumerate(json_objects(document), start=1):
+        yield SlurmEntry(position, "", record)
 
 
 def from_iris(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
@@ -119,21 +120,22 @@ def from_iris(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
 
     Errors: BadRowError with the reason when it cannot be read.
     """
+    text = partial(json_text, record)
     elapsed = _float(record.get("Elapsed secs"))
     candidates = [
-        instants(json_text(record, name) or "", cluster.time_zone)
+        instants(text(name) or "", cluster.time_zone)
         for name in ("Submit Time", "Eligible Time", "Start Time", "End Time")
     ]
     submit, eligible, start, end = settle(candidates, elapsed)
-    state = base_state(json_text(record, "State") or "")
+    state = base_state(text("State") or "")
     return JobRecord(
-        id=job_id(json_text(record, "Job ID") or ""),
-        cluster=(json_text(record, "Hostname") or "").partition(" ")[0] or cluster.name,
-        name=json_text(record, "Job Name"),
-        user=json_text(record, "User"),
-        account=json_text(record, "Project"),
-        partition=json_text(record, "Partition"),
-        qos=json_text(record, "QOS"),
+        id=job_id(text("Job ID") or ""),
+        cluster=(text("Hostname") or "").partition(" ")[0] or cluster.name,
+        name=text("Job Name"),
+        user=text("User"),
+        account=text("Project"),
+        partition=text("Partition"),
+        qos=text("QOS"),
         state=state,
         submit=submit,
         eligible=eligible,

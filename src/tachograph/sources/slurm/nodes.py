@@ -131,21 +131,23 @@ def read_nodes(
 
 def timed_documents(text: str, where: str) -> Iterator[tuple[object, datetime | None]]:
     """Yield JSON documents, each with the time that a line before it names."""
-    decoder, place, time = json.JSONDecoder(strict=False), 0, None
+    decoder, position, time = json.JSONDecoder(strict=False), 0, None
     while True:
-        first = _NOT_BLANK.search(text, place)  # a slice would copy the rest of the file
+        first = _NOT_BLANK.search(text, position)  # a slice would copy the rest of the file
         if first is None:
             return
-        place = first.start()
-        written = _SECONDS.match(text, place)
+        position = first.start()
+        written = _SECONDS.match(text, position)
         if written:
-            time, place = instants(written[0], "UTC")[0], written.end()
+            time, position = instants(written[0], "UTC")[0], written.end()
             continue
         try:
-            document, place = decoder.raw_decode(text, place)
+            document, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
             raise InputError(
-                f"no JSON, or cut off, at character {place + 1:,}", where=where, do="save it again"
+                f"no JSON, or cut off, at character {position + 1:,}",
+                where=where,
+                do="save it again",
             ) from None
         yield document, time
 
@@ -285,13 +287,13 @@ def state_of(words: list[str]) -> str | None:
 
     Raises BadRowError where no word is known.
     """
-    known = {word.upper().rstrip("~#!%$@^-*+") for word in words}
+    flags = {word.upper().rstrip("~#!%$@^-*+") for word in words}
     if any("*" in word for word in words):
-        known.add("NOT_RESPONDING")
-    if known & _NOT_INSTALLED:
+        flags.add("NOT_RESPONDING")
+    if flags & _NOT_INSTALLED:
         return None
     for state, of_state in _STATES.items():
-        if known & of_state:
+        if flags & of_state:
             return state
     raise BadRowError("bad_state")
 

@@ -84,11 +84,11 @@ class SlurmPartition:
     @property
     def memory_mib(self) -> float:
         """The most host memory that a job gets on each of its nodes."""
-        most = self.most_memory_mib or math.inf
+        limit = self.most_memory_mib or math.inf
         if self.node is None:
-            return most
+            return limit
         of_cpus = (self.most_memory_per_cpu_mib or math.inf) * self.cpus
-        return min(self.node.memory_mib, most, of_cpus)
+        return min(self.node.memory_mib, limit, of_cpus)
 
     @property
     def cpus(self) -> float:
@@ -133,8 +133,8 @@ def gives_whole_nodes(
     configured = _configured(slurm, partition, qos)
     if configured is not None:
         return configured
-    known = recorded.get(partition or "")
-    return None if known is None else known.whole_nodes
+    described = recorded.get(partition or "")
+    return None if described is None else described.whole_nodes
 
 
 @lru_cache(maxsize=4096)

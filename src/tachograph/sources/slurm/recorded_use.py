@@ -104,10 +104,10 @@ def recorded_use(
         return {}, (_unread("bad_comment", text),)
     unread: list[UnreadValue] = []
     gpus: list[RecordedGpu] = []
-    known = None if job.node_list is None else set(expand_nodes(job.node_list))
+    nodes = None if job.node_list is None else set(expand_nodes(job.node_list))
     for name, node in summary.nodes.items():
         short = short_node(name)
-        if known is None or short not in known:
+        if nodes is None or short not in nodes:
             unread.append(_unread("comment_of_other_node", name))
             continue
         gpus += _gpus_of(short, node, unread)
@@ -126,10 +126,10 @@ def _gpus_of(node: str, use: _Node, unread: list[UnreadValue]) -> list[RecordedG
             unread.append(_unread("bad_gpu_index", f"{node}: {gpu}"))
             continue
         percent = use.gpu_utilization.get(gpu)
-        used, size = use.gpu_used_memory.get(gpu), use.gpu_total_memory.get(gpu)
+        used_bytes, size = use.gpu_used_memory.get(gpu), use.gpu_total_memory.get(gpu)
         values = (
             _in_range(percent, 100.0, 1.0, unread),
-            _in_range(used, MI, _LARGEST_MIB, unread),
+            _in_range(used_bytes, MI, _LARGEST_MIB, unread),
             _in_range(size, MI, _LARGEST_MIB, unread) or None,
         )
         if any(value is not None for value in values[:2]):
@@ -138,12 +138,12 @@ def _gpus_of(node: str, use: _Node, unread: list[UnreadValue]) -> list[RecordedG
 
 
 def _in_range(
-    value: float | None, divisor: float, most: float, unread: list[UnreadValue]
+    value: float | None, divisor: float, limit: float, unread: list[UnreadValue]
 ) -> float | None:
     """Return a value over the divisor; None if that is negative or above `most`."""
     if value is None:
         return None
-    if 0 <= value / divisor <= most:
+    if 0 <= value / divisor <= limit:
         return value / divisor
     unread.append(_unread("out_of_range", f"{value:g}"))
     return None
@@ -151,7 +151,7 @@ def _in_range(
 
 def _columns(gpus: list[RecordedGpu]) -> dict[str, object]:
     busy = [gpu.gpu_util_mean for gpu in gpus if gpu.gpu_util_mean is not None]
-    used = [gpu.hbm_used_mib_max for gpu in gpus if gpu.hbm_used_mib_max is not None]
+    used_mib = [gpu.hbm_used_mib_max for gpu in gpus if gpu.hbm_used_mib_max is not None]
     peaks = [
         gpu.hbm_used_mib_max / gpu.hbm_mib
         for gpu in gpus
@@ -159,7 +159,7 @@ def _columns(gpus: list[RecordedGpu]) -> dict[str, object]:
     ]
     return {
         "recorded_gpu_util_mean": sum(busy) / len(busy) if busy else None,
-        "recorded_hbm_used_mib_max": max(used, default=None),
+        "recorded_hbm_used_mib_max": max(used_mib, default=None),
         "recorded_hbm_peak_fraction": max(peaks, default=None),
         COLUMN: msgspec.json.encode(gpus).decode(),
     }

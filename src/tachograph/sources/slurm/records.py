@@ -89,11 +89,11 @@ def read_options(written: str) -> list[tuple[str, str]]:
 def _components(tokens: list[str]) -> list[list[tuple[str, str]]]:
     """Options (name, value) of each component, up to the program."""
     components: list[list[tuple[str, str]]] = [[]]
-    place = 0
-    while place < len(tokens):
-        token = tokens[place]
-        place += 1
-        following = tokens[place] if place < len(tokens) else ""
+    position = 0
+    while position < len(tokens):
+        token = tokens[position]
+        position += 1
+        following = tokens[position] if position < len(tokens) else ""
         if token == ":":
             components.append([])
         elif (
@@ -107,20 +107,20 @@ def _components(tokens: list[str]) -> list[list[tuple[str, str]]]:
             name, mark, value = token[2:].partition("=")
             if not mark and name in _LONG_WITH_VALUE:
                 value = following
-                place += 1
+                position += 1
             components[-1].append((name, value.strip("\"'")))
         else:
-            name, value, used = _short_option(token, following)
-            place += used
+            name, value, words_read = _short_option(token, following)
+            position += words_read
             components[-1].append((name, value.strip("\"'")))
     return components
 
 
 def _short_option(token: str, following: str) -> tuple[str, str, int]:
     """Return the option with a value in a cluster of short ones, and tokens consumed."""
-    for place, letter in enumerate(token[1:], start=1):
+    for position, letter in enumerate(token[1:], start=1):
         if letter in _SHORT_WITH_VALUE:
-            rest = token[place + 1 :]
+            rest = token[position + 1 :]
             return (letter, rest, 0) if rest else (letter, following, 1)
     return token[1:], "", 0
 
@@ -154,15 +154,15 @@ class RejectedBefore:
         >>> reported.first_time("a", 1), reported.first_time("a", 1)
         (True, False)
         """
-        known = what in self._known
+        is_known = what in self._known
         self._known.add(what)
-        return not known
+        return not is_known
 
     def new(self, rejected: Iterable[RejectedRecord]) -> list[RejectedRecord]:
         """Return the records that were not reported before, wherever they stood in the answer."""
         return [
-            (place, reason, text)
-            for place, reason, text in rejected
+            (position, reason, text)
+            for position, reason, text in rejected
             if self.first_time(reason, text)
         ]
 
@@ -176,8 +176,8 @@ def counted_rejects(
     (Reject(reason='bad_time', column=None, count=2, example='3: x'),)
     """
     shown: dict[str, list[str]] = {}
-    for place, reason, text in rejected:
-        shown.setdefault(reason, []).append(f"{place}: {text}"[:200])
+    for position, reason, text in rejected:
+        shown.setdefault(reason, []).append(f"{position}: {text}"[:200])
     return tuple(
         Reject(reason, column, len(texts), texts[0]) for reason, texts in sorted(shown.items())
     )
@@ -462,9 +462,9 @@ def _held_gpus(job: JobRecord, cluster: SlurmCluster) -> tuple[int | None, str |
         return None, None
     if any(shares(counts)[:2]):
         return gpus(counts)[0] or 0, gpus(counts)[1]
-    found = gpus(counts)
-    if found[0] is not None:
-        return found
+    gpu_count = gpus(counts)
+    if gpu_count[0] is not None:
+        return gpu_count
     contradicted = job.names_gpus or gpus(job.requested)[0]
     return (None, None) if contradicted or not cluster.tracks_gpus else (0, None)
 

@@ -121,13 +121,13 @@ class Slurmrestd:
         """Latest version listed under /openapi or (since 23.02) /openapi/v3; "" without a list."""
         for path in ("/openapi/v3", "/openapi"):
             try:
-                found = _LISTED.findall(self._server.get(path).content)
+                versions = _LISTED.findall(self._server.get(path).content)
             except RequestError as problem:
                 if problem.status not in (404, 406, 500):
                     raise _reported(problem) from None
                 continue
-            if found:
-                return str(max(found, key=lambda pair: int(pair[1]))[0].decode("ascii"))
+            if versions:
+                return str(max(versions, key=lambda pair: int(pair[1]))[0].decode("ascii"))
         return ""
 
     def _tried_version(self) -> str:

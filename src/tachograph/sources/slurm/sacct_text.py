@@ -92,14 +92,16 @@ class SacctLayout:
     @cached_property
     def checks(self) -> list[tuple[int, re.Pattern[str]]]:
         """Columns whose content has a known format."""
-        return [(place, _SHAPES[name]) for place, name in enumerate(self.names) if name in _SHAPES]
+        return [
+            (position, _SHAPES[name]) for position, name in enumerate(self.names) if name in _SHAPES
+        ]
 
     @cached_property
     def id_checks(self) -> list[tuple[int, re.Pattern[str]]]:
         """The columns that identify the start of a record."""
         return [
-            (place, _ID if name == "jobid" or "jobid" not in self.names else _RAW_ID)
-            for place, name in enumerate(self.names)
+            (position, _ID if name == "jobid" or "jobid" not in self.names else _RAW_ID)
+            for position, name in enumerate(self.names)
             if name in {"jobid", "jobidraw"}
         ]
 
@@ -108,8 +110,8 @@ class SacctLayout:
         """Columns that may contain delimiters; the last one if none is known."""
         if not self.holds_text:
             return ()
-        known = [self.names.index(name) for name in _FREE if name in self.names]
-        return tuple(known) or (len(self.names) - 1,)
+        columns = [self.names.index(name) for name in _FREE if name in self.names]
+        return tuple(columns) or (len(self.names) - 1,)
 
     @property
     def holds_text(self) -> bool:
@@ -133,7 +135,9 @@ class SacctLayout:
         if len(values) <= min(self.id_checks[0][0] + 1, len(self.names) - 1):
             return False
         return all(
-            pattern.match(values[place]) for place, pattern in self.id_checks if place < len(values)
+            pattern.match(values[position])
+            for position, pattern in self.id_checks
+            if position < len(values)
         )
 
     def checked(self, where: str) -> SacctLayout:
@@ -370,11 +374,11 @@ def read_text(
     first = next((line for line in lines if line.strip()), "")
     layout = find_layout(first, fields=fields, delimiter=delimiter, where=where)
     numbers = _are_numbers(lines, layout)
-    for place, record, values in _records_of(
+    for position, record, values in _records_of(
         text, lines, layout, first, where=where, trusted=trusted
     ):
         if values is None:
-            yield SlurmEntry(place, _replace(record), reason="field_count")
+            yield SlurmEntry(position, _replace(record), reason="field_count")
             continue
         named = dict(zip(layout.names, values, strict=True)) | numbers
         if texts is not None:
@@ -382,7 +386,7 @@ def read_text(
         if texts is not None or (not clean and not record.isascii()):
             named = {name: _counted_replace(name, value, replaced) for name, value in named.items()}
             record = _replace(record)
-        yield SlurmEntry(place, record, named)
+        yield SlurmEntry(position, record, named)
 
 
 def _records_of(
@@ -395,12 +399,12 @@ def _records_of(
         ends_in_delimiter = first.rstrip("\r").endswith(layout.delimiter)
         columns = (*layout.names, "") if ends_in_delimiter else layout.names
         line_number = text.count("\n", 0, begin) + 1
-        for place, values in _framed(
+        for position, values in _framed(
             text[begin:], columns, layout.delimiter, line=line_number, where=where
         ):
             if tuple(value.lower() for value in values) != columns:
                 whole = values[: len(layout.names)] if len(values) == len(columns) else None
-                yield place, layout.delimiter.join(values), whole
+                yield position, layout.delimiter.join(values), whole
         return
     several = sum(bool(line.strip()) for line in lines) > (2 if layout.has_header else 1)
     if layout.holds_text and several and not trusted:
@@ -409,10 +413,10 @@ def _records_of(
         yield from _csv_records(text, layout)
         return
     records = _records(lines, layout, header) if layout.holds_text else enumerate(lines, start=1)
-    for place, line in records:
+    for position, line in records:
         record = line.removesuffix("\r")
         if record.strip() and record != header:
-            yield place, record, _split(record, layout)
+            yield position, record, _split(record, layout)
 
 
 def _refused(layout: SacctLayout, where: str) -> InputError:
@@ -438,8 +442,8 @@ def _are_numbers(lines: Iterable[str], layout: SacctLayout) -> dict[str, str]:
         for line in lines
         if line[:1].isdigit() or line[:1] == '"'
     ]
-    records = [one for one in ids if one[:1].isdigit()]
-    return {"step": ""} if records and all(one.endswith(".0") for one in records) else {}
+    records = [word for word in ids if word[:1].isdigit()]
+    return {"step": ""} if records and all(word.endswith(".0") for word in records) else {}
 
 
 def _csv_records(text: str, layout: SacctLayout) -> Iterator[tuple[int, str, list[str] | None]]:
@@ -448,12 +452,12 @@ def _csv_records(text: str, layout: SacctLayout) -> Iterator[tuple[int, str, lis
     begin = 1
     try:
         for values in reader:
-            begin, place = reader.line_num + 1, begin
+            begin, position = reader.line_num + 1, begin
             names = tuple(value.strip().partition("%")[0].lower() for value in values)
             if any(values) and names != layout.names:
                 text_of = layout.delimiter.join(values)
                 yield (
-                    place,
+                    position,
                     text_of,
                     values if len(values) == len(layout.names) else _split(text_of, layout),
                 )
@@ -465,7 +469,7 @@ def _records(
     lines: Iterable[str], layout: SacctLayout, header: str | None
 ) -> Iterator[tuple[int, str]]:
     """Lines joined to records, with the first line number."""
-    wanted, between = len(layout.names), layout.delimiter
+    field_count, between = len(layout.names), layout.delimiter
     held: list[str] = []
     begun = count = 0
     for number, line in enumerate(lines, start=1):
@@ -473,8 +477,8 @@ def _records(
         if header is not None and line == header:
             continue
         width = line.count(between) + 1
-        if held and not _begins(line, width, count, wanted, layout):
-            if line or layout.open_end or count < wanted:
+        if held and not _begins(line, width, count, field_count, layout):
+            if line or layout.open_end or count < field_count:
                 held.append(line)
                 count += width - 1
             continue
@@ -485,34 +489,34 @@ def _records(
         yield begun, "\n".join(held).rstrip("\n")
 
 
-def _begins(line: str, width: int, count: int, wanted: int, layout: SacctLayout) -> bool:
-    """Whether a line of `width` fields begins a record, after `count` of `wanted` fields."""
-    if count < wanted:  # the record before is not complete: go on, unless that cannot be
-        overfull = count + width - 1 > wanted
-        return (width >= wanted or overfull) and (
-            layout.starts(line) or (width >= wanted and overfull)
+def _begins(line: str, width: int, count: int, field_count: int, layout: SacctLayout) -> bool:
+    """Whether a line of `width` fields begins a record, after `count` of `field_count` fields."""
+    if count < field_count:  # the record before is not complete: go on, unless that cannot be
+        overfull = count + width - 1 > field_count
+        return (width >= field_count or overfull) and (
+            layout.starts(line) or (width >= field_count and overfull)
         )
     if not line:
         return False
-    return width >= wanted or not layout.open_end or layout.starts(line)
+    return width >= field_count or not layout.open_end or layout.starts(line)
 
 
 def _split(record: str, layout: SacctLayout) -> list[str] | None:
     """Return the fields of a record, rejoining a free text that holds the delimiter."""
     parts = record.split(layout.delimiter)
-    wanted = len(layout.names)
-    if len(parts) == wanted + 1 and not parts[-1].strip():
+    width = len(layout.names)
+    if len(parts) == width + 1 and not parts[-1].strip():
         parts.pop()
-    if len(parts) <= wanted:
-        return parts if len(parts) == wanted else None
+    if len(parts) <= width:
+        return parts if len(parts) == width else None
     return next((whole for whole in _joined(parts, layout) if _fits(whole, layout)), None)
 
 
 def _joined(parts: list[str], layout: SacctLayout) -> Iterator[list[str]]:
     """All ways to rejoin surplus delimiters into one free text, then into two."""
     surplus = len(parts) - len(layout.names)
-    for place in layout.free:
-        yield _join(parts, [(place, surplus)], layout.delimiter)
+    for position in layout.free:
+        yield _join(parts, [(position, surplus)], layout.delimiter)
     if surplus > 64:
         return
     for low, high in combinations(sorted(layout.free), 2):
@@ -524,8 +528,8 @@ def _join(parts: list[str], shares: list[tuple[int, int]], between: str) -> list
     """`parts` with the fields at (index, surplus) joined; indices count in the result."""
     whole: list[str] = []
     taken = 0
-    for place, surplus in shares:
-        ahead = place - len(whole)
+    for position, surplus in shares:
+        ahead = position - len(whole)
         whole += parts[taken : taken + ahead]
         taken += ahead
         whole.append(between.join(parts[taken : taken + surplus + 1]))
@@ -534,7 +538,7 @@ def _join(parts: list[str], shares: list[tuple[int, int]], between: str) -> list
 
 
 def _fits(values: list[str], layout: SacctLayout) -> bool:
-    return all(pattern.match(values[place]) for place, pattern in layout.checks)
+    return all(pattern.match(values[position]) for position, pattern in layout.checks)
 
 
 def _replace(text: str) -> str:

@@ -106,12 +106,12 @@ def usage_of_run(job: EndedUsage, steps: Sequence[EndedUsage]) -> tuple[float | 
     >>> usage_of_run(EndedUsage(HostUsage(4.0), "FAILED"), [EndedUsage(HostUsage(4.0), "CANCELLED")])
     (None, None)
     """
-    largest = max((one.usage.max_rss_mib or 0.0 for one in (job, *steps)), default=0.0)
-    if any(one.is_lost for one in steps):
+    largest = max((step.usage.max_rss_mib or 0.0 for step in (job, *steps)), default=0.0)
+    if any(step.is_lost for step in steps):
         return None, largest or None
-    of_steps = [one.usage.cpu_time_s(one.state) for one in steps]
-    known = [seconds for seconds in of_steps if seconds is not None]
-    total = sum(known) if len(known) == len(of_steps) else 0.0
+    of_steps = [step.usage.cpu_time_s(step.state) for step in steps]
+    times = [seconds for seconds in of_steps if seconds is not None]
+    total = sum(times) if len(times) == len(of_steps) else 0.0
     return _whole_ms(max(total, job.usage.cpu_time_s(job.state) or 0.0)) or None, largest or None
 
 
@@ -160,9 +160,11 @@ def gpu_use_of_run(
 
     gpus: whole GPUs of the run, where known; Slurm counts a busy GPU as 1.
     """
-    known = list(usages)
-    busy = max((use.gpu_util_max for use in known if use.gpu_util_max is not None), default=None)
-    mem_mib = max((use.gpu_mem_mib_max or 0.0 for use in known), default=0.0) or None
+    all_usages = list(usages)
+    busy = max(
+        (use.gpu_util_max for use in all_usages if use.gpu_util_max is not None), default=None
+    )
+    mem_mib = max((use.gpu_mem_mib_max or 0.0 for use in all_usages), default=0.0) or None
     if busy is not None and isinstance(gpus, int) and busy > max(gpus, 1):
         text = f"{100 * busy:g}"
         return None, mem_mib, (UnreadValue("out_of_range", "task_gpu_util_max", text),)
@@ -228,10 +230,10 @@ def _amount(written: str) -> tuple[float, str, str]:
     """Number, unit (k, m, ... or none) and divisor (n: node, c: CPU, or none). Errors:
     BadRowError.
     """
-    found = _SIZE.fullmatch(written.strip())
-    if not found:
+    match = _SIZE.fullmatch(written.strip())
+    if not match:
         raise BadRowError("bad_size")
-    return float(found[1]), (found[2] or "").lower(), found[3].lower()
+    return float(match[1]), (match[2] or "").lower(), match[3].lower()
 
 
 def _bytes_mib(written: str) -> float | None:

@@ -69,9 +69,9 @@ class _MappedColumns:
     units: dict[str, str] = field(default_factory=dict)
     used: int = 0
 
-    def known(self, given: pl.Series) -> pl.Series:
+    def known(self, column: pl.Series) -> pl.Series:
         """Null in rows that are rejected already: each row is counted for one reason."""
-        return given if self.keep.all() else chosen_cells(self.keep, given)
+        return column if self.keep.all() else chosen_cells(self.keep, column)
 
     def give_up(self, bad: pl.Series) -> None:
         self.keep = self.keep & ~bad
@@ -95,25 +95,25 @@ def mapped_parts(
     InputError naming a mapped column that the file does not have, with those it has.
     """
     _check_columns(frame.rows, mapping, origin)
-    made = _MappedColumns(
+    mapped = _MappedColumns(
         pl.repeat(True, frame.rows.height, dtype=pl.Boolean, eager=True), list(frame.rejects)
     )
     if mapping.metric:
-        rows = _long(frame.rows, mapping, site_zone, made)
+        rows = _long(frame.rows, mapping, site_zone, mapped)
     else:
-        rows = _wide(frame.rows, mapping, site_zone, made)
+        rows = _wide(frame.rows, mapping, site_zone, mapped)
     table = TABLES[mapping.table]
     completed = _completed(rows, table, mapping, cluster)
-    used = made.used if made.used != rows.height else None
+    rows_used = mapped.used if mapped.used != rows.height else None
     others: list[ChunkPart] = []
     if mapping.holders:
         others += _allocations(completed, cluster)
     if table is JOBS and {"start", "node_list"} <= set(completed.columns):
-        others.append(_nodes_of_jobs(completed, made))
+        others.append(_nodes_of_jobs(completed, mapped))
     if mapping.devices:
         others += device_parts(frame.rows, mapping, origin)
     samples = completed.drop(mapping.holders)
-    part = ChunkPart(table.name, samples, made.units, tuple(made.rejects), rows_used=used)
+    part = ChunkPart(table.name, samples, mapped.units, tuple(mapped.rejects), rows_used=rows_used)
     return (part, *others)
 
 
@@ -127,7 +127,7 @@ def _allocations(rows: pl.DataFrame, cluster: str | None) -> Iterator[ChunkPart]
         yield from sample_allocations(of_cluster, cluster=name)
 
 
-def _nodes_of_jobs(jobs: pl.DataFrame, made: _MappedColumns) -> ChunkPart:
+def _nodes_of_jobs(jobs: pl.DataFrame, mapped: _MappedColumns) -> ChunkPart:
     """Return the nodes of jobs as allocations; count node lists that cannot be read."""
     rows: list[SlurmRow] = []
     unreadable: dict[str, list[str]] = {}
@@ -137,7 +137,7 @@ def _nodes_of_jobs(jobs: pl.DataFrame, made: _MappedColumns) -> ChunkPart:
         except BadRowError as problem:
             unreadable.setdefault(problem.reason, []).append(job["node_list"])
     for reason, texts in unreadable.items():
-        made.rejects.append(Reject(reason, "node_list", len(texts), texts[0][:200]))
+        mapped.rejects.append(Reject(reason, "node_list", len(texts), texts[0][:200]))
     return ChunkPart(ALLOCATIONS.name, frame_of(rows, ALLOCATIONS))
 
 
@@ -149,8 +149,8 @@ def device_parts(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> Iter
     )
     for part in mapped_parts(facts, of, origin=origin):
         keys = [name for name in DEVICES.key if name in part.frame.columns]
-        known = part.frame.drop_nulls(["node", "gpu"])
-        once = known.group_by(keys, maintain_order=True).agg(pl.all().drop_nulls().last())
+        filled = part.frame.drop_nulls(["node", "gpu"])
+        once = filled.group_by(keys, maintain_order=True).agg(pl.all().drop_nulls().last())
         values = tuple(reject for reject in part.rejects if reject.column)
         yield replace(part, frame=once, rejects=values, rows_used=None)
 
@@ -184,16 +184,16 @@ def _time(
     mapping: TableMapping,
     site_zone: str,
     order: pl.DataFrame,
-    made: _MappedColumns,
+    mapped: _MappedColumns,
 ) -> pl.Series:
-    times = _times(made.known(rows[mapping.time.column]), mapping, site_zone, order=order)
-    made.give_up(times.bad)
-    made.rejects += times.rejects
+    times = _times(mapped.known(rows[mapping.time.column]), mapping, site_zone, order=order)
+    mapped.give_up(times.bad)
+    mapped.rejects += times.rejects
     return times.values.alias("t")
 
 
 def _times(
-    given: pl.Series,
+    column: pl.Series,
     mapping: TableMapping,
     site_zone: str,
     *,
@@ -202,12 +202,14 @@ def _times(
 ) -> TimeColumn:
     form = (of.format if of else "") or mapping.time.format
     zone_name = (of.zone if of else "") or mapping.time.zone or site_zone
-    if given.dtype == pl.String:
-        given = stripped(given)
-    return read_times(given, form=form, zone_name=zone_name, order=order)
+    if column.dtype == pl.String:
+        column = stripped(column)
+    return read_times(column, form=form, zone_name=zone_name, order=order)
 
 
-def _key(rows: pl.DataFrame, key: MappingKey, name: str, made: _MappedColumns) -> pl.Series | None:
+def _key(
+    rows: pl.DataFrame, key: MappingKey, name: str, mapped: _MappedColumns
+) -> pl.Series | None:
     if key.constant is not None:
         named = name in ("node", *HOLDERS)
         constant = pl.lit(
@@ -216,28 +218,28 @@ def _key(rows: pl.DataFrame, key: MappingKey, name: str, made: _MappedColumns) -
         return pl.select(pl.repeat(constant, rows.height)).to_series().alias(name)
     if not key.column:
         return None
-    given = rows[key.column]
+    column = rows[key.column]
     if key.pattern:
-        text = stripped(given)
+        text = stripped(column)
         cut = text.str.extract(key.pattern)
-        bad = cut.is_null() & text.is_not_null() & made.keep
-        made.rejects += counted("no_match", None, bad, text)
-        made.give_up(bad)
-        given = cut
-    elif given.dtype == pl.String or name == "node":
-        given = stripped(given)
-    return (short_nodes(given) if name == "node" else given).alias(name)
+        bad = cut.is_null() & text.is_not_null() & mapped.keep
+        mapped.rejects += counted("no_match", None, bad, text)
+        mapped.give_up(bad)
+        column = cut
+    elif column.dtype == pl.String or name == "node":
+        column = stripped(column)
+    return (short_nodes(column) if name == "node" else column).alias(name)
 
 
-def _keys(rows: pl.DataFrame, mapping: TableMapping, made: _MappedColumns) -> list[pl.Series]:
+def _keys(rows: pl.DataFrame, mapping: TableMapping, mapped: _MappedColumns) -> list[pl.Series]:
     sections = (("node", mapping.node), ("gpu", mapping.gpu), ("mig", mapping.mig))
-    keys = (_key(rows, section, name, made) for name, section in sections)
+    keys = (_key(rows, section, name, mapped) for name, section in sections)
     return [key for key in keys if key is not None]
 
 
-def _holders(rows: pl.DataFrame, mapping: TableMapping, made: _MappedColumns) -> list[pl.Series]:
+def _holders(rows: pl.DataFrame, mapping: TableMapping, mapped: _MappedColumns) -> list[pl.Series]:
     """Job and step of the samples, as they are written."""
-    keys = (_key(rows, section, name, made) for name, section in mapping.holders.items())
+    keys = (_key(rows, section, name, mapped) for name, section in mapping.holders.items())
     return [key for key in keys if key is not None]
 
 
@@ -248,32 +250,34 @@ def _order(rows: pl.DataFrame, keys: list[pl.Series]) -> pl.DataFrame:
 
 
 def _wide(
-    rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _MappedColumns
+    rows: pl.DataFrame, mapping: TableMapping, site_zone: str, mapped: _MappedColumns
 ) -> pl.DataFrame:
     """One row per row of the file, or per row and GPU for columns by GPU."""
-    keys = _keys(rows, mapping, made)
+    keys = _keys(rows, mapping, mapped)
     if mapping.time.column:
-        keys.insert(0, _time(rows, mapping, site_zone, _order(rows, keys), made))
-    keys += _holders(rows, mapping, made)
+        keys.insert(0, _time(rows, mapping, site_zone, _order(rows, keys), mapped))
+    keys += _holders(rows, mapping, mapped)
     groups = _groups(rows.columns, mapping)
     pieces: list[pl.DataFrame] = []
     for (node, gpu), columns in groups.items():
-        values = [_value(rows[name], target, mapping, site_zone, made) for name, target in columns]
+        values = [
+            _value(rows[name], target, mapping, site_zone, mapped) for name, target in columns
+        ]
         piece = pl.DataFrame([*keys, *values])
         if node is not None:
             piece = piece.with_columns(pl.lit(node).alias("node"))
         if gpu is not None:
             piece = piece.with_columns(pl.lit(gpu, dtype=pl.Int16).alias("gpu"))
         pieces.append(piece)
-    made.used = int(made.keep.sum())
+    mapped.used = int(mapped.keep.sum())
     if len(pieces) == 1:
-        return pieces[0].filter(made.keep)
-    kept: list[pl.DataFrame] = []
+        return pieces[0].filter(mapped.keep)
+    filtered: list[pl.DataFrame] = []
     for piece, columns in zip(pieces, groups.values(), strict=True):
         names = [target.to for _, target in columns]
         empty = piece.select(pl.all_horizontal(pl.col(names).is_null())).to_series()
-        kept.append(piece.filter(made.keep & ~empty))
-    return pl.concat(kept, how="diagonal_relaxed")
+        filtered.append(piece.filter(mapped.keep & ~empty))
+    return pl.concat(filtered, how="diagonal_relaxed")
 
 
 def _groups(
@@ -289,69 +293,69 @@ def _groups(
         if pattern is None:
             groups.setdefault((None, target.gpu), []).append((name, target))
             continue
-        for found in filter(None, map(pattern.fullmatch, names)):
-            parts = found.groupdict()
+        for match in filter(None, map(pattern.fullmatch, names)):
+            parts = match.groupdict()
             gpu = int(parts["gpu"]) if parts.get("gpu") else target.gpu
-            groups.setdefault((parts.get("node"), gpu), []).append((found[0], target))
+            groups.setdefault((parts.get("node"), gpu), []).append((match[0], target))
     return groups
 
 
 def _value(
-    given: pl.Series,
+    raw: pl.Series,
     target: MappingTarget,
     mapping: TableMapping,
     site_zone: str,
-    made: _MappedColumns,
+    mapped: _MappedColumns,
 ) -> pl.Series:
     """One column as its target; leaves units to `conform`."""
     column = next(column for column in TABLES[mapping.table].columns if column.name == target.to)
-    given = given.alias(target.to)
+    raw = raw.alias(target.to)
     if isinstance(column.dtype, pl.Datetime):
         # Jobs do not follow each other in time.
-        alone = pl.DataFrame({"row": pl.int_range(len(given), eager=True)})
+        alone = pl.DataFrame({"row": pl.int_range(len(raw), eager=True)})
         fatal = target.to in _FATAL_TIMES
         times = _times(
-            made.known(given) if fatal else given, mapping, site_zone, order=alone, of=target
+            mapped.known(raw) if fatal else raw, mapping, site_zone, order=alone, of=target
         )
         column_name = None if fatal else target.to
-        made.rejects += [replace(reject, column=column_name) for reject in times.rejects]
+        mapped.rejects += [replace(reject, column=column_name) for reject in times.rejects]
         if fatal:
-            made.give_up(times.bad)
+            mapped.give_up(times.bad)
         return times.values.alias(target.to)
     if column.dtype == pl.String:
-        return _text(given).alias(target.to)
+        return _text(raw).alias(target.to)
     if column.dtype == pl.Boolean:
-        cells = truths(given)
+        cells = truths(raw)
     elif target.unit == DURATION:
-        cells = durations(given)
+        cells = durations(raw)
     else:
         cells = numbers(
-            given, wanted=column.unit, unit=target.unit, scale=target.scale, decimal=mapping.decimal
+            raw, wanted=column.unit, unit=target.unit, scale=target.scale, decimal=mapping.decimal
         )
-    made.rejects += cells.rejects
+    mapped.rejects += cells.rejects
     values = cells.values.alias(target.to)
     if not column.dtype.is_numeric():
         return values
     # Of the column of the first GPU; the others follow it.
-    chosen = made.units.setdefault(target.to, cells.unit)
-    if chosen != cells.unit:
+    unit = mapped.units.setdefault(target.to, cells.unit)
+    if unit != cells.unit:
         values = (
-            values.cast(pl.Float64) * factor(cells.unit, column.unit) / factor(chosen, column.unit)
+            values.cast(pl.Float64) * factor(cells.unit, column.unit) / factor(unit, column.unit)
         )
     return values
 
 
-def _text(given: pl.Series) -> pl.Series:
+def _text(column: pl.Series) -> pl.Series:
     """Text; a whole number that was stored as a fraction is written as a whole number again."""
-    if given.dtype.is_float():
-        whole = (given == given.round()) & given.is_finite()
-        as_int = given.cast(pl.Int64, strict=False).cast(pl.String)
-        return chosen_cells(whole, as_int, given.cast(pl.String))
-    return stripped(given)
+    if column.dtype.is_float():
+        whole = (column == column.round()) & column.is_finite()
+        as_int = column.cast(pl.Int64, strict=False).cast(pl.String)
+        return chosen_cells(whole, as_int, column.cast(pl.String))
+    return stripped(column)
 
 
 def _long(
-    rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _MappedColumns
+    rows: pl.DataFrame, mapping: TableMapping, site_zone: str, mapped: _MappedColumns
 ) -> pl.DataFrame:
     """One row per (t, node, gpu, mig) of a file with one value per row.
 
@@ -363,29 +367,31 @@ def _long(
     if metric is None:
         return rows
     names = stripped(rows[metric.column]).alias("metric")
-    chosen = names.is_in(list(mapping.columns)).fill_null(value=False)
-    others = names.filter(~chosen).value_counts(sort=True)
+    is_mapped = names.is_in(list(mapping.columns)).fill_null(value=False)
+    others = names.filter(~is_mapped).value_counts(sort=True)
     unnamed = int(others.filter(pl.col("metric").is_null())["count"].sum())
-    made.rejects += [Reject("no_metric", None, unnamed)] if unnamed else []
-    made.rejects += unmapped_rejects("unmapped_metric", dict(others.drop_nulls().iter_rows()))
-    rows, names = rows.filter(chosen), names.filter(chosen)
-    made.keep = made.keep.filter(chosen)
-    keys = _keys(rows, mapping, made)
+    mapped.rejects += [Reject("no_metric", None, unnamed)] if unnamed else []
+    mapped.rejects += unmapped_rejects("unmapped_metric", dict(others.drop_nulls().iter_rows()))
+    rows, names = rows.filter(is_mapped), names.filter(is_mapped)
+    mapped.keep = mapped.keep.filter(is_mapped)
+    keys = _keys(rows, mapping, mapped)
     if mapping.time.column:
-        keys.insert(0, _time(rows, mapping, site_zone, _order(rows, [*keys, names]), made))
-    keys += _holders(rows, mapping, made)
-    frame = pl.DataFrame([*keys, names, rows[metric.value].alias("value")]).filter(made.keep)
-    made.keep, made.used = made.keep.filter(made.keep), frame.height
+        keys.insert(0, _time(rows, mapping, site_zone, _order(rows, [*keys, names]), mapped))
+    keys += _holders(rows, mapping, mapped)
+    frame = pl.DataFrame([*keys, names, rows[metric.value].alias("value")]).filter(mapped.keep)
+    mapped.keep, mapped.used = mapped.keep.filter(mapped.keep), frame.height
     on = [key.name for key in keys]
     result: pl.DataFrame | None = None
     for name, target in mapping.targets.items():
         here = frame.filter(pl.col("metric") == name)
-        value = _value(here["value"], target, mapping, site_zone, made)
+        value = _value(here["value"], target, mapping, site_zone, mapped)
         of_metric = here.select(on).with_columns(value)
         once = of_metric.unique(subset=on, keep="last", maintain_order=True)
         if once.height < of_metric.height:
-            made.rejects.append(Reject("repeated_value", target.to, of_metric.height - once.height))
-            made.used -= of_metric.height - once.height
+            mapped.rejects.append(
+                Reject("repeated_value", target.to, of_metric.height - once.height)
+            )
+            mapped.used -= of_metric.height - once.height
         joined = (
             result.join(once, on=on, how="full", coalesce=True, nulls_equal=True)
             if result is not None
@@ -489,10 +495,12 @@ def read_file(
     stored = list(parquet_columns(path)) if format_of(path) == "parquet" else None
     for piece in _frames(path, mapping, site_zone):
         has = stored or piece.rows.columns
-        used = set(_used(has, mapping))
+        read_columns = set(_used(has, mapping))
         passed_over = IGNORED - {*JOB_NAMES} if mapping.table == GPU_SAMPLES.name else IGNORED
         others = [
-            name for name in has if name.lower().strip() not in passed_over and name not in used
+            name
+            for name in has
+            if name.lower().strip() not in passed_over and name not in read_columns
         ]
         alike = _of_same_meaning(others, mapping)
         named_alike = [
@@ -501,8 +509,10 @@ def read_file(
         unknown = {name: piece.rows.height for name in others if name not in alike}
         unmapped = unmapped_rejects("unmapped_column", unknown)
         frame = replace(piece, rejects=(*piece.rejects, *named_alike, *unmapped))
-        made = mapped_parts(frame, mapping, site_zone=site_zone, cluster=cluster, origin=str(path))
-        yield Chunk(f"{print_of}:{frame.first_row}", NAME, str(path), made, frame.rows_read)
+        chunk_parts = mapped_parts(
+            frame, mapping, site_zone=site_zone, cluster=cluster, origin=str(path)
+        )
+        yield Chunk(f"{print_of}:{frame.first_row}", NAME, str(path), chunk_parts, frame.rows_read)
 
 
 def _of_same_meaning(names: Sequence[str], mapping: TableMapping) -> dict[str, str]:
@@ -540,15 +550,15 @@ def _used(has: Sequence[str], mapping: TableMapping) -> list[str]:
     """The columns that the mapping uses, in the file's order."""
     sections = (mapping.node, mapping.gpu, mapping.mig, *mapping.holders.values())
     keys = (mapping.time.column, *(section.column for section in sections))
-    used = {*filter(None, keys), *mapping.devices}
+    named = {*filter(None, keys), *mapping.devices}
     if mapping.metric:
-        used |= {mapping.metric.column, mapping.metric.value}
+        named |= {mapping.metric.column, mapping.metric.value}
     else:
-        used |= set(mapping.columns)
-    patterns = [*filter(None, map(placeholders, used))]
+        named |= set(mapping.columns)
+    patterns = [*filter(None, map(placeholders, named))]
 
     def is_used(name: str) -> bool:
-        return name in used or any(pattern.fullmatch(name) for pattern in patterns)
+        return name in named or any(pattern.fullmatch(name) for pattern in patterns)
 
     return [*filter(is_used, has)]
 

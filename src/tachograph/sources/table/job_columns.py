@@ -50,14 +50,14 @@ class JobColumns:
     left: dict[str, str] = field(default_factory=dict)
 
 
-def time_format(given: pl.Series) -> str:
+def time_format(column: pl.Series) -> str:
     """Return the format in which nearly all values are credible times; "" without one."""
-    known = given.drop_nulls()
-    if not len(known) or known.dtype in (pl.Boolean, pl.List, pl.Struct):
+    filled = column.drop_nulls()
+    if not len(filled) or filled.dtype in (pl.Boolean, pl.List, pl.Struct):
         return ""
-    for form in _FORMATS if known.dtype == pl.String else (AUTO,):
-        years = read_times(known, form=form).values.dt.year()
-        if (years.is_between(2006, 2100).sum() or 0) >= _AGREES * len(known):
+    for form in _FORMATS if filled.dtype == pl.String else (AUTO,):
+        years = read_times(filled, form=form).values.dt.year()
+        if (years.is_between(2006, 2100).sum() or 0) >= _AGREES * len(filled):
             return form
     return ""
 
@@ -110,11 +110,11 @@ def job_columns(rows: pl.DataFrame, decimal: str = ".") -> JobColumns | None:
     return columns if {"job_id", "start"} <= meanings else None
 
 
-def _objection(to: str, given: pl.Series, decimal: str) -> str:
+def _objection(to: str, column: pl.Series, decimal: str) -> str:
     """Return why values cannot be text or a count; "" where they can."""
-    known = stripped(given).drop_nulls()
-    values = _counts(given, decimal)
-    are_numbers = bool(len(values)) and len(values) == len(known)
+    filled = stripped(column).drop_nulls()
+    values = _counts(column, decimal)
+    are_numbers = bool(len(values)) and len(values) == len(filled)
     if to in _WORDS_ALONE and are_numbers:
         return f"numbers up to {max(values.to_list()):,.6g}: no {to}"
     if to in _COUNTED.values():
@@ -123,9 +123,9 @@ def _objection(to: str, given: pl.Series, decimal: str) -> str:
     return ""
 
 
-def _counts(given: pl.Series, decimal: str) -> pl.Series:
+def _counts(column: pl.Series, decimal: str) -> pl.Series:
     """The numbers among values."""
-    values = numbers(stripped(given), wanted="", decimal=decimal).values
+    values = numbers(stripped(column), wanted="", decimal=decimal).values
     return values.cast(pl.Float64).drop_nulls()
 
 
@@ -157,12 +157,12 @@ def _check_duration(
         _leave(columns, "elapsed_s", "unit unknown: no end to compare it with")
         return
     span_s = (times["end"] - times["start"]).dt.total_seconds(fractional=True)
-    given = stripped(rows[name])
-    has_clock = given.str.contains(":").any()
+    cells = stripped(rows[name])
+    has_clock = cells.str.contains(":").any()
     if has_clock:
-        values = durations(given).values
+        values = durations(cells).values
     else:
-        values = numbers(given, wanted="", decimal=decimal).values.cast(pl.Float64)
+        values = numbers(cells, wanted="", decimal=decimal).values.cast(pl.Float64)
     for scale in (1.0,) if has_clock else _SCALES:
         difference_s = (values * scale - span_s).abs()
         agrees = (difference_s <= _TOLERANCE_S + _TOLERANCE * span_s).drop_nulls()

@@ -45,20 +45,20 @@ class CellValues:
     rejects: tuple[Reject, ...] = ()
 
 
-def stripped(given: pl.Series) -> pl.Series:
+def stripped(column: pl.Series) -> pl.Series:
     """Return a column as text without the blanks around it; marks for nothing are null.
 
     >>> stripped(pl.Series([" a", "[N/A]", None])).to_list()
     ['a', None, None]
     """
-    if given.dtype != pl.String:
-        return given.cast(pl.String)
-    text = given.str.strip_chars()
+    if column.dtype != pl.String:
+        return column.cast(pl.String)
+    text = column.str.strip_chars()
     return chosen_cells(~text.is_in(MARKS), text)
 
 
 def numbers(
-    given: pl.Series, *, wanted: str, unit: str = "", scale: float = 1.0, decimal: str = "."
+    column: pl.Series, *, wanted: str, unit: str = "", scale: float = 1.0, decimal: str = "."
 ) -> CellValues:
     """Return a column as numbers.
 
@@ -72,16 +72,16 @@ def numbers(
     [1024.5]
     """
     unit = unit or wanted
-    if given.dtype.is_numeric() or given.dtype == pl.Boolean:
+    if column.dtype.is_numeric() or column.dtype == pl.Boolean:
         plain = (
-            given.cast(pl.Float64)
-            if given.dtype.is_decimal() or given.dtype == pl.Boolean
-            else given
+            column.cast(pl.Float64)
+            if column.dtype.is_decimal() or column.dtype == pl.Boolean
+            else column
         )
         return _scaled(plain, unit, scale)
-    text = stripped(given)
-    marks = text.is_null() & given.is_not_null() & (given.cast(pl.String).str.strip_chars() != "")
-    rejects = counted("missing_mark", given.name, marks, given)
+    text = stripped(column)
+    marks = text.is_null() & column.is_not_null() & (column.cast(pl.String).str.strip_chars() != "")
+    rejects = counted("missing_mark", column.name, marks, column)
     if decimal == ",":
         comma = text.str.contains(",", literal=True)
         spelled = text.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
@@ -94,22 +94,22 @@ def numbers(
     return CellValues(cells.values, cells.unit, (*rejects, *cells.rejects))
 
 
-def durations(given: pl.Series) -> CellValues:
+def durations(column: pl.Series) -> CellValues:
     """Return a column of `[days-][hours:]minutes:seconds` in seconds.
 
     >>> durations(pl.Series(["1-00:00:10", "UNLIMITED"])).values.to_list()
     [86410.0, None]
     """
-    text = stripped(given)
+    text = stripped(column)
     once = text.drop_nulls().unique()
-    known = {written: slurm_duration_s(written) for written in once.to_list()}
-    values = text.replace_strict(known, default=None, return_dtype=pl.Float64)
+    seconds = {written: slurm_duration_s(written) for written in once.to_list()}
+    values = text.replace_strict(seconds, default=None, return_dtype=pl.Float64)
     bad = (
         values.is_null()
         & text.is_not_null()
         & ~text.is_in(("UNLIMITED", "Partition_Limit", "INVALID"))
     )
-    return CellValues(values, "s", counted("not_a_number", given.name, bad, text))
+    return CellValues(values, "s", counted("not_a_number", column.name, bad, text))
 
 
 _TRUTHS: Mapping[str, bool] = {
@@ -118,18 +118,18 @@ _TRUTHS: Mapping[str, bool] = {
 }
 
 
-def truths(given: pl.Series) -> CellValues:
+def truths(column: pl.Series) -> CellValues:
     """Return a column of yes and no as booleans.
 
     >>> truths(pl.Series(["yes", "0", "maybe"])).values.to_list()
     [True, False, None]
     """
-    if given.dtype == pl.Boolean:
-        return CellValues(given, "")
-    text = stripped(given).str.to_lowercase()
+    if column.dtype == pl.Boolean:
+        return CellValues(column, "")
+    text = stripped(column).str.to_lowercase()
     values = text.replace_strict(_TRUTHS, default=None, return_dtype=pl.Boolean)
     bad = values.is_null() & text.is_not_null()
-    return CellValues(values, "", counted("not_a_truth_value", given.name, bad, given))
+    return CellValues(values, "", counted("not_a_truth_value", column.name, bad, column))
 
 
 def _scaled(values: pl.Series, unit: str, scale: float) -> CellValues:
@@ -138,8 +138,8 @@ def _scaled(values: pl.Series, unit: str, scale: float) -> CellValues:
         return CellValues(values, unit)
     numbers_only = values.cast(pl.Float64)
     marks = numbers_only.is_in(BLANK_FLOATS).fill_null(value=False)
-    kept = chosen_cells(~marks, numbers_only * scale)
-    return CellValues(kept, unit, counted("missing_mark", values.name, marks, values))
+    scaled = chosen_cells(~marks, numbers_only * scale)
+    return CellValues(scaled, unit, counted("missing_mark", values.name, marks, values))
 
 
 def _with_units(

@@ -62,12 +62,12 @@ def unit_named(text: str) -> str | None:
     >>> [unit_named(text) for text in ("W", "%", "Celsius", "bytes/s", "mib_per_second", "MJ", "mj", "Gb", "rpm")]
     ['W', 'percent', 'C', 'B/s', 'MiB/s', 'MJ', 'mJ', None, None]
     """
-    given = text.strip()
-    if given in UNITS:
-        return given
-    if _BITS.match(given):
+    unit_text = text.strip()
+    if unit_text in UNITS:
+        return unit_text
+    if _BITS.match(unit_text):
         return None
-    lower = re.sub(r"[ _]+", "_", given.lower())
+    lower = re.sub(r"[ _]+", "_", unit_text.lower())
     if rate := _RATE.match(lower):
         per_second = f"{unit_named(rate[1])}/s"
         return per_second if per_second in UNITS else None
@@ -114,9 +114,9 @@ def _key(name: str) -> str:
 def _readings(name: str) -> Iterator[tuple[str, str]]:
     """Yield (name, unit) in all readings of a name, with and without its unit."""
     text, behind = name.strip()[:_LONGEST], ""
-    if found := _BRACKETS.match(text):
-        text, behind = found[1], unit_named(found[2]) or ""
-    ends = [place.start() for place in _WORD_END.finditer(text)]
+    if match := _BRACKETS.match(text):
+        text, behind = match[1], unit_named(match[2]) or ""
+    ends = [word_end.start() for word_end in _WORD_END.finditer(text)]
     for end in ends[-_MOST_WORDS_OF_UNIT:]:
         if unit := unit_named(text[end:].strip(_SIGNS)):
             yield text[:end], behind or unit
@@ -253,9 +253,9 @@ def host_counter_meaning(name: str) -> tuple[str, str] | None:
     >>> [host_counter_meaning(name) for name in ("CPU user [jiffies]", "MemTotal", "rx_bytes#hsn0", "fan")]
     [('cpu_user_s', 'jiffy'), ('memory_total_mib', 'KiB'), None, None]
     """
-    known = host_column_meaning(name)
-    if known is not None:
-        return None if known.copy else (known.counter, known.unit)
+    meaning = host_column_meaning(name)
+    if meaning is not None:
+        return None if meaning.copy else (meaning.counter, meaning.unit)
     return None if "#" in name else _known(name, _host_counters())
 
 
@@ -268,8 +268,8 @@ def wide_template(name: str) -> str | None:
     >>> wide_template("gpu3_power_w"), wide_template("fp16_active")
     ('gpu{gpu}_power_w', None)
     """
-    found = None if "{" in name else GPU_IN_NAME.search(name[:_LONGEST])
-    return name[: found.start(1)] + "{gpu}" + name[found.end(1) :] if found else None
+    match = None if "{" in name else GPU_IN_NAME.search(name[:_LONGEST])
+    return name[: match.start(1)] + "{gpu}" + name[match.end(1) :] if match else None
 
 
 _DEVICE_SYNONYMS: Mapping[str, str] = MappingProxyType(
@@ -320,11 +320,13 @@ def named(names: Iterable[str], key: str) -> list[str]:
     >>> named(["Index", "GPU-ID", "x"], "gpu")
     ['GPU-ID', 'Index']
     """
-    given: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     for name in names:
-        given.setdefault(_key(name), name)
+        by_key.setdefault(_key(name), name)
     return list(
-        dict.fromkeys(given[wanted] for word in _KEY_NAMES[key] if (wanted := _key(word)) in given)
+        dict.fromkeys(
+            by_key[key_word] for word in _KEY_NAMES[key] if (key_word := _key(word)) in by_key
+        )
     )
 
 

@@ -140,8 +140,8 @@ class _Proposal:
                 for name, why in self.left.items()
             ]
             others = f" and {len(shown) - _MOST_LEFT} more" if len(shown) > _MOST_LEFT else ""
-            left = re.sub(r"[\x00-\x1f\x7f]", "?", ", ".join(shown[:_MOST_LEFT]) + others)
-            lines.append(f"# not recognised: {left}")
+            unmapped = re.sub(r"[\x00-\x1f\x7f]", "?", ", ".join(shown[:_MOST_LEFT]) + others)
+            lines.append(f"# not recognised: {unmapped}")
         return SuggestedMapping("\n".join(lines) + "\n", tuple(self.missing))
 
 
@@ -210,9 +210,9 @@ def _refuse_accounting(path: Path) -> None:
         return
     with open_file(path) as file:
         content = file.read() if form == "json" else file.read(_HEAD_BYTES)
-    known = slurm_output(content, job_meaning)
-    if known is not None:
-        what, source = known
+    output = slurm_output(content, job_meaning)
+    if output is not None:
+        what, source = output
         do = f"tachograph ingest {source} {path}"
         raise InputError(f"this is {what}", where=path, do=do)
 
@@ -381,10 +381,10 @@ def _propose_devices(proposal: _Proposal) -> None:
 
 def _templates(columns: Mapping[str, pl.Series]) -> dict[str, list[str]]:
     """{name with `{gpu}` for an index: its columns}; other columns unchanged."""
-    found: dict[str, list[str]] = {}
+    templates: dict[str, list[str]] = {}
     for name in columns:
-        found.setdefault(wide_template(name) or name, []).append(name)
-    return found
+        templates.setdefault(wide_template(name) or name, []).append(name)
+    return templates
 
 
 def _propose_counters(proposal: _Proposal, columns: Mapping[str, pl.Series]) -> None:
@@ -395,21 +395,21 @@ def _propose_counters(proposal: _Proposal, columns: Mapping[str, pl.Series]) -> 
     meanings: dict[str, tuple[str, str]] = {}
     values: dict[str, pl.Series] = {}
     for template, names in _templates(columns).items():
-        known = counter_meaning(template.replace("{gpu}", ""))
-        if known is None:
+        meaning = counter_meaning(template.replace("{gpu}", ""))
+        if meaning is None:
             proposal.left[template] = ""
             continue
-        meanings[template] = known
+        meanings[template] = meaning
         values[template] = pl.concat([stripped(columns[name]).alias("v") for name in names])
     lines: dict[str, str] = {}
     counters: set[str] = set()
     for template in sorted(meanings, key=lambda name: _constant_value(proposal, values[name])):
-        known = meanings[template]
-        if known[0] in counters:
-            proposal.left[template] = f"also {known[0]}"
-        elif line := _line(proposal, template, known, values[template]):
+        meaning = meanings[template]
+        if meaning[0] in counters:
+            proposal.left[template] = f"also {meaning[0]}"
+        elif line := _line(proposal, template, meaning, values[template]):
             lines[template] = line
-            counters.add(known[0])
+            counters.add(meaning[0])
     proposal.columns += [lines[template] for template in meanings if template in lines]
 
 
@@ -426,15 +426,15 @@ def _propose_host(proposal: _Proposal, columns: Mapping[str, pl.Series]) -> None
     for name, values in columns.items():
         if name in proposal.taken:
             continue
-        known = host_counter_meaning(name)
-        if known is None or known[0] in counters:
+        meaning = host_counter_meaning(name)
+        if meaning is None or meaning[0] in counters:
             proposal.left[name] = ""
-        elif not is_convertible(known[1] or HOST_UNITS[known[0]], HOST_UNITS[known[0]]):
-            proposal.left[name] = f"{known[1]} cannot be {HOST_UNITS[known[0]]}"
-        elif _decreases(proposal, known[0], values):
+        elif not is_convertible(meaning[1] or HOST_UNITS[meaning[0]], HOST_UNITS[meaning[0]]):
+            proposal.left[name] = f"{meaning[1]} cannot be {HOST_UNITS[meaning[0]]}"
+        elif _decreases(proposal, meaning[0], values):
             proposal.left[name] = "it decreases, so it is not a counter"
         else:
-            to, unit = known
+            to, unit = meaning
             plain = not unit or unit == HOST_UNITS[to]
             proposal.columns.append(
                 f'{quoted(name)} = "{to}"' if plain else _as_table(name, to, unit)
@@ -457,8 +457,8 @@ def _decreases(proposal: _Proposal, counter: str, values: pl.Series) -> bool:
 
 def _in_order(proposal: _Proposal, values: pl.Series, unit: str) -> pl.DataFrame:
     """Return the rows of a wide file with times `t`, numbers `v` and the keys, in order of time."""
-    given = numbers(values.alias("v"), wanted=unit, decimal=proposal.decimal).values
-    rows = proposal.rows.select(given.cast(pl.Float64), pl.lit(0).alias(_ALL), *proposal.gpus)
+    cells = numbers(values.alias("v"), wanted=unit, decimal=proposal.decimal).values
+    rows = proposal.rows.select(cells.cast(pl.Float64), pl.lit(0).alias(_ALL), *proposal.gpus)
     if not proposal.time:
         return rows
     written = proposal.rows[proposal.time]
@@ -466,19 +466,21 @@ def _in_order(proposal: _Proposal, values: pl.Series, unit: str) -> pl.DataFrame
     return rows.with_columns(times.alias("t")).sort("t", maintain_order=True)
 
 
-def _line(proposal: _Proposal, name: str, known: tuple[str, str], values: pl.Series) -> str | None:
+def _line(
+    proposal: _Proposal, name: str, meaning: tuple[str, str], values: pl.Series
+) -> str | None:
     """One line of [columns]; None, noted as unknown, if the unit does not fit.
 
     A share is a fraction where neither its name says percent nor a value is above 1.
     """
-    to, unit = known
-    wanted = column_unit(to) or ""
-    if unit and not is_convertible(unit, wanted):
-        proposal.left[name] = f"{unit} cannot be {wanted}"
+    to, unit = meaning
+    target_unit = column_unit(to) or ""
+    if unit and not is_convertible(unit, target_unit):
+        proposal.left[name] = f"{unit} cannot be {target_unit}"
         return None
-    high = _highest(proposal, values, unit or wanted)
+    high = _highest(proposal, values, unit or target_unit)
     remark = ""
-    if wanted == "fraction" and (not unit or (unit == "fraction" and high > _ROUNDED)):
+    if target_unit == "fraction" and (not unit or (unit == "fraction" and high > _ROUNDED)):
         if high <= 1 and _are_whole(proposal, values):
             values_are = "0 or 1" if high == 1 else "0"
             proposal.missing.append(f"{name} is {values_are} throughout: percent, or a fraction?")
@@ -488,25 +490,25 @@ def _line(proposal: _Proposal, name: str, known: tuple[str, str], values: pl.Ser
     if to == "energy_j":
         unit, remark, why = _energy_unit(proposal, values, unit)
     else:
-        why = _objection(proposal, to, unit or wanted, values)
-        if not why and not unit and wanted == "MiB":
+        why = _objection(proposal, to, unit or target_unit, values)
+        if not why and not unit and target_unit == "MiB":
             why = _gib_or_mib(proposal, values)
     if not why and _decreases(proposal, to, values):
         why = "it decreases, so it is not a counter"
     if why:
         proposal.left[name] = why
         return None
-    return _as_table(name, to, "" if unit == wanted else unit) + remark
+    return _as_table(name, to, "" if unit == target_unit else unit) + remark
 
 
 def _objection(proposal: _Proposal, to: str, unit: str, values: pl.Series) -> str:
     """Return why values cannot be a counter; "" where they can."""
-    wanted = column_unit(to) or ""
+    target_unit = column_unit(to) or ""
     high = _highest(proposal, values, unit)
-    highest = high * factor(unit, wanted)
+    highest = high * factor(unit, target_unit)
     if highest > COUNTERS_BY_NAME[to].high * _ROUNDED:
         return f"values up to {high:,.4g}: too large for {unit}"
-    if 0 < highest < _EXCEEDED.get(wanted, 0.0):
+    if 0 < highest < _EXCEEDED.get(target_unit, 0.0):
         return f"values up to {high:,.4g}: too small for {unit}"
     if to not in ("hbm_used_mib", "hbm_free_mib"):
         return ""
@@ -551,8 +553,8 @@ def _known_capacity(proposal: _Proposal, facts: Mapping[str, str]) -> float | No
     """Return the memory of the largest GPU by the names of the models; None: not all are known."""
     column = next(name for name, to in facts.items() if to == "model")
     devices = [match_device(model) for model in proposal.values(column).unique()]
-    known = [device.hbm_mib for device in devices if device is not None]
-    return max(known) if known and len(known) == len(devices) else None
+    capacities = [device.hbm_mib for device in devices if device is not None]
+    return max(capacities) if capacities and len(capacities) == len(devices) else None
 
 
 def _highest(proposal: _Proposal, values: pl.Series, unit: str) -> float:
