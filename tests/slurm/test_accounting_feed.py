@@ -44,16 +44,22 @@ def feed_of(accounting: MadeAccounting, settings: SacctSettings = SETTINGS) -> A
     )
 
 
-def poll(
-    feed: AccountingFeed, accounting: MadeAccounting, landing: Landing, at: float
-) -> list[tuple[int, int]]:
-    """Poll once at an instant; return the spans that were asked for, seconds since BEGIN."""
-    accounting.clock = at
-    before = len(accounting.calls)
-    landing.poll(feed, moment(at))
-    calls = [call for call in accounting.calls[before:] if call != ("--helpformat",)]
-    assert [span_of(call) for call in calls[::2]] == [span_of(call) for call in calls[1::2]]
-    return [span_of(call) for call in calls[::2]]
+class Polls:
+    """A feed of made accounting, polled at instants (seconds since BEGIN), and what lands."""
+
+    def __init__(self, *runs: Run, settings: SacctSettings = SETTINGS) -> None:
+        self.accounting, self.landing = MadeAccounting([*runs]), Landing()
+        self.feed = feed_of(self.accounting, settings)
+
+    def at(self, *instants: float) -> list[tuple[int, int]]:
+        """Poll; return the spans that were asked for last, seconds since BEGIN."""
+        for instant in instants:
+            self.accounting.clock = instant
+            before = len(self.accounting.calls)
+            self.landing.poll(self.feed, moment(instant))
+        calls = [call for call in self.accounting.calls[before:] if call != ("--helpformat",)]
+        assert [span_of(call) for call in calls[::2]] == [span_of(call) for call in calls[1::2]]
+        return [span_of(call) for call in calls[::2]]
 
 
 def span_of(call: tuple[str, ...]) -> tuple[int, int]:
@@ -96,22 +102,22 @@ faults = st.lists(st.sampled_from(["", "", "restart", "away"]), max_size=12)
 def test_any_slicing_of_time_tells_what_one_reading_tells(
     runs: list[Run], waits: list[int], faults: list[str]
 ) -> None:
-    accounting, landing = MadeAccounting(runs), Landing()
-    feed = feed_of(accounting)
+    polled = Polls(*runs)
+    accounting, landing = polled.accounting, polled.landing
     last = max((run.end + run.late_s for run in runs), default=HOUR) + 1
     polls = [*(at for at in accumulate(waits, initial=60) if at < last), last]
     for at, fault in zip_longest(polls, faults[: len(polls) - 1], fillvalue=""):
         if fault == "restart":
-            feed = feed_of(accounting)
+            polled.feed = feed_of(accounting)
         if fault == "away":
             accounting.broken = InputError(
                 "failed with exit code 1: Connection refused", where="sacct"
             )
             with pytest.raises(InputError, match="Connection refused"):
-                poll(feed, accounting, landing, float(at))
+                polled.at(float(at))
             accounting.broken = None
         else:
-            poll(feed, accounting, landing, float(at))
+            polled.at(float(at))
     assert landing.marks == {"sacct:sacct": moment(last)}
     whole = in_the_end(runs)
     assert_frame_equal(landing.jobs, whole.jobs)
@@ -138,16 +144,14 @@ def test_a_running_job_is_no_news_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_the_first_run_goes_day_by_day_and_each_day_lands() -> None:
-    accounting, landing = MadeAccounting([Run(1, 5 * DAY, 0, 2 * DAY)]), Landing()
-    feed = feed_of(accounting, beginning_at("2026-03-04"))
-    spans = poll(feed, accounting, landing, 6.5 * DAY)
+    polled = Polls(Run(1, 5 * DAY, 0, 2 * DAY), settings=beginning_at("2026-03-04"))
+    spans = polled.at(6.5 * DAY)
     midnight = 3 * DAY - HOUR  # of 4 March in Berlin
     assert spans == [
         (midnight + day * DAY, min(midnight + (day + 1) * DAY, int(6.5 * DAY))) for day in range(4)
     ]
-    assert landing.chunks == 4
-    accounting.calls.clear()
-    assert poll(feed, accounting, landing, 6.6 * DAY) == [(int(6.5 * DAY) - HOUR, int(6.6 * DAY))]
+    assert polled.landing.chunks == 4
+    assert polled.at(6.6 * DAY) == [(int(6.5 * DAY) - HOUR, int(6.6 * DAY))]
 
 
 def beginning_at(written: str) -> SacctSettings:
@@ -155,39 +159,35 @@ def beginning_at(written: str) -> SacctSettings:
 
 
 def test_a_day_that_failed_is_asked_again_and_those_before_it_are_not() -> None:
-    accounting, landing = MadeAccounting([Run(1, 10, 0, 10)]), Landing()
-    feed = feed_of(accounting, beginning_at("2026-03-01"))
-    accounting.clock = 4 * DAY
-    chunks = feed.poll(landing.watermark, now=moment(4 * DAY))
-    landing.take([next(chunks), next(chunks)])
-    accounting.broken = InputError("has not ended", where="sacct")
+    polled = Polls(Run(1, 10, 0, 10), settings=beginning_at("2026-03-01"))
+    polled.accounting.clock = 4 * DAY
+    chunks = polled.feed.poll(polled.landing.watermark, now=moment(4 * DAY))
+    polled.landing.take([next(chunks), next(chunks)])
+    polled.accounting.broken = InputError("has not ended", where="sacct")
     with pytest.raises(InputError):
         next(chunks)
-    accounting.broken = None
+    polled.accounting.broken = None
     # With its look back.
-    assert poll(feed, accounting, landing, 4 * DAY)[0] == (int(DAY - HOUR), int(3 * DAY - HOUR))
+    assert polled.at(4 * DAY)[0] == (int(DAY - HOUR), int(3 * DAY - HOUR))
 
 
 def test_a_clock_that_was_set_back_is_told() -> None:
-    accounting, landing = MadeAccounting([Run(1, 10, 0, 10)]), Landing()
-    feed = feed_of(accounting)
+    polled = Polls(Run(1, 10, 0, 10))
     # Without a beginning one day is read.
-    assert poll(feed, accounting, landing, HOUR) == [(HOUR - DAY, HOUR)]
+    assert polled.at(HOUR) == [(HOUR - DAY, HOUR)]
     with pytest.raises(
         InputError, match=r"sacct:sacct: accounting was read up to .* check this host's clock"
     ):
-        poll(feed, accounting, landing, HOUR - 60)
+        polled.at(HOUR - 60)
 
 
 def test_a_record_that_cannot_be_read_is_counted_once() -> None:
     bad = replace(Run(1, 60, 0, 5 * HOUR), ending="???")
     ugly = replace(Run(2, 60, 0, 9 * HOUR), name="caf\udce9")
-    accounting, landing = MadeAccounting([bad, ugly]), Landing()
-    feed = feed_of(accounting)
-    for hour in (1, 2, 5.5, 5.6, 5.7, 8):
-        poll(feed, accounting, landing, hour * HOUR)
-    assert landing.rejected == {"bad_state": 1, "invalid_utf8": 1}
-    assert landing.jobs.filter(job_id="2")["name"].item() == "caf�"
+    polled = Polls(bad, ugly)
+    polled.at(*(hour * HOUR for hour in (1, 2, 5.5, 5.6, 5.7, 8)))
+    assert polled.landing.rejected == {"bad_state": 1, "invalid_utf8": 1}
+    assert polled.landing.jobs.filter(job_id="2")["name"].item() == "caf�"
 
 
 @pytest.mark.parametrize(
@@ -336,13 +336,7 @@ def test_sacct_is_run_once_on_request(fake_sacct: Path) -> None:
 )
 def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        list(
-            sacct.read(
-                options(*words),
-                configuration=Configuration(),
-                now=datetime(2026, 12, 1, tzinfo=UTC),
-            )
-        )
+        list(sacct.read(options(*words), configuration=Configuration(), now=moment(300 * DAY)))
 
 
 @pytest.mark.parametrize(
@@ -372,14 +366,12 @@ def test_gpus_are_none_where_the_accounting_names_those_of_others() -> None:
     """Once a record names GPUs, a job without any had none, also in an answer in which none is
     named.
     """
-    accounting, landing = (
-        MadeAccounting([Run(1, 60, 0, 60), Run(2, 5 * HOUR, 0, 60, gpus=0)]),
-        Landing(),
-    )
-    feed = feed_of(accounting)
-    for hour in (1, 6):
-        poll(feed, accounting, landing, hour * HOUR)
-    assert dict(landing.jobs.select("job_id", pl.col("gpus")).iter_rows()) == {"1": 1, "2": 0}
+    polled = Polls(Run(1, 60, 0, 60), Run(2, 5 * HOUR, 0, 60, gpus=0))
+    polled.at(HOUR, 6 * HOUR)
+    assert dict(polled.landing.jobs.select("job_id", pl.col("gpus")).iter_rows()) == {
+        "1": 1,
+        "2": 0,
+    }
 
 
 def test_the_smallest_settings_that_fit() -> None:
@@ -404,8 +396,5 @@ def test_a_slurm_without_texts_is_requested_once() -> None:
 
 @pytest.mark.parametrize(("hours", "back_h"), [(5.99, 1), (6, 24), (7, 24)])
 def test_every_six_hours_the_feed_looks_further_back(hours: float, back_h: int) -> None:
-    accounting, landing = MadeAccounting([]), Landing()
-    feed = feed_of(accounting)
-    for second in (DAY, DAY + int(hours * HOUR)):
-        spans = poll(feed, accounting, landing, second)
+    spans = Polls().at(DAY, DAY + int(hours * HOUR))
     assert spans == [(DAY - back_h * HOUR, DAY + int(hours * HOUR))]

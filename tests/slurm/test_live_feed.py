@@ -78,6 +78,14 @@ def live(
     )
 
 
+def polled(feed: RunningJobsFeed, times: int = 1) -> Landing:
+    """Return what polls of each minute come to."""
+    landing = Landing()
+    for minute in range(times):
+        landing.poll(feed, NOW + timedelta(minutes=minute))
+    return landing
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_squeue_tells_lands_and_lands_once(version: str) -> None:
     feed, landing = live(squeue_of(version), fails("no such host")), Landing()
@@ -98,8 +106,7 @@ def test_what_squeue_tells_lands_and_lands_once(version: str) -> None:
 def test_a_cluster_without_jobs_is_polled_like_any_other(version: str) -> None:
     answer = json.loads((MADE / version / "squeue.json").read_text(encoding="utf-8"))
     nobody = json.dumps(answer | {"jobs": []}).encode()
-    feed, landing = live(lambda *arguments: nobody, fails("no such host")), Landing()
-    landing.poll(feed, NOW)
+    landing = polled(live(lambda *arguments: nobody, fails("no such host")))
     assert landing.allocations.is_empty()
 
 
@@ -108,8 +115,7 @@ def test_the_controller_never_contradicts_the_accounting(version: str) -> None:
     """Whatever it tells of a running job, the accounting tells as well: else each request would
     be news.
     """
-    landing = Landing()
-    landing.poll(live(squeue_of(version), scontrol_of(version)), NOW)
+    landing = polled(live(squeue_of(version), scontrol_of(version)))
     accounted = {
         row["job_id"]: row for row in reading_of(MADE / version / "sacct.parsable2.txt").jobs
     }
@@ -139,9 +145,7 @@ def test_text_is_asked_for_where_there_is_no_json(version: str) -> None:
         assert "--format=%A,%S,%i" in arguments  # nothing that users write
         return listing_of(version)
 
-    feed, landing = live(squeue, scontrol), Landing()
-    landing.poll(feed, NOW)
-    landing.poll(feed, NOW + timedelta(minutes=1))
+    landing = polled(live(squeue, scontrol), 2)
     # It does not learn JSON.
     assert [("--json" in arguments) for arguments in asked] == [True, False, False]
     assert landing.allocations.height == 15
@@ -174,11 +178,8 @@ def test_the_clock_of_the_controller(version: str, told: int) -> None:
     request.
     """
     ticks = count(told + 100)
-    feed, landing = (
-        live(squeue_of(version), scontrol_of(version), clock=lambda: float(next(ticks))),
-        Landing(),
-    )
-    landing.poll(feed, NOW)
+    feed = live(squeue_of(version), scontrol_of(version), clock=lambda: float(next(ticks)))
+    polled(feed)
     # Half of its second has passed; of the answer, or of that about the configuration.
     middle = {"22.05.8": 102.5, "24.11.5": 100.5}[version]
     assert feed.outcome.skew_s == {"slurmctld": 0.5 - middle}
@@ -188,23 +189,18 @@ def test_a_record_that_cannot_be_read_is_counted_once_and_the_others_land() -> N
     document = json.loads((MADE / "24.11.5" / "squeue.json").read_bytes())
     document["jobs"][0]["gres_detail"] = ["gpu:a100:2(IDX:N/A)"]
     content = json.dumps(document).encode()
-    feed, landing = live(lambda *arguments: content, scontrol_of("24.11.5")), Landing()
-    for minute in range(3):
-        landing.poll(feed, NOW + timedelta(minutes=minute))
+    landing = polled(live(lambda *arguments: content, scontrol_of("24.11.5")), 3)
     assert landing.rejected == {"index_not_told": 1}
     assert landing.allocations.height == 14
     unknown = [row for row in landing.allocations.iter_rows(named=True) if row["gpu"] is None]
     assert [row["provenance"] for row in unknown] == ["node_list"]
 
 
+JOB = {"job_id": 5, "cluster": "c", "nodes": "n1"}
+
+
 def test_a_requeued_job_has_an_interval_for_each_run() -> None:
-    job = {
-        "job_id": 5,
-        "cluster": "c",
-        "job_state": ["RUNNING"],
-        "nodes": "n1",
-        "gres_detail": ["gpu:1(IDX:3)"],
-    }
+    job = {**JOB, "job_state": ["RUNNING"], "gres_detail": ["gpu:1(IDX:3)"]}
     starts = iter([1795245000, 1795249000])
 
     def squeue(*arguments: str) -> bytes:
@@ -213,9 +209,7 @@ def test_a_requeued_job_has_an_interval_for_each_run() -> None:
             {"jobs": [{**job, "start_time": start, "submit_time": start - 5}]}
         ).encode()
 
-    feed, landing = live(squeue, fails("")), Landing()
-    landing.poll(feed, NOW)
-    landing.poll(feed, NOW + timedelta(minutes=1))
+    landing = polled(live(squeue, fails("")), 2)
     for frame in (landing.jobs, landing.allocations):
         assert [int(start.timestamp()) for start in frame.sort("start")["start"]] == [
             1795245000,
@@ -227,19 +221,8 @@ def test_a_requeued_job_has_an_interval_for_each_run() -> None:
     "state", [["COMPLETED"], "COMPLETED", ["PENDING"], ["RUNNING", "COMPLETING"], []]
 )
 def test_only_jobs_that_run_are_rows_of_jobs(state: object) -> None:
-    job = {
-        "job_id": 5,
-        "cluster": "c",
-        "job_state": state,
-        "nodes": "n1",
-        "start_time": 1795245000,
-        "submit_time": 9,
-    }
-    feed, landing = (
-        live(lambda *arguments: json.dumps({"jobs": [job]}).encode(), fails("")),
-        Landing(),
-    )
-    landing.poll(feed, NOW)
+    job = {**JOB, "job_state": state, "start_time": 1795245000, "submit_time": 9}
+    landing = polled(live(lambda *arguments: json.dumps({"jobs": [job]}).encode(), fails("")))
     assert landing.table(JOBS).is_empty()
 
 

@@ -75,28 +75,20 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
+def access(server: Faulty, token: Path, **more: object) -> dict[str, object]:
+    rest = {"how": "rest", "url": server.url, "user": "watcher", "token_file": str(token)}
+    return {**rest, **more}
+
+
 def feed_of(server: Faulty, token: Path, **more: object) -> SourceFeed:
-    raw = {
-        "source": "sacct",
-        "how": "rest",
-        "url": server.url,
-        "user": "watcher",
-        "token_file": str(token),
-    }
-    return connect(
-        convert_settings({**raw, "attempts": 1, **more}, SacctSettings, where="test"),
-        configuration=Configuration(),
-    )
+    raw = access(server, token, source="sacct", attempts=1, **more)
+    settings = convert_settings(raw, SacctSettings, where="test")
+    return connect(settings, configuration=Configuration())
 
 
 def version_of(server: Faulty) -> str:
-    api = next(
-        part
-        for request in server.requests
-        for part in request.path.split("/")
-        if part.startswith("v0.")
-    )
-    return next(version for version, name in API.items() if name == api)
+    paths = [request.path.split("/") for request in server.requests]
+    return next(version for version, api in API.items() if any(api in parts for parts in paths))
 
 
 def test_accounting_through_rest_is_that_of_the_file(server: Faulty, token: Path) -> None:
@@ -183,16 +175,9 @@ def test_nothing_found_is_an_answer(token: Path, api: str, path: str) -> None:
 
 
 def test_running_jobs_through_rest(server: Faulty, token: Path) -> None:
-    raw = {
-        "source": "slurm-live",
-        "how": "rest",
-        "url": server.url,
-        "user": "watcher",
-        "token_file": str(token),
-    }
-    feed = slurm_live.connect(
-        convert_settings(raw, slurm_live.SETTINGS, where="test"), configuration=Configuration()
-    )
+    raw = access(server, token, source="slurm-live")
+    settings = convert_settings(raw, slurm_live.SETTINGS, where="test")
+    feed = slurm_live.connect(settings, configuration=Configuration())
     landing = Landing()
     landing.poll(feed, NOW)
     feed.close()
