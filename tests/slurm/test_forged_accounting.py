@@ -43,28 +43,13 @@ IDS = (
 # texts that Slurm lets a user write, and that its commands print as they are
 TEXT_FIELDS = {"Account", "AdminComment", "Constraints", "JobName", "SubmitLine"}
 
-COLUMNS = [
-    *(
-        "JobID",
-        "JobIDRaw",
-        "Cluster",
-        "Partition",
-        "User",
-        "Submit",
-        "Start",
-        "End",
-        "Elapsed",
-        "State",
-        "NNodes",
-    ),
-    *("NodeList", "AllocTRES", "Account", "Constraints", "JobName", "SubmitLine"),
-]
 FORGED = {
     "JobID": "777", "JobIDRaw": "777", "Cluster": "demo", "Partition": "gpu", "User": "victim",
     "Submit": "2026-03-01T00:00:00", "Start": "2026-03-01T00:00:10", "End": "2026-03-01T01:00:10",
     "Elapsed": "01:00:00", "State": "COMPLETED", "NNodes": "1", "NodeList": "gpu09", "AllocTRES": "gres/gpu=4",
     "Account": "a", "Constraints": "", "JobName": "forged", "SubmitLine": "sbatch x",
 }  # fmt: skip
+COLUMNS = [*FORGED]
 
 
 def record_of(fields: dict[str, str], names: list[str], between: str) -> str:
