@@ -172,7 +172,10 @@ def host_values(
     counts with its value before (at the begin, with its first): a sum that fell or jumped because
     one was missing would look like a reset, or like traffic. Null where no copy was ever read.
     """
-    several = instance is not None and _is_several(rows["node"], instance)
+    several = False
+    if instance is not None:  # some node has rows of several instances
+        pairs = pl.DataFrame([rows["node"].alias("node"), instance.alias("instance")]).drop_nulls()
+        several = pairs.n_unique() > pairs["node"].n_unique()
     alone = pl.repeat(None, rows.height, dtype=pl.String, eager=True)
     of = (instance.cast(pl.String) if instance is not None and several else alone).alias("instance")
     keyed = rows.with_columns(of)
@@ -184,12 +187,6 @@ def host_values(
         _hundredths(v, host) for v in values
     )
     return _over_instances(values_by_row, list(host)) if several else values_by_row.drop("instance")
-
-
-def _is_several(nodes: pl.Series, instances: pl.Series) -> bool:
-    """True when some node has rows of several instances."""
-    pairs = pl.DataFrame([nodes.alias("node"), instances.alias("instance")]).drop_nulls()
-    return pairs.n_unique() > pairs["node"].n_unique()
 
 
 def _hundredths(values: pl.Series, host: Mapping[str, HostColumns]) -> pl.Series:

@@ -8,7 +8,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal, Unpack, cast
 
 import msgspec
 
@@ -38,9 +38,9 @@ from tachograph.sources.slurm.exports import (
     read_content,
     saved_parts,
 )
-from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster, SlurmRow
+from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster
 from tachograph.sources.slurm.restd import Slurmrestd, SlurmrestdAccess
-from tachograph.sources.slurm.sacct_text import read_texts
+from tachograph.sources.slurm.sacct_text import TextOptions, read_texts
 
 SACCT = "sacct"
 RECHECK_EVERY = timedelta(hours=6)
@@ -188,24 +188,15 @@ class AccountingFeed:
         )
         fresh.rejected_texts = self._rejected_before.new(reading.rejected_texts)
         for job in reading.jobs:
-            for name in _broken(job):
-                if self._rejected_before.first_time(
-                    "invalid_utf8", job["cluster"], job["job_id"], job["submit"], name
-                ):
+            key = (job["cluster"], job["job_id"], job["submit"])
+            for name in ("name", "user", "account", "submit_line"):
+                is_broken = "\ufffd" in str(job[name] or "")
+                if is_broken and self._rejected_before.first_time("invalid_utf8", *key, name):
                     fresh.replaced[name] += 1
         fresh.unread = [
             value for value in reading.unread if self._rejected_before.first_time(value)
         ]
         return fresh.rejects()
-
-
-def _broken(row: SlurmRow) -> list[str]:
-    """Texts that were not UTF-8."""
-    return [
-        name
-        for name in ("name", "user", "account", "submit_line")
-        if "\ufffd" in str(row[name] or "")
-    ]
 
 
 def steps(
@@ -266,16 +257,13 @@ def read(
     """
     if getattr(options, "run", False) or not options.files:
         yield from _run(options, configuration, now)
-    fields, delimiter = getattr(options, "fields", None), getattr(options, "delimiter", None)
-    trusted = getattr(options, "trusted", False)
+    text_options = _text_options(options)
+    site, layout = configuration.site, (text_options["fields"], text_options["delimiter"])
+    settings = (site.time_zone, site.cluster, *(part or "" for part in layout))
+    cluster = SlurmCluster.of(configuration)
     for path in expand(options.files, SUFFIXES):
-        mark = fingerprint(
-            path, NAME, _EDITION, *_settings(configuration), fields or "", delimiter or ""
-        )
-        cluster = SlurmCluster.of(configuration)
-        content = partial(
-            read_file, path, cluster=cluster, fields=fields, delimiter=delimiter, trusted=trusted
-        )
+        mark = fingerprint(path, NAME, _EDITION, *settings)
+        content = partial(read_file, path, cluster=cluster, **text_options)
         latest = cache(partial(latest_time, content))
         for number, reading in enumerate(content()):
             yield Chunk(
@@ -317,19 +305,12 @@ def _instant(written: str | None, option: str, *, zone: str, now: datetime) -> d
         raise UsageError(f"{option} {problem.what}", do=problem.do) from None
 
 
-def _settings(configuration: Configuration) -> tuple[str, ...]:
-    """Settings that change the rows."""
-    return (configuration.site.time_zone, configuration.site.cluster)
-
-
 def read_file(
     path: Path,
     *,
     cluster: SlurmCluster,
-    fields: str | None = None,
-    delimiter: str | None = None,
     rows_per_chunk: int = ROWS_PER_CHUNK,
-    trusted: bool = False,
+    **text_options: Unpack[TextOptions],
 ) -> Iterator[AccountingReading]:
     """Yield the content of a file, `rows_per_chunk` records each.
 
@@ -341,10 +322,16 @@ def read_file(
         read_bytes(path),
         where=str(path),
         cluster=cluster,
-        fields=fields,
-        delimiter=delimiter,
         rows_per_chunk=rows_per_chunk,
-        trusted=trusted,
+        **text_options,
+    )
+
+
+def _text_options(options: argparse.Namespace) -> TextOptions:
+    return TextOptions(
+        fields=getattr(options, "fields", None),
+        delimiter=getattr(options, "delimiter", None),
+        trusted=getattr(options, "trusted", False),
     )
 
 
@@ -353,13 +340,7 @@ def rejected(
 ) -> Iterator[tuple[str, int, str, str]]:
     """Yield (file, place, reason, text) of every unreadable record."""
     for path in expand(options.files, SUFFIXES):
-        readings = read_file(
-            path,
-            cluster=SlurmCluster.of(configuration),
-            fields=options.fields,
-            delimiter=options.delimiter,
-            trusted=options.trusted,
-        )
-        for reading in readings:
+        cluster = SlurmCluster.of(configuration)
+        for reading in read_file(path, cluster=cluster, **_text_options(options)):
             for row in reading.rejected:
                 yield str(path), *row

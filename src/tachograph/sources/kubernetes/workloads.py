@@ -455,14 +455,10 @@ def _job(
 def _deciding(pods: Sequence[Pod]) -> Pod:
     """The pod whose end is that of the workload; one that was tried again does not count."""
     latest = max((pod.start for pod in pods if pod.start), default=None)
-    final = [pod for pod in pods if _is_good(pod) or not _ended_by(pod, latest)]
+    final = [pod for pod in pods if _is_good(pod) or not (pod.end and latest and pod.end <= latest)]
     bad = [pod for pod in final if not _is_good(pod) and pod.state != "CANCELLED"]
     good = [pod for pod in final if _is_good(pod)]
     return (bad or good or final or list(pods))[0]
-
-
-def _ended_by(pod: Pod, moment: datetime | None) -> bool:
-    return pod.end is not None and moment is not None and pod.end <= moment
 
 
 def _is_good(pod: Pod) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from tachograph.catalog.chunks import ChunkPart, Reject
 from tachograph.catalog.errors import InputError
@@ -336,29 +336,19 @@ def read_content(
     *,
     where: str,
     cluster: SlurmCluster,
-    fields: str | None = None,
-    delimiter: str | None = None,
     rows_per_chunk: int = ROWS_PER_CHUNK,
     names_gpus: bool = False,
-    trusted: bool = False,
-    texts: sacct_text.WrittenTexts | None = None,
+    **text_options: Unpack[sacct_text.TextOptions],
 ) -> Iterator[AccountingReading]:
     """Yield readings of an export, `rows_per_chunk` records each; one if it is empty.
 
-    `names_gpus`: this accounting is known to name GPUs, even if this part does not. `trusted`,
-    `texts`: as in `sacct_text.read_text`. Errors: InputError naming `where` for invalid content.
+    `names_gpus`: this accounting is known to name GPUs, even if this part does not.
+    Errors: InputError naming `where` for invalid content.
     """
     detected = detect(content, where=where)
     replaced: Counter[str] = Counter()
     read_text = partial(
-        sacct_text.read_text,
-        content,
-        fields=fields,
-        delimiter=delimiter,
-        where=where,
-        replaced=replaced,
-        trusted=trusted,
-        texts=texts,
+        sacct_text.read_text, content, where=where, replaced=replaced, **text_options
     )
     tracked = names_gpus or _names_gpus(detected, content, where, read_text)
     replaced.clear()  # what the look at the TRES has counted
@@ -446,9 +436,9 @@ def _format(detected: DetectedExport, where: str, read_text: ReadText) -> _Expor
             entries = nersc.read_superfacility(detected.document, where=where)
             return _ExportFormat(entries, nersc.from_superfacility, nersc.nersc_example)
         case "iris":
-            return _ExportFormat(
-                nersc.read_iris(detected.document), nersc.from_iris, nersc.nersc_example
-            )
+            records = enumerate(json_objects(detected.document), start=1)
+            entries = (SlurmEntry(position, "", record) for position, record in records)
+            return _ExportFormat(entries, nersc.from_iris, nersc.nersc_example)
         case _:
             raise InputError(
                 "this names the GPUs of jobs, it is not accounting",

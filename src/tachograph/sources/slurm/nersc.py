@@ -109,12 +109,6 @@ def _per_node(fields: Mapping[str, str]) -> str:
     return ",".join(total)
 
 
-def read_iris(document: object) -> Iterator[SlurmEntry]:
-    """Yield the records of an Iris export; `place` counts them."""
-    for position, record in enumerate(json_objects(document), start=1):
-        yield SlurmEntry(position, "", record)
-
-
 def from_iris(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
     """Return the job of an Iris row. GPUs, node list and partition are mostly not reported.
 

@@ -161,8 +161,11 @@ def parse_partitions(written: str) -> dict[str, SlurmPartition]:
     >>> found["gpu"].whole_nodes, found["gpu"].most_time_s, found["gpu"].most_cpus
     (True, 3600.0, None)
     """
-    is_json = written.lstrip().startswith("{")
-    records = list(_json_records(written) if is_json else _text_records(written))
+    if written.lstrip().startswith("{"):
+        records = list(_json_records(written))
+    else:  # `scontrol` prints an empty line after each
+        blocks = re.split(r"\n(?=PartitionName=|NodeName=)", "\n" + written)
+        records = [dict(TEXT_FIELD.findall(block)) for block in blocks]
     nodes: dict[str, SlurmNode] = {}
     for record in records:
         if "NodeName" in record:
@@ -172,12 +175,6 @@ def parse_partitions(written: str) -> dict[str, SlurmPartition]:
         for record in records
         if "PartitionName" in record
     }
-
-
-def _text_records(written: str) -> Iterator[dict[str, str]]:
-    """One record per paragraph: `scontrol` prints an empty line after each."""
-    for block in re.split(r"\n(?=PartitionName=|NodeName=)", "\n" + written):
-        yield dict(TEXT_FIELD.findall(block))
 
 
 def _json_records(written: str) -> Iterator[dict[str, str]]:
@@ -246,12 +243,14 @@ def _partition(record: Mapping[str, str], nodes: Mapping[str, SlurmNode]) -> Slu
     per_gpu = _OF_JOB.search(of_jobs)
     limit = slurm_duration_s(record.get("MaxTime", ""))
     hosts = _hosts(record.get("Nodes", ""))
+    is_reserved = "YES" in (record.get("RootOnly"), record.get("ReqResv"))
     return SlurmPartition(
         record["PartitionName"],
         tuple(nodes[host] for host in hosts) if nodes.keys() >= set(hosts) else (),
         None if oversubscribe is None else oversubscribe.startswith("EXCLUSIVE"),
         None if "ExclusiveUser" not in record else record["ExclusiveUser"] == "YES",
-        _is_closed(record),
+        # State is UP, DOWN, DRAIN or INACTIVE
+        is_reserved or record.get("State", "UP") != "UP",
         _count(record.get("MinNodes")) or 0,
         limit,
         _count(record.get("MaxCPUsPerNode")),
@@ -264,12 +263,6 @@ def _partition(record: Mapping[str, str], nodes: Mapping[str, SlurmNode]) -> Slu
         _listed(record.get("DenyAccounts")),
         _listed(record.get("DenyQos")),
     )
-
-
-def _is_closed(record: Mapping[str, str]) -> bool:
-    """Whether no job of a user starts there: State is UP, DOWN, DRAIN or INACTIVE."""
-    reserved = "YES" in (record.get("RootOnly"), record.get("ReqResv"))
-    return reserved or record.get("State", "UP") != "UP"
 
 
 def _hosts(written: str) -> tuple[str, ...]:

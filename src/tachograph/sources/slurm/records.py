@@ -289,6 +289,7 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
     mem_requested_mib, unread_request = text_request(
         fields, nodes=nodes, cpus=requested.get("cpu") or whole(get("reqcpus", "")) or cpus
     )
+    minutes, constraints = get("timelimitraw", "").strip(), get("constraints", "")
     return JobRecord(
         id=identity,
         cluster=get("cluster") or cluster.name,
@@ -305,7 +306,9 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
         start=start,
         end=end,
         elapsed_s=elapsed,
-        timelimit_s=_limit(get("timelimitraw", ""), get("timelimit", "")),
+        timelimit_s=seconds(minutes, "", scale=60)
+        if minutes
+        else seconds("", get("timelimit", "")),
         nodes=nodes,
         node_list=get("nodelist") or None,
         allocated=(gres_counts(get("allocgres", "")) | tres(get("alloctres", ""))) or None,
@@ -313,7 +316,7 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
         names_gpus=any(gres_counts(of_gres).values()),
         cpus=cpus,
         tasks=whole(get("ntasks", "")),
-        constraints=_written(get("constraints", "")),
+        constraints=None if absent(constraints) else constraints,
         submit_line=get("submitline") or None,
         exclusive=requested_exclusive(get("exclusive", "")),
         mem_requested_mib=mem_requested_mib,
@@ -321,14 +324,6 @@ def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord:
         usage=usage,
         unread=(*unread, *unread_request),
     )
-
-
-def _limit(minutes: str, written: str) -> float | None:
-    return seconds(minutes, "", scale=60) if minutes.strip() else seconds("", written)
-
-
-def _written(text: str) -> str | None:
-    return None if absent(text) else text
 
 
 def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:

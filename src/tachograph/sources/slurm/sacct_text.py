@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from typing import TypedDict
 
 from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm.commands import FIELDS, IDENTITY
@@ -352,13 +353,22 @@ def _framed(
         line += sum(value.count("\n") for value in values) + 1
 
 
+class TextOptions(TypedDict, total=False):
+    """Keywords of `read_text` that say how a text is read."""
+
+    fields: str | None
+    delimiter: str | None
+    trusted: bool
+    texts: WrittenTexts | None
+
+
 def read_text(
     content: bytes,
     *,
-    fields: str | None,
-    delimiter: str | None,
     where: str,
     replaced: Counter[str],
+    fields: str | None = None,
+    delimiter: str | None = None,
     trusted: bool = False,
     texts: WrittenTexts | None = None,
 ) -> Iterator[SlurmEntry]:
@@ -509,7 +519,10 @@ def _split(record: str, layout: SacctLayout) -> list[str] | None:
         parts.pop()
     if len(parts) <= width:
         return parts if len(parts) == width else None
-    return next((whole for whole in _joined(parts, layout) if _fits(whole, layout)), None)
+    for whole in _joined(parts, layout):
+        if all(pattern.match(whole[position]) for position, pattern in layout.checks):
+            return whole
+    return None
 
 
 def _joined(parts: list[str], layout: SacctLayout) -> Iterator[list[str]]:
@@ -535,10 +548,6 @@ def _join(parts: list[str], shares: list[tuple[int, int]], between: str) -> list
         whole.append(between.join(parts[taken : taken + surplus + 1]))
         taken += surplus + 1
     return whole + parts[taken:]
-
-
-def _fits(values: list[str], layout: SacctLayout) -> bool:
-    return all(pattern.match(values[position]) for position, pattern in layout.checks)
 
 
 def _replace(text: str) -> str:

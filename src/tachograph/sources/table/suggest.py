@@ -238,7 +238,11 @@ def _list_of_records(path: Path) -> tuple[list[str], list[object]]:
     content, _ = read_json(path)
     keys: list[str] = []
     while isinstance(content, dict):
-        rows = [name for name, value in content.items() if _has_records(value)]
+        rows = [
+            name
+            for name, value in content.items()
+            if isinstance(value, list) and value and isinstance(value[0], dict)
+        ]
         objects = [name for name, value in content.items() if isinstance(value, dict) and value]
         inner = next(iter([*rows, *objects]), None)
         if inner is None:
@@ -248,10 +252,6 @@ def _list_of_records(path: Path) -> tuple[list[str], list[object]]:
         keys.append(str(inner))
         content = content[inner]
     return keys, content if isinstance(content, list) else []
-
-
-def _has_records(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
 def _layout(path: Path, proposal: _Proposal) -> TableLayout:
