@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,39 +24,33 @@ def test_recorded_jobs(recorded: Path, name: str, snapshot: SnapshotAssertion) -
     assert reading_lines(reading_of(path, time_zone=PACIFIC)) == snapshot
 
 
-def test_a_running_job_of_squeue_has_no_end_and_holds_its_gpus(
-    read_text: ReadText, snapshot: SnapshotAssertion
-) -> None:
-    record = {
-        "jobid": "5",
-        "array_job_id": "4",
-        "array_task_id": "1",
-        "name": "train",
-        "state": "RUNNING",
-        "start_time": "2026-04-22T16:15:18",
-        "end_time": "2026-04-22T18:15:18",
-        "submit_time": "2026-04-22T16:00:00",
-        "time": "12:03",
-        "time_limit": "2:00:00",
-        "nodes": "2",
-        "nodelist": "nid[001-002]",
-        "tres_per_node": "gres/gpu:a100:4",
-        "features": "gpu&hbm80g",
-        "over_subscribe": "OK",
-    }
-    reading = read_text(json.dumps([{"status": "OK", "output": [record], "error": None}]))
-    assert reading_lines(reading) == snapshot
+_ROW: dict[str, object] = {"jobid": "7.batch", "jobidraw": "7.batch", "start": "Unknown"}
+CASES: Mapping[str, list[dict[str, object]]] = {
+    "a running job of squeue": [{"status": "OK", "error": None, "output": [{
+        "jobid": "5", "array_job_id": "4", "array_task_id": "1", "name": "train",
+        "state": "RUNNING", "start_time": "2026-04-22T16:15:18",
+        "end_time": "2026-04-22T18:15:18", "submit_time": "2026-04-22T16:00:00",
+        "time": "12:03", "time_limit": "2:00:00", "nodes": "2", "nodelist": "nid[001-002]",
+        "tres_per_node": "gres/gpu:a100:4", "features": "gpu&hbm80g", "over_subscribe": "OK",
+    }]}],
+    "rows without their envelope": [
+        {**_ROW, "jobid": "7", "jobidraw": "7", "nodelist": "None assigned"}, _ROW,
+    ],
+    "ids that became fractions": [{
+        "Job ID": 51566986.0, "Start Time": "2026-04-14 14:52", "End Time": None, "CPUs used": 32.0,
+    }],
+    # The run time tells which of two hours Iris means.
+    "an hour that occurs twice": [{
+        "Job ID": 5, "Start Time": "2026-11-01 00:50", "End Time": "2026-11-01 01:10",
+        "Elapsed secs": 4790.0,
+    }],
+}  # fmt: skip
 
 
-def test_rows_without_their_envelope_are_read(read_text: ReadText) -> None:
-    row = {"jobid": "7.batch", "jobidraw": "7.batch", "start": "Unknown"}
-    reading = read_text(
-        json.dumps([{**row, "jobid": "7", "jobidraw": "7", "nodelist": "None assigned"}, row])
-    )
-    assert ([job["job_id"] for job in reading.jobs], [step["step"] for step in reading.steps]) == (
-        ["7"],
-        ["batch"],
-    )
+@pytest.mark.parametrize("what", CASES)
+def test_answers_become_jobs(what: str, read_text: ReadText, snapshot: SnapshotAssertion) -> None:
+    cluster = SlurmCluster(time_zone=PACIFIC)
+    assert reading_lines(read_text(json.dumps(CASES[what]), cluster=cluster)) == snapshot
 
 
 def test_an_answer_that_is_an_error_is_told(read_text: ReadText) -> None:
@@ -84,29 +78,6 @@ def test_a_row_of_iris_that_cannot_be_read_is_counted(
     reading = read_text(json.dumps([row, {**row, **change}]))
     assert len(reading.jobs) == 1
     assert [(place, why) for place, why, _ in reading.rejected] == [(2, reason)]
-
-
-def test_ids_that_became_fractions_on_their_way_are_ids(read_text: ReadText) -> None:
-    row = {
-        "Job ID": 51566986.0,
-        "Start Time": "2026-04-14 14:52",
-        "End Time": None,
-        "CPUs used": 32.0,
-    }
-    (job,) = read_text(json.dumps([row])).jobs
-    assert (job["job_id"], job["end"], job["cpus"]) == ("51566986", None, 32)
-
-
-def test_the_run_time_tells_which_of_two_hours_iris_means(read_text: ReadText) -> None:
-    row = {
-        "Job ID": 5,
-        "Start Time": "2026-11-01 00:50",
-        "End Time": "2026-11-01 01:10",
-        "Elapsed secs": 4790.0,
-    }
-    (job,) = read_text(json.dumps([row]), cluster=SlurmCluster(time_zone=PACIFIC)).jobs
-    assert job["start"] == datetime(2026, 11, 1, 7, 50, tzinfo=UTC)
-    assert job["end"] == datetime(2026, 11, 1, 9, 11, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("written", [0, "", 9_999_999_999])

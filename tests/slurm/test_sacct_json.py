@@ -6,7 +6,7 @@ import contextlib
 import copy
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -114,27 +114,32 @@ def test_values_of_every_version(read_job: ReadJob, snapshot: SnapshotAssertion)
     assert row_lines([plain]) + "\n".join(changes) == snapshot
 
 
-def test_the_association_stands_in_for_what_the_job_does_not_tell(read_job: ReadJob) -> None:
-    def change(job: Job) -> None:
-        job.update(
-            user="",
-            account="",
-            cluster="",
-            association={"user": "u", "account": "a", "cluster": "c"},
-        )
+_ASSOCIATION = {"user": "u", "account": "a", "cluster": "c"}
+CHANGES: Mapping[str, Job] = {
+    # the cluster of `meta` goes first
+    "told by the association": {
+        **dict.fromkeys(_ASSOCIATION, ""),
+        "association": _ASSOCIATION,
+    },
+    # also where a start and nodes are written
+    "a pending job holds nothing": {"state": {"current": ["PENDING"]}},
+    "a number that no column holds": {"array": {"job_id": 7, "task_id": 10**30}},
+    "a task not yet split off": {
+        "job_id": 77,
+        "nodes": "None assigned",
+        "state": {"current": ["PENDING"]},
+        "array": {"job_id": 77, "task_id": {"set": False, "number": 0}, "task": "0-5%4"},
+        "time": {**DOCUMENT["jobs"][0]["time"], "start": 1_800_000_000, "end": 0},
+    },
+}
 
-    (job,) = read_job(change).jobs
-    # The cluster of `meta` first.
-    assert (job["user"], job["account"], job["cluster"]) == ("u", "a", "demo")
 
-
-def test_a_pending_job_holds_nothing_also_where_a_start_and_nodes_are_written(
-    read_job: ReadJob,
+@pytest.mark.parametrize("what", CHANGES)
+def test_jobs_that_are_written_differently(
+    what: str, read_job: ReadJob, snapshot: SnapshotAssertion
 ) -> None:
-    reading = read_job(put("state", "current", value=["PENDING"]))
-    (job,) = reading.jobs
-    assert [job[name] for name in ("start", "end", "nodes", "node_list", "gpus")] == [None] * 5
-    assert reading.allocations == []
+    reading = read_job(lambda job: job.update(CHANGES[what]))
+    assert row_lines([*reading.jobs, *reading.allocations]) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -254,32 +259,6 @@ def test_texts_that_are_not_utf8_are_replaced_and_counted(read_text: ReadText) -
 def test_half_a_surrogate_pair_is_replaced(read_text: ReadText) -> None:
     reading = read_text(json.dumps(DOCUMENT).replace('"train"', '"a\\ud800b"'))
     assert reading.jobs[0]["name"] == "a?b"
-
-
-def test_a_number_no_column_holds_is_not_taken(read_job: ReadJob) -> None:
-    reading = read_job(put("array", value={"job_id": 7, "task_id": 10**30}))
-    assert (reading.jobs[0]["array_job_id"], reading.jobs[0]["array_task_id"]) == ("7", None)
-
-
-def test_a_task_not_yet_split_off(read_job: ReadJob) -> None:
-    def change(job: Job) -> None:
-        job.update(job_id=77, nodes="None assigned", state={"current": ["PENDING"]})
-        job["array"] = {"job_id": 77, "task_id": {"set": False, "number": 0}, "task": "0-5%4"}
-        job["time"].update(start=1_800_000_000, end=0)
-
-    (job,) = read_job(change).jobs
-    assert (job["job_id"], job["display_id"], job["array_job_id"], job["array_task_id"]) == (
-        "77",
-        "77_[0-5%4]",
-        "77",
-        None,
-    )
-    assert (job["state"], job["start"], job["end"], job["exit_code"]) == (
-        "PENDING",
-        None,
-        None,
-        None,
-    )
 
 
 @given(st.sets(st.integers(0, 40), min_size=1), st.sampled_from([None, 0, 3]))
