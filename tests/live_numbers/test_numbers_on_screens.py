@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from plain_numbers import Values, percent
-from tachograph.annexes.watch.live.fleet_rows import FleetGroup, FleetRows, grouped, sorted_rows
+from tachograph.annexes.watch.live.fleet_rows import FleetGroup, FleetRows, groups_of, sorted_rows
 from tachograph.annexes.watch.live.monitor import Monitor
 from tachograph.annexes.watch.live.render import (
     ALL_COLUMNS,
@@ -173,7 +173,7 @@ def test_subtotals_leave_out_what_is_missing_and_sums_say_that_they_are() -> Non
     fleet = FleetRows(VIEW)
     nodes, classes = [gpu.node for gpu in LAST.gpus], [one["class"] for one in REPORTED]
     for by, whose in (("node", nodes), ("class", classes)):
-        groups = grouped(fleet, sorted_rows(fleet, "gpu"), by)
+        groups = groups_of(fleet.text(by), sorted_rows(fleet, "gpu"))
         assert sum(len(group.rows) for group in groups) == 24
         for group in groups:
             members = [row for row in range(24) if whose[row] == group.name]

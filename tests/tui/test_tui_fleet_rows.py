@@ -16,7 +16,7 @@ from tachograph.annexes.watch.live.fleet_rows import (
     FleetGroup,
     FleetRows,
     fleet_lines,
-    grouped,
+    groups_of,
     matching,
     parse_filter,
     sorted_rows,
@@ -78,7 +78,7 @@ def test_names_with_numbers_are_sorted_as_numbers() -> None:
 
 
 def test_groups_hold_every_gpu_once_and_the_nameless_come_last() -> None:
-    found = grouped(ROWS, sorted_rows(ROWS, "power"), "user")
+    found = groups_of(ROWS.text("user"), sorted_rows(ROWS, "power"))
     assert sorted(row for group in found for row in group.rows.tolist()) == list(range(24))
     for group in found:
         assert {ROWS.text("user")[row] for row in group.rows.tolist()} == {group.name}
@@ -154,7 +154,7 @@ def test_columns_fill_a_width_and_no_more(width: int) -> None:
     places = fit(ROWS, width)
     if places:
         assert sum(place.width for place in places) + len(places) - 1 <= width
-    for line in (0, 3, grouped(ROWS, sorted_rows(ROWS, "gpu"), "job")[0]):
+    for line in (0, 3, groups_of(ROWS.text("job"), sorted_rows(ROWS, "gpu"))[0]):
         assert len("".join(text for text, _ in pieces(ROWS, line, places))) <= width
     if width >= 80:
         named = [place.column.name for place in places]

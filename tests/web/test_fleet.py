@@ -121,7 +121,11 @@ def test_lists_have_the_verdicts_of_the_monitor() -> None:
         if view.state(row) in ("CRIT", "WARN", "HOT")
     }
     assert {cells[0] for cells in report.sick.cells} == sick != set()
-    held = [row for row, kind in enumerate(view.idle_kinds().tolist()) if kind == 2]
+    held = [
+        row
+        for row, gpu in enumerate(view.snapshot.gpus)
+        if view.label(row) == "idle" and gpu in view.snapshot.allocations
+    ]
     limits = [bottleneck(WORKLOAD_CLASSES[label]) for label in view.labels.tolist()]
     working = sum(limit in ("compute", "memory", "io", "mixed") for limit in limits)
     assert report.headline.startswith(f"{working} of 64 GPUs at work; {len(held)} held idle; ")

@@ -13,7 +13,6 @@ import numpy as np
 
 from tachograph.annexes.watch.live.fleet_rows import (
     FleetRows,
-    grouped,
     groups_of,
     matching,
     number_name,
@@ -29,9 +28,8 @@ from tachograph.annexes.watch.live.looks import (
     MARKS,
     SHOWN_LOOKS,
     count_marks,
-    known_mean,
-    known_sum,
     looks,
+    reduce_known,
 )
 from tachograph.annexes.watch.live.snapshot import GpuAllocation, GpuId, old_places
 from tachograph.annexes.watch.live.view import FleetView, GpuHistory, gpu_reasons
@@ -163,14 +161,12 @@ def build_fleet_report(
     """
     choice.check()
     rows = FleetRows(view)
-    shown = (
-        matching(rows, parse_filter(choice.filter))
-        if choice.filter
-        else np.ones(len(rows), np.bool_)
-    )
+    matches = matching(rows, parse_filter(choice.filter))
     ordered = sorted_rows(rows, choice.sort)
-    ordered = ordered[shown[ordered]]
-    held, sick = _held(rows), _sick(rows)
+    ordered = ordered[matches[ordered]]
+    # longest first, unknown durations last; worst first
+    held = [row for row in sorted_rows(rows, "held").tolist() if rows.looks[row] == HELD]
+    sick = [row for row in sorted_rows(rows, "health").tolist() if rows.view.state(row) in _SICK]
     return FleetReport(
         t=view.snapshot.t,
         headline=_headline(rows, held, sick),
@@ -233,18 +229,6 @@ def _others(view: FleetView, whole: FleetView | None) -> str:
     return f"{plural(count, 'other GPU')}: {listed}."
 
 
-def _held(rows: FleetRows) -> list[int]:
-    """Return idle allocated GPUs, longest first, unknown durations last."""
-    found = np.flatnonzero(rows.looks == HELD)
-    since = rows.number("held")[found]
-    return [int(row) for row in found[np.lexsort((rows.place[found], -since))]]
-
-
-def _sick(rows: FleetRows) -> list[int]:
-    found = np.flatnonzero(np.isin(rows.view.health, [STATES.index(state) for state in _SICK]))
-    return [int(row) for row in found[np.lexsort((rows.place[found], -rows.health_rank[found]))]]
-
-
 _LINKS: Mapping[str, str] = {"GPU": "node", "job": "job", "user": "user"}
 
 
@@ -296,8 +280,8 @@ def _groups(
                 f"{len(mine):,}",
                 " ".join(f"{count} {mark}" for mark, count in rows.marks(mine).items()),
                 _state(rows.worst_health(mine)),
-                _percent(known_mean(util[mine])),
-                _percent(known_mean(real[mine])),
+                _percent(reduce_known(np.mean, util[mine])),
+                _percent(reduce_known(np.mean, real[mine])),
                 _power(power[mine]),
                 *((_named_findings(findings.get(group.name, ())),) if by == "job" else ()),
             )
@@ -326,7 +310,7 @@ def _named_findings(found: Sequence[Finding]) -> str:
 
 def _places(rows: FleetRows) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Nodes and their GPUs, in the order of the heat map."""
-    nodes = grouped(rows, sorted_rows(rows, "gpu"), "node")
+    nodes = groups_of(rows.text("node"), sorted_rows(rows, "gpu"))
     names = rows.text("gpu")
     return tuple((node.name, tuple(names[row] for row in node.rows.tolist())) for node in nodes)
 
@@ -352,13 +336,12 @@ def _bounds(values: Floats, by: str) -> tuple[float, float]:
     fixed = {"power": (0.0, 1000.0), "temp": (20.0, 100.0), "mem": (0.0, 80.0)}
     if by in fixed:
         return fixed[by]
-    known = values[~np.isnan(values)]
-    top = float(known.max()) if len(known) else 1.0
-    return (0.0, 1.0) if top <= 1.0 else (0.0, top)
+    top = reduce_known(np.max, values)
+    return (0.0, top) if top > 1.0 else (0.0, 1.0)
 
 
 def _power(values: Floats) -> str:
-    watts = known_sum(values)
+    watts = reduce_known(np.sum, values)
     if watts != watts:
         return text(None)
     return text(round(watts, -2 if watts >= 1000 else -1), "W")

@@ -6,7 +6,7 @@ import operator
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from types import MappingProxyType
@@ -129,12 +129,12 @@ class FleetRows:
     @cached_property
     def memory_gib(self) -> Floats:
         """Total memory, as far as reported."""
-        devices = self.view.snapshot.devices
-        reported = np.array(
-            [getattr(devices.get(gpu), "hbm_mib", None) for gpu in self.gpus], np.float64
+        snapshot = self.view.snapshot
+        capacity = np.array(
+            [snapshot.device(row).hbm_mib for row in range(len(self.gpus))], np.float64
         )
-        free = self.view.snapshot.column("hbm_used_mib") + self.view.snapshot.column("hbm_free_mib")
-        return np.where(np.isnan(reported), free, reported) / GIB
+        both = snapshot.column("hbm_used_mib") + snapshot.column("hbm_free_mib")
+        return np.where(np.isnan(capacity), both, capacity) / GIB
 
     @cached_property
     def looks(self) -> Bytes:
@@ -151,9 +151,9 @@ class FleetRows:
         return {mark: count for mark, count in counts.items() if count}
 
     @property
-    def place(self) -> Ints:
+    def rank(self) -> Ints:
         """Rank of each GPU by name, numbers in names compared as numbers."""
-        return self._roster.places
+        return self._roster.ranks
 
     def _number(self, name: str) -> Floats:
         snapshot = self.view.snapshot
@@ -193,10 +193,8 @@ class FleetRows:
             case "health":
                 return [STATES[state] for state in self.view.health.tolist()]
             case "model":
-                return [
-                    printable(getattr(snapshot.devices.get(gpu), "model", None) or "")
-                    for gpu in self.gpus
-                ]
+                models = [snapshot.device(row).model for row in range(len(self.gpus))]
+                return [printable(model or "") for model in models]
             case _:
                 raise no_column(name)
 
@@ -247,15 +245,11 @@ class _Roster:
         self.gpus = gpus
         self.names = tuple(printable(gpu.name) for gpu in gpus)
         self.nodes = tuple(printable(gpu.host) for gpu in gpus)
-        rank = {node: place for place, node in enumerate(sorted(set(self.nodes), key=natural))}
-        keys = []
-        for node, gpu in zip(self.nodes, gpus, strict=True):
-            mig = -1 if gpu.mig is None else gpu.mig
-            keys.append((rank[node], gpu.gpu, mig))
-        self.places: Ints = np.empty(len(gpus), np.int32)
-        self.places[sorted(range(len(gpus)), key=keys.__getitem__)] = np.arange(
-            len(gpus), dtype=np.int32
-        )
+        order = {node: index for index, node in enumerate(sorted(set(self.nodes), key=natural))}
+        # a whole GPU is before its slices
+        keys = [(order[node], *gpu.order()[2:]) for node, gpu in zip(self.nodes, gpus, strict=True)]
+        self.ranks: Ints = np.empty(len(gpus), np.int32)
+        self.ranks[sorted(range(len(gpus)), key=keys.__getitem__)] = range(len(gpus))
 
 
 _COMPARE: Mapping[str, Callable[[Floats, float], Flags]] = MappingProxyType(
@@ -429,22 +423,28 @@ def direction(by: str, *, reverse: bool) -> str:
 def sorted_rows(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
     """Return all rows sorted: names ascending, numbers descending, worst health first.
 
-    Errors: UsageError for an unknown column.
+    What is missing is last either way. Errors: UsageError for an unknown column.
     """
+    keys = _sort_keys(rows, by)
+    return np.lexsort((rows.rank, -keys if reverse else keys))
+
+
+def _sort_keys(rows: FleetRows, by: str) -> Floats:
+    """Ascending keys, NaN for missing values, which `lexsort` puts last."""
+    if by in ("gpu", "node"):
+        return rows.rank.astype(np.float64)
     if by == "health":
-        return _descending(rows.health_rank, rows, reverse=reverse)
-    if by in TEXTS:
-        return _by_text(rows, by, reverse=reverse)
-    return _descending(rows.number(sort_name(by)), rows, reverse=reverse)
-
-
-def grouped(rows: FleetRows, ordered: Longs, by: str) -> list[FleetGroup]:
-    """Return groups in the order of their first GPU; the group without a name is last."""
-    return groups_of(rows.text(by), ordered)
+        return -rows.health_rank
+    if by not in TEXTS:
+        return -rows.number(sort_name(by))
+    texts = rows.text(by)
+    names = sorted({*texts} - {""}, key=natural)
+    ranks = {name: float(rank) for rank, name in enumerate(names)}
+    return np.array([ranks.get(text, np.nan) for text in texts], np.float64)
 
 
 def groups_of(texts: Sequence[str], ordered: Longs) -> list[FleetGroup]:
-    """Return the groups of rows with the same text, as `grouped`."""
+    """Return rows with the same text, in the order of their first; those without one are last."""
     members: dict[str, list[int]] = {}
     for row in ordered.tolist():
         members.setdefault(texts[row], []).append(row)
@@ -467,30 +467,10 @@ def fleet_lines(
         ordered = ordered[shown[ordered]]
     if not group:
         return list(ordered.tolist())
-    found: list[Line] = []
-    for one in grouped(rows, ordered, group):
-        if one.name in folded:
-            found.append(FleetGroup(one.name, one.rows, folded=True))
+    lines: list[Line] = []
+    for members in groups_of(rows.text(group), ordered):
+        if members.name in folded:
+            lines.append(replace(members, folded=True))
         else:
-            found += (one, *one.rows.tolist())
-    return found
-
-
-def _descending(
-    values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], rows: FleetRows, *, reverse: bool
-) -> Longs:
-    keys = values if reverse else -values
-    return np.lexsort((rows.place, keys))  # NaN sorts last either way
-
-
-def _by_text(rows: FleetRows, by: str, *, reverse: bool) -> Longs:
-    if by in ("gpu", "node"):
-        upwards = np.argsort(rows.place, kind="stable")
-        return upwards[::-1] if reverse else upwards
-    texts = rows.text(by)
-    rank = {
-        name: place
-        for place, name in enumerate(sorted({*texts} - {""}, key=natural, reverse=reverse))
-    }
-    keys = np.array([rank.get(text, len(rank)) for text in texts], np.int64)
-    return np.lexsort((rows.place, keys))
+            lines += (members, *members.rows.tolist())
+    return lines

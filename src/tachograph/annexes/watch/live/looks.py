@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from tachograph.annexes.watch.live.view import FREE as UNHELD
-from tachograph.annexes.watch.live.view import HELD_IDLE, FleetView
+from tachograph.annexes.watch.live.view import FleetView
 from tachograph.catalog.arrays import Bytes, Floats
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, WARN
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, Bottleneck, bottleneck
 
+_IDLE = WORKLOAD_CLASSES.index("idle")
 MISSING = "-"
 MARKS: Mapping[Bottleneck, str] = MappingProxyType(
     {"idle": ".", "compute": "C", "io": "I", "memory": "M", "mixed": "X", "unknown": "?"}
@@ -53,11 +54,14 @@ SHOWN_LOOKS = (FREE, HELD, *(CLASS_LIMITS.index(limit) for limit in LIMITS))
 
 
 def looks(view: FleetView) -> Bytes:
-    """Return the index in LOOKS of each GPU."""
-    kinds = view.idle_kinds()
-    found: Bytes = np.where(
-        kinds == HELD_IDLE, HELD, np.where(kinds == UNHELD, FREE, view.labels)
-    ).astype(np.uint8)
+    """Return the index in LOOKS of each GPU: its class, or idle by its allocation."""
+    snapshot, found = view.snapshot, view.labels.copy()
+    for row in np.flatnonzero(view.labels == _IDLE).tolist():
+        gpu = snapshot.gpus[row]
+        if gpu in snapshot.allocations:
+            found[row] = HELD
+        elif gpu in snapshot.free:
+            found[row] = FREE
     return found
 
 
@@ -69,13 +73,11 @@ def count_marks(places: Bytes) -> dict[str, int]:
     return counts
 
 
-def known_mean(values: Floats) -> float:
-    """Return the mean of the known values; NaN without any."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float("nan")
+def reduce_known(reduce: Callable[[Floats], np.floating[Any]], values: Floats) -> float:
+    """Return `reduce` of the known values, such as their mean; NaN without any.
 
-
-def known_sum(values: Floats) -> float:
-    """Return the sum of the known values; NaN without any."""
+    >>> reduce_known(np.mean, np.array([1.0, np.nan, 3.0]))
+    2.0
+    """
     known = values[~np.isnan(values)]
-    return float(known.sum()) if len(known) else float("nan")
+    return float(reduce(known)) if len(known) else float("nan")

@@ -88,17 +88,15 @@ class GpuHistory:
 
     def series(self, counter: str, row: int) -> Singles:
         """Values of one GPU at `times`; all NaN for unknown counters."""
-        ring = self._values.get(counter)
-        return (
-            np.full(self._stored, np.nan, np.float32) if ring is None else ring[self._order(), row]
-        )
+        return self.block(counter, [row])[:, 0]
 
     def block(self, counter: str, rows: Sequence[int]) -> Singles:
         """Values of some GPUs at `times`: (snapshots x GPUs); all NaN for unknown counters."""
         ring = self._values.get(counter)
         if ring is None:
             return np.full((self._stored, len(rows)), np.nan, np.float32)
-        return ring.take(self._order(), axis=0).take(rows, axis=1)
+        # GPUs first: of one GPU the ring of all need not be copied
+        return ring.take(rows, axis=1).take(self._order(), axis=0)
 
     def _order(self) -> Longs:
         found: Longs = (
@@ -111,10 +109,6 @@ class GpuHistory:
         places = old_places(self._gpus, gpus)
         self._values = {counter: moved(ring, places) for counter, ring in self._values.items()}
         self._gpus = gpus
-
-
-_IDLE = WORKLOAD_CLASSES.index("idle")
-NOT_IDLE, IDLE, HELD_IDLE, FREE = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +160,6 @@ class FleetView:
         """The limits of health of a GPU."""
         device = self.snapshot.device(row)
         return limits_of(device.model, device.slowdown_c)
-
-    def idle_kinds(self) -> Bytes:
-        """Return per GPU: NOT_IDLE, IDLE (allocation unknown), HELD_IDLE or FREE."""
-        found: Bytes = np.where(self.labels == _IDLE, IDLE, NOT_IDLE).astype(np.uint8)
-        snapshot = self.snapshot
-        for row in np.flatnonzero(found).tolist():
-            gpu = snapshot.gpus[row]
-            if gpu in snapshot.allocations:
-                found[row] = HELD_IDLE
-            else:
-                found[row] = FREE if gpu in snapshot.free else IDLE
-        return found
 
     def state(self, row: int) -> str:
         """The health of a GPU."""

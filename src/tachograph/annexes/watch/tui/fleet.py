@@ -37,7 +37,6 @@ from tachograph.annexes.watch.tui.fleet_table import (
 )
 from tachograph.annexes.watch.tui.page import KeptLines, Pieces
 from tachograph.annexes.watch.tui.screens import OpenScreen
-from tachograph.catalog.arrays import Flags
 from tachograph.catalog.units import printable
 
 _EXPLAINED_FROM = 10  # lines of a screen that explains its columns
@@ -136,13 +135,13 @@ class FleetScreen(KeptLines, can_focus=True):
         """Sort the lines, keep the cursor on its target, draw changes."""
         if self._rows is None or not self.size.width:
             return
-        shown: Flags | None = matching(self._rows, self._terms) if self._terms else None
-        self.filtered = len(self._rows) if shown is None else int(shown.sum())
+        matches = matching(self._rows, self._terms)
+        self.filtered = int(matches.sum())
         self._lines = fleet_lines(
             self._rows,
             by=self.sort,
             reverse=self.reverse,
-            shown=shown,
+            shown=matches,
             group=self.group,
             folded=self._folded,
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from rich.style import Style
 
 from tachograph.annexes.watch.live.fleet_rows import FleetGroup, FleetRows, absent_columns
-from tachograph.annexes.watch.live.looks import MISSING, known_mean, known_sum
+from tachograph.annexes.watch.live.looks import MISSING, reduce_known
 from tachograph.annexes.watch.live.render import real_definition
 from tachograph.annexes.watch.tui import colours
 from tachograph.annexes.watch.tui.page import Pieces, filled
@@ -60,7 +61,7 @@ class ColumnPlace:
 
     column: FleetColumn
     width: int
-    at: int = field(default=0)
+    at: int = 0
 
 
 def percent(value: float) -> str:
@@ -228,13 +229,8 @@ def _brief_state(state: str) -> str:
 def _sums(used: Floats, there: Floats, rows: Longs) -> tuple[float, float]:
     """Used and total memory, only of GPUs that report the used memory."""
     reporting = rows[~np.isnan(used[rows])]
-    whole = not np.isnan(there[reporting]).any()
-    return known_sum(used[reporting]), known_sum(there[reporting]) if whole else float("nan")
-
-
-def _known_max(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.max()) if len(known) else float("nan")
+    whole, total = not np.isnan(there[reporting]).any(), reduce_known(np.sum, there[reporting])
+    return reduce_known(np.sum, used[reporting]), total if whole else float("nan")
 
 
 def _text(name: str, title: str, width: int = 0) -> FleetColumn:
@@ -253,11 +249,11 @@ def _number(
     title: str,
     width: int,
     written: Callable[[float], str],
-    merged: Callable[[Floats], float],
+    reduce: Callable[[Floats], np.floating[Any]],
 ) -> FleetColumn:
     def of_group(rows: FleetRows, group: FleetGroup) -> str:
-        value = written(merged(rows.number(name)[group.rows]))
-        return _summed(value) if merged is known_sum else value
+        value = written(reduce_known(reduce, rows.number(name)[group.rows]))
+        return _summed(value) if reduce is np.sum else value
 
     return FleetColumn(
         name, title, width, lambda rows, row: written(rows.value(name, row)), of_group
@@ -288,7 +284,7 @@ def _watts(value: float) -> str:
 
 COLUMNS: tuple[FleetColumn, ...] = (
     FleetColumn("gpu", "gpu", 0, lambda rows, row: rows.text("gpu")[row], _gpu_of_group, left=True),
-    _number("util", "GPU%", 4, percent, known_mean),
+    _number("util", "GPU%", 4, percent, np.mean),
     FleetColumn(
         "mem",
         "memory GiB",
@@ -299,8 +295,8 @@ COLUMNS: tuple[FleetColumn, ...] = (
         ),
         brief="mem GiB",
     ),
-    _number("power", "power", 6, _watts, known_sum),
-    _number("temp", "temp", 4, _degrees, _known_max),
+    _number("power", "power", 6, _watts, np.sum),
+    _number("temp", "temp", 4, _degrees, np.max),
     FleetColumn("class", "class", 22, _class, _classes_of_group, left=True, brief="cls"),
     FleetColumn(
         "real",
@@ -310,24 +306,24 @@ COLUMNS: tuple[FleetColumn, ...] = (
         lambda rows, group: percent(_real(rows, group)),
         left=True,
     ),
-    _number("sm", "SM", 4, percent, known_mean),
-    _number("tensor", "TENS", 4, percent, known_mean),
-    _number("dram", "DRAM", 4, percent, known_mean),
+    _number("sm", "SM", 4, percent, np.mean),
+    _number("tensor", "TENS", 4, percent, np.mean),
+    _number("dram", "DRAM", 4, percent, np.mean),
     _text("job", "job"),
     _text("user", "user"),
     FleetColumn("health", "health", 7, _health, _health_of_group, left=True, brief="hlth"),
-    _number("occ", "OCC", 4, percent, known_mean),
-    _number("fp64", "FP64", 4, percent, known_mean),
-    _number("fp32", "FP32", 4, percent, known_mean),
-    _number("fp16", "FP16", 4, percent, known_mean),
-    _number("memtemp", "mem°", 4, _degrees, _known_max),
+    _number("occ", "OCC", 4, percent, np.mean),
+    _number("fp64", "FP64", 4, percent, np.mean),
+    _number("fp32", "FP32", 4, percent, np.mean),
+    _number("fp16", "FP16", 4, percent, np.mean),
+    _number("memtemp", "mem°", 4, _degrees, np.max),
     _number(
-        "clock", "MHz", 4, lambda value: MISSING if value != value else f"{value:.0f}", known_mean
+        "clock", "MHz", 4, lambda value: MISSING if value != value else f"{value:.0f}", np.mean
     ),
-    _number("rx", "PCIe<", 5, short, known_sum),
-    _number("tx", "PCIe>", 5, short, known_sum),
-    _number("nvlink", "NVLnk", 5, short, known_sum),
-    _number("held", "held", 6, span, _known_max),
+    _number("rx", "PCIe<", 5, short, np.sum),
+    _number("tx", "PCIe>", 5, short, np.sum),
+    _number("nvlink", "NVLnk", 5, short, np.sum),
+    _number("held", "held", 6, span, np.max),
     _text("model", "model", 24),
 )
 
@@ -369,7 +365,7 @@ def _cell(rows: FleetRows, line: int | FleetGroup, place: ColumnPlace) -> str:
 def _real(rows: FleetRows, line: int | FleetGroup) -> float:
     """Real utilisation of a GPU; of a group the mean."""
     if isinstance(line, FleetGroup):
-        return known_mean(rows.view.real[line.rows])
+        return reduce_known(np.mean, rows.view.real[line.rows])
     return rows.value("real", line)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
-from tachograph.annexes.watch.live.looks import MISSING, known_mean, known_sum, looks
+from tachograph.annexes.watch.live.looks import MISSING, looks, reduce_known
 from tachograph.annexes.watch.live.snapshot import (
     NO_ALLOCATION,
     GpuAllocation,
@@ -223,17 +223,17 @@ def job_title(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
     )
     means = join_parts(
         [
-            f"real {quantity(known_mean(view.real[places]), 'fraction')}",
+            f"real {quantity(reduce_known(np.mean, view.real[places]), 'fraction')}",
             *(
-                f"{name} {quantity(known_mean(snapshot.column(counter)[places]), 'fraction')}"
+                f"{name} {quantity(reduce_known(np.mean, snapshot.column(counter)[places]), 'fraction')}"
                 for name, counter in (
                     ("SM", "sm_active"),
                     ("tensor", "tensor_active"),
                     ("DRAM", "dram_active"),
                 )
             ),
-            f"Σ memory {quantity(known_sum(snapshot.column('hbm_used_mib')[places]), 'MiB')}",
-            f"Σ power {quantity(known_sum(snapshot.column('power_w')[places]), 'W')}",
+            f"Σ memory {quantity(reduce_known(np.sum, snapshot.column('hbm_used_mib')[places]), 'MiB')}",
+            f"Σ power {quantity(reduce_known(np.sum, snapshot.column('power_w')[places]), 'W')}",
         ]
     )
     first: Row = [Segment(f"job {printable(job.job_id)}  ", colours.BOLD), Segment(printable(who))]
