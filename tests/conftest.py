@@ -59,6 +59,12 @@ settings.load_profile("fixed")
 copied_environment.keep_old_copies()
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Loop of tests that are coroutines."""
+    return "asyncio"
+
+
 @pytest.fixture(autouse=True)
 def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Secrets that one test names stand in the messages of the next: "secret" is a key of a

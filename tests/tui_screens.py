@@ -9,12 +9,12 @@ def test_it() -> None:
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import numpy as np
+import pytest
 from textual.app import App
 from textual.pilot import Pilot
 
@@ -105,33 +105,43 @@ def app_of(
     return app
 
 
+@contextmanager
+def at_utc() -> Iterator[None]:
+    """Times of day are those of UTC."""
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TZ", "UTC")
+            time.tzset()
+            yield
+    finally:
+        time.tzset()
+
+
 @asynccontextmanager
 async def watching(
     gpus: int = 8, *, size: tuple[int, int] = (80, 24), polls: int = 3, app: ByHand | None = None
 ) -> AsyncIterator[Pilot[int]]:
     """Run an app on a terminal of `size` after so many looks, a second apart, at UTC."""
-    zone, os.environ["TZ"] = os.environ.get("TZ"), "UTC"
-    time.tzset()
     app = app or app_of(gpus)
-    try:
+    with at_utc():
         async with app.run_test(size=size) as pilot:
             for _ in range(polls - 1):
                 app.clock.t += 1
                 app.poll()
             await settled(pilot)
             yield pilot
-    finally:
-        if zone is None:
-            del os.environ["TZ"]
-        else:
-            os.environ["TZ"] = zone
-        time.tzset()
 
 
 async def settled(pilot: Pilot[int]) -> None:
     """Wait until everything that was asked for is drawn."""
     for _ in range(2):
         await pilot.pause()
+
+
+async def press(pilot: Pilot[int], *keys: str) -> None:
+    """Press keys, and wait."""
+    await pilot.press(*keys)
+    await settled(pilot)
 
 
 def lines_of(app: App[int]) -> list[str]:
@@ -152,8 +162,7 @@ def screen(
 
     async def shown() -> list[str]:
         async with watching(gpus, size=size, polls=polls, app=app) as pilot:
-            await pilot.press(*keys)
-            await settled(pilot)
+            await press(pilot, *keys)
             if picture is not None:
                 picture(pilot.app.export_screenshot())
             return lines_of(pilot.app)

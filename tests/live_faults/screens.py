@@ -277,22 +277,22 @@ def _line(random_: random.Random) -> str:
 
 def _check(app: Driven, outcome: Outcome) -> None:
     lines = lines_of(app)
-    outcome.places.add(app.place)
+    outcome.places.add(app.screen_name)
     if app.failure is not None and app.failure.detail:
         outcome.fail(f"the feed raised {app.failure.problem.what[:80]}", app.failure.detail[-3000:])
     for line in lines:
         if "Traceback" in line or "most recent call" in line:
             outcome.fail("a traceback on the screen", line)
         if not line.isprintable():
-            outcome.fail(f"something that is not printable on {app.place}", repr(line))
+            outcome.fail(f"something that is not printable on {app.screen_name}", repr(line))
     for strip in app.screen._compositor.render_strips():
         if strip.cell_length > app.size.width:
-            outcome.fail(f"a line that is too long on {app.place}", repr(strip.text))
+            outcome.fail(f"a line that is too long on {app.screen_name}", repr(strip.text))
     if app.view is None:
         return
     _check_ranges(app.view.snapshot, outcome)
-    if isinstance(app.seen, FleetScreen):
-        for what, detail in _wrong_cells(app.seen, app.view.snapshot, outcome):
+    if isinstance(app.visible_screen, FleetScreen):
+        for what, detail in _wrong_cells(app.visible_screen, app.view.snapshot, outcome):
             outcome.fail(what, detail)
 
 

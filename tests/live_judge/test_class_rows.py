@@ -21,7 +21,7 @@ from tachograph.judge.health import (
     XID_OFTEN_THE_PROGRAM,
 )
 from tachograph.judge.workload.arrays import MinuteLabeller, classify_rows
-from tachograph.judge.workload.classes import RULED, UNKNOWN, WORKLOAD_CLASSES
+from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES
 from tachograph.judge.workload.rules import GpuReading, classify
 from tachograph.judge.workload.settings import PRESETS, Weights, WorkloadSettings
 
@@ -85,14 +85,6 @@ def test_rows_are_what_minutes_of_single_precision_get(
     if published:
         assert UNKNOWN not in {WORKLOAD_CLASSES[place] for place in rows.labels}
         assert not np.isnan(rows.real).any()
-
-
-def test_every_class_comes_of_its_profile() -> None:
-    profiles = [one.profile for one in RULED]
-    sm, tensor, dram, gr, io, fp64 = (np.array(column) for column in zip(*profiles, strict=True))
-    values = {"sm_active": sm, "tensor_active": tensor, "dram_active": dram, "gr_engine_active": gr,
-              "fp64_active": fp64, "pcie_rx_bytes_per_s": io * 2.5e9, "pcie_tx_bytes_per_s": io * 0}  # fmt: skip
-    assert classify_rows(values, len(RULED)).labels.tolist() == list(range(len(RULED)))
 
 
 def test_counters_that_nobody_tells_may_be_left_out() -> None:

@@ -5,9 +5,10 @@ add up, memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -106,19 +107,14 @@ def before_the_ledger(finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, sentence=sentence, evidence=evidence)
 
 
-def shown(findings: tuple[Finding, ...]) -> dict[str, Any]:
-    return {
-        one.code: (
-            *(one.verdict, one.sentence, one.advice, one.begin, one.end, one.needs),
-            [(check.name, check.relation, check.threshold, check.holds) for check in one.checks],
-            pytest.approx(dict(one.evidence), rel=1e-12),  # seconds are computed by Polars there
-            [
-                None if check.value is None else pytest.approx(check.value, rel=1e-12)
-                for check in one.checks
-            ],
-        )
-        for one in findings
-    }
+def content(finding: Finding, near: Callable[[Any], Any] = lambda value: value) -> tuple[Any, ...]:
+    """What a finding shows; numbers of an analysis are `near`: Polars computes seconds there."""
+    return (
+        *(finding.verdict, finding.sentence, finding.advice, finding.begin, finding.end),
+        *(finding.needs, near(dict(finding.evidence))),
+        [(check.name, check.relation, check.threshold, check.holds) for check in finding.checks],
+        [None if check.value is None else near(check.value) for check in finding.checks],
+    )
 
 
 def snapshot(t: datetime, reported: Mapping[GpuId, Mapping[str, float]]) -> Snapshot:
@@ -148,7 +144,7 @@ def judged() -> tuple[datetime, Mapping[str, tuple[Finding, ...]]]:
     made, live = monitor(), LiveJobClasses(Configuration())
     last = START
     for t, reported in polls():
-        live.step(made.step(snapshot(t, reported)), wanted=[])
+        live.step(made.step(snapshot(t, reported)), jobs=[])
         last = t
     last += timedelta(seconds=1)  # a look that adds nothing
     return last, live.step(made.step(snapshot(last, {})))
@@ -184,7 +180,8 @@ def test_live_verdicts_are_those_of_the_analysis(
             & published
         )
         stored = read_findings(mine, CLASS_CODES)
-        expected = shown(tuple(map(before_the_ledger, stored)))
+        near = partial(pytest.approx, rel=1e-12)
+        expected = {one.code: content(before_the_ledger(one), near) for one in stored}
         # a rule of the language decides the first, too, the shorter definition the others
         elsewhere = {"load_imbalance_waste", *verdicts.filter(~published)["code"]}
         # and a gap may hide what that is about
@@ -194,15 +191,7 @@ def test_live_verdicts_are_those_of_the_analysis(
         for one in live[row["job_id"]]:
             if one.code not in expected or one.code in elsewhere:
                 continue
-            assert (
-                *(one.verdict, one.sentence, one.advice, one.begin, one.end, one.needs),
-                [
-                    (check.name, check.relation, check.threshold, check.holds)
-                    for check in one.checks
-                ],
-                dict(one.evidence),
-                [check.value for check in one.checks],
-            ) == expected[one.code], (row["job_id"], one.code)
+            assert content(one) == expected[one.code], (row["job_id"], one.code)
     reported = {
         name: {one.code: one.verdict for one in findings} for name, findings in live.items()
     }
@@ -245,7 +234,10 @@ def test_minutes_are_counted_from_the_start_of_the_job() -> None:
 def test_another_job_and_another_start_begin_anew() -> None:
     gathered = JobMinutes()
     gathered.add(of(1000, {"power_w": 5.0}, since=None))
-    assert (gathered.jobs["7"].start_us, gathered.jobs["7"].reported) == (1_000_000_000, False)
+    assert (gathered.jobs["7"].start_us, gathered.jobs["7"].start_reported) == (
+        1_000_000_000,
+        False,
+    )
     gathered.add(of(1010, {"power_w": 7.0}, since=700.0))  # now its start is reported
     assert [now.minute for now, _ in gathered.under_way("7")] == [5]
     gathered.add(of(1020, {"power_w": 9.0}, since=1015.0, job_id="8"))
@@ -263,14 +255,14 @@ def test_jobs_are_judged_once_a_minute_and_only_those_wanted() -> None:
     live._judge = lambda view, jobs: (times.append(view.snapshot.t), judge(view, jobs))[1]  # type: ignore[method-assign,func-returns-value]
     for second in range(0, 200, 20):
         t = START + timedelta(hours=2, seconds=second)
-        found = live.step(made.step(snapshot(t, dict.fromkeys(GPUS, WORK))), wanted=["hung"])
+        found = live.step(made.step(snapshot(t, dict.fromkeys(GPUS, WORK))), jobs=["hung"])
         assert set(found) == {"hung"}
     assert np.diff(times).tolist() == [EVERY_S] * 3
-    assert set(live.step(made.step(snapshot(t, {})), wanted=["slow", "not there"])) == {"slow"}
-    assert live.step(made.step(snapshot(t, {})), wanted=[])["slow"]
+    assert set(live.step(made.step(snapshot(t, {})), jobs=["slow", "not there"])) == {"slow"}
+    assert live.step(made.step(snapshot(t, {})), jobs=[])["slow"]
     elsewhere = replace(snapshot(t, {}), allocations={GpuId("n9", 0): GpuAllocation("elsewhere")})
     times.clear()
-    assert "elsewhere" not in live.step(made.step(elsewhere), wanted=["elsewhere"])
+    assert "elsewhere" not in live.step(made.step(elsewhere), jobs=["elsewhere"])
     assert times == []  # not judged at every look for want of it
 
 
@@ -279,7 +271,7 @@ def test_completions_of_a_job_are_kept_until_a_verdict_changes() -> None:
     made, live, kept = monitor(), LiveJobClasses(Configuration()), []
     for minute in range(45):
         t = START + timedelta(hours=2, minutes=minute)
-        live.step(made.step(snapshot(t, dict.fromkeys(GPUS, WORK))), wanted=["hung"])
+        live.step(made.step(snapshot(t, dict.fromkeys(GPUS, WORK))), jobs=["hung"])
         kept.append((t.timestamp(), live._completions["hung"]))
     for (_, before), (now, after) in pairwise(kept):
         assert now - after.t < COMPLETIONS_S

@@ -70,7 +70,7 @@ def test_a_silent_gpu_is_unknown_and_its_label_comes_back() -> None:
     for t in range(5):
         made.step(snapshot(t, {A: BUSY, B: BUSY}))
     view = made.step(snapshot(7, {A: BUSY, B: {}}))
-    assert view.reported.tolist() == [True, False]
+    assert view.current.tolist() == [True, False]
     assert [view.label(row) for row in (0, 1)] == ["compute-heavy", UNKNOWN]
     assert (view.state(1), math.isnan(view.real[1]), view.stale_s.tolist()) == (
         "unknown",
@@ -96,13 +96,13 @@ def test_a_gpu_that_is_named_no_more_stays_for_a_while() -> None:
         made.step(snapshot(t, {A: BUSY, B: BUSY, C: BUSY}, devices=device))
     view = made.step(snapshot(3, {A: BUSY, C: BUSY}, devices={A: device[A], C: device[C]}))
     assert view.snapshot.gpus == (A, B, C)  # in its place
-    assert view.reported.tolist() == [True, False, True]
+    assert view.current.tolist() == [True, False, True]
     assert view.snapshot.devices == device
     assert view.history.series("sm_active", 1).tolist() == pytest.approx(
         [0.9, 0.9, 0.9, math.nan], nan_ok=True
     )
     view = made.step(snapshot(4, {A: BUSY, B: BUSY, C: BUSY}, devices=device))
-    assert view.reported.tolist() == [True] * 3
+    assert view.current.tolist() == [True] * 3
     assert view.label(1) == "compute-heavy"
     for later in (5.0, 4 + GONE_S - 1):
         assert made.step(snapshot(later, {C: BUSY, A: BUSY})).snapshot.gpus == (C, A, B)
@@ -115,7 +115,7 @@ def test_a_fleet_that_is_gone_and_another_one() -> None:
     made = monitor()
     made.step(snapshot(0, {A: BUSY}))
     view = made.step(snapshot(1, {}))
-    assert (view.snapshot.gpus, view.reported.tolist()) == ((A,), [False])
+    assert (view.snapshot.gpus, view.current.tolist()) == ((A,), [False])
     view = made.step(snapshot(2, {B: IDLE, GpuId("n1", 0, 3): IDLE}))
     assert view.snapshot.gpus == (B, GpuId("n1", 0, 3), A)
     empty = monitor().step(snapshot(0, {}))
@@ -174,10 +174,10 @@ def test_views_stay_as_they_were() -> None:
         view = made.step(snapshot(t, {A: BUSY if t % 5 else IDLE, **({B: IDLE} if t % 3 else {})}))
         views.append(view)
         kept.append(
-            [array.tolist() for array in (view.labels, view.health, view.reported, view.stale_s)]
+            [array.tolist() for array in (view.labels, view.health, view.current, view.stale_s)]
         )
     for view, before in zip(views, kept, strict=True):
-        now = [array.tolist() for array in (view.labels, view.health, view.reported, view.stale_s)]
+        now = [array.tolist() for array in (view.labels, view.health, view.current, view.stale_s)]
         assert repr(now) == repr(before)
 
 

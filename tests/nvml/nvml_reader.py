@@ -15,6 +15,7 @@ import pynvml
 
 from tachograph.annexes.watch.live.snapshot import Snapshot
 from tachograph.annexes.watch.live.sources import nvml
+from tachograph.annexes.watch.pm_sampling.library import this_host
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import TachographError
 
@@ -43,7 +44,7 @@ def main() -> None:
 
     def fresh() -> nvml.NvmlSource:
         return nvml.NvmlSource(
-            pynvml, node=nvml.this_node(), monotonic=lambda: time.monotonic() + passed[0]
+            pynvml, node=this_host(), monotonic=lambda: time.monotonic() + passed[0]
         )
 
     source = fresh()

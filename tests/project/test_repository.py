@@ -109,7 +109,7 @@ def test_a_marker_of_a_conflict_is_recognized(line: str, marks: bool) -> None:
 
 def test_modules_have_docstrings_and_classes_names_of_their_own(modules: dict[str, str]) -> None:
     """A reader finds a class by its name. Messages of widgets are named by their widget:
-    `Prompt.Changed`.
+    `FleetScreen.Changed`.
     """
     undocumented = []
     places: dict[str, list[str]] = {}

@@ -331,7 +331,7 @@ recorder._END_S = recorder._BEGIN_S = 1.0
 connect = {"connects": lambda: time.sleep(600), "reads": Hanging}[sys.argv[1]]
 command = ["sh", "-c", sys.argv[2]]
 plan = recorder.plan_recording(command, folder="run")
-print(recorder.record_command(command, connect, plan).kept.problem)
+print(recorder.record_command(command, connect, plan).result.problem)
 """
 
 

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
 from tachograph.annexes.watch.live.feed import FeedFailure, ViewFeed
 from tachograph.annexes.watch.live.snapshot import Snapshot, SourceInfo, SourceProblem
 from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
@@ -14,6 +16,8 @@ from tachograph.annexes.watch.live.view import FleetView
 from tachograph.annexes.watch.tui.app import WatchApp
 from tachograph.catalog.errors import NotFoundError
 from tui_screens import StandIn, app_of, lines_of, settled, watching
+
+pytestmark = pytest.mark.anyio
 
 
 class Scripted:
@@ -98,47 +102,41 @@ def test_nothing_is_asked_after_the_end() -> None:
     assert source.polls == 1
 
 
-def test_keys_work_while_the_source_hangs() -> None:
-    async def used() -> None:
-        hangs = threading.Event()
-        source = Scripted(lambda reported: reported, waits(hangs))
-        app = WatchApp(source, interval_s=0.01, judge=StandIn(source.about))
-        async with app.run_test(size=(80, 24)) as pilot:
-            while source.polls < 2:
-                await asyncio.sleep(0.01)
-            before = time.monotonic()
-            await pilot.press("down", "down", "g")
-            assert "sim001 (8)" in "\n".join(lines_of(app))
-            assert time.monotonic() - before < 60
-            assert source.polls == 2
-            hangs.set()
-
-    asyncio.run(used())
+async def test_keys_work_while_the_source_hangs() -> None:
+    hangs = threading.Event()
+    source = Scripted(lambda reported: reported, waits(hangs))
+    app = WatchApp(source, interval_s=0.01, judge=StandIn(source.about))
+    async with app.run_test(size=(80, 24)) as pilot:
+        while source.polls < 2:
+            await asyncio.sleep(0.01)
+        before = time.monotonic()
+        await pilot.press("down", "down", "g")
+        assert "sim001 (8)" in "\n".join(lines_of(app))
+        assert time.monotonic() - before < 60
+        assert source.polls == 2
+        hangs.set()
 
 
-def test_problems_stand_in_the_header_until_they_are_gone() -> None:
-    async def used() -> None:
-        def troubled(reported: Snapshot) -> Snapshot:
-            problems = tuple(
-                SourceProblem("no answer", f"http://n{place}", "is it on?") for place in range(4)
-            )
-            return Snapshot(
-                reported.t, reported.gpus, reported.measured, reported.values, problems=problems
-            )
+async def test_problems_stand_in_the_header_until_they_are_gone() -> None:
+    def troubled(reported: Snapshot) -> Snapshot:
+        problems = tuple(
+            SourceProblem("no answer", f"http://n{place}", "is it on?") for place in range(4)
+        )
+        return Snapshot(
+            reported.t, reported.gpus, reported.measured, reported.values, problems=problems
+        )
 
-        source = Scripted(troubled, raises(RuntimeError("what\x1b[2J")))
-        app = app_of(source=source)
-        async with watching(app=app, polls=1) as pilot:
-            assert lines_of(app)[2:4] == [
-                "! http://n0: no answer; is it on?",
-                "! 3 more problems (? lists them)",
-            ]
-            app.poll()
-            await settled(pilot)
-            assert lines_of(app)[2] == r"! this refresh: RuntimeError: what\x1b[2J"
-            app.poll()
-            await settled(pilot)
-            assert not any(line.startswith("!") for line in lines_of(app))
-            assert sum(line.startswith("sim001:") for line in lines_of(app)) == 8
-
-    asyncio.run(used())
+    source = Scripted(troubled, raises(RuntimeError("what\x1b[2J")))
+    app = app_of(source=source)
+    async with watching(app=app, polls=1) as pilot:
+        assert lines_of(app)[2:4] == [
+            "! http://n0: no answer; is it on?",
+            "! 3 more problems (? lists them)",
+        ]
+        app.poll()
+        await settled(pilot)
+        assert lines_of(app)[2] == r"! this refresh: RuntimeError: what\x1b[2J"
+        app.poll()
+        await settled(pilot)
+        assert not any(line.startswith("!") for line in lines_of(app))
+        assert sum(line.startswith("sim001:") for line in lines_of(app)) == 8

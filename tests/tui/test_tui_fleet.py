@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 import pytest
@@ -12,7 +11,9 @@ from tachograph.annexes.watch.live.snapshot import GpuId
 from tachograph.annexes.watch.tui.app import SCREENS
 from tachograph.annexes.watch.tui.fleet import FleetScreen
 from tachograph.annexes.watch.tui.header import footer
-from tui_screens import ByHand, app_of, lines_of, screen, settled, watching
+from tui_screens import ByHand, app_of, lines_of, press, screen, settled, watching
+
+pytestmark = pytest.mark.anyio
 
 SIZES = ((80, 24), (120, 40), (200, 50))
 # keys that lead from each to the next
@@ -44,18 +45,14 @@ def fleet_of(app: ByHand) -> FleetScreen:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x40", "200x50"])
-def test_the_fleet_is_drawn(size: tuple[int, int], snapshot: SnapshotAssertion) -> None:
-    async def used() -> None:
-        app = app_of(64)
-        async with watching(app=app, size=size) as pilot:
-            for name, pressed in VIEWS.items():
-                await pilot.press(*pressed)
-                await settled(pilot)
-                lines = lines_of(app)
-                assert len(lines) == size[1]
-                assert "\n".join(lines) == snapshot(name=name)
-
-    asyncio.run(used())
+async def test_the_fleet_is_drawn(size: tuple[int, int], snapshot: SnapshotAssertion) -> None:
+    app = app_of(64)
+    async with watching(app=app, size=size) as pilot:
+        for name, pressed in VIEWS.items():
+            await press(pilot, *pressed)
+            lines = lines_of(app)
+            assert len(lines) == size[1]
+            assert "\n".join(lines) == snapshot(name=name)
 
 
 def test_every_letter_in_view_is_named_at_80_columns() -> None:
@@ -74,71 +71,56 @@ def test_every_letter_in_view_is_named_at_80_columns() -> None:
     assert lines[3].endswith("20 % DRAM + 10 % GR activity")
 
 
-def test_sizes_that_nobody_likes_are_drawn() -> None:
-    async def used() -> None:
-        app = app_of(24)
-        async with watching(app=app) as pilot:
-            for width, height in ((20, 6), (1, 1), (400, 100), (40, 10)):
-                for pressed in ((), ("g",), ("question_mark",), ("escape",)):
-                    await pilot.press(*pressed)
-                    await pilot.resize_terminal(width, height)
-                    await pilot.pause()
-                    lines = lines_of(app)
-                    assert len(lines) == height
-                    assert all(len(line) <= width for line in lines)
-
-    asyncio.run(used())
+async def test_sizes_that_nobody_likes_are_drawn() -> None:
+    app = app_of(24)
+    async with watching(app=app) as pilot:
+        for width, height in ((20, 6), (1, 1), (400, 100), (40, 10)):
+            for pressed in ((), ("g",), ("question_mark",), ("escape",)):
+                await pilot.press(*pressed)
+                await pilot.resize_terminal(width, height)
+                await pilot.pause()
+                lines = lines_of(app)
+                assert len(lines) == height
+                assert all(len(line) <= width for line in lines)
 
 
-def test_a_filter_holds_while_it_is_written_and_goes_with_esc() -> None:
-    async def used() -> None:
-        app = app_of(64)
-        async with watching(app=app) as pilot:
-            fleet = fleet_of(app)
-            await pilot.press(*typed("/user=ana"))
-            await settled(pilot)
-            shown = [line for line in lines_of(app) if line.startswith("sim0")]
-            assert shown
-            assert all(" ana " in line for line in shown)
-            await pilot.press("escape")  # gives up what is being written
-            await settled(pilot)
-            assert (fleet.filter, fleet.filtered) == ("", 64)
-            await pilot.press(*typed("/user=ana"), "enter")
-            await settled(pilot)
-            assert fleet.filter == "user=ana"
-            assert 0 < fleet.filtered < 64
-            await pilot.press("slash", "ctrl+u", *typed("sm<x"), "enter")  # a term that is wrong
-            await settled(pilot)
-            assert fleet.filter == "user=ana"
-            assert "invalid number" in lines_of(app)[-1]
-            await pilot.press("escape", "escape")  # gives up, drops it
-            await settled(pilot)
-            assert fleet.filter == ""
-
-    asyncio.run(used())
+async def test_a_filter_holds_while_it_is_written_and_goes_with_esc() -> None:
+    app = app_of(64)
+    async with watching(app=app) as pilot:
+        fleet = fleet_of(app)
+        await press(pilot, *typed("/user=ana"))
+        shown = [line for line in lines_of(app) if line.startswith("sim0")]
+        assert shown
+        assert all(" ana " in line for line in shown)
+        await press(pilot, "escape")  # gives up what is being written
+        assert (fleet.filter, fleet.filtered) == ("", 64)
+        await press(pilot, *typed("/user=ana"), "enter")
+        assert fleet.filter == "user=ana"
+        assert 0 < fleet.filtered < 64
+        await press(pilot, "slash", "ctrl+u", *typed("sm<x"), "enter")  # a term that is wrong
+        assert fleet.filter == "user=ana"
+        assert "invalid number" in lines_of(app)[-1]
+        await press(pilot, "escape", "escape")  # gives up, drops it
+        assert fleet.filter == ""
 
 
-def test_the_column_sorted_by_is_marked_and_named() -> None:
-    async def used() -> None:
-        app = app_of(16)
-        async with watching(app=app) as pilot:
-            titles = next(line for line in lines_of(app) if line.startswith("gpu"))
-            assert "MHz" not in titles
-            assert titles.endswith("›")
-            fleet = fleet_of(app)
-            fleet.sort_by("clock", reverse=True)
-            await settled(pilot)
-            lines = lines_of(app)
-            assert "sorted by clock, smallest first" in lines[0]
-            assert "MHz▲" in next(line for line in lines if line.startswith("gpu"))
-            await pilot.press("r")
-            await settled(pilot)
-            assert "sorted by clock, largest first" in lines_of(app)[0]
-            await pilot.resize_terminal(260, 24)
-            await settled(pilot)
-            assert "›" not in "".join(lines_of(app))
-
-    asyncio.run(used())
+async def test_the_column_sorted_by_is_marked_and_named() -> None:
+    app = app_of(16)
+    async with watching(app=app) as pilot:
+        titles = next(line for line in lines_of(app) if line.startswith("gpu"))
+        assert "MHz" not in titles
+        assert titles.endswith("›")
+        fleet = fleet_of(app)
+        fleet.sort_by("clock", reverse=True)
+        await settled(pilot)
+        lines = lines_of(app)
+        assert "sorted by clock, smallest first" in lines[0]
+        assert "MHz▲" in next(line for line in lines if line.startswith("gpu"))
+        await press(pilot, "r")
+        assert "sorted by clock, largest first" in lines_of(app)[0]
+        await pilot.resize_terminal(260, 24)
+        await settled(pilot)
+        assert "›" not in "".join(lines_of(app))
 
 
 @pytest.mark.parametrize("place", list(SCREENS))
@@ -149,92 +131,74 @@ def test_how_to_quit_is_always_shown(place: str) -> None:
         assert len(line) <= width
 
 
-def test_the_cursor_stays_on_its_gpu() -> None:
-    async def used() -> None:
-        app = app_of(64)
-        async with watching(app=app) as pilot:
-            fleet = fleet_of(app)
-            await pilot.press("down", "down", "down")
-            before = fleet.chosen
-            await pilot.press("P")
-            await settled(pilot)
-            assert fleet.chosen == before
-            await pilot.press("home")
-            await settled(pilot)
-            view = app.view
-            assert view is not None
-            power = view.snapshot.column("power_w")
-            assert fleet.chosen == view.snapshot.gpus[int(power.argmax())]
-
-    asyncio.run(used())
+async def test_the_cursor_stays_on_its_gpu() -> None:
+    app = app_of(64)
+    async with watching(app=app) as pilot:
+        fleet = fleet_of(app)
+        await pilot.press("down", "down", "down")
+        before = fleet.selected_gpu
+        await press(pilot, "P")
+        assert fleet.selected_gpu == before
+        await press(pilot, "home")
+        view = app.view
+        assert view is not None
+        power = view.snapshot.column("power_w")
+        assert fleet.selected_gpu == view.snapshot.gpus[int(power.argmax())]
 
 
-def test_columns_move_and_letters_sort() -> None:
-    async def used() -> None:
-        app = app_of(64)
-        async with watching(app=app) as pilot:
-            fleet = fleet_of(app)
-            for letter, column in (
-                ("M", "mem"),
-                ("U", "user"),
-                ("S", "sm"),
-                ("X", "health"),
-                ("N", "gpu"),
-            ):
-                await pilot.press(letter)
-                assert (fleet.sort, fleet.reverse) == (column, False)
-                await pilot.press(letter)
-                assert (fleet.sort, fleet.reverse) == (column, True)
-            await pilot.press("N", "tab", "tab", "shift+tab")
-            assert fleet.chosen == GpuId("sim001", 1)
-            await pilot.press(*["right"] * 4)
-            await settled(pilot)
-            assert " SM " not in lines_of(app)[4]
-            await pilot.press(*["left"] * 4)
-            await settled(pilot)
-            assert " SM " in lines_of(app)[4]
-
-    asyncio.run(used())
+async def test_columns_move_and_letters_sort() -> None:
+    app = app_of(64)
+    async with watching(app=app) as pilot:
+        fleet = fleet_of(app)
+        for letter, column in (
+            ("M", "mem"),
+            ("U", "user"),
+            ("S", "sm"),
+            ("X", "health"),
+            ("N", "gpu"),
+        ):
+            await pilot.press(letter)
+            assert (fleet.sort, fleet.reverse) == (column, False)
+            await pilot.press(letter)
+            assert (fleet.sort, fleet.reverse) == (column, True)
+        await pilot.press("N", "tab", "tab", "shift+tab")
+        assert fleet.selected_gpu == GpuId("sim001", 1)
+        await press(pilot, *["right"] * 4)
+        assert " SM " not in lines_of(app)[4]
+        await press(pilot, *["left"] * 4)
+        assert " SM " in lines_of(app)[4]
 
 
-def test_mouse_chooses_sorts_and_opens() -> None:
-    async def used() -> None:
-        app = app_of(64)
-        async with watching(app=app) as pilot:
-            fleet = fleet_of(app)
-            await pilot.click(FleetScreen, offset=(2, 5))
-            await settled(pilot)
-            assert fleet.chosen == GpuId("sim001", 3)
-            title = lines_of(app)[4]
-            await pilot.click(FleetScreen, offset=(title.index("DRAM") + 1, 1))
-            await settled(pilot)
-            assert fleet.sort == "dram"
-            await pilot.press("N", "home")
-            await pilot.click(FleetScreen, offset=(2, 2))
-            await settled(pilot)
-            assert app.place == "focus"
-            await pilot.press("escape")
-            await settled(pilot)
-            assert app.place == "fleet"
-
-    asyncio.run(used())
+async def test_mouse_chooses_sorts_and_opens() -> None:
+    app = app_of(64)
+    async with watching(app=app) as pilot:
+        fleet = fleet_of(app)
+        await pilot.click(FleetScreen, offset=(2, 5))
+        await settled(pilot)
+        assert fleet.selected_gpu == GpuId("sim001", 3)
+        title = lines_of(app)[4]
+        await pilot.click(FleetScreen, offset=(title.index("DRAM") + 1, 1))
+        await settled(pilot)
+        assert fleet.sort == "dram"
+        await pilot.press("N", "home")
+        await pilot.click(FleetScreen, offset=(2, 2))
+        await settled(pilot)
+        assert app.screen_name == "focus"
+        await press(pilot, "escape")
+        assert app.screen_name == "fleet"
 
 
-def test_pausing_holds_the_screen_and_not_the_history() -> None:
-    async def used() -> None:
-        app = app_of(8)
-        async with watching(app=app) as pilot:
-            await pilot.press("space")
-            held = app.view
-            app.clock.t += 1
-            app.poll()
-            await settled(pilot)
-            assert app.view is held
-            assert "PAUSED" in lines_of(app)[0]
-            await pilot.press("space")
-            await settled(pilot)
-            assert app.view is not held
-            assert app.view is not None
-            assert len(app.view.history.times()) == 4
-
-    asyncio.run(used())
+async def test_pausing_holds_the_screen_and_not_the_history() -> None:
+    app = app_of(8)
+    async with watching(app=app) as pilot:
+        await pilot.press("space")
+        held = app.view
+        app.clock.t += 1
+        app.poll()
+        await settled(pilot)
+        assert app.view is held
+        assert "PAUSED" in lines_of(app)[0]
+        await press(pilot, "space")
+        assert app.view is not held
+        assert app.view is not None
+        assert len(app.view.history.times()) == 4

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from textual.pilot import Pilot
@@ -22,11 +23,13 @@ from tachograph.annexes.watch.live.snapshot import (
 from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
 from tachograph.annexes.watch.live.unsupported import unsupported_counters
 from tachograph.annexes.watch.live.view import FleetView, GpuHistory
+from tachograph.annexes.watch.tui.job import job_lines
+from tachograph.annexes.watch.tui.job_table import job_facts
 from tachograph.annexes.watch.tui.page import Page, Row
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.judge.workload.settings import WorkloadSettings
-from tui_screens import ByHand, Clock, app_of, settled, watching
+from tui_screens import ByHand, Clock, app_of, press, settled, watching
 
 JOB = "4711"
 
@@ -44,7 +47,6 @@ class Scene:
         self,
         gpus: int,
         *,
-        clock: Clock,
         without: tuple[str, ...] = (),
         lost: tuple[int, ...] = (),
         mig: bool = False,
@@ -53,28 +55,18 @@ class Scene:
         idle: tuple[int, ...] = (),
         ran_s: float = 600.0,
     ) -> None:
-        self._source = SimulatedSource(gpus, seed=3, clock=clock)
-        self._without, self._lost, self._mig, self._slow, self._hostile = (
-            without,
-            lost,
-            mig,
-            slow,
-            hostile,
-        )
-        self._idle, self._ran_s = list(idle), ran_s
-        self.clock, self._began = clock, clock()
+        self.clock = Clock()
+        self._source, self._began = SimulatedSource(gpus, seed=3, clock=self.clock), self.clock()
+        self._without, self._lost, self._idle = without, list(lost), list(idle)
+        self._mig, self._slow, self._hostile, self._ran_s = mig, slow, hostile, ran_s
 
     @property
     def about(self) -> SourceInfo:
         if not self._without:
             return SourceInfo("simulated", "a scene")
-        return SourceInfo(
-            "dcgm-exporter",
-            "a scene",
-            unsupported=unsupported_counters(
-                set(COUNTER_NAMES) - set(self._without), "dcgm-exporter"
-            ),
-        )
+        supported = set(COUNTER_NAMES) - set(self._without)
+        missing = unsupported_counters(supported, "dcgm-exporter")
+        return SourceInfo("dcgm-exporter", "a scene", missing)
 
     def read(self) -> Snapshot:
         snapshot = self._source.read()
@@ -88,19 +80,14 @@ class Scene:
         gpus, measured = snapshot.gpus, snapshot.measured.copy()
         if self._slow is not None:
             values = _even(values, self._slow)
-            snapshot = replace(
-                snapshot,
-                allocations={
-                    gpu: GpuAllocation(JOB, "ana", self._began - self._ran_s) for gpu in gpus
-                },
-            )
+            job = GpuAllocation(JOB, "ana", self._began - self._ran_s)
+            snapshot = replace(snapshot, allocations=dict.fromkeys(gpus, job))
         for name in (name for name in values if name.endswith(("_active", "_util")) and self._idle):
             values[name] = values[name].copy()
             values[name][self._idle] = 0.0
         if self._lost:
-            places = list(self._lost)
-            measured[places] = np.nan
-            values = {name: _gone(column, places) for name, column in values.items()}
+            measured[self._lost] = np.nan
+            values = {name: _gone(column, self._lost) for name, column in values.items()}
         if self._hostile:
             bad = (
                 GpuProcess(1, "mal\x1b[2Jory", "python \x07evil.py", None),
@@ -114,13 +101,11 @@ class Scene:
                 for name, column in values.items()
                 if name not in ("gpu_util", "pcie_rx_bytes_per_s")
             }
-            snapshot = replace(
-                snapshot,
-                gpus=tuple(sliced.values()),
-                devices={sliced[gpu]: one for gpu, one in snapshot.devices.items()},
-                allocations={sliced[gpu]: one for gpu, one in snapshot.allocations.items()},
-                processes={sliced[gpu]: one for gpu, one in snapshot.processes.items()},
-            )
+            facts: dict[str, Any] = {
+                name: {sliced[gpu]: fact for gpu, fact in getattr(snapshot, name).items()}
+                for name in ("devices", "allocations", "processes")
+            }
+            snapshot = replace(snapshot, gpus=tuple(sliced.values()), **facts)
         return replace(snapshot, values=values, measured=measured)
 
     def close(self) -> None:
@@ -145,12 +130,12 @@ def _even(values: Mapping[str, Floats], slow: tuple[int, ...]) -> dict[str, Floa
     return found
 
 
-def view_of(scene: Scene, clock: Clock, polls: int = 3, step_s: float = 1.0) -> FleetView:
+def view_of(scene: Scene, polls: int = 3, step_s: float = 1.0) -> FleetView:
     """Return the view after so many looks."""
     judge = Monitor(scene.about, settings=WorkloadSettings(), history=GpuHistory(600))
     view = judge.step(scene.read())
     for _ in range(polls - 1):
-        clock.t += step_s
+        scene.clock.t += step_s
         view = judge.step(scene.read())
     return view
 
@@ -160,9 +145,17 @@ def text_of(rows: list[Row]) -> str:
     return "\n".join("".join(part.text for part in row).rstrip() for row in rows)
 
 
+def job_text(view: FleetView, order: str = "by index", *, width: int = 79, job: str = JOB) -> str:
+    """Return the screen of a job as text."""
+    facts = job_facts(view, job)
+    assert facts is not None
+    lines = job_lines(view, facts, order, 0, width=width)
+    return text_of([lines[index] for index in range(len(lines))])
+
+
 def page(app: ByHand) -> Page:
     """Return the screen that is seen."""
-    seen = app.seen
+    seen = app.visible_screen
     assert isinstance(seen, Page)
     return seen
 
@@ -180,18 +173,16 @@ def drawn(
     *keys: str,
     size: tuple[int, int],
     scene: Scene,
-    clock: Clock,
     polls: int = 3,
 ) -> list[str]:
     """Return a screen after some keys."""
 
     async def shown() -> list[str]:
-        app = app_of(source=scene, clock=clock)
+        app = app_of(source=scene, clock=scene.clock)
         async with watching(size=size, polls=polls, app=app) as pilot:
             app.open(name, of)
             await settled(pilot)
-            await pilot.press(*keys)
-            await settled(pilot)
+            await press(pilot, *keys)
             return body(pilot)
 
     return asyncio.run(shown())

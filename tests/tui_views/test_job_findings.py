@@ -9,16 +9,14 @@ from scenes import JOB, Scene, text_of, view_of
 from tachograph.annexes.watch.tui.job import JobFindings, LiveJobJudge, finding_rows, past
 from tachograph.catalog.config import Configuration
 from tachograph.judge.finding import Finding
-from tui_screens import Clock
 
 
 def test_the_past_is_what_was_kept_of_the_jobs_gpus() -> None:
-    clock = Clock()
-    view = view_of(Scene(4, clock=clock, slow=(), lost=(2,)), clock, polls=20)
+    view = view_of(Scene(4, slow=(), lost=(2,)), polls=20)
     views = list(past(view, JOB))
     assert [one.snapshot.t for one in views] == view.history.times()[:-1].tolist()
     assert views[0].snapshot.gpus == view.snapshot.gpus
-    assert views[0].reported.tolist() == [True, True, False, True]
+    assert views[0].current.tolist() == [True, True, False, True]
     for place, one in enumerate(views):
         for row in range(4):
             kept = float(view.history.series("sm_active", row)[place])
@@ -27,9 +25,8 @@ def test_the_past_is_what_was_kept_of_the_jobs_gpus() -> None:
 
 
 def test_a_gpu_that_never_works_is_found() -> None:
-    clock = Clock()
-    scene = Scene(4, clock=clock, slow=(), idle=(3,), ran_s=0.0)
-    view = view_of(scene, clock, polls=110, step_s=10.0)
+    scene = Scene(4, slow=(), idle=(3,), ran_s=0.0)
+    view = view_of(scene, polls=110, step_s=10.0)
     judge = LiveJobJudge(JOB, Configuration(), wait_s=0.0)
     judge.take(view)
     ends = time.monotonic() + 120
@@ -44,8 +41,7 @@ def test_a_gpu_that_never_works_is_found() -> None:
 
 
 def test_nothing_is_judged_at_once() -> None:
-    clock = Clock()
-    view = view_of(Scene(4, clock=clock, slow=()), clock)
+    view = view_of(Scene(4, slow=()))
     judge = LiveJobJudge(JOB, Configuration())
     judge.take(view)
     judge.stop()
@@ -71,8 +67,7 @@ def test_what_is_said_of_findings() -> None:
 
 
 def test_to_stop_waits_for_nothing() -> None:
-    clock = Clock()
-    view = view_of(Scene(4, clock=clock, slow=()), clock, polls=60)
+    view = view_of(Scene(4, slow=()), polls=60)
     judge = LiveJobJudge(JOB, Configuration(), wait_s=0.0)
     for _ in range(10):  # more than may wait
         judge.take(view)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from rich.segment import Segment
-from scenes import JOB, Scene, drawn, text_of, view_of
+from scenes import Scene, drawn, job_text, text_of, view_of
 from syrupy.assertion import SnapshotAssertion
 
 from tachograph.annexes.watch.live.fleet_rows import FleetRows, absent_columns
@@ -20,9 +18,9 @@ from tachograph.annexes.watch.tui.fleet_table import MORE, fit, pieces, titles
 from tachograph.annexes.watch.tui.focus import focus
 from tachograph.annexes.watch.tui.header import HeaderState, header
 from tachograph.annexes.watch.tui.help import help_rows
-from tachograph.annexes.watch.tui.job import JobLines, job_lines, nothing
+from tachograph.annexes.watch.tui.job import nothing
 from tachograph.annexes.watch.tui.job_table import job_facts
-from tui_screens import Clock
+from tui_screens import at_utc
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
 VIEWS = [("focus", GpuId("sim001", 1)), ("job", "1001")]
@@ -31,11 +29,8 @@ PROFILING = ("sm_active", "fp64_active", "tensor_active", "sm_occupancy")
 
 @pytest.fixture(autouse=True)
 def _at_utc() -> Iterator[None]:
-    zone, os.environ["TZ"] = os.environ.get("TZ"), "UTC"
-    time.tzset()
-    yield
-    os.environ.pop("TZ") if zone is None else os.environ.update(TZ=zone)
-    time.tzset()
+    with at_utc():
+        yield
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -43,8 +38,7 @@ def _at_utc() -> Iterator[None]:
 def test_a_view_is_drawn(
     name: str, of: GpuId | str | None, size: tuple[int, int], snapshot: SnapshotAssertion
 ) -> None:
-    clock = Clock()
-    lines = drawn(name, of, size=size, scene=Scene(16, clock=clock), clock=clock, polls=90)
+    lines = drawn(name, of, size=size, scene=Scene(16), polls=90)
     assert "\n".join(lines) == snapshot
 
 
@@ -52,19 +46,14 @@ def test_a_view_is_drawn(
 def test_without_gpus_a_view_says_so(
     name: str, of: GpuId | str | None, snapshot: SnapshotAssertion
 ) -> None:
-    clock = Clock()
-    assert (
-        "\n".join(drawn(name, of, size=(80, 24), scene=Scene(0, clock=clock), clock=clock))
-        == snapshot
-    )
+    assert "\n".join(drawn(name, of, size=(80, 24), scene=Scene(0))) == snapshot
 
 
 @pytest.mark.parametrize("width", [79, 199])
 def test_an_unsupported_counter_is_a_dash_with_how_to_enable_it(
     width: int, snapshot: SnapshotAssertion
 ) -> None:
-    clock = Clock()
-    view = view_of(Scene(4, clock=clock, without=PROFILING), clock)
+    view = view_of(Scene(4, without=PROFILING))
     text = text_of(focus(view, view.snapshot.gpus[0], width=width))
     assert text == snapshot
     assert "DCGM_FI_PROF_SM_ACTIVE" in text
@@ -72,10 +61,10 @@ def test_an_unsupported_counter_is_a_dash_with_how_to_enable_it(
 
 @pytest.mark.parametrize("width", [79, 250])
 def test_nothing_of_dcgm_is_shown_of_another_exporter(width: int) -> None:
-    clock, amd = Clock(), "AMD device-metrics-exporter"
+    amd = "AMD device-metrics-exporter"
     reported = {"gpu_util", "dram_active", "hbm_used_mib", "power_w", "gpu_temp_c"}
     missing = unsupported_counters(reported, "dcgm-exporter", exporters=[amd])
-    view = view_of(Scene(4, clock=clock), clock)
+    view = view_of(Scene(4))
     values = {name: column for name, column in view.snapshot.values.items() if name in reported}
     about = SourceInfo("dcgm-exporter", f"{amd} at n1", unsupported=missing, exporters=(amd,))
     view = replace(view, about=about, snapshot=replace(view.snapshot, values=values))
@@ -97,31 +86,22 @@ def test_nothing_of_dcgm_is_shown_of_another_exporter(width: int) -> None:
 
 @pytest.mark.parametrize("width", [79, 199])
 def test_a_lost_gpu_says_so_and_shows_no_value(width: int, snapshot: SnapshotAssertion) -> None:
-    clock = Clock()
-    view = view_of(Scene(4, clock=clock, lost=(2,)), clock)
+    view = view_of(Scene(4, lost=(2,)))
     text = text_of(focus(view, view.snapshot.gpus[2], width=width))
     assert text == snapshot
     assert "no values now" in text
 
 
 def test_a_slice_of_a_gpu(snapshot: SnapshotAssertion) -> None:
-    clock = Clock()
-    view = view_of(Scene(8, clock=clock, mig=True), clock)
+    view = view_of(Scene(8, mig=True))
     assert text_of(focus(view, view.snapshot.gpus[5], width=79)) == snapshot
-
-
-def _lines(found: JobLines) -> str:
-    return text_of([found[place] for place in range(len(found))])
 
 
 @pytest.mark.parametrize(("width", "gpus"), [(79, 8), (119, 64), (199, 512)])
 def test_a_job_with_stragglers(width: int, gpus: int, snapshot: SnapshotAssertion) -> None:
-    clock = Clock()
-    scene = Scene(gpus, clock=clock, slow=(3, 5), lost=(6,))
-    view = view_of(scene, clock, polls=24, step_s=15.0)
-    job = job_facts(view, JOB)
-    assert job is not None
-    text = _lines(job_lines(view, job, "stragglers first", 0, width=width))
+    scene = Scene(gpus, slow=(3, 5), lost=(6,))
+    view = view_of(scene, polls=24, step_s=15.0)
+    text = job_text(view, "stragglers first", width=width)
     assert all(len(line) <= width for line in text.split("\n"))
     assert "\n".join(text.split("\n")[:60]) == snapshot
 
@@ -129,11 +109,8 @@ def test_a_job_with_stragglers(width: int, gpus: int, snapshot: SnapshotAssertio
 @pytest.mark.parametrize("width", [79, 199])
 def test_header_and_screens_show_the_same_class_of_a_gpu(width: int) -> None:
     """A GPU that a job holds without work is "idle, held" everywhere, not only in the header."""
-    clock = Clock()
-    scene = Scene(8, clock=clock, slow=(), idle=(5,))
-    view = view_of(scene, clock, polls=24, step_s=15.0)
-    job = job_facts(view, JOB)
-    assert job is not None
+    scene = Scene(8, slow=(), idle=(5,))
+    view = view_of(scene, polls=24, step_s=15.0)
     above = text_of(
         [
             [Segment(text) for text, _ in line]
@@ -141,7 +118,7 @@ def test_header_and_screens_show_the_same_class_of_a_gpu(width: int) -> None:
         ]
     )
     assert "H 1 held idle" in above
-    text = _lines(job_lines(view, job, "by index", 0, width=width))
+    text = job_text(view, width=width)
     assert "H 1 idle, held" in text
     (row,) = [line for line in text.splitlines() if "sim001:5 H" in line]
     assert "H idle, held" in row
@@ -150,37 +127,25 @@ def test_header_and_screens_show_the_same_class_of_a_gpu(width: int) -> None:
 
 
 def test_a_job_of_one_gpu(snapshot: SnapshotAssertion) -> None:
-    clock = Clock()
-    view = view_of(Scene(1, clock=clock, slow=()), clock, polls=70, step_s=5.0)
-    job = job_facts(view, JOB)
-    assert job is not None
-    assert _lines(job_lines(view, job, "by index", 0, width=79)) == snapshot
+    view = view_of(Scene(1, slow=()), polls=70, step_s=5.0)
+    assert job_text(view) == snapshot
 
 
 def test_a_job_without_activity_counters(snapshot: SnapshotAssertion) -> None:
-    clock = Clock()
     without = ("gpu_util", "gr_engine_active", "sm_active")
-    view = view_of(Scene(4, clock=clock, without=without), clock)
-    job = job_facts(view, "1000")
-    assert job is not None
-    assert _lines(job_lines(view, job, "stragglers first", 0, width=79)) == snapshot
+    view = view_of(Scene(4, without=without))
+    assert job_text(view, "stragglers first", job="1000") == snapshot
 
 
 def test_a_job_that_ended() -> None:
-    clock = Clock()
-    view = view_of(Scene(8, clock=clock), clock)
+    view = view_of(Scene(8))
     assert job_facts(view, "12") is None
     assert "it may have ended" in text_of(nothing(view, "12", width=79))
 
 
 def test_names_of_users_steer_no_terminal() -> None:
-    clock = Clock()
-    view = view_of(Scene(2, clock=clock, slow=(), hostile=True), clock)
-    job = job_facts(view, JOB)
-    assert job is not None
-    text = text_of(focus(view, view.snapshot.gpus[0], width=199)) + _lines(
-        job_lines(view, job, "by index", 0, width=199)
-    )
+    view = view_of(Scene(2, slow=(), hostile=True))
+    text = text_of(focus(view, view.snapshot.gpus[0], width=199)) + job_text(view, width=199)
     assert "mal\\x1b[2J" in text
     assert "\x1b" not in text
     assert "\x07" not in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -104,6 +104,20 @@ def publish(
     publisher.publish(NOW)
 
 
+def polled_of(
+    folder: Path,
+    polls: Iterable[tuple[str, str, str, tuple[ChunkPart, ...]]],
+    names: ClusterNames | None = None,
+) -> Snapshot:
+    """What a collector polled: of each of its sources the name, kind, cluster and rows."""
+    state = folder / "_collect"
+    with CollectLock(state).held(now=NOW, pause=time.sleep):
+        for name, source, cluster, parts in polls:
+            publish(state, name, source, parts, cluster)
+        clock = NOW.timestamp() + 1
+        return CollectedSource(state, names=names, clock=lambda: clock).read()
+
+
 @pytest.fixture
 def collected(tmp_path: Path) -> Iterator[Snapshot]:
     """What a collector of both clusters has polled."""
@@ -166,7 +180,7 @@ def test_groups_and_the_map_name_the_cluster(snapshot: Snapshot) -> None:
     by_node = build_fleet_report(viewed(snapshot), FleetChoice())
     nodes = ["a/n1", "a/only-a", "b/n1", "b/only-b"]
     assert sorted(by_node.groups.keys) == nodes
-    assert dict(by_node.places) == {node: (f"{node}:0",) for node in nodes}
+    assert dict(by_node.nodes) == {node: (f"{node}:0",) for node in nodes}
     assert len(set(by_node.gpus.keys)) == 4
 
 
@@ -258,12 +272,8 @@ def of_two_accountings(folder: Path) -> Lake:
 def labelled_gpus(folder: Path, names: ClusterNames) -> Snapshot:
     """Return what a collector polled of `prod-gpu`: a label names job 7, and no user."""
     label = {"job_id": "7", "node": "n1", "gpu": 0, "provenance": "samples", "start": START}
-    state = folder / "_collect"
-    with CollectLock(state).held(now=NOW, pause=time.sleep):
-        parts = (*telemetry("a"), part("allocations", label))
-        publish(state, "exporters", "dcgm-exporter", parts, "prod-gpu")
-        clock = NOW.timestamp() + 1
-        return CollectedSource(state, names=names, clock=lambda: clock).read()
+    parts = (*telemetry("a"), part("allocations", label))
+    return polled_of(folder, [("exporters", "dcgm-exporter", "prod-gpu", parts)], names)
 
 
 def polled_gpus(folder: Path, names: ClusterNames) -> Snapshot:
@@ -434,33 +444,22 @@ def test_a_gpu_of_a_cluster_that_slurm_may_not_answer_for_is_not_free() -> None:
 
 
 def test_one_cluster_is_not_named(tmp_path: Path) -> None:
-    folder = tmp_path / "_collect"
-    with CollectLock(folder).held(now=NOW, pause=time.sleep):
-        publish(folder, "exporters", "dcgm-exporter", telemetry("a"), "a")
-        publish(folder, "others", "prometheus", telemetry("a"), "")
-        shown = CollectedSource(folder, clock=lambda: NOW.timestamp() + 1).read()
+    sources = ("exporters", "dcgm-exporter", "a"), ("others", "prometheus", "")
+    shown = polled_of(tmp_path, [(*source, telemetry("a")) for source in sources])
     assert shown.gpus == (GpuId("n1", 0), GpuId("only-a", 0))
 
 
 def test_rows_without_a_cluster_are_of_the_only_one_that_has_the_node(tmp_path: Path) -> None:
-    folder = tmp_path / "_collect"
-    with CollectLock(folder).held(now=NOW, pause=time.sleep):
-        for cluster in "ab":
-            publish(folder, cluster, "dcgm-exporter", telemetry(cluster), cluster)
-        publish(folder, "others", "prometheus", telemetry("a"), "")
-        shown = CollectedSource(folder, clock=lambda: NOW.timestamp() + 1).read()
+    exporters = [(cluster, "dcgm-exporter", cluster, telemetry(cluster)) for cluster in "ab"]
+    shown = polled_of(tmp_path, [*exporters, ("others", "prometheus", "", telemetry("a"))])
     names = [gpu.name for gpu in shown.gpus]
     assert sorted(names) == ["a/n1:0", "a/only-a:0", "b/n1:0", "b/only-b:0", "n1:0"]
 
 
 def test_the_name_in_telemetry_is_replaced_on_a_node_of_two_clusters(tmp_path: Path) -> None:
-    folder = tmp_path / "_collect"
-    names = ClusterNames({"prod-gpu": "a"})
-    with CollectLock(folder).held(now=NOW, pause=time.sleep):
-        for cluster, name in (("a", "prod-gpu"), ("b", "b")):
-            publish(folder, name, "dcgm-exporter", telemetry(cluster), name)
-        source = CollectedSource(folder, names=names, clock=lambda: NOW.timestamp() + 1)
-        shown = source.read()
+    clusters = (("a", "prod-gpu"), ("b", "b"))
+    polls = [(name, "dcgm-exporter", name, telemetry(cluster)) for cluster, name in clusters]
+    shown = polled_of(tmp_path, polls, ClusterNames({"prod-gpu": "a"}))
     gpus = {gpu.name: util for gpu, util in zip(shown.gpus, shown.values["gpu_util"], strict=True)}
     near = {name: pytest.approx(util, rel=1e-6) for name, util in UTIL.items()}
     assert gpus == {

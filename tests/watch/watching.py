@@ -107,7 +107,7 @@ def view_of(
         labels=places,
         real=np.array(real or [NAN] * count, np.float64),
         health=np.array([STATES.index(name) for name in states or ["unknown"] * count], np.uint8),
-        reported=np.full(count, True),
+        current=np.full(count, True),
         stale_s=np.array(stale or [0.0] * count, np.float64),
         history=GpuHistory(2),
     )

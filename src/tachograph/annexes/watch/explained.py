@@ -36,15 +36,15 @@ def explained(reading: GpuReading, settings: WorkloadSettings | None = None) -> 
     'tensor-heavy compute is undetermined: TENSOR_ACTIVE, FP64_ACTIVE are missing'
     """
     settings = settings or WorkloadSettings()
-    known = known_of(reading, settings)
-    found = verdicts(reading, settings)
-    index = next((index for index, verdict in enumerate(found) if verdict != NO), len(found))
-    if index == len(found):
+    values = known_of(reading, settings)
+    results = verdicts(reading, settings)
+    index = next((index for index, verdict in enumerate(results) if verdict != NO), len(results))
+    if index == len(results):
         return "no other rule holds"
     rule = rules_of(published=settings.published)[index]
-    if found[index] == MAYBE:
+    if results[index] == MAYBE:
         return f"{WORKLOAD_CLASSES[rule.place]} is undetermined: {_missing(reading, settings)}"
-    return ", ".join(_condition(condition, known, settings) for condition in rule.conditions)
+    return ", ".join(_condition(condition, values, settings) for condition in rule.conditions)
 
 
 def _missing(reading: GpuReading, settings: WorkloadSettings) -> str:
@@ -53,15 +53,15 @@ def _missing(reading: GpuReading, settings: WorkloadSettings) -> str:
 
 
 def _condition(
-    condition: WorkloadCondition, known: KnownReading, settings: WorkloadSettings
+    condition: WorkloadCondition, values: KnownReading, settings: WorkloadSettings
 ) -> str:
     """A condition that holds."""
     sign = ">=" if condition.least else "<"
     if condition.quantity == "io":
-        return _io(condition, known, sign)
+        return _io(condition, values, sign)
     if condition.quantity == "pipe_lead":
-        return _pipe_lead(known)
-    name, value = _value(condition, known, settings)
+        return _pipe_lead(values)
+    name, value = _value(condition, values, settings)
     return (
         f"{name} {_percent(value, condition.threshold)} {sign} "
         f"{text(condition.threshold, 'fraction')}"
@@ -69,50 +69,54 @@ def _condition(
 
 
 def _value(
-    condition: WorkloadCondition, known: KnownReading, settings: WorkloadSettings
+    condition: WorkloadCondition, values: KnownReading, settings: WorkloadSettings
 ) -> tuple[str, float]:
     """Deciding value of a quantity, and its name."""
     name = NAMES[condition.quantity]
     match condition.quantity:
         case "real":
-            return name, _highest_real(known, settings)
+            return name, _highest_real(values, settings)
         case "gr_alone":
-            return name, known.gr - known.sm
-        case "tensor" if known.dfma > 0:
-            return "TENSOR without FP64", known.tensor - known.dfma
-        case "fp64" if not known.fp64 >= condition.threshold:
-            return "FP64 TENSOR", known.dfma
+            return name, values.gr - values.sm
+        case "tensor" if values.dfma > 0:
+            return "TENSOR without FP64", values.tensor - values.dfma
+        case "fp64" if not values.fp64 >= condition.threshold:
+            return "FP64 TENSOR", values.dfma
         case "sm" | "tensor" | "dram" | "gr" | "fp64":
-            found: float = getattr(known, condition.quantity)
-            return name, found
+            value: float = getattr(values, condition.quantity)
+            return name, value
         case _:
             raise AssertionError(condition.quantity)
 
 
-def _highest_real(known: KnownReading, settings: WorkloadSettings) -> float:
+def _highest_real(values: KnownReading, settings: WorkloadSettings) -> float:
     """Upper bound of real utilisation."""
-    parts = zip((known.sm, known.tensor, known.dram, known.gr), settings.weights, strict=True)
+    parts = zip((values.sm, values.tensor, values.dram, values.gr), settings.weights, strict=True)
     return min(1.0, sum(weight * (value if value == value else 1.0) for value, weight in parts))
 
 
-def _pipe_lead(known: KnownReading) -> str:
+def _pipe_lead(values: KnownReading) -> str:
     """The most active pipe, which is less active than memory."""
     names = [name.removesuffix("_active") for name in ALL_PIPES]
-    most = max(names, key=lambda name: float(getattr(known, name)))
-    value, dram = float(getattr(known, most)), known.dram
-    return f"{most.upper()} beside DRAM {_percent(value, dram)} < {_percent(dram, value)}"
+    busiest = max(names, key=lambda name: float(getattr(values, name)))
+    value, dram = float(getattr(values, busiest)), values.dram
+    return f"{busiest.upper()} beside DRAM {_percent(value, dram)} < {_percent(dram, value)}"
 
 
-def _io(condition: WorkloadCondition, known: KnownReading, sign: str) -> str:
-    directions = {"PCIe TX": known.tx, "PCIe RX": known.rx}
-    most = max(
+def _io(condition: WorkloadCondition, values: KnownReading, sign: str) -> str:
+    directions = {"PCIe TX": values.tx, "PCIe RX": values.rx}
+    busiest = max(
         directions,
         key=lambda name: -1.0 if directions[name] != directions[name] else directions[name],
     )
-    if condition.least and known.copy >= IO_COPY and not directions[most] >= condition.threshold:
-        return f"MEMCPY {_percent(known.copy, IO_COPY)} >= {text(IO_COPY, 'fraction')}"
+    if (
+        condition.least
+        and values.copy >= IO_COPY
+        and not directions[busiest] >= condition.threshold
+    ):
+        return f"MEMCPY {_percent(values.copy, IO_COPY)} >= {text(IO_COPY, 'fraction')}"
     return (
-        f"{most} {_bytes(directions[most], condition.threshold)} {sign} "
+        f"{busiest} {_bytes(directions[busiest], condition.threshold)} {sign} "
         f"{text(condition.threshold, 'B/s')}"
     )
 

@@ -70,7 +70,7 @@ class LiveState:
 
 
 class FleetWatch:
-    """The monitor of a server. wanted: requested source, None: as `watch --all`.
+    """The monitor of a server. source_request: requested source, None: as `watch --all`.
 
     names: of clusters, as the lake knows them now: GPUs are called by those of the accounting, so
     that they are found among its jobs.
@@ -80,7 +80,7 @@ class FleetWatch:
         self,
         configuration: Configuration,
         lake: str,
-        wanted: SourceRequest | None = None,
+        source_request: SourceRequest | None = None,
         *,
         opener: Opener | None = None,
         collected: CollectedOpener | None = None,
@@ -88,12 +88,16 @@ class FleetWatch:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         interval_s = max(LEAST_INTERVAL_S, configuration.watch.interval_s)
-        self.wanted = replace(wanted or SourceRequest(everything=True), interval_s=interval_s)
+        self.request = replace(
+            source_request or SourceRequest(everything=True), interval_s=interval_s
+        )
         self.interval_s = interval_s
-        self._requested = wanted is not None
+        self._requested = source_request is not None
         self._configuration, self._lake, self._clock = configuration, lake, clock
         self._opener = opener or (lambda request: choose_source(configuration, request))
-        self._collected = collected or (lambda known: open_collected(configuration, lake, known))
+        self._collected = collected or (
+            lambda clusters: open_collected(configuration, lake, clusters)
+        )
         self._read_names, self._names = names, ClusterNames()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -134,9 +138,9 @@ class FleetWatch:
     ) -> dict[str, Any]:
         """Return page `key` of poll `number`, computed once for all viewers."""
         with self._pages_lock:
-            known = self._pages.get(key)
-        if known is not None and known[0] >= number:
-            return known[1]
+            cached = self._pages.get(key)
+        if cached is not None and cached[0] >= number:
+            return cached[1]
         values = make()
         with self._pages_lock:
             self._pages.pop(key, None)
@@ -179,7 +183,7 @@ class FleetWatch:
         if collected is not None:
             return collected, False, None
         try:
-            return self._opener(replace(self.wanted, names=self._names)), False, None
+            return self._opener(replace(self.request, names=self._names)), False, None
         except NotFoundError as nothing:
             if self._requested:
                 raise

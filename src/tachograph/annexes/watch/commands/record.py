@@ -124,9 +124,9 @@ def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[],
         from tachograph.annexes.watch.live.allocations import SlurmAllocations
         from tachograph.annexes.watch.live.discovery import choose_source, request_of
 
-        wanted = request_of(arguments, interval_s=arguments.interval)
+        request = request_of(arguments, interval_s=arguments.interval)
         # which job holds the GPUs is known without Slurm
-        return choose_source(configuration, wanted, poll=SlurmAllocations)
+        return choose_source(configuration, request, poll=SlurmAllocations)
 
     return connect
 
@@ -150,11 +150,11 @@ def _of_command(command: list[str], configuration: Configuration, arguments: Arg
     plan = _plan(command, configuration, arguments)
     recorded = record_command(command, _connect(configuration, arguments), plan)
     try:
-        _finish(recorded.kept, recorded.ended, plan, configuration, arguments)
+        _finish(recorded.result, recorded.ended, plan, configuration, arguments)
     except Exception as problem:  # noqa: BLE001 the boundary: the exit code is the command's
-        _remark_unfinished(problem, recorded.kept.spool, plan)
+        _remark_unfinished(problem, recorded.result.spool, plan)
     except KeyboardInterrupt:
-        _remark_unfinished(None, recorded.kept.spool, plan)
+        _remark_unfinished(None, recorded.result.spool, plan)
     if recorded.ended.signal is not None:
         output.flush()
         end_alike(recorded.ended.signal)
@@ -167,15 +167,15 @@ def _of_job(configuration: Configuration, arguments: Arguments) -> int:
 
     plan = _plan([], configuration, arguments)
     source = _connect(configuration, arguments)()
-    kept = record_until(lambda: source, plan, duration_s=arguments.duration)
-    if kept.spool is None and kept.problem:
-        raise LakeError(f"nothing was recorded: {kept.problem}")
-    if not kept.rows:
+    result = record_until(lambda: source, plan, duration_s=arguments.duration)
+    if result.spool is None and result.problem:
+        raise LakeError(f"nothing was recorded: {result.problem}")
+    if not result.rows:
         raise NotFoundError(
-            f"nothing was recorded: {kept.problem or 'no GPU reported values'}",
+            f"nothing was recorded: {result.problem or 'no GPU reported values'}",
             where=str(plan.folder),
         )
-    _finish(kept, None, plan, configuration, arguments)
+    _finish(result, None, plan, configuration, arguments)
     return 0
 
 
@@ -183,20 +183,20 @@ def _remark_unfinished(problem: Exception | None, spool: Path | None, plan: Reco
     what = "interrupted" if problem is None else str(problem) or type(problem).__name__
     if problem is not None and not isinstance(problem, TachographError | OSError):
         what = f"{type(problem).__name__}: {what}"
-    left = spool is not None and spool.exists()
+    stays = spool is not None and spool.exists()
     do = (
         (
             f"; recorded samples are kept: tachograph ingest recording {plan.folder} --lake "
             f"{plan.folder}"
         )
-        if left
+        if stays
         else ""
     )
     narrate.remark(f"the recording is not finished: {what}{do}")
 
 
 def _finish(
-    kept: SpoolResult,
+    result: SpoolResult,
     ended: CommandEnd | None,
     plan: RecordPlan,
     configuration: Configuration,
@@ -208,32 +208,32 @@ def _finish(
     """
     from tachograph.annexes.watch.record.spooling import is_reporting_task
 
-    if kept.spool is None or not _has_samples(kept.spool, ended, plan):
-        narrate.remark(_nothing(kept, ended, plan, _command(arguments)))
-        if kept.spool is not None:
+    if result.spool is None or not _has_samples(result.spool, ended, plan):
+        narrate.remark(_nothing(result, ended, plan, _command(arguments)))
+        if result.spool is not None:
             plan.discard()
         return
     reports = not arguments.quiet and is_reporting_task(os.environ)
     if reports and not arguments.json:
-        Narrator.of(arguments).say(_reading(kept, ended, plan, _command(arguments)))
+        Narrator.of(arguments).say(_reading(result, ended, plan, _command(arguments)))
     from tachograph.annexes.watch.record.commit import commit_spool, source_problems
 
-    commit_spool(kept.spool, plan.folder, cluster=configuration.site.cluster)
+    commit_spool(result.spool, plan.folder, cluster=configuration.site.cluster)
     if reports:
         _report(plan, configuration, arguments)
-    for problem in source_problems(kept.spool)[:_SHOWN_PROBLEMS]:
+    for problem in source_problems(result.spool)[:_SHOWN_PROBLEMS]:
         narrate.remark(f"while it was recorded: {problem}")
-    if kept.problem:
-        narrate.remark(f"the recording is incomplete: {kept.problem}")
-    if kept.lost:
-        narrate.remark(f"{kept.lost:,} samples lost: {plan.folder} could not be written")
+    if result.problem:
+        narrate.remark(f"the recording is incomplete: {result.problem}")
+    if result.lost:
+        narrate.remark(f"{result.lost:,} samples lost: {plan.folder} could not be written")
 
 
 def _has_samples(spool: Path, ended: CommandEnd | None, plan: RecordPlan) -> bool:
     """Return whether a spool has samples; for a short command, within its run time."""
     from tachograph.catalog.spool import SpoolRows, read_spool
 
-    parts = (one.t / 1e6 for one in read_spool(spool) if isinstance(one, SpoolRows))
+    parts = (record.t / 1e6 for record in read_spool(spool) if isinstance(record, SpoolRows))
     if ended is None or not _short(ended, plan):  # clocks of sources may differ
         return any(len(t) for t in parts)
     return any(bool(((t >= plan.start) & (t <= ended.at)).any()) for t in parts)
@@ -244,20 +244,20 @@ def _short(ended: CommandEnd, plan: RecordPlan) -> bool:
 
 
 def _nothing(
-    kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]
+    result: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]
 ) -> str:
     """Return the error for an empty recording, with the reason."""
-    if kept.problem or ended is None or not _short(ended, plan):
-        return f"nothing was recorded: {kept.problem or 'no GPU reported values'}"
+    if result.problem or ended is None or not _short(ended, plan):
+        return f"nothing was recorded: {result.problem or 'no GPU reported values'}"
     return f"{_end(ended, plan, command)}; nothing was recorded: it ended before the first sample"
 
 
 def _reading(
-    kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]
+    result: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]
 ) -> str:
     """The line between the end of the command and its report."""
     samples = (
-        f"reading {plural(kept.rows, 'sample')} ..." if kept.rows else "reading the samples ..."
+        f"reading {plural(result.rows, 'sample')} ..." if result.rows else "reading the samples ..."
     )
     return samples if ended is None else f"{_end(ended, plan, command)}; {samples}"
 

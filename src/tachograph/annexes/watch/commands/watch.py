@@ -35,17 +35,17 @@ def add_arguments(parser: Parser) -> None:
     """Declare source, GPUs, format, and workload classifier."""
     source = parser.add_argument_group("source (default: the best available, named on stderr)")
     source.add_argument("--source", choices=_SOURCES, help="kind of the source")
-    given = source.add_mutually_exclusive_group()
-    given.add_argument(
+    origin = source.add_mutually_exclusive_group()
+    origin.add_argument(
         "--url",
         action="append",
         default=[],
         help="an exporter's address; hostlist allowed; repeatable",
     )
-    given.add_argument(
+    origin.add_argument(
         "--recording", metavar="PATH", help="the last instant of a recording or a lake, once"
     )
-    given.add_argument("--simulate", type=whole_number(1), metavar="N", help="N simulated GPUs")
+    origin.add_argument("--simulate", type=whole_number(1), metavar="N", help="N simulated GPUs")
     gpus = parser.add_argument_group(
         "GPUs (default: those of your job; outside of a job all of this node)"
     )
@@ -105,8 +105,8 @@ def run(arguments: Arguments) -> int:
     settings = _settings(arguments, configuration)
     if arguments.recording is not None:
         arguments.once = True  # it has one instant
-    wanted = _wanted(arguments, configuration)
-    source = choose_source(configuration, wanted)
+    request = _request(arguments, configuration)
+    source = choose_source(configuration, request)
     printed = arguments.once or arguments.json or columns is not None
     try:
         if not printed:
@@ -138,7 +138,7 @@ def _check_terminal() -> None:
         )
 
 
-def _wanted(arguments: Arguments, configuration: Configuration) -> SourceRequest:
+def _request(arguments: Arguments, configuration: Configuration) -> SourceRequest:
     from tachograph.annexes.watch.live.discovery import request_of
 
     usual = request_of(arguments, interval_s=_interval_s(arguments, configuration))
@@ -157,31 +157,31 @@ def _settings(arguments: Arguments, configuration: Configuration) -> WorkloadSet
 
     from tachograph.judge.workload.settings import REFERENCE, settings_of
 
-    chosen: dict[str, object] = {}
+    overrides: dict[str, object] = {}
     if configuration.workload.preset == REFERENCE:  # rules and weights can be replaced apart
-        chosen |= {"preset": "ai", "classifier": REFERENCE}
+        overrides |= {"preset": "ai", "classifier": REFERENCE}
     if arguments.classifier:
-        chosen["classifier"] = arguments.classifier
+        overrides["classifier"] = arguments.classifier
     if arguments.preset:
-        chosen |= {"preset": arguments.preset, "weights": {}}
+        overrides |= {"preset": arguments.preset, "weights": {}}
     if arguments.weights is not None:
         if arguments.preset:
             raise UsageError("--preset excludes --weights", do="give one of them")
-        chosen["weights"] = _weights(arguments.weights)
-    return settings_of(msgspec.structs.replace(configuration.workload, **chosen))
+        overrides["weights"] = _weights(arguments.weights)
+    return settings_of(msgspec.structs.replace(configuration.workload, **overrides))
 
 
 def _weights(written: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
     for part in written.split(","):
         name, _, value = part.partition("=")
         try:
-            found[name.strip()] = float(value)
+            weights[name.strip()] = float(value)
         except ValueError:
             raise UsageError(
                 f"invalid weight '{part}'", where="--weights", do="write sm=3,tensor=3,dram=2,gr=1"
             ) from None
-    return found
+    return weights
 
 
 def _narrate_source(source: LiveSource, narrator: Narrator) -> None:
@@ -263,8 +263,8 @@ def _poll(source: LiveSource, monitor: Monitor) -> FleetView:
 
 def _needs_another_poll(view: FleetView, columns: tuple[str, ...] | None) -> bool:
     """Return whether values are missing that need two polls, such as rates."""
-    from tachograph.annexes.watch.live.discovery import DECIDING
     from tachograph.annexes.watch.live.render import OF_TWO_POLLS
+    from tachograph.judge.workload.classes import DECIDING
 
     made_of_two = columns is None or OF_TWO_POLLS & set(columns)
     supported = [name for name in DECIDING if name not in view.about.unsupported]
@@ -303,7 +303,7 @@ def _print_round(
 
 def _narrate_problems(view: FleetView, before: FleetView | None, narrator: Narrator) -> None:
     """Report problems that are new."""
-    known = () if before is None else before.snapshot.problems
+    earlier = () if before is None else before.snapshot.problems
     for problem in view.snapshot.problems:
-        if problem not in known:
+        if problem not in earlier:
             narrator.say(problem.sentence)

@@ -82,8 +82,8 @@ class SlurmAllocations:
         for cluster, jobs in self.jobs.items():
             for raw, allocation in jobs.items():
                 for before in ("", f"{cluster}/"):
-                    same = {f"{before}{raw}", f"{before}{allocation.job_id or raw}"}
-                    names |= same if job in same else set()
+                    aliases = {f"{before}{raw}", f"{before}{allocation.job_id or raw}"}
+                    names |= aliases if job in aliases else set()
         return frozenset(names)
 
 
@@ -100,14 +100,14 @@ def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> Sl
     gpus: dict[str | None, dict[tuple[str, int], GpuAllocation]] = {}
     jobs: dict[str | None, dict[str, GpuAllocation]] = {}
     whole = True
-    found = detect(content, where=where)
-    if found.kind == "scontrol":
+    export = detect(content, where=where)
+    if export.kind == "scontrol":
         text = content.decode("utf-8", "replace")
         for entry in read_scontrol(text, where=where, trusted=True):  # of a call per job
             fields = entry.fields or {}
             whole &= _add(gpus, jobs, _names_in(str(fields.get("record"))), fields, cluster)
     else:
-        for job in json_objects(json_value(found.document, "jobs")):
+        for job in json_objects(json_value(export.document, "jobs")):
             whole &= _add(gpus, jobs, _names_of(job), job, cluster)
     allocations = chain.from_iterable(of_cluster.values() for of_cluster in jobs.values())
     several = len({allocation.user for allocation in allocations if allocation.user}) > 1
@@ -153,7 +153,7 @@ def _names_of(job: Mapping[str, object]) -> tuple[str, GpuAllocation] | None:
     from tachograph.sources.slurm.fields import BadRowError, json_number, json_text, reported_job_id
 
     try:
-        reported = reported_job_id(
+        job_id = reported_job_id(
             json_number(job.get("job_id")),
             array=json_number(job.get("array_job_id")),
             task=json_number(job.get("array_task_id")),
@@ -163,8 +163,8 @@ def _names_of(job: Mapping[str, object]) -> tuple[str, GpuAllocation] | None:
     except BadRowError:
         return None
     start = json_number(job.get("start_time"))
-    return reported.raw, GpuAllocation(
-        reported.display or reported.raw,
+    return job_id.raw, GpuAllocation(
+        job_id.display or job_id.raw,
         json_text(job.get("user_name")),
         float(start) if start else None,
     )
@@ -217,14 +217,14 @@ class _SlurmControllers:
         for poll, where in zip(self._pollers, self._where, strict=True):
             content = poll()
             if not content.startswith(NO_JOBS):
-                reported = read_allocations(
+                answer = read_allocations(
                     content, where=where, cluster=SlurmCluster.of(self._configuration)
                 )
-                for cluster, held in reported.gpus.items():
+                for cluster, held in answer.gpus.items():
                     gpus.setdefault(cluster, {}).update(held)
-                for cluster, known in reported.jobs.items():
-                    jobs.setdefault(cluster, {}).update(known)
-                complete = complete and reported.complete
+                for cluster, by_id in answer.jobs.items():
+                    jobs.setdefault(cluster, {}).update(by_id)
+                complete = complete and answer.complete
         minor_numbers = self._configuration.slurm.gpu_numbers == "minor_number"
         return SlurmAllocations(gpus, jobs, minor_numbers, complete and bool(jobs))
 
@@ -311,8 +311,8 @@ class AllocatedSource:
         self, snapshot: Snapshot, slurm: SlurmAllocations
     ) -> Mapping[GpuId, GpuAllocation]:
         before = self._before
-        same = before is not None and before[0] is slurm and before[1].gpus == snapshot.gpus
-        if not same or before is None or before[1].allocations != snapshot.allocations:
+        unchanged = before is not None and before[0] is slurm and before[1].gpus == snapshot.gpus
+        if not unchanged or before is None or before[1].allocations != snapshot.allocations:
             self._merged = merged_allocations(snapshot, slurm)
             self._free = free_gpus(snapshot, slurm) - self._merged.keys()
             self._before = slurm, snapshot
@@ -346,19 +346,19 @@ def merged_allocations(
     >>> [allocation.user for allocation in merged_allocations(reported, slurm).values()]
     ['bo', 'ana']
     """
-    found: dict[GpuId, GpuAllocation] = {}
+    merged: dict[GpuId, GpuAllocation] = {}
     of_snapshot = _SlurmOfSnapshot(snapshot, slurm)
     held = of_snapshot.held()
     for gpu in snapshot.gpus:
-        reported = snapshot.allocations.get(gpu)
-        if reported is not None and reported.job_id is not None:
-            known = [of_snapshot.of_job(gpu, job) for job in reported.jobs]
-            found[gpu] = _completed(reported, known)
+        labelled = snapshot.allocations.get(gpu)
+        if labelled is not None and labelled.job_id is not None:
+            of_slurm = [of_snapshot.of_job(gpu, job) for job in labelled.jobs]
+            merged[gpu] = _completed(labelled, of_slurm)
             continue
-        allocation = held.get(gpu) or reported
+        allocation = held.get(gpu) or labelled
         if allocation is not None:
-            found[gpu] = allocation
-    return found
+            merged[gpu] = allocation
+    return merged
 
 
 def free_gpus(snapshot: Snapshot, slurm: SlurmAllocations) -> frozenset[GpuId]:
@@ -389,12 +389,12 @@ class _SlurmOfSnapshot:
     def of_job(self, gpu: GpuId, job: str) -> GpuAllocation | None:
         """Return what is known of a job on a GPU, by its id."""
         jobs = self._slurm.jobs
-        found = [
+        candidates = [
             jobs[name][job]
             for name in self._clusters(gpu)
             if job in jobs.get(name, {}) and self._may_hold(gpu, name, jobs[name][job])
         ]
-        return found[0] if len(found) == 1 else None
+        return candidates[0] if len(candidates) == 1 else None
 
     def held(self) -> Mapping[GpuId, GpuAllocation | None]:
         """Return who holds each GPU that Slurm can name; None: no job."""
@@ -412,8 +412,8 @@ class _SlurmOfSnapshot:
                     continue
                 if not clusters and len(self._sampled) > 1:  # Slurm may not answer for its cluster
                     continue
-            found = [self._slurm.gpus.get(name, {}).get((node, number)) for name in clusters]
-            held[gpu] = found[0] if found else None
+            holders = [self._slurm.gpus.get(name, {}).get((node, number)) for name in clusters]
+            held[gpu] = holders[0] if holders else None
         return held
 
     def _may_hold(self, gpu: GpuId, cluster: str | None, job: GpuAllocation) -> bool:
@@ -461,17 +461,17 @@ def slurm_numbers(snapshot: Snapshot) -> Mapping[GpuId, int | None]:
     return {gpu: minor for gpu, minor in minors.items() if gpu.host in differing}
 
 
-def _completed(reported: GpuAllocation, known: Sequence[GpuAllocation | None]) -> GpuAllocation:
-    """Displayed ids; user and start from any source. known: of each job of `reported`."""
-    if not any(known):
-        return reported
-    jobs = [(of and of.job_id) or job for of, job in zip(known, reported.jobs, strict=True)]
-    users = dict.fromkeys(of.user for of in known if of is not None and of.user)
-    began = [of.since for of in known if of is not None and of.since is not None]
+def _completed(labelled: GpuAllocation, of_slurm: Sequence[GpuAllocation | None]) -> GpuAllocation:
+    """Displayed ids; user and start from any source. of_slurm: of each of the jobs."""
+    if not any(of_slurm):
+        return labelled
+    jobs = [(of and of.job_id) or job for of, job in zip(of_slurm, labelled.jobs, strict=True)]
+    users = dict.fromkeys(of.user for of in of_slurm if of is not None and of.user)
+    began = [of.since for of in of_slurm if of is not None and of.since is not None]
     return GpuAllocation(
         ",".join(jobs),
-        reported.user or ",".join(users) or None,
-        min(began) if began else reported.since,
+        labelled.user or ",".join(users) or None,
+        min(began) if began else labelled.since,
     )
 
 
@@ -510,8 +510,8 @@ class JobEnvironment:
     @property
     def count(self) -> int | None:
         """Number of GPUs of the process; None if not reported."""
-        reported = self.numbers if self.numbers is not None else self.devices
-        return None if reported is None else len(reported)
+        listed = self.numbers if self.numbers is not None else self.devices
+        return None if listed is None else len(listed)
 
 
 def job_environment(environment: Mapping[str, str]) -> JobEnvironment | None:
@@ -545,26 +545,26 @@ def _devices(written: str | None) -> tuple[str, ...] | None:
     """Return the entries before the first invalid one, as CUDA does."""
     if written is None:
         return None
-    found: list[str] = []
+    devices: list[str] = []
     for part in (part.strip() for part in written.split(",")):
         if part.lower() in _NONE_VISIBLE:
             break
-        found.append(part)
-    return tuple(found)
+        devices.append(part)
+    return tuple(devices)
 
 
 def _numbers(written: str | None) -> tuple[int, ...] | None:
     """GPU numbers in Slurm's form: `0,1`, `0-3`; None if invalid."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in (written or "").split(","):
         ends = re.fullmatch(r"(?:gpu:)?(\d{1,4})(?:-(\d{1,4}))?", part.strip(), re.ASCII)
         if ends is None:
             return None
-        found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
-    return tuple(dict.fromkeys(found))
+        numbers += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+    return tuple(dict.fromkeys(numbers))
 
 
-def select_own(own: JobEnvironment, *, host: str) -> GpuSelector:
+def select_own(environment: JobEnvironment, *, host: str) -> GpuSelector:
     """Return the selection of the own job's GPUs, or CUDA_VISIBLE_DEVICES, on this host.
 
     Where they are undetermined, all GPUs of the host are selected, with a remark on that.
@@ -572,17 +572,21 @@ def select_own(own: JobEnvironment, *, host: str) -> GpuSelector:
 
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
         shown = plural(len(snapshot.gpus), "GPU")
-        here = _rows_of_host(snapshot, {short_node(name) for name in (host, own.node) if name})
-        if own.count == 0 or (own.count is None and own.devices is None):
-            return GpuSelection(tuple(here), f"{shown}, as {own.name} lists none")
-        rows = _own_rows(snapshot, about, own, here)
+        here = _rows_of_host(
+            snapshot, {short_node(name) for name in (host, environment.node) if name}
+        )
+        if environment.count == 0 or (environment.count is None and environment.devices is None):
+            return GpuSelection(tuple(here), f"{shown}, as {environment.name} lists none")
+        rows = _own_rows(snapshot, about, environment, here)
         if rows is None:
             unknown = (
-                f"{shown}: which of them belong to {own.name} is unknown; select them with --gpus"
+                f"which of them belong to {environment.name} is unknown; select them with --gpus"
             )
-            return GpuSelection(tuple(here), unknown)
+            return GpuSelection(tuple(here), f"{shown}: {unknown}")
         return GpuSelection(
-            tuple(rows), f"{len(rows)} of {shown}, those of {own.name}", own.allocation
+            tuple(rows),
+            f"{len(rows)} of {shown}, those of {environment.name}",
+            environment.allocation,
         )
 
     return pick
@@ -594,37 +598,43 @@ def _fits_any(snapshot: Snapshot, row: int, terms: Sequence[GpuTerm]) -> bool:
 
 
 def _own_rows(
-    snapshot: Snapshot, about: SourceInfo, own: JobEnvironment, here: Sequence[int]
+    snapshot: Snapshot, about: SourceInfo, environment: JobEnvironment, here: Sequence[int]
 ) -> Sequence[int] | None:
     """Rows of the process's own GPUs; None if unknown. See the traps above."""
-    uuids = [GpuTerm(name, uuid=name) for name in own.devices or () if UUID.fullmatch(name)]
+    uuids = [GpuTerm(name, uuid=name) for name in environment.devices or () if UUID.fullmatch(name)]
     by_uuid = [row for row in here if _fits_any(snapshot, row, uuids)]
     if by_uuid:
         return by_uuid
-    if confined(snapshot, own, here):
+    if confined(snapshot, environment, here):
         return here
     sliced = any(snapshot.gpus[row].mig is not None for row in here)
-    if own.numbers is not None and not sliced:
+    if environment.numbers is not None and not sliced:
         minors = slurm_numbers(snapshot)
         of_slurm = [
             row
             for row in here
-            if minors.get(snapshot.gpus[row], snapshot.gpus[row].gpu) in own.numbers
+            if minors.get(snapshot.gpus[row], snapshot.gpus[row].gpu) in environment.numbers
         ]
         return of_slurm or None
-    of_job = [row for row in here if own.job and holds(snapshot, row, {own.job, own.display_job})]
+    of_job = [
+        row
+        for row in here
+        if environment.job and holds(snapshot, row, {environment.job, environment.display_job})
+    ]
     if of_job:
         return of_job
-    indices = {int(name) for name in own.devices or () if name.isdigit()}
-    if uuids or sliced or (own.job and about.name != "nvml"):
+    indices = {int(name) for name in environment.devices or () if name.isdigit()}
+    if uuids or sliced or (environment.job and about.name != "nvml"):
         return None  # they count from 0 inside a cgroup; NVML runs inside it, too
     return [row for row in here if snapshot.gpus[row].gpu in indices] or None
 
 
-def confined(snapshot: Snapshot, own: JobEnvironment, rows: Sequence[int] | None = None) -> bool:
+def confined(
+    snapshot: Snapshot, environment: JobEnvironment, rows: Sequence[int] | None = None
+) -> bool:
     """Return whether a source shows only GPUs that this process may use, hence its own."""
     units = [snapshot.gpus[row] for row in rows] if rows is not None else snapshot.gpus
-    return own.count is not None and 0 < len(units) <= own.count
+    return environment.count is not None and 0 < len(units) <= environment.count
 
 
 def _rows_of_host(snapshot: Snapshot, names: set[str]) -> list[int]:

@@ -132,13 +132,13 @@ def open_collected(
     source = CollectedSource(state_folder(lake, configuration.collect.state), names=names)
     if not source.is_current():
         return None
-    own = allocation_poller(configuration)
-    if own is None:
+    poller = allocation_poller(configuration)
+    if poller is None:
         return SelectedSource(source, None)
     minor_numbers = configuration.slurm.gpu_numbers == "minor_number"
 
     def poll() -> SlurmAllocations:
-        return source.slurm(own, minor_numbers=minor_numbers)
+        return source.slurm(poller, minor_numbers=minor_numbers)
 
     return SelectedSource(AllocatedSource(source, poll, names=names), None)
 
@@ -180,8 +180,8 @@ def slurm_of(answers: Sequence[NewestPoll]) -> SlurmAllocations:
             jobs.setdefault(cluster, {})[job] = of_answer[cluster, job] = allocation
             users.add(user)
         placed: Counter[tuple[str | None, str]] = Counter()
-        places = answer.tables.table(ALLOCATIONS).select("cluster", "job_id", "node", "gpu")
-        for cluster, job, node, gpu in places.iter_rows():
+        held_gpus = answer.tables.table(ALLOCATIONS).select("cluster", "job_id", "node", "gpu")
+        for cluster, job, node, gpu in held_gpus.iter_rows():
             if gpu is not None and (cluster, job) in of_answer:
                 held_gpu = short_node(node), gpu
                 gpus.setdefault(cluster, {})[held_gpu] = of_answer[cluster, job]

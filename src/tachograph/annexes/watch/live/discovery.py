@@ -51,6 +51,7 @@ from tachograph.catalog.errors import (
     UsageError,
 )
 from tachograph.catalog.units import plural
+from tachograph.judge.workload.classes import DECIDING
 from tachograph.sources.metrics import short_node
 
 if TYPE_CHECKING:
@@ -60,15 +61,8 @@ if TYPE_CHECKING:
 QUICK_S: Final = 0.5
 _ANSWER_S: Final = 2.0  # within which it answers
 _EXPORTER: Final = "dcgm-exporter"
-# counters that decide the workload class of a GPU; sources with the first two are preferred
+# a source with these is preferred
 ACTIVITY: Final = ("sm_active", "tensor_active")
-DECIDING: Final = (
-    *ACTIVITY,
-    "dram_active",
-    "gr_engine_active",
-    "fp64_active",
-    "pcie_rx_bytes_per_s",
-)
 _NAME_A_SOURCE = "run it on a node with GPUs, name an exporter with --url, or try --simulate 8"
 _NAME_A_FLEET = (
     "for other nodes name a Prometheus or exporters under [[sources]] in tachograph.toml, or "
@@ -110,13 +104,13 @@ SourceOpener = Callable[[Configuration, SourceRequest], LiveSource]
 AllocationPoller = Callable[[], SlurmAllocations]
 
 
-def _nvml(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+def _nvml(configuration: Configuration, request: SourceRequest) -> LiveSource:
     from tachograph.annexes.watch.live.sources import nvml
 
     return nvml.connect(configuration)
 
 
-def _exporter_here(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+def _exporter_here(configuration: Configuration, request: SourceRequest) -> LiveSource:
     """The exporter of this node, with the names of metrics and labels of the configuration."""
     import msgspec
 
@@ -125,7 +119,7 @@ def _exporter_here(configuration: Configuration, wanted: SourceRequest) -> LiveS
     settings = node_exporter(configuration)
     _probe(settings.urls[0])
     quick = msgspec.structs.replace(settings, timeout_s=_ANSWER_S)
-    return connect_node_exporter(quick, names=wanted.names)
+    return connect_node_exporter(quick, names=request.names)
 
 
 def _probe(url: str) -> None:
@@ -143,52 +137,54 @@ def _probe(url: str) -> None:
         ) from None
 
 
-def _exporters(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+def _exporters(configuration: Configuration, request: SourceRequest) -> LiveSource:
     from tachograph.annexes.watch.live.sources.feeds import connect_exporters
 
     try:
-        return connect_exporters(configuration, urls=wanted.urls, names=wanted.names)
+        return connect_exporters(configuration, urls=request.urls, names=request.names)
     except ConfigError as problem:
-        if not wanted.urls or _EXPORTER in _configured(configuration, OPENERS.beyond):
+        if not request.urls or _EXPORTER in _configured(configuration, OPENERS.beyond):
             raise
-        raise UsageError(f"--url {', '.join(wanted.urls)}: {problem.what}", do=problem.do) from None
+        raise UsageError(
+            f"--url {', '.join(request.urls)}: {problem.what}", do=problem.do
+        ) from None
 
 
-def _dmon(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+def _dmon(configuration: Configuration, request: SourceRequest) -> LiveSource:
     from tachograph.annexes.watch.live.sources import dmon
 
-    return dmon.connect(configuration, interval_s=wanted.interval_s)
+    return dmon.connect(configuration, interval_s=request.interval_s)
 
 
-def _pm_sampling(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+def _pm_sampling(configuration: Configuration, request: SourceRequest) -> LiveSource:
     from tachograph.annexes.watch.live.sources import pm_sampling
 
     return pm_sampling.connect(configuration)
 
 
-def _prometheus(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+def _prometheus(configuration: Configuration, request: SourceRequest) -> LiveSource:
     from tachograph.annexes.watch.live.sources.feeds import connect_server
 
-    if len(wanted.urls) > 1:
+    if len(request.urls) > 1:
         raise UsageError("several Prometheus addresses", do="give one --url")
-    url = wanted.urls[0] if wanted.urls else None
-    return connect_server(configuration, url=url, names=wanted.names)
+    url = request.urls[0] if request.urls else None
+    return connect_server(configuration, url=url, names=request.names)
 
 
-def _recording(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+def _recording(configuration: Configuration, request: SourceRequest) -> LiveSource:
     from tachograph.annexes.watch.live.sources import recording
 
-    return recording.connect(configuration, path=wanted.recording or "", job=wanted.job)
+    return recording.connect(configuration, path=request.recording or "", job=request.job)
 
 
-def _simulated(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+def _simulated(configuration: Configuration, request: SourceRequest) -> LiveSource:
     from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
 
-    if not wanted.simulate or wanted.simulate < 0:
+    if not request.simulate or request.simulate < 0:
         raise UsageError(
-            f"--simulate {wanted.simulate}: at least one GPU is needed", do="write --simulate 8"
+            f"--simulate {request.simulate}: at least one GPU is needed", do="write --simulate 8"
         )
-    return SimulatedSource(wanted.simulate, faults=True)
+    return SimulatedSource(request.simulate, faults=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +220,7 @@ class _FoundSource:
 
 def choose_source(
     configuration: Configuration,
-    wanted: SourceRequest,
+    request: SourceRequest,
     *,
     environment: Mapping[str, str] = os.environ,
     openers: SourceOpeners = OPENERS,
@@ -237,25 +233,25 @@ def choose_source(
     answers, naming what was tried, where a GPU or a job is not found, naming those present;
     InputError for a requested source that fails.
     """
-    own = job_environment(environment)
-    found = _find(configuration, wanted, own, openers)
-    source = found.source
+    own_job = job_environment(environment)
+    opened = _find(configuration, request, own_job, openers)
+    source = opened.source
 
     def close() -> None:
         source.close()  # which may be a wrapper by then
 
     with closed_on_failure(close):
-        chosen = _selector_of(found, wanted, own, environment)
-        pick = chosen.pick
+        choice = _selector_of(opened, request, own_job, environment)
+        pick = choice.pick
         # indices of NVML inside a job count the GPUs visible in its cgroup, those of Slurm do not
-        if chosen.of_others and found.real and not (own and source.about.name == "nvml"):
+        if choice.of_others and opened.real and not (own_job and source.about.name == "nvml"):
             poller = poll or allocation_poller(configuration)
             if poller is not None:
-                source = AllocatedSource(source, poller, names=wanted.names)
-        if chosen.job is not None and isinstance(source, AllocatedSource):
+                source = AllocatedSource(source, poller, names=request.names)
+        if choice.job is not None and isinstance(source, AllocatedSource):
             source.wait()
-            pick = select_job(chosen.job, source.names)
-        pick = _with_remark(pick, found.remark)
+            pick = select_job(choice.job, source.names)
+        pick = _with_remark(pick, opened.remark)
         shown = SelectedSource(source, pick)
         shown.poll()
     return shown
@@ -263,46 +259,46 @@ def choose_source(
 
 def _find(
     configuration: Configuration,
-    wanted: SourceRequest,
-    own: JobEnvironment | None,
+    request: SourceRequest,
+    own_job: JobEnvironment | None,
     openers: SourceOpeners,
 ) -> _FoundSource:
-    if wanted.simulate is not None:
-        return _FoundSource(openers.simulated(configuration, wanted), real=False)
-    if wanted.recording is not None:
-        return _FoundSource(openers.recording(configuration, wanted), real=False)
-    name = wanted.source or (_EXPORTER if wanted.urls else "")
+    if request.simulate is not None:
+        return _FoundSource(openers.simulated(configuration, request), real=False)
+    if request.recording is not None:
+        return _FoundSource(openers.recording(configuration, request), real=False)
+    name = request.source or (_EXPORTER if request.urls else "")
     if name:
-        return _named(name, configuration, wanted, openers)
+        return _named(name, configuration, request, openers)
     fleet = _configured(configuration, openers.beyond)
-    beyond = _is_beyond_node(wanted, own)
+    beyond = _is_beyond_node(request, own_job)
     if fleet and beyond:
-        return _FoundSource(_first(fleet, configuration, wanted, openers.beyond))
-    found = _of_this_node(configuration, wanted, openers, fleet, beyond=beyond)
-    if wanted.job is not None and beyond:
+        return _FoundSource(_first(fleet, configuration, request, openers.beyond))
+    opened = _of_this_node(configuration, request, openers, fleet, beyond=beyond)
+    if request.job is not None and beyond:
         return replace(
-            found, remark="this node only: [[sources]] names no Prometheus and no exporters"
+            opened, remark="this node only: [[sources]] names no Prometheus and no exporters"
         )
-    return found
+    return opened
 
 
 def _named(
-    name: str, configuration: Configuration, wanted: SourceRequest, openers: SourceOpeners
+    name: str, configuration: Configuration, request: SourceRequest, openers: SourceOpeners
 ) -> _FoundSource:
     """The requested source; its errors are reported as they are."""
     if name not in NAMES:
         raise UsageError(f"--source: unknown source {name!r}", do=f"use one of: {', '.join(NAMES)}")
-    if wanted.urls and name not in openers.beyond:
+    if request.urls and name not in openers.beyond:
         raise UsageError(
             f"--url does not apply to {name}", do=f"use it with {' or '.join(openers.beyond)}"
         )
-    of_fleet = wanted.urls or (
-        (wanted.everything or wanted.job) and name in _configured(configuration, openers.beyond)
+    of_fleet = request.urls or (
+        (request.everything or request.job) and name in _configured(configuration, openers.beyond)
     )
     of_node = {**openers.here, **openers.named}
     if name in of_node and not of_fleet:
-        return _FoundSource(of_node[name](configuration, wanted), here=True)
-    return _FoundSource(openers.beyond[name](configuration, wanted))
+        return _FoundSource(of_node[name](configuration, request), here=True)
+    return _FoundSource(openers.beyond[name](configuration, request))
 
 
 def _configured(configuration: Configuration, beyond: Mapping[str, SourceOpener]) -> list[str]:
@@ -311,34 +307,34 @@ def _configured(configuration: Configuration, beyond: Mapping[str, SourceOpener]
     return [name for name in beyond if name in named]
 
 
-def _is_beyond_node(wanted: SourceRequest, own: JobEnvironment | None) -> bool:
+def _is_beyond_node(request: SourceRequest, own_job: JobEnvironment | None) -> bool:
     """Whether GPUs of other nodes are requested."""
-    if wanted.gpus is not None:
-        here = {short_node(socket.gethostname()), own.node if own else None}
+    if request.gpus is not None:
+        here = {short_node(socket.gethostname()), own_job.node if own_job else None}
         return any(
             term.node is not None and short_node(term.node) not in here
-            for term in gpu_terms(wanted.gpus)
+            for term in gpu_terms(request.gpus)
         )
-    if wanted.job is not None:
-        return not (_is_own(wanted.job, own) and own is not None and own.nodes == 1)
-    return wanted.everything
+    if request.job is not None:
+        return not (_is_own(request.job, own_job) and own_job is not None and own_job.nodes == 1)
+    return request.everything
 
 
-def _is_own(job: str, own: JobEnvironment | None) -> bool:
-    return own is not None and job in (own.job, own.display_job)
+def _is_own(job: str, own_job: JobEnvironment | None) -> bool:
+    return own_job is not None and job in (own_job.job, own_job.display_job)
 
 
 def _first(
     names: Sequence[str],
     configuration: Configuration,
-    wanted: SourceRequest,
+    request: SourceRequest,
     openers: Mapping[str, SourceOpener],
 ) -> LiveSource:
     """The first source of a fleet that answers."""
     failed: dict[str, TachographError] = {}
     for name in names:
         try:
-            return openers[name](configuration, wanted)
+            return openers[name](configuration, request)
         except ConfigError:
             raise
         except TachographError as problem:
@@ -348,7 +344,7 @@ def _first(
 
 def _of_this_node(
     configuration: Configuration,
-    wanted: SourceRequest,
+    request: SourceRequest,
     openers: SourceOpeners,
     fleet: Sequence[str],
     *,
@@ -359,7 +355,7 @@ def _of_this_node(
     best: LiveSource | None = None
     for name, opener in openers.here.items():
         try:
-            source = opener(configuration, wanted)
+            source = opener(configuration, request)
         except ConfigError:
             raise
         except TachographError as problem:
@@ -376,7 +372,7 @@ def _of_this_node(
     if not fleet:
         raise _nothing(failed, _NAME_A_FLEET if beyond else _NAME_A_SOURCE)
     return _FoundSource(
-        _first(fleet, configuration, wanted, openers.beyond),
+        _first(fleet, configuration, request, openers.beyond),
         remark="no GPU telemetry source on this node",
     )
 
@@ -408,35 +404,40 @@ class _SelectorChoice:
 
 
 def _selector_of(
-    found: _FoundSource,
-    wanted: SourceRequest,
-    own: JobEnvironment | None,
+    opened: _FoundSource,
+    request: SourceRequest,
+    own_job: JobEnvironment | None,
     environment: Mapping[str, str],
 ) -> _SelectorChoice:
-    if wanted.gpus is not None:
-        return _SelectorChoice(select_named(wanted.gpus))
-    if wanted.everything or not found.real or (own is None and wanted.job is None):
-        if wanted.job:
-            return _SelectorChoice(select_job(wanted.job), wanted.job)
-        return _SelectorChoice(_select_all(own if found.here else None))
-    is_own = wanted.job is None or _is_own(wanted.job, own)
-    if own is not None and is_own and (found.here or own.job is None):
+    if request.gpus is not None:
+        return _SelectorChoice(select_named(request.gpus))
+    if request.everything or not opened.real or (own_job is None and request.job is None):
+        if request.job:
+            return _SelectorChoice(select_job(request.job), request.job)
+        return _SelectorChoice(_select_all(own_job if opened.here else None))
+    is_own = request.job is None or _is_own(request.job, own_job)
+    if own_job is not None and is_own and (opened.here or own_job.job is None):
         host = short_node(environment.get("SLURMD_NODENAME") or socket.gethostname())
-        return _SelectorChoice(select_own(own, host=host), of_others=False)
-    job = wanted.job or (own.job if own else None) or ""
+        return _SelectorChoice(select_own(own_job, host=host), of_others=False)
+    job = request.job or (own_job.job if own_job else None) or ""
     return _SelectorChoice(select_job(job), job)
 
 
-def _select_all(own: JobEnvironment | None) -> GpuSelector:
+def _select_all(own_job: JobEnvironment | None) -> GpuSelector:
     """Selection of all; if a cgroup hides others, all are own GPUs."""
 
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
         rows = tuple(range(len(snapshot.gpus)))
-        if own is not None and own.job and about.name == "nvml" and confined(snapshot, own):
+        if (
+            own_job is not None
+            and own_job.job
+            and about.name == "nvml"
+            and confined(snapshot, own_job)
+        ):
             return GpuSelection(
                 rows,
-                f"{plural(len(snapshot.gpus), 'GPU')} of {own.name} (its cgroup hides others)",
-                own.allocation,
+                f"{plural(len(snapshot.gpus), 'GPU')} of {own_job.name} (its cgroup hides others)",
+                own_job.allocation,
             )
         return GpuSelection(rows, "all shown")
 
@@ -449,7 +450,7 @@ def _with_remark(pick: GpuSelector, remark: str) -> GpuSelector:
         return pick
 
     def picked(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
-        found = pick(snapshot, about)
-        return GpuSelection(found.rows, f"{found.sentence}; {remark}", found.allocation)
+        selection = pick(snapshot, about)
+        return GpuSelection(selection.rows, f"{selection.sentence}; {remark}", selection.allocation)
 
     return picked

@@ -42,9 +42,9 @@ from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, STATES, WARN, WOR
 GROUPINGS = ("node", "partition", "job", "user", "class")
 MAPS = ("class", "util", "real", "mem", "power", "temp")
 MOST_ROWS = 100  # of the table of GPUs, and of each list
-MOST_GROUPS = 500
+MOST_GROUPS = 500  # a page of thousands of jobs stays readable
 _SICK = (CRIT, WARN, HOT)
-_LEVELS = 10
+_LEVELS = 10  # one digit of the map each
 # headings; > before those of numbers
 _OF_HELD = ("GPU", "job", "user", ">held for", ">memory")
 _OF_ALL = (
@@ -75,7 +75,7 @@ class FleetTable:
 class FleetReport:
     """Content of the fleet page. sentences: source problems. counts: (what, number).
 
-    places: (node, its GPUs) of the heat map; heat: its cells in this order. others: GPUs that are
+    nodes: (node, its GPUs) of the heat map; heat: its cells in this order. others: GPUs that are
     not visible, in words; "" where all are.
     """
 
@@ -87,7 +87,7 @@ class FleetReport:
     sick: FleetTable
     groups: FleetTable
     gpus: FleetTable
-    places: tuple[tuple[str, tuple[str, ...]], ...]
+    nodes: tuple[tuple[str, tuple[str, ...]], ...]
     heat: tuple[str, ...]
     others: str = ""
 
@@ -103,12 +103,12 @@ def part_of(view: FleetView, allocations: Mapping[GpuId, GpuAllocation]) -> Flee
     Processes and problems of the source name other GPUs and are left out.
     """
     gpus = view.snapshot.gpus
-    kept = tuple(gpu for gpu in gpus if gpu in allocations)
-    rows = old_places(gpus, kept)
+    visible = tuple(gpu for gpu in gpus if gpu in allocations)
+    rows = old_places(gpus, visible)
     return replace(
         view,
         snapshot=replace(
-            view.snapshot.of(kept),
+            view.snapshot.of(visible),
             allocations=dict(allocations),
             processes={},
             problems=(),
@@ -117,7 +117,7 @@ def part_of(view: FleetView, allocations: Mapping[GpuId, GpuAllocation]) -> Flee
         labels=view.labels[rows],
         real=view.real[rows],
         health=view.health[rows],
-        reported=view.reported[rows],
+        current=view.current[rows],
         stale_s=view.stale_s[rows],
         means={name: column[rows] for name, column in view.means.items()},
         errors={name: column[rows] for name, column in view.errors.items()},
@@ -178,7 +178,7 @@ def build_fleet_report(
         sick=_gpu_table(rows, "sick", sick, ("GPU", "health", "reason", "job", "user")),
         groups=_groups(rows, choice.by, partitions or {}, findings or {}),
         gpus=_gpu_table(rows, "gpus", ordered.tolist(), _OF_ALL),
-        places=_places(rows),
+        nodes=_nodes_of_map(rows),
         heat=tuple(_heat(rows, choice.heat)),
         others=_others(view, whole),
     )
@@ -199,14 +199,14 @@ def _headline(rows: FleetRows, held: Sequence[int], sick: Sequence[int]) -> str:
     parts += [f"{count:,} {words}" for words, count in idle.items() if count]
     judged = int((rows.view.health != STATES.index(HEALTH_UNKNOWN)).sum())
     parts.append(f"{len(sick):,} unhealthy" if judged or sick else "health not known")
-    reported = int(rows.view.reported.sum())
-    missing = "" if reported == size else f"; {size - reported:,} without values now"
+    current = int(rows.view.current.sum())
+    missing = "" if current == size else f"; {size - current:,} without values now"
     return f"{'; '.join(parts)}{missing}."
 
 
 def _counts(view: FleetView) -> list[tuple[str, str, int]]:
     """Return (letter or sign, name, GPUs) by look, then by health, without zeros."""
-    names = {LOOKS[place].mark: LOOKS[place].name for place in SHOWN_LOOKS}
+    names = {LOOKS[look].mark: LOOKS[look].name for look in SHOWN_LOOKS}
     by_mark = count_marks(looks(view))
     by_state = np.bincount(view.health, minlength=len(STATES)).tolist()
     counts = [(mark, names[mark], count) for mark, count in by_mark.items()]
@@ -223,9 +223,9 @@ def _others(view: FleetView, whole: FleetView | None) -> str:
     count = 0 if whole is None else len(whole.snapshot.gpus) - len(view.snapshot.gpus)
     if whole is None or not count:
         return ""
-    own = {name: number for _, name, number in _counts(view)}
-    left = [(name, number - own.get(name, 0)) for _, name, number in _counts(whole)]
-    listed = ", ".join(f"{number:,} {name}" for name, number in left if number)
+    visible = {name: number for _, name, number in _counts(view)}
+    hidden = [(name, number - visible.get(name, 0)) for _, name, number in _counts(whole)]
+    listed = ", ".join(f"{number:,} {name}" for name, number in hidden if number)
     return f"{plural(count, 'other GPU')}: {listed}."
 
 
@@ -233,7 +233,7 @@ _LINKS: Mapping[str, str] = {"GPU": "node", "job": "job", "user": "user"}
 
 
 def _gpu_table(
-    rows: FleetRows, name: str, chosen: Sequence[int], headings: Sequence[str]
+    rows: FleetRows, name: str, selected: Sequence[int], headings: Sequence[str]
 ) -> FleetTable:
     """Return some of the columns of GPUs, the first MOST_ROWS of them."""
     util, real, power, temp = (rows.number(name) for name in ("util", "real", "power", "temp"))
@@ -251,14 +251,14 @@ def _gpu_table(
         ">power": lambda row: _whole(power[row], "W"),
         ">temp.": lambda row: _whole(temp[row], "C"),
     }
-    shown = chosen[:MOST_ROWS]
+    shown = selected[:MOST_ROWS]
     return FleetTable(
         name,
         tuple(headings),
         tuple(rows.text("gpu")[row] for row in shown),
         tuple(tuple(columns[heading](row) for heading in headings) for row in shown),
-        {place: _LINKS[heading] for place, heading in enumerate(headings) if heading in _LINKS},
-        len(chosen) - len(shown),
+        {column: _LINKS[heading] for column, heading in enumerate(headings) if heading in _LINKS},
+        len(selected) - len(shown),
     )
 
 
@@ -295,7 +295,7 @@ def _groups(
 
 def _group_names(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> Sequence[str]:
     if by == "class":
-        return [LOOKS[place].text for place in rows.looks.tolist()]
+        return [LOOKS[index].text for index in rows.looks.tolist()]
     if by != "partition":
         return rows.text(by)
     return [
@@ -304,11 +304,11 @@ def _group_names(rows: FleetRows, by: str, partitions: Mapping[str, str]) -> Seq
     ]
 
 
-def _named_findings(found: Sequence[Finding]) -> str:
-    return "; ".join(finding.title for finding in found if finding.reported)
+def _named_findings(findings: Sequence[Finding]) -> str:
+    return "; ".join(finding.title for finding in findings if finding.reported)
 
 
-def _places(rows: FleetRows) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _nodes_of_map(rows: FleetRows) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Nodes and their GPUs, in the order of the heat map."""
     nodes = groups_of(rows.text("node"), sorted_rows(rows, "gpu"))
     names = rows.text("gpu")
@@ -316,12 +316,12 @@ def _places(rows: FleetRows) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _heat(rows: FleetRows, by: str) -> list[str]:
-    """Letter of the class, or digit of the level, and health mark, by `_places`."""
+    """Letter of the class, or digit of the level, and health mark, by `_nodes_of_map`."""
     order = sorted_rows(rows, "gpu").tolist()
     sign_of_state = [HEALTH_SIGNS[state] if state in _SICK else "" for state in STATES]
     signs = [sign_of_state[state] for state in rows.view.health.tolist()]
     if by == "class":
-        marks = [LOOKS[place].mark for place in rows.looks.tolist()]
+        marks = [LOOKS[index].mark for index in rows.looks.tolist()]
     else:
         values = rows.number(by)
         low, high = _bounds(values, by)
@@ -361,10 +361,14 @@ def _minutes(seconds: float) -> str:
 
 
 def _memory(rows: FleetRows, row: int) -> str:
-    used, capacity = float(rows.number("mem")[row]), float(rows.memory_gib[row])
-    if used != used:
+    used_gib, capacity = float(rows.number("mem")[row]), float(rows.memory_gib[row])
+    if used_gib != used_gib:
         return text(None)
-    return _percent(used / capacity) if capacity == capacity and capacity > 0 else f"{used:.0f} GiB"
+    return (
+        _percent(used_gib / capacity)
+        if capacity == capacity and capacity > 0
+        else f"{used_gib:.0f} GiB"
+    )
 
 
 def _state(state: str) -> str:

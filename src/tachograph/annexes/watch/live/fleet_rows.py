@@ -46,6 +46,7 @@ COLUMN_ALIASES: Mapping[str, str] = MappingProxyType(
 )
 NUMBERS = ("real", *COLUMN_ALIASES, "mem", "nvlink", "held", "age")
 TEXTS = ("gpu", "node", "job", "user", "class", "health", "model")
+# groupings of the screen, in the order of the key
 GROUPS = ("node", "job", "user", "class")
 GIB = 1024.0  # MiB
 NVLINK = ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s")
@@ -56,8 +57,8 @@ _HEALTH_RANK = np.array([len(STATES) - WORST_FIRST.index(state) for state in STA
 def absent_columns(view: FleetView) -> frozenset[str]:
     """Return the columns of numbers that the exporter has no metric for."""
     absent = absent_counters(view.about)
-    found = {name for name, counter in COLUMN_ALIASES.items() if counter in absent}
-    return frozenset({*found, *(["nvlink"] if absent.issuperset(NVLINK) else [])})
+    columns = {name for name, counter in COLUMN_ALIASES.items() if counter in absent}
+    return frozenset({*columns, *(["nvlink"] if absent.issuperset(NVLINK) else [])})
 
 
 class FleetRows:
@@ -69,15 +70,15 @@ class FleetRows:
     def __init__(self, view: FleetView, before: FleetRows | None = None) -> None:
         self.view = view
         self.gpus = view.snapshot.gpus
-        same = before is not None and before.gpus == self.gpus
+        has_same_gpus = before is not None and before.gpus == self.gpus
         self._roster: _Roster = (
-            before._roster if before is not None and same else _Roster(self.gpus)
+            before._roster if before is not None and has_same_gpus else _Roster(self.gpus)
         )
         self._held = [view.snapshot.allocations.get(gpu) for gpu in self.gpus]
         self._numbers: dict[str, Floats] = {}
         self._listed: dict[str, list[float]] = {}
         self._texts: dict[str, Sequence[str]] = {}
-        if before is not None and same:
+        if before is not None and has_same_gpus:
             self._texts = self._unchanged_texts(before)
 
     def __len__(self) -> int:
@@ -89,10 +90,10 @@ class FleetRows:
 
         Errors: UsageError naming the closest.
         """
-        found = self._numbers.get(name)
-        if found is None:
-            found = self._numbers[name] = self._number(number_name(name))
-        return found
+        column = self._numbers.get(name)
+        if column is None:
+            column = self._numbers[name] = self._number(number_name(name))
+        return column
 
     def value(self, name: str, row: int) -> float:
         """Return a number of one GPU, as `number`."""
@@ -103,10 +104,10 @@ class FleetRows:
 
     def text(self, name: str) -> Sequence[str]:
         """Return a column of texts, one of TEXTS."""
-        found = self._texts.get(name)
-        if found is None:
-            found = self._texts[name] = self._text(name)
-        return found
+        column = self._texts.get(name)
+        if column is None:
+            column = self._texts[name] = self._text(name)
+        return column
 
     @cached_property
     def health_rank(self) -> Floats:
@@ -119,12 +120,12 @@ class FleetRows:
         Jobs, users and models rarely change, and to write them out is most of the work of a view.
         """
         snapshot, earlier = self.view.snapshot, before.view.snapshot
-        same: list[str] = []
+        unchanged: list[str] = []
         if self._held == before._held and _is_same(snapshot.free, earlier.free):
-            same += ("job", "user")
+            unchanged += ("job", "user")
         if _is_same(snapshot.devices, earlier.devices):
-            same.append("model")
-        return {name: before._texts[name] for name in same if name in before._texts}
+            unchanged.append("model")
+        return {name: before._texts[name] for name in unchanged if name in before._texts}
 
     @cached_property
     def memory_gib(self) -> Floats:
@@ -265,6 +266,7 @@ _SIZES = MappingProxyType(
 )
 _PERCENT = MappingProxyType({"": 0.01, "%": 0.01})
 _GIB = MappingProxyType({"": 1.0, "G": 1.0, "M": 1 / 1024, "T": 1024.0})
+# columns in which a word without a column is searched
 _ANYWHERE = ("gpu", "job", "user", "class", "health")
 
 
@@ -297,21 +299,21 @@ def parse_filter(written: str) -> tuple[FilterTerm, ...]:
 
 def matching(rows: FleetRows, terms: tuple[FilterTerm, ...]) -> Flags:
     """Return which rows match every term."""
-    found: Flags = np.ones(len(rows), np.bool_)
+    matches: Flags = np.ones(len(rows), np.bool_)
     for term in terms:
-        found &= _holds(rows, term)
-    return found
+        matches &= _holds(rows, term)
+    return matches
 
 
 def _term(word: str) -> FilterTerm:
-    found = _TERM.match(word)
-    if found is None:
+    match = _TERM.match(word)
+    if match is None:
         return (
             FilterTerm("", "!=", word[1:])
             if word.startswith("!") and len(word) > 1
             else FilterTerm("", "=", word)
         )
-    column, compare, text = found[1].lower(), found[2], found[3]
+    column, compare, text = match[1].lower(), match[2], match[3]
     if column in TEXTS:
         if compare not in ("=", "!="):
             raise UsageError(
@@ -328,8 +330,8 @@ def _term(word: str) -> FilterTerm:
 
 
 def _bound(column: str, text: str) -> float:
-    found = _NUMBER.match(text)
-    if found is None:
+    match = _NUMBER.match(text)
+    if match is None:
         raise UsageError(
             f"invalid number {text!r}", do=f"write {column}<20, or {column}=- for what is missing"
         )
@@ -338,15 +340,15 @@ def _bound(column: str, text: str) -> float:
     sizes = _GIB if column == "mem" else _SIZES
     if fraction:
         sizes = _PERCENT
-    if found[2] not in sizes:
-        raise UsageError(f"{column} has no unit {found[2]}", do=f"write {column}>{found[1]}")
-    return float(found[1]) * sizes[found[2]]
+    if match[2] not in sizes:
+        raise UsageError(f"{column} has no unit {match[2]}", do=f"write {column}>{match[1]}")
+    return float(match[1]) * sizes[match[2]]
 
 
 def _holds(rows: FleetRows, term: FilterTerm) -> Flags:
     if term.column in TEXTS or not term.column:
-        found = _of_text(rows, term)
-        return ~found if term.compare == "!=" else found
+        matches = _of_text(rows, term)
+        return ~matches if term.compare == "!=" else matches
     values = rows.number(term.column)
     if term.text == MISSING:
         return np.isnan(values) if term.compare == "=" else ~np.isnan(values)
@@ -354,31 +356,33 @@ def _holds(rows: FleetRows, term: FilterTerm) -> Flags:
 
 
 def _of_text(rows: FleetRows, term: FilterTerm) -> Flags:
-    wanted = term.text.lower()
+    searched = term.text.lower()
     if not term.column:
-        found: Flags = np.zeros(len(rows), np.bool_)
+        matches: Flags = np.zeros(len(rows), np.bool_)
         for column in _ANYWHERE:
-            found |= np.array([wanted in text for text in _lowered(rows, column)], np.bool_)
-        return found
+            matches |= np.array([searched in text for text in _lowered(rows, column)], np.bool_)
+        return matches
     if term.column == "class":
         named = [
-            _is_class(name, code, wanted)
+            _is_class(name, code, searched)
             for name, code in zip(WORKLOAD_CLASSES, WORKLOAD_CODES, strict=True)
         ]
         idle = named[WORKLOAD_CLASSES.index("idle")]
-        own = [idle or wanted in (look.name, look.name.split()[0]) for look in LOOKS[HELD:]]
-        return np.array([*named, *own], np.bool_)[rows.looks]
+        of_allocations = [
+            idle or searched in (look.name, look.name.split()[0]) for look in LOOKS[HELD:]
+        ]
+        return np.array([*named, *of_allocations], np.bool_)[rows.looks]
     texts = _lowered(rows, term.column)
-    if wanted == MISSING:
+    if searched == MISSING:
         return np.array([text in ("", NO_JOB) for text in texts], np.bool_)
-    if "*" in wanted:
-        return np.array([fnmatchcase(text, wanted) for text in texts], np.bool_)
+    if "*" in searched:
+        return np.array([fnmatchcase(text, searched) for text in texts], np.bool_)
     # Jobs that share a GPU.
-    return np.array([text == wanted or wanted in text.split(",") for text in texts], np.bool_)
+    return np.array([text == searched or searched in text.split(",") for text in texts], np.bool_)
 
 
-def _is_class(name: str, code: str, wanted: str) -> bool:
-    return fnmatchcase(name.lower(), wanted) or wanted in (code, bottleneck(name))
+def _is_class(name: str, code: str, searched: str) -> bool:
+    return fnmatchcase(name.lower(), searched) or searched in (code, bottleneck(name))
 
 
 def _lowered(rows: FleetRows, column: str) -> list[str]:

@@ -18,8 +18,8 @@ from tachograph.annexes.watch.live.snapshot import (
     GpuAllocation,
     GpuDevice,
     GpuId,
-    moved,
     old_places,
+    rearranged,
 )
 from tachograph.annexes.watch.live.view import FleetView
 from tachograph.catalog.arrays import Floats, Longs, Singles
@@ -59,7 +59,7 @@ JOB_CLASS_COUNTERS = (
     "nvlink_rx_bytes_per_s",
     "mem_copy_util",
 )
-MINUTE_US = 60_000_000
+MINUTE_US = 60_000_000  # minutes count from the start of a job, as in the lake
 FORGET_S = 300.0  # the state of a job without allocations is kept for so long
 
 
@@ -87,13 +87,13 @@ class CounterTotals:
 
 @dataclass(slots=True)
 class ObservedJob:
-    """A visible job. start_us: since 1970; reported: by its allocation, else first poll.
+    """A visible job. start_us: since 1970; start_reported: by its allocation, else first poll.
 
     minutes: not yet taken.
     """
 
     start_us: int
-    reported: bool
+    start_reported: bool
     seen_at: float
     totals: dict[GpuId, CounterTotals] = field(default_factory=dict)
     minutes: list[GpuMinute] = field(default_factory=list)
@@ -119,17 +119,6 @@ class _MinuteSums:
             np.empty(0), start_us, minute, samples, np.empty(shape), np.empty(shape, np.int64)
         )
 
-    def rearranged(self, places: Longs) -> _MinuteSums:
-        """Return the sums of other GPUs; no job holds the new ones."""
-        return _MinuteSums(
-            moved(self.t, places),
-            moved(self.start_us, places, -1),
-            moved(self.minute, places, -1),
-            moved(self.samples, places, 0),
-            moved(self.sums, places, 0.0),
-            moved(self.counts, places, 0),
-        )
-
 
 class JobMinutes:
     """Sums of the current minute of each GPU, and the completed minutes."""
@@ -150,7 +139,7 @@ class JobMinutes:
             self._allocations = snapshot.allocations
             self._hold(snapshot.allocations, snapshot.t)
         rows = self._rows
-        fresh = view.reported & (rows.start_us >= 0) & ~(snapshot.measured <= rows.t)
+        fresh = view.current & (rows.start_us >= 0) & ~(snapshot.measured <= rows.t)
         rows.t = np.where(fresh, snapshot.measured, rows.t)
         us = np.rint(np.where(fresh, snapshot.measured, 0.0) * 1e6).astype(np.int64)
         fresh &= us >= rows.start_us
@@ -159,32 +148,34 @@ class JobMinutes:
             self._end_minute(row)
         rows.minute = np.where(fresh, minute, rows.minute)
         rows.samples += fresh
-        for place, name in enumerate(JOB_CLASS_COUNTERS):
+        for index, name in enumerate(JOB_CLASS_COUNTERS):
             column = snapshot.values.get(name)
             if column is not None:
-                known = fresh & ~np.isnan(column)
+                has_value = fresh & ~np.isnan(column)
                 # in single precision, as in the lake
-                rows.sums[place] += np.where(known, column, 0.0).astype(np.float32)
-                rows.counts[place] += known
+                rows.sums[index] += np.where(has_value, column, 0.0).astype(np.float32)
+                rows.counts[index] += has_value
         self._forget(snapshot.t)
 
     def under_way(self, job: str) -> list[tuple[GpuMinute, CounterTotals]]:
         """Return the minute that each GPU of a job is in, and its total with it."""
-        places = [
+        rows = [
             row for row, held in enumerate(self._job) if held == job and self._rows.samples[row]
         ]
-        return [(self._means(row), self._total(row)) for row in places]
+        return [(self._means(row), self._total(row)) for row in rows]
 
     def _hold(self, allocations: Mapping[GpuId, GpuAllocation], t: float) -> None:
         """Jobs with allocations now; a job with another start begins again."""
         held = {gpu: allocations[gpu] for gpu in self._gpus if gpu in allocations}
         since: dict[str, float | None] = {}
-        for gpu, one in held.items():
-            if job := one.name_on(gpu):
-                known = since.get(job)
-                earlier = known is not None and (one.since is None or known <= one.since)
-                since[job] = known if earlier else one.since
-        jobs = {job: self._seen(job, began, t) for job, began in since.items()}
+        for gpu, allocation in held.items():
+            if job := allocation.name_on(gpu):
+                earliest = since.get(job)
+                earlier = earliest is not None and (
+                    allocation.since is None or earliest <= allocation.since
+                )
+                since[job] = earliest if earlier else allocation.since
+        jobs = {job: self._observe(job, began, t) for job, began in since.items()}
         for row, gpu in enumerate(self._gpus):
             job_id = held[gpu].name_on(gpu) or None if gpu in held else None
             start_us = -1
@@ -196,23 +187,25 @@ class JobMinutes:
                 self._job[row] = job_id
                 self._rows.start_us[row] = start_us
 
-    def _seen(self, job: str, since: float | None, t: float) -> ObservedJob:
+    def _observe(self, job: str, since: float | None, t: float) -> ObservedJob:
         start_us = round((t if since is None else since) * 1e6)
-        seen = self.jobs.get(job)
+        observed = self.jobs.get(job)
         moved = (
-            seen is not None
+            observed is not None
             and since is not None
-            and (not seen.reported or abs(start_us - seen.start_us) > 1e6)
+            and (not observed.start_reported or abs(start_us - observed.start_us) > 1e6)
         )
-        if seen is None or moved:
-            seen = self.jobs[job] = ObservedJob(start_us, since is not None, t)
-        return seen
+        if observed is None or moved:
+            observed = self.jobs[job] = ObservedJob(start_us, since is not None, t)
+        return observed
 
     def _forget(self, t: float) -> None:
         """Drop jobs that have not held a GPU for a while."""
         for job in {job for job in self._job if job is not None}:
             self.jobs[job].seen_at = t
-        for job in [job for job, seen in self.jobs.items() if abs(t - seen.seen_at) > FORGET_S]:
+        for job in [
+            job for job, observed in self.jobs.items() if abs(t - observed.seen_at) > FORGET_S
+        ]:
             del self.jobs[job]
 
     def _end_minute(self, row: int) -> None:
@@ -241,14 +234,16 @@ class JobMinutes:
         old = old_places(self._gpus, gpus)
         for row in set(range(len(self._gpus))).difference(old.tolist()):
             self._end_minute(row)
-        self._job = [self._job[place] if place >= 0 else None for place in old.tolist()]
-        self._rows, self._gpus, self._allocations = self._rows.rearranged(old), gpus, None
+        self._job = [self._job[old_row] if old_row >= 0 else None for old_row in old.tolist()]
+        self._rows = rearranged(
+            self._rows, old, start_us=-1, minute=-1, samples=0, sums=0, counts=0
+        )
+        self._gpus, self._allocations = gpus, None
 
 
 EVERY_S = 60.0  # between two evaluations
-COMPLETIONS_S = (
-    600.0  # what completions of a job refute is kept for so long, or until a verdict changes
-)
+# What completions of a job refute is kept for so long, or until a verdict changes.
+COMPLETIONS_S = 600.0
 # Of the GPU time of a job: more of it without samples may change what completions refute. Less of
 # it refutes less, which can wait.
 GAP_SHARE = 0.01
@@ -299,7 +294,7 @@ class LiveJobClasses:
         self._completions: dict[str, KeptCompletions] = {}
 
     def step(
-        self, view: FleetView, wanted: Collection[str] | None = None
+        self, view: FleetView, jobs: Collection[str] | None = None
     ) -> Mapping[str, tuple[Finding, ...]]:
         """Return {job: findings of job classes, most urgent first} after another view.
 
@@ -310,7 +305,7 @@ class LiveJobClasses:
         t = view.snapshot.t
         held = {allocation.name_on(gpu) for gpu, allocation in view.snapshot.allocations.items()}
         here = held.intersection(self._gathered.jobs)
-        requested = here if wanted is None else here.intersection(wanted)
+        requested = here if jobs is None else here.intersection(jobs)
         if (
             self._judged_at is None
             or requested - set(self._found)
@@ -331,7 +326,7 @@ class LiveJobClasses:
         same_run = [job for job, start_us in starts.items() if self._starts.get(job) == start_us]
         before = self._timelines.filter(pl.col("job_key").is_in(same_run))
         self._starts = starts
-        self._timelines = self._kept(pl.concat([before, self._timeline(ended)]))
+        self._timelines = self._newest_minutes(pl.concat([before, self._timeline(ended)]))
         if not jobs:
             return {}
         current: list[tuple[str, GpuMinute]] = []
@@ -377,24 +372,25 @@ class LiveJobClasses:
         return verdicts(job_classes.class_verdicts(whole, options, questions), CHECKS)
 
     def _refuted(
-        self, tables: JobTables, gaps: pl.DataFrame, own: pl.DataFrame, t: float
+        self, tables: JobTables, gaps: pl.DataFrame, decided: pl.DataFrame, t: float
     ) -> pl.DataFrame:
         """Return (job_key, code) of verdicts that the time without samples may have changed."""
         by_job: dict[str, set[tuple[str, str]]] = {key: set() for key in gaps.get_column("job_key")}
-        for job_key, code, verdict in own.iter_rows():
+        for job_key, code, verdict in decided.iter_rows():
             by_job[job_key].add((code, verdict))
-        kept = self._completions
+        completions = self._completions
         starts = {key: self._gathered.jobs[key].start_us for key in by_job}
         shares = dict(gaps.select("job_key", "share").iter_rows())
         due = [
             key
             for key, results in by_job.items()
-            if key not in kept or not kept[key].holds(t, starts[key], shares[key], results)
+            if key not in completions
+            or not completions[key].holds(t, starts[key], shares[key], results)
         ]
         fresh = refuted(
             tables,
             gaps.filter(pl.col("job_key").is_in(due)),
-            own,
+            decided,
             self._judged_again,
             idle_util=self.configuration.thresholds.idle_util,
         )
@@ -402,11 +398,13 @@ class LiveJobClasses:
         for job_key, code in fresh.iter_rows():
             codes[job_key].append(code)
         for key in due:
-            kept[key] = KeptCompletions(
+            completions[key] = KeptCompletions(
                 t, starts[key], shares[key], frozenset(by_job[key]), tuple(codes[key])
             )
-        self._completions = {key: kept[key] for key in kept if key in self._gathered.jobs}
-        rows = [(key, code) for key in by_job for code in kept[key].refuted]
+        self._completions = {
+            key: completions[key] for key in completions if key in self._gathered.jobs
+        }
+        rows = [(key, code) for key in by_job for code in completions[key].refuted]
         return pl.DataFrame(rows, schema=fresh.schema, orient="row")
 
     def _timeline(self, minutes: Sequence[tuple[str, GpuMinute]]) -> pl.DataFrame:
@@ -414,7 +412,7 @@ class LiveJobClasses:
         timeline = timeline_of_minutes(_minutes(minutes), idle_util=idle_util, key="job_key")
         return timeline.select(self._timelines.columns)
 
-    def _kept(self, timelines: pl.DataFrame) -> pl.DataFrame:
+    def _newest_minutes(self, timelines: pl.DataFrame) -> pl.DataFrame:
         """Minutes of jobs that are known, of each the newest."""
         newest = pl.col("minute").max().over("job_key")
         here = pl.col("job_key").is_in(list(self._gathered.jobs))
@@ -423,17 +421,17 @@ class LiveJobClasses:
 
 def _minutes(rows: Sequence[tuple[str, GpuMinute]]) -> pl.DataFrame:
     """Return rows as in job_minutes, with COUNTERS."""
-    means = np.array([one.means for _, one in rows], np.float32).reshape(
+    means = np.array([minute.means for _, minute in rows], np.float32).reshape(
         len(rows), len(JOB_CLASS_COUNTERS)
     )
     frame = pl.DataFrame(
         {
             "job_key": [job for job, _ in rows],
-            "node": [one.gpu.node for _, one in rows],
-            "gpu": [one.gpu.gpu for _, one in rows],
-            "mig": [one.gpu.mig for _, one in rows],
-            "minute": [one.minute for _, one in rows],
-            **{name: means[:, place] for place, name in enumerate(JOB_CLASS_COUNTERS)},
+            "node": [minute.gpu.node for _, minute in rows],
+            "gpu": [minute.gpu.gpu for _, minute in rows],
+            "mig": [minute.gpu.mig for _, minute in rows],
+            "minute": [minute.minute for _, minute in rows],
+            **{name: means[:, index] for index, name in enumerate(JOB_CLASS_COUNTERS)},
         },
         schema=_MINUTES,
     )
@@ -465,9 +463,9 @@ def _model_name(device: GpuDevice) -> str | None:
 
 
 def _job_row(
-    job: str, seen: ObservedJob, gpus: Sequence[Mapping[str, Any]], t: float
+    job: str, observed: ObservedJob, gpus: Sequence[Mapping[str, Any]], t: float
 ) -> dict[str, Any]:
-    start = EPOCH + timedelta(microseconds=seen.start_us)
+    start = EPOCH + timedelta(microseconds=observed.start_us)
     as_of = max(start, EPOCH + timedelta(microseconds=round(t * 1e6)))
     models = sorted({row["gpu_model"] for row in gpus if row["gpu_model"]})
     return {

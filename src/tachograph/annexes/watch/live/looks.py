@@ -55,20 +55,20 @@ SHOWN_LOOKS = (FREE, HELD, *(CLASS_LIMITS.index(limit) for limit in LIMITS))
 
 def looks(view: FleetView) -> Bytes:
     """Return the index in LOOKS of each GPU: its class, or idle by its allocation."""
-    snapshot, found = view.snapshot, view.labels.copy()
+    snapshot, indices = view.snapshot, view.labels.copy()
     for row in np.flatnonzero(view.labels == _IDLE).tolist():
         gpu = snapshot.gpus[row]
         if gpu in snapshot.allocations:
-            found[row] = HELD
+            indices[row] = HELD
         elif gpu in snapshot.free:
-            found[row] = FREE
-    return found
+            indices[row] = FREE
+    return indices
 
 
-def count_marks(places: Bytes) -> dict[str, int]:
-    """Return {letter: number of GPUs} in the order of counts; `places` index LOOKS."""
-    counts = dict.fromkeys((LOOKS[place].mark for place in SHOWN_LOOKS), 0)
-    for look, count in zip(LOOKS, np.bincount(places, minlength=len(LOOKS)).tolist(), strict=True):
+def count_marks(indices: Bytes) -> dict[str, int]:
+    """Return {letter: number of GPUs} in the order of counts; `indices` are of LOOKS."""
+    counts = dict.fromkeys((LOOKS[index].mark for index in SHOWN_LOOKS), 0)
+    for look, count in zip(LOOKS, np.bincount(indices, minlength=len(LOOKS)).tolist(), strict=True):
         counts[look.mark] += count
     return counts
 
@@ -79,5 +79,5 @@ def reduce_known(reduce: Callable[[Floats], np.floating[Any]], values: Floats) -
     >>> reduce_known(np.mean, np.array([1.0, np.nan, 3.0]))
     2.0
     """
-    known = values[~np.isnan(values)]
-    return float(reduce(known)) if len(known) else float("nan")
+    measured = values[~np.isnan(values)]
+    return float(reduce(measured)) if len(measured) else float("nan")

@@ -18,6 +18,7 @@ from tachograph.annexes.watch.live.snapshot import (
     SourceInfo,
     moved,
     old_places,
+    rearranged,
 )
 from tachograph.annexes.watch.live.view import FleetView, GpuHistory
 from tachograph.catalog.arrays import Bytes, Flags, Floats, Ints, Longs
@@ -70,21 +71,10 @@ class _GpuStates:
         shown, candidate = np.empty((2, 0), np.uint8)
         return cls(t, real, since, shown, candidate, np.empty((len(COUNTERS), 0), np.int32))
 
-    def rearranged(self, places: Longs) -> _GpuStates:
-        """Return the states of other GPUs; new ones have no reading."""
-        return _GpuStates(
-            moved(self.t, places),
-            moved(self.real, places),
-            moved(self.since, places),
-            moved(self.shown, places, _UNKNOWN),
-            moved(self.candidate, places, _UNKNOWN),
-            moved(self.counts, places, 0),
-        )
-
 
 @dataclass(slots=True)
 class _PolledReadings:
-    """Readings of a poll by GPU: when measured, values (0: missing), which are known.
+    """Readings of a poll by GPU: when measured, values (0: missing), which have one.
 
     arrived: when the poll was received. alive: GPUs with a new reading in it.
     """
@@ -92,18 +82,8 @@ class _PolledReadings:
     arrived: float
     times: Floats
     values: Floats
-    known: Flags
+    has_value: Flags
     alive: Flags
-
-    def rearranged(self, places: Longs) -> _PolledReadings:
-        """Return the readings of other GPUs; new ones have none."""
-        return _PolledReadings(
-            self.arrived,
-            moved(self.times, places),
-            moved(self.values, places, 0.0),
-            moved(self.known, places, 0),
-            moved(self.alive, places, 0),
-        )
 
 
 class SmoothingWindow:
@@ -141,10 +121,11 @@ class SmoothingWindow:
         gpus.t = np.where(fresh, measured, gpus.t)
         return ClassLabels(gpus.shown, gpus.real, means)
 
-    def rearrange(self, places: Longs) -> None:
-        """Change the GPUs: `places` are old indices, -1 for new GPUs."""
-        self._gpus = self._gpus.rearranged(places)
-        self._polls = deque(poll.rearranged(places) for poll in self._polls)
+    def rearrange(self, old_rows: Longs) -> None:
+        """Change the GPUs: `old_rows` are old indices, -1 for new GPUs."""
+        self._gpus = rearranged(self._gpus, old_rows, shown=_UNKNOWN, candidate=_UNKNOWN, counts=0)
+        polls = (rearranged(poll, old_rows, values=0, has_value=0, alive=0) for poll in self._polls)
+        self._polls = deque(polls)
 
     def _forget(self, now: float, begins: Flags, until: Floats) -> None:
         """Remove readings up to `until` per GPU, all of restarted GPUs, and empty polls."""
@@ -163,9 +144,9 @@ class SmoothingWindow:
             self._polls.popleft()
 
     def _drop(self, poll: _PolledReadings, gone: Flags) -> None:
-        self._gpus.counts[:, gone] -= poll.known[:, gone]
+        self._gpus.counts[:, gone] -= poll.has_value[:, gone]
         poll.values[:, gone] = 0.0
-        poll.known[:, gone] = False
+        poll.has_value[:, gone] = False
         poll.alive[gone] = False
 
     def _keep(
@@ -174,11 +155,13 @@ class SmoothingWindow:
         """Store the new readings."""
         missing = np.full(len(fresh), np.nan)
         columns = np.array([values.get(name, missing) for name in COUNTERS])
-        known = fresh & ~np.isnan(columns)
+        has_value = fresh & ~np.isnan(columns)
         times = np.where(fresh, measured, np.nan)
-        kept = _PolledReadings(now, times, np.where(known, columns, 0.0), known, fresh.copy())
-        self._polls.append(kept)
-        self._gpus.counts += known
+        poll = _PolledReadings(
+            now, times, np.where(has_value, columns, 0.0), has_value, fresh.copy()
+        )
+        self._polls.append(poll)
+        self._gpus.counts += has_value
 
     def _means(self) -> Mapping[str, Floats]:
         sums = np.zeros(self._gpus.counts.shape)
@@ -192,12 +175,12 @@ class SmoothingWindow:
     ) -> None:
         """Show the class of the means if it may replace the shown one."""
         gpus = self._gpus
-        found = classify_rows(means, len(fresh), self.settings).labels
-        gpus.since = np.where(fresh & (begins | (found != gpus.candidate)), measured, gpus.since)
+        classes = classify_rows(means, len(fresh), self.settings).labels
+        gpus.since = np.where(fresh & (begins | (classes != gpus.candidate)), measured, gpus.since)
         lasting = measured - gpus.since >= self.settings.smoothing_s / 2
-        changes = begins | lasting | (found == _UNKNOWN) | (gpus.shown == _UNKNOWN)
-        gpus.shown = np.where(fresh & changes, found, gpus.shown)
-        gpus.candidate = np.where(fresh, found, gpus.candidate)
+        changes = begins | lasting | (classes == _UNKNOWN) | (gpus.shown == _UNKNOWN)
+        gpus.shown = np.where(fresh & changes, classes, gpus.shown)
+        gpus.candidate = np.where(fresh, classes, gpus.candidate)
 
 
 class RecentErrors:
@@ -233,11 +216,11 @@ class RecentErrors:
             visible += errors
         return np.where(np.isnan(self._counted_at) & (visible == 0), np.nan, visible)
 
-    def rearrange(self, places: Longs) -> None:
-        """Change the GPUs: `places` are old indices, -1 for new GPUs."""
-        self._count = moved(self._count, places)
-        self._counted_at = moved(self._counted_at, places)
-        self._events = [(t, moved(new, places, 0.0)) for t, new in self._events]
+    def rearrange(self, old_rows: Longs) -> None:
+        """Change the GPUs: `old_rows` are old indices, -1 for new GPUs."""
+        self._count = moved(self._count, old_rows)
+        self._counted_at = moved(self._counted_at, old_rows)
+        self._events = [(t, moved(new, old_rows, 0.0)) for t, new in self._events]
 
 
 GONE_S = 300.0  # a GPU that the source no longer reports is shown as lost for so long
@@ -273,23 +256,23 @@ class Monitor:
             self._set_limits(snapshot)
         elif snapshot.devices is not self._devices and snapshot.devices != self._devices:
             self._set_limits(snapshot)
-        reported = ~np.isnan(snapshot.measured) & snapshot.has_values()
-        measured = np.where(reported, snapshot.measured, np.nan)
-        self._measured = np.where(reported, measured, self._measured)
+        current = ~np.isnan(snapshot.measured) & snapshot.has_values()
+        measured = np.where(current, snapshot.measured, np.nan)
+        self._measured = np.where(current, measured, self._measured)
         labels = self._window.step(t, measured, snapshot.values)
         errors = {name: of.step(t, snapshot.column(name)) for name, of in self._errors.items()}
         values = {name: snapshot.column(name) for name in INPUTS} | errors
-        health = np.where(reported, health_states(values, self._limits), _UNKNOWN_HEALTH)
-        shown = np.where(reported, labels.shown, _UNKNOWN_CLASS)
+        health = np.where(current, health_states(values, self._limits), _UNKNOWN_HEALTH)
+        shown = np.where(current, labels.shown, _UNKNOWN_CLASS)
         self.history = self.history.of(snapshot.gpus)
         self.history.add(snapshot)
         return FleetView(
             about=self.about,
             snapshot=snapshot,
             labels=shown,
-            real=np.where(reported, labels.real, np.nan),
+            real=np.where(current, labels.real, np.nan),
             health=health,
-            reported=reported,
+            current=current,
             stale_s=np.maximum(t - self._measured, 0.0),
             history=self.history,
             settings=self.settings,
@@ -319,11 +302,11 @@ class Monitor:
 
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
         """Other GPUs, or in another order: those that stay keep their state."""
-        places = old_places(self._gpus, gpus)
-        self._window.rearrange(places)
+        old_rows = old_places(self._gpus, gpus)
+        self._window.rearrange(old_rows)
         for errors in self._errors.values():
-            errors.rearrange(places)
-        self._measured = moved(self._measured, places)
+            errors.rearrange(old_rows)
+        self._measured = moved(self._measured, old_rows)
         self._gpus = gpus
 
     def _set_limits(self, snapshot: Snapshot) -> None:
@@ -337,13 +320,13 @@ class Monitor:
 
 def _with_lost_gpus(listed: Sequence[GpuId], lost: Sequence[GpuId]) -> tuple[GpuId, ...]:
     """Return GPUs in source order, each node's lost GPUs after its others."""
-    last = {gpu.host: place for place, gpu in enumerate(listed)}
+    last = {gpu.host: index for index, gpu in enumerate(listed)}
     end = len(listed)
     order = sorted(
         [
-            *((place, 0, gpu) for place, gpu in enumerate(listed)),
+            *((index, 0, gpu) for index, gpu in enumerate(listed)),
             *((last.get(gpu.host, end), 1, gpu) for gpu in lost),
         ],
-        key=lambda one: (one[0], one[1], one[2].order()),
+        key=lambda entry: (entry[0], entry[1], entry[2].order()),
     )
     return tuple(gpu for _, _, gpu in order)

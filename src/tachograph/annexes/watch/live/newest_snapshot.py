@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,11 +24,11 @@ _SINGLE_DIGITS = 7  # decimal digits that single precision holds
 class NodeClusters:
     """Clusters of each node, as the accounting names them; empty where there are not several.
 
-    same: of `same_clusters`. A cluster that the accounting has by no name keeps its own.
+    same_clusters: as in `ClusterNames`. A cluster that the accounting has by no name keeps its own.
     """
 
     of_node: Mapping[str, frozenset[str]]
-    same: Mapping[str, str] = field(default_factory=dict)
+    same_clusters: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, telemetry: Sequence[pl.DataFrame], names: ClusterNames) -> NodeClusters:
@@ -44,14 +45,14 @@ class NodeClusters:
         """Return the cluster of a row: the one it names, else the only one that has the node."""
         if not self.of_node:
             return None
-        known = self.of_node.get(node, frozenset())
+        clusters = self.of_node.get(node, frozenset())
         if named in frozenset().union(*self.of_node.values()):
             return named
-        return next(iter(known)) if len(known) == 1 else None
+        return next(iter(clusters)) if len(clusters) == 1 else None
 
     def resolve(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return rows with their cluster, null where there are not several."""
-        rows = in_accounting(rows, self.same)
+        rows = in_accounting(rows, self.same_clusters)
         pairs = rows.select(PAIR).unique()
         clusters = [self.cluster_of(node, named) for node, named in pairs.iter_rows()]
         table = pairs.with_columns(resolved=pl.Series(clusters, dtype=pl.String))
@@ -82,14 +83,16 @@ def newest_snapshot(
     devices: dict[GpuId, GpuDevice] = {}
     for source in sources:
         for row in clusters.resolve(source.table(DEVICES)).iter_rows(named=True):
-            devices[GpuId(row["node"], row["gpu"], row["mig"], row["cluster"])] = GpuDevice(
-                row["model"],
-                row["uuid"],
-                row["pci"],
-                row["hbm_mib"],
-                minor_number=row["minor_number"],
-            )
+            gpu, device = device_of(row)
+            devices[gpu] = device
     return Snapshot(now, gpus, measured, values, devices, _labelled(sources, clusters))
+
+
+def device_of(row: Mapping[str, Any]) -> tuple[GpuId, GpuDevice]:
+    """Return a row of `devices`, of a resolved cluster."""
+    gpu = GpuId(row["node"], row["gpu"], row["mig"], row["cluster"])
+    names = ("model", "uuid", "pci", "hbm_mib", "minor_number")
+    return gpu, GpuDevice(**{name: row[name] for name in names})
 
 
 def _numbers(column: pl.Series) -> Floats:

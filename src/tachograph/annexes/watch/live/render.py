@@ -53,10 +53,10 @@ def json_rows(view: FleetView, settings: WorkloadSettings | None = None) -> list
                 **_identity(view, row),
                 "class": view.label(row),
                 "bottleneck": view.bottleneck(row),
-                "real_utilisation": _known(view.real[row]),
+                "real_utilisation": _number_or_none(view.real[row]),
                 "health": view.state(row),
                 **{name: values[row] for name, values in columns.items()},
-                "stale_s": _known(view.stale_s[row]),
+                "stale_s": _number_or_none(view.stale_s[row]),
                 "needs": _needs(view, row, settings or view.settings),
                 "processes": [asdict(process) for process in processes],
             }
@@ -65,8 +65,8 @@ def json_rows(view: FleetView, settings: WorkloadSettings | None = None) -> list
 
 
 def _identity(view: FleetView, row: int) -> dict[str, object]:
-    one = _PrintedGpu(view, row)
-    gpu, device, allocation = one.gpu, one.device, one.allocation
+    printed = _PrintedGpu(view, row)
+    gpu, device, allocation = printed.gpu, printed.device, printed.allocation
     return {
         "node": gpu.node,
         "cluster": gpu.cluster,
@@ -96,7 +96,7 @@ def _plain(view: FleetView, counter: str) -> list[float | int | None]:
     return [None if value != value else number(value) for value in values]
 
 
-def _known(value: float) -> float | None:
+def _number_or_none(value: float) -> float | None:
     return None if value != value else float(value)
 
 
@@ -137,8 +137,8 @@ class _CsvColumn:
 
 def _counter(name: str, factor: float = 1.0, format_spec: str = ".2f") -> _CsvColumn:
     def value(gpu: _PrintedGpu) -> float | None:
-        found = gpu.value(name)
-        return None if found is None else found * factor
+        number = gpu.value(name)
+        return None if number is None else number * factor
 
     return _CsvColumn(value, format_spec)
 
@@ -160,13 +160,13 @@ def _hbm_mib(gpu: _PrintedGpu) -> float | None:
     """Device memory, or used plus free memory."""
     if gpu.device.hbm_mib is not None:
         return gpu.device.hbm_mib
-    used, free = gpu.value("hbm_used_mib"), gpu.value("hbm_free_mib")
-    return None if used is None or free is None else used + free
+    used_mib, free = gpu.value("hbm_used_mib"), gpu.value("hbm_free_mib")
+    return None if used_mib is None or free is None else used_mib + free
 
 
 def _hbm_used_pct(gpu: _PrintedGpu) -> float | None:
-    used, total = gpu.value("hbm_used_mib"), _hbm_mib(gpu)
-    return None if used is None or not total else used / total * 100
+    used_mib, total = gpu.value("hbm_used_mib"), _hbm_mib(gpu)
+    return None if used_mib is None or not total else used_mib / total * 100
 
 
 def _nvlink_gbps(gpu: _PrintedGpu) -> float | None:
@@ -182,7 +182,7 @@ def _replay_rate(gpu: _PrintedGpu) -> float | None:
     view, row, before = gpu.view, gpu.row, gpu.before
     if before is None or before.snapshot.gpus != view.snapshot.gpus:
         return None
-    now, then = (one.snapshot.value("pcie_replays", row) for one in (view, before))
+    now, then = (polled.snapshot.value("pcie_replays", row) for polled in (view, before))
     passed = float(view.snapshot.measured[row] - before.snapshot.measured[row])
     if now is None or then is None or not passed > 0:
         return None
@@ -258,14 +258,19 @@ _COLUMNS: Mapping[str, _CsvColumn] = MappingProxyType(
         "job_id": _CsvColumn(lambda gpu: gpu.allocation.job_id),
         "user": _CsvColumn(lambda gpu: gpu.allocation.user),
         "bottleneck": _CsvColumn(lambda gpu: gpu.view.bottleneck(gpu.row)),
-        "throttle_reasons": _whole("throttle_reasons"),
-        "xid": _whole("xid"),
-        "pcie_replays": _whole("pcie_replays"),
-        "remapped_rows_uncorrectable": _whole("remapped_rows_uncorrectable"),
-        "remapped_rows_correctable": _whole("remapped_rows_correctable"),
         **{
             name: _whole(name)
-            for name in ("row_remap_failure", "ecc_dbe", "ecc_sbe", "nvlink_errors")
+            for name in (
+                "throttle_reasons",
+                "xid",
+                "pcie_replays",
+                "remapped_rows_uncorrectable",
+                "remapped_rows_correctable",
+                "row_remap_failure",
+                "ecc_dbe",
+                "ecc_sbe",
+                "nvlink_errors",
+            )
         },
         "stale_s": _CsvColumn(lambda gpu: float(gpu.view.stale_s[gpu.row])),
         "cluster": _CsvColumn(lambda gpu: gpu.gpu.cluster),
@@ -289,12 +294,12 @@ def csv_columns(written: str) -> tuple[str, ...]:
     """
     if written.strip() in ("", "all"):
         return ALL_COLUMNS if written.strip() else DEFAULT_COLUMNS
-    chosen = tuple(name.strip() for name in written.split(",") if name.strip())
-    for name in chosen:
+    columns = tuple(name.strip() for name in written.split(",") if name.strip())
+    for name in columns:
         if name not in _COLUMNS:
             do = did_you_mean(name, ALL_COLUMNS, otherwise=f"there are: {', '.join(ALL_COLUMNS)}")
             raise UsageError(f"--csv: unknown column {name!r}", do=do)
-    return chosen
+    return columns
 
 
 def csv_header(columns: Sequence[str] = DEFAULT_COLUMNS) -> str:

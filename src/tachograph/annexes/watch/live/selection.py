@@ -79,10 +79,10 @@ def gpu_terms(written: str) -> tuple[GpuTerm, ...]:
 
     Errors: UsageError for an invalid name.
     """
-    found = tuple(_gpu_term(part.strip()) for part in written.split(",") if part.strip())
-    if not found:
+    terms = tuple(_gpu_term(part.strip()) for part in written.split(",") if part.strip())
+    if not terms:
         raise UsageError("--gpus selects no GPU", do="write 0,1,3-5, UUIDs or PCI addresses")
-    return found
+    return terms
 
 
 def _gpu_term(written: str) -> GpuTerm:
@@ -91,18 +91,18 @@ def _gpu_term(written: str) -> GpuTerm:
     address = bus_address(written)
     if address is not None:
         return GpuTerm(written, pci=address)
-    place = _PLACE.fullmatch(written)
-    if place is None:
+    indices = _PLACE.fullmatch(written)
+    if indices is None:
         raise UsageError(
             f"--gpus: invalid GPU {written!r}",
             do="write 0,1,3-5, NODE:0, a UUID, or a PCI address such as 3b:00.0",
         )
-    low = int(place["low"])
-    high = int(place["high"] or low)
+    low = int(indices["low"])
+    high = int(indices["high"] or low)
     if high < low:
         raise UsageError(f"--gpus: {written} is a reversed range", do=f"write {high}-{low}")
-    mig = None if place["mig"] is None else int(place["mig"])
-    return GpuTerm(written, node=place["node"], gpus=range(low, high + 1), mig=mig)
+    mig = None if indices["mig"] is None else int(indices["mig"])
+    return GpuTerm(written, node=indices["node"], gpus=range(low, high + 1), mig=mig)
 
 
 def bus_address(written: str) -> tuple[int, ...] | None:
@@ -111,8 +111,8 @@ def bus_address(written: str) -> tuple[int, ...] | None:
     >>> bus_address("00000000:3B:00.0") == bus_address("3b:00.0"), bus_address("n1:3")
     (True, None)
     """
-    found = _PCI.fullmatch(written.strip())
-    return None if found is None else tuple(int(part or "0", 16) for part in found.groups())
+    address = _PCI.fullmatch(written.strip())
+    return None if address is None else tuple(int(part or "0", 16) for part in address.groups())
 
 
 def select_named(written: str) -> GpuSelector:
@@ -121,11 +121,11 @@ def select_named(written: str) -> GpuSelector:
     Errors: UsageError for an invalid name. On selection: NotFoundError for a missing GPU, naming
     those that exist; UsageError for a prefix of several UUIDs.
     """
-    wanted = gpu_terms(written)
+    terms = gpu_terms(written)
 
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
-        chosen: set[int] = set()
-        for term in wanted:
+        selected: set[int] = set()
+        for term in terms:
             rows = [
                 row for row, gpu in enumerate(snapshot.gpus) if term.fits(gpu, snapshot.device(row))
             ]
@@ -139,10 +139,10 @@ def select_named(written: str) -> GpuSelector:
                 raise UsageError(
                     f"--gpus: several UUIDs begin with {term.written}", do="write more characters"
                 )
-            chosen.update(rows)
+            selected.update(rows)
         return GpuSelection(
-            tuple(sorted(chosen)),
-            f"{len(chosen)} of {plural(len(snapshot.gpus), 'GPU')}, as selected",
+            tuple(sorted(selected)),
+            f"{len(selected)} of {plural(len(snapshot.gpus), 'GPU')}, as selected",
         )
 
     return pick
@@ -166,10 +166,10 @@ def select_job(
         rows = [row for row in range(len(snapshot.gpus)) if holds(snapshot, row, names)]
         if not rows:
             raise NotFoundError(f"job {job} has no GPU in view", do=_jobs_seen(snapshot, about))
-        same = {snapshot.gpus[row].job_name(job) for row in rows}
-        if len(same) > 1:
+        namesakes = {snapshot.gpus[row].job_name(job) for row in rows}
+        if len(namesakes) > 1:
             raise UsageError(
-                f"several clusters have a job {job}", do=f"write {' or '.join(sorted(same))}"
+                f"several clusters have a job {job}", do=f"write {' or '.join(sorted(namesakes))}"
             )
         nodes = len({snapshot.gpus[row].host for row in rows})
         on = "" if nodes == 1 else f" on {nodes} nodes"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,11 @@ from tachograph.catalog.errors import InputError, TachographError
 from tachograph.catalog.secrets import redacted
 from tachograph.sources.score_sums import PmSums
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Scalar = TypeVar("Scalar", bound=np.generic)
+Record = TypeVar("Record", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +186,13 @@ class Snapshot:
 
     def column(self, counter: str) -> Floats:
         """The values of a counter, all NaN of one that is not reported."""
-        given = self.values.get(counter)
-        return np.full(len(self.gpus), np.nan) if given is None else given
+        column = self.values.get(counter)
+        return np.full(len(self.gpus), np.nan) if column is None else column
 
     def value(self, counter: str, row: int) -> float | None:
         """One value, or None."""
-        found = float(self.column(counter)[row])
-        return None if found != found else found
+        number = float(self.column(counter)[row])
+        return None if number != number else number
 
     def device(self, row: int) -> GpuDevice:
         """The device of a GPU, as far as reported."""
@@ -196,25 +200,25 @@ class Snapshot:
 
     def has_values(self) -> Flags:
         """Which GPUs report anything."""
-        found = np.zeros(len(self.gpus), np.bool_)
+        has_value = np.zeros(len(self.gpus), np.bool_)
         for column in self.values.values():
-            found |= column == column
-        return found
+            has_value |= column == column
+        return has_value
 
     def of(self, gpus: tuple[GpuId, ...]) -> Snapshot:
         """Return the same of other GPUs, with all problems; those it lacks report nothing."""
         if gpus == self.gpus:
             return self
-        places = old_places(self.gpus, gpus)
+        old_rows = old_places(self.gpus, gpus)
         selected = frozenset(gpus)
         return replace(
             self,
             gpus=gpus,
-            measured=moved(self.measured, places),
-            values={name: moved(column, places) for name, column in self.values.items()},
-            devices={gpu: one for gpu, one in self.devices.items() if gpu in selected},
-            allocations={gpu: one for gpu, one in self.allocations.items() if gpu in selected},
-            processes={gpu: one for gpu, one in self.processes.items() if gpu in selected},
+            measured=moved(self.measured, old_rows),
+            values={name: moved(column, old_rows) for name, column in self.values.items()},
+            devices={gpu: fact for gpu, fact in self.devices.items() if gpu in selected},
+            allocations={gpu: fact for gpu, fact in self.allocations.items() if gpu in selected},
+            processes={gpu: fact for gpu, fact in self.processes.items() if gpu in selected},
             free=self.free & selected,
             pm=tuple(measurement for measurement in self.pm if measurement.gpu in selected),
         )
@@ -222,22 +226,31 @@ class Snapshot:
 
 def old_places(before: Sequence[GpuId], gpus: Sequence[GpuId]) -> Longs:
     """Return the index of each GPU among those before, -1 of a new one."""
-    places = {gpu: place for place, gpu in enumerate(before)}
-    return np.array([places.get(gpu, -1) for gpu in gpus], np.int64)
+    rows = {gpu: row for row, gpu in enumerate(before)}
+    return np.array([rows.get(gpu, -1) for gpu in gpus], np.int64)
 
 
 def moved(
-    values: np.ndarray[Any, np.dtype[Scalar]], places: Longs, empty: float = np.nan
+    values: np.ndarray[Any, np.dtype[Scalar]], old_rows: Longs, empty: float = np.nan
 ) -> np.ndarray[Any, np.dtype[Scalar]]:
-    """Return values of GPUs, the last axis, at `old_places`; new GPUs have `empty` ones.
+    """Return values of GPUs, the last axis, at their `old_places`; new GPUs have `empty` ones.
 
     >>> moved(np.array([1.0, 2.0]), np.array([1, -1, 0])).tolist()
     [2.0, nan, 1.0]
     """
-    found = np.full((*values.shape[:-1], len(places)), empty, values.dtype)
-    stays = places >= 0
-    found[..., stays] = values[..., places[stays]]
-    return found
+    rearranged_values = np.full((*values.shape[:-1], len(old_rows)), empty, values.dtype)
+    stays = old_rows >= 0
+    rearranged_values[..., stays] = values[..., old_rows[stays]]
+    return rearranged_values
+
+
+def rearranged(record: Record, old_rows: Longs, **empty: float) -> Record:
+    """Return a dataclass with all its arrays of GPUs `moved`; `empty`: of new GPUs, else NaN."""
+    values = {column.name: getattr(record, column.name) for column in fields(record)}
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            values[name] = moved(value, old_rows, empty.get(name, np.nan))
+    return replace(record, **values)
 
 
 @dataclass(frozen=True, slots=True)

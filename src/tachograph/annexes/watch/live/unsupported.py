@@ -161,14 +161,14 @@ def absent_counters(about: SourceInfo) -> frozenset[str]:
 
 
 def unsupported_counters(
-    reported: Iterable[str],
+    supported: Iterable[str],
     source: str,
     *,
     mig: bool = False,
     named: Collection[str] = (),
     exporters: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return {counter not among `reported`: how to enable it}, as `SourceInfo.unsupported`.
+    """Return {counter not among `supported`: how to enable it}, as `SourceInfo.unsupported`.
 
     named: counters that the source names, with or without a value. exporters: as
     `SourceInfo.exporters`.
@@ -177,13 +177,13 @@ def unsupported_counters(
     >>> unsupported_counters([name for name in COUNTER_NAMES if name != "sm_active"], "nvml")
     {'sm_active': 'NVML reports it on Hopper and newer only; elsewhere run dcgm-exporter'}
     """
-    known = frozenset(reported)
-    working = any(map(_profiled, known & frozenset(COUNTER_NAMES)))
+    available = frozenset(supported)
+    working = any(map(_profiled, available & frozenset(COUNTER_NAMES)))
     of = advised_source(source, exporters)
     return {
         name: NO_VALUE if name in named else how_to_enable(name, of, mig=mig, profiles=working)
         for name in COUNTER_NAMES
-        if name not in known
+        if name not in available
     }
 
 
@@ -220,7 +220,7 @@ def unsupported_summary(about: SourceInfo) -> list[str]:
     if not about.unsupported:
         return []
     source = advised_source(about.name, about.exporters)
-    found, ways = [], _ways(about, deciding_counters(about))
+    sentences, ways = [], _ways(about, deciding_counters(about))
     for fix, counters, message in sorted(
         ways, key=lambda way: _ORDER.index(way[0]) if way[0] in _ORDER else len(_ORDER)
     ):
@@ -229,11 +229,14 @@ def unsupported_summary(about: SourceInfo) -> list[str]:
             if message
             else f"{source} does not report {', '.join(counters)}"
         )
-        found.append(message if fix in (CounterFix.PROFILING, *_NAMING) else named)
+        sentences.append(message if fix in (CounterFix.PROFILING, *_NAMING) else named)
     count = f"{plural(len(about.unsupported), 'counter')} unsupported"
-    if not found:
+    if not sentences:
         return [f"{count}, none that workload classes need"]
-    return [f"{count}; for workload classes: {found[0]}", *(f"and {one}" for one in found[1:])]
+    return [
+        f"{count}; for workload classes: {sentences[0]}",
+        *(f"and {sentence}" for sentence in sentences[1:]),
+    ]
 
 
 def deciding_counters(about: SourceInfo) -> tuple[str, ...]:
@@ -248,13 +251,13 @@ def _ways(
     working, source = has_profiling(about), advised_source(about.name, about.exporters)
     groups: dict[tuple[CounterFix | None, str], list[str]] = {}
     for counter in counters:
-        reported = about.unsupported[counter]
+        message = about.unsupported[counter]
         usual = counter_fix(counter, source, profiles=working)
-        own = reported != how_to_enable(counter, source, profiles=working)
-        groups.setdefault((None, reported) if own else (usual, ""), []).append(counter)
+        is_special = message != how_to_enable(counter, source, profiles=working)
+        groups.setdefault((None, message) if is_special else (usual, ""), []).append(counter)
     return [
-        (usual, names, reported if usual is None else _fix_sentence(usual, names, source))
-        for (usual, reported), names in groups.items()
+        (usual, names, message if usual is None else _fix_sentence(usual, names, source))
+        for (usual, message), names in groups.items()
     ]
 
 

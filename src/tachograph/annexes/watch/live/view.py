@@ -54,17 +54,17 @@ class GpuHistory:
         """
         if gpus == self._gpus:
             return self
-        made = copy.copy(self)
-        made._t = self._t.copy()
-        made._rearrange(gpus)
-        return made
+        rearranged = copy.copy(self)
+        rearranged._t = self._t.copy()
+        rearranged._rearrange(gpus)
+        return rearranged
 
     def add(self, snapshot: Snapshot) -> None:
         """Store a snapshot, dropping the oldest and the GPUs that are no longer reported."""
         if snapshot.gpus != self._gpus:
             self._rearrange(snapshot.gpus)
-        place = self._next
-        self._t[place] = snapshot.t
+        index = self._next
+        self._t[index] = snapshot.t
         for counter in {**self._values, **snapshot.values}:
             ring = self._values.get(counter)
             if ring is None:
@@ -72,9 +72,9 @@ class GpuHistory:
                     (self.capacity, len(self._gpus)), np.nan, np.float32
                 )
             with np.errstate(over="ignore"):  # values beyond single precision become infinite
-                ring[place] = snapshot.column(counter)
-            ring[place][np.isinf(ring[place])] = np.nan
-        self._next = (place + 1) % self.capacity
+                ring[index] = snapshot.column(counter)
+            ring[index][np.isinf(ring[index])] = np.nan
+        self._next = (index + 1) % self.capacity
         self._stored = min(self._stored + 1, self.capacity)
 
     @property
@@ -99,15 +99,15 @@ class GpuHistory:
         return ring.take(rows, axis=1).take(self._order(), axis=0)
 
     def _order(self) -> Longs:
-        found: Longs = (
+        order: Longs = (
             np.arange(self._next - self._stored, self._next, dtype=np.int64) % self.capacity
         )
-        return found
+        return order
 
     def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
         """Columns for other GPUs, in arrays of their own; those that stay keep their values."""
-        places = old_places(self._gpus, gpus)
-        self._values = {counter: moved(ring, places) for counter, ring in self._values.items()}
+        old_rows = old_places(self._gpus, gpus)
+        self._values = {counter: moved(ring, old_rows) for counter, ring in self._values.items()}
         self._gpus = gpus
 
 
@@ -116,7 +116,7 @@ class FleetView:
     """One row per GPU, in the order of `snapshot.gpus`.
 
     labels: smoothed classes, as indices of CLASSES. real: real utilisation 0..1, NaN unknown.
-    health: indices of STATES. reported: False for a GPU without current values. stale_s: age of its
+    health: indices of STATES. current: False for a GPU without values now. stale_s: age of its
     values, NaN: never any. settings: of the classes. means: of counters over the label's window,
     NaN missing. errors: new visible ones by counter, NaN unknown; empty if not counted.
     """
@@ -126,7 +126,7 @@ class FleetView:
     labels: Bytes
     real: Floats
     health: Bytes
-    reported: Flags
+    current: Flags
     stale_s: Floats
     history: GpuHistory
     settings: WorkloadSettings = field(default_factory=WorkloadSettings)
@@ -152,7 +152,7 @@ class FleetView:
         means = self.means or self.snapshot.values
         return reading_of(
             {name: float(column[row]) for name, column in means.items()}
-            if self.reported[row]
+            if self.current[row]
             else {}
         )
 
@@ -184,21 +184,21 @@ class GpuReasons:
 def gpu_reasons(view: FleetView, row: int) -> GpuReasons:
     """Return why the GPU in a row of a view has its class and its health."""
     settings = view.settings
-    of_window, limits, seen = (
+    of_window, limits, evidence = (
         view.reading_of_window(row),
         view.limits(row),
         health_reading(view, row),
     )
-    classified, health = classify(of_window, settings), health_of(seen, limits)
-    why = explained(of_window, settings) if view.reported[row] else "no values now"
-    if view.reported[row] and classified.name != view.label(row):
+    classified, health = classify(of_window, settings), health_of(evidence, limits)
+    why = explained(of_window, settings) if view.current[row] else "no values now"
+    if view.current[row] and classified.name != view.label(row):
         why = f"now {classified.name} ({why}); {view.label(row)} shown until the change lasts"
     return GpuReasons(
         classified,
         health,
         limits,
         why,
-        health_reason(seen, limits, within_s=settings.event_memory_s),
+        health_reason(evidence, limits, within_s=settings.event_memory_s),
     )
 
 

@@ -104,8 +104,8 @@ def _jobs_sentence(view: PageView) -> str:
 
 def _nodes(view: PageView) -> Mapping[str, tuple[str, str | None]]:
     """Nodes that have a page."""
-    found = view.made(_recorded_nodes)
-    return {} if isinstance(found, Pending) else found
+    nodes = view.made(_recorded_nodes)
+    return {} if isinstance(nodes, Pending) else nodes
 
 
 def _names(rows: pl.DataFrame) -> Mapping[str, tuple[str, str | None]]:

@@ -20,6 +20,7 @@ import msgspec
 from tachograph.annexes.watch.pm_sampling.faults import PmSamplingError
 from tachograph.annexes.watch.pm_sampling.library import CudaGpu, PmLibrary, list_gpus, load_library
 from tachograph.annexes.watch.pm_sampling.sampler import DeviceSampler, PmInterval
+from tachograph.annexes.watch.retries import RetryDelay
 
 RETRY_S, LONGEST_RETRY_S = 5.0, 60.0  # until a GPU is tried again, at first and at most
 
@@ -39,7 +40,7 @@ class SamplerChild:
     def __init__(self, request: PmRequest, library: PmLibrary) -> None:
         self._request, self._library = request, library
         self._samplers: dict[int, DeviceSampler] = {}
-        self._waiting: dict[int, tuple[CudaGpu, float, int]] = {}  # GPU, due, failures
+        self._waiting: dict[int, tuple[CudaGpu, RetryDelay]] = {}
         self._now = 0.0
 
     def begin(self) -> None:
@@ -48,7 +49,7 @@ class SamplerChild:
         gpus = [{"gpu": asdict(gpu), "place": index} for index, gpu in enumerate(listed)]
         say("gpus", gpus=gpus, version=self._library.version)
         for gpu in listed:
-            self._open(gpu, failures=0)
+            self._open(gpu, RetryDelay(RETRY_S, LONGEST_RETRY_S))
 
     def report(self, passed_s: float) -> None:
         """Write measurements; retry failed GPUs that are due."""
@@ -58,10 +59,10 @@ class SamplerChild:
             if sampler.fault is not None:
                 del self._samplers[device]
                 sampler.close()
-                self._failed(sampler.gpu, sampler.fault, failures=0)
-        for gpu, due, failures in list(self._waiting.values()):
-            if self._now >= due:
-                self._open(gpu, failures)
+                self._failed(sampler.gpu, sampler.fault, RetryDelay(RETRY_S, LONGEST_RETRY_S))
+        for gpu, retry in list(self._waiting.values()):
+            if self._now >= retry.due:
+                self._open(gpu, retry)
 
     def end(self) -> None:
         """Write the remaining data, then end all sessions; CUPTI may crash on a second end."""
@@ -76,14 +77,14 @@ class SamplerChild:
         """Whether nothing is sampled and nothing will be."""
         return not self._samplers and not self._waiting
 
-    def _open(self, gpu: CudaGpu, failures: int) -> None:
+    def _open(self, gpu: CudaGpu, retry: RetryDelay) -> None:
         request = self._request
         interval = PmInterval(request.interval_s, request.interval_cycles)
         sampler = DeviceSampler(self._library, gpu, interval, buffer_bytes=request.buffer_mib << 20)
         try:
             sampler.open()
         except PmSamplingError as fault:
-            self._failed(gpu, fault, failures)
+            self._failed(gpu, fault, retry)
             return
         self._waiting.pop(gpu.device, None)
         self._samplers[gpu.device] = sampler
@@ -91,17 +92,17 @@ class SamplerChild:
             "sampled",
             device=gpu.device,
             chip=sampler.chip,
-            passes=[list(each.values()) for each in sampler.chosen.passes],
+            passes=[list(metrics.values()) for metrics in sampler.chosen.passes],
             cut=sampler.chosen.cut,
         )
         sampler.start()
 
-    def _failed(self, gpu: CudaGpu, fault: PmSamplingError, failures: int) -> None:
+    def _failed(self, gpu: CudaGpu, fault: PmSamplingError, retry: RetryDelay) -> None:
         say_fault(fault, gpu.device)
         self._waiting.pop(gpu.device, None)
         if fault.is_retried:
-            due = self._now + min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(failures, 10))
-            self._waiting[gpu.device] = gpu, due, failures + 1
+            retry.failed(self._now)
+            self._waiting[gpu.device] = gpu, retry
 
     def _write(self, sampler: DeviceSampler) -> None:
         for sums in sampler.take():

@@ -93,9 +93,9 @@ class PmSamplingError(InputError):
     """A GPU, or all of them, cannot be sampled. code: a key of FAULTS, or free text."""
 
     def __init__(self, code: str, what: str = "", do: str = "") -> None:
-        known = FAULTS.get(code, ("", ""))
+        usual = FAULTS.get(code, ("", ""))
         self.code = code
-        super().__init__(what or known[0], do=do or known[1])
+        super().__init__(what or usual[0], do=do or usual[1])
 
     @property
     def is_retried(self) -> bool:

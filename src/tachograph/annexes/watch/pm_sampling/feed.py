@@ -67,8 +67,8 @@ def pm_request(settings: PmSettings) -> PmRequest:
 
 def connect(settings: FeedSettings, *, configuration: Configuration) -> PmFeed:
     """Return the feed, which samples from its first poll. Errors: ConfigError: settings."""
-    chosen = checked(cast("PmSettings", settings))
-    return PmFeed(chosen)
+    sampling = checked(cast("PmSettings", settings))
+    return PmFeed(sampling)
 
 
 class PmFeed:
@@ -91,10 +91,10 @@ class PmFeed:
         process = self._running()
         self.outcome = PollOutcome()
         for device, every in process.take().items():
-            for one in every:
-                known = self._minutes.setdefault((device, one.minute), one)
-                if known is not one:
-                    known.add(one)
+            for minute in every:
+                sums = self._minutes.setdefault((device, minute.minute), minute)
+                if sums is not minute:
+                    sums.add(minute)
         for failed in process.faults():
             self.outcome.unreachable[failed.gpu.uuid if failed.gpu else self._node] = str(
                 failed.fault
@@ -117,8 +117,8 @@ class PmFeed:
         return self._process
 
     def _take_before(self, minute: int) -> list[tuple[int, PmSums]]:
-        whole = [(device, one) for (device, of), one in self._minutes.items() if of < minute]
-        self._minutes = {key: one for key, one in self._minutes.items() if key[1] >= minute}
+        whole = [(device, sums) for (device, of), sums in self._minutes.items() if of < minute]
+        self._minutes = {key: sums for key, sums in self._minutes.items() if key[1] >= minute}
         return whole
 
     def _chunk(
@@ -130,7 +130,7 @@ class PmFeed:
         from tachograph.catalog.tables import GPU_SCORES
 
         stream = f"{self._settings.stream}:{self._node}"
-        rows = [self._row(device, one) for device, one in minutes]
+        rows = [self._row(device, sums) for device, sums in minutes]
         frame = pl.DataFrame(rows, schema=GPU_SCORES.row_schema)
         parts = (ChunkPart(GPU_SCORES.name, frame),) if rows else ()
         mark = next_watermark(now, before=watermark(stream))

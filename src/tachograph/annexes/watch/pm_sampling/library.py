@@ -68,11 +68,11 @@ class PmLibrary:
 
         Errors: cuptiError.
         """
-        asked = self.bindings.DeviceGetChipNameParams()
-        asked.struct_size = self.bindings.DEVICE_GET_CHIP_NAME_PARAMS_STRUCT_SIZE
-        asked.device_index = device
-        self.bindings.device_get_chip_name(asked.ptr)
-        return str(asked.p_chip_name)
+        request = self.bindings.DeviceGetChipNameParams()
+        request.struct_size = self.bindings.DEVICE_GET_CHIP_NAME_PARAMS_STRUCT_SIZE
+        request.device_index = device
+        self.bindings.device_get_chip_name(request.ptr)
+        return str(request.p_chip_name)
 
 
 def load_library() -> PmLibrary:

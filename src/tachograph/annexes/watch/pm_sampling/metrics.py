@@ -90,21 +90,21 @@ def choose_metrics(library: PmLibrary, chip: str) -> PmMetricSet:
     Errors: those of the library.
     """
     first, cut = _filled(library, chip, {}, tuple(PRIORITY))
-    chosen = PmMetricSet((first,), cut)
+    alone = PmMetricSet((first,), cut)
     if SM_ELAPSED not in first:  # nothing relates what another pass counts to the first
-        return chosen
+        return alone
     first_purposes = [purpose for purpose in PRIORITY if purpose not in cut]
-    passes, left = [first], cut
-    while left:
+    passes, uncounted_yet = [first], cut
+    while uncounted_yet:
         # What scores need goes on in the other passes where there is room; elapsed cycles must.
-        for beside in (chosen.scored, {SM_ELAPSED: SM_ELAPSED}):
-            metrics, uncounted = _filled(library, chip, beside, left)
-            if uncounted != left:
+        for shared in (alone.scored, {SM_ELAPSED: SM_ELAPSED}):
+            metrics, uncounted = _filled(library, chip, shared, uncounted_yet)
+            if uncounted != uncounted_yet:
                 break
         else:
             break
         passes.append(_filled(library, chip, metrics, first_purposes)[0])
-        left = uncounted
+        uncounted_yet = uncounted
     return PmMetricSet(tuple(passes), cut)
 
 

@@ -18,12 +18,13 @@ import msgspec
 from tachograph.annexes.watch.pm_sampling.child import PmRequest
 from tachograph.annexes.watch.pm_sampling.faults import PmSamplingError
 from tachograph.annexes.watch.pm_sampling.library import CudaGpu
+from tachograph.annexes.watch.retries import RetryDelay
 from tachograph.catalog.processes import python_command
 from tachograph.sources.score_sums import PmSums, sums_of
 
 _MODULE = "tachograph.annexes.watch.pm_sampling.child"
 _GRACE_S = 5.0  # until SIGKILL: sessions are ended in it
-_RESTART_S, _LONGEST_RESTART_S = 5.0, 60.0
+_RESTART_S, _LONGEST_RESTART_S = 5.0, 60.0  # as for a single GPU in the child
 _FIRST_S = 20.0  # wait of `begin` for the first session or fault: the library's start takes seconds
 
 
@@ -58,14 +59,13 @@ class PmProcess:
         self._command = list(command or python_command(_MODULE))
         # CUDA's own order is by speed; NVML and Slurm count in the order of PCI addresses
         self._environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **environment}
-        self._steady, self._restart_s = steady, restart_s
+        self._steady, self._retry = steady, RetryDelay(restart_s, _LONGEST_RESTART_S)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._sums: dict[tuple[int, int], PmSums] = {}
         self._faults: dict[int | None, PmSamplingError] = {}
         self._final = False  # it ended by itself: nothing will ever be sampled
-        self._failures, self._due = 0, 0.0
 
     def begin(self) -> None:
         """Start, and wait until a GPU is sampled. Errors: PmSamplingError if none is."""
@@ -96,8 +96,8 @@ class PmProcess:
         """Return why GPUs are not sampled now; of one that is sampled again nothing."""
         with self._lock:
             return [
-                PmDeviceFault(self.gpus.get(-1 if at is None else at), one)
-                for at, one in self._faults.items()
+                PmDeviceFault(self.gpus.get(-1 if at is None else at), fault)
+                for at, fault in self._faults.items()
             ]
 
     @property
@@ -156,14 +156,14 @@ class PmProcess:
         with self._lock:
             match document["kind"]:
                 case "gpus":
-                    gpus = [(CudaGpu(**one["gpu"]), one["place"]) for one in document["gpus"]]
+                    gpus = [(CudaGpu(**entry["gpu"]), entry["place"]) for entry in document["gpus"]]
                     self.gpus = {gpu.device: gpu for gpu, _ in gpus}
-                    self.places = {gpu.device: place for gpu, place in gpus}
+                    self.places = {gpu.device: index for gpu, index in gpus}
                 case "sampled":
                     self.cut[document["device"]] = tuple(document["cut"])
                     self._faults.pop(device, None)
                     self._faults.pop(None, None)
-                    self._failures = 0
+                    self._retry.tries = 0
                 case "sums":
                     self._add(document["device"], sums_of(document))
                 case "fault":
@@ -173,11 +173,11 @@ class PmProcess:
                     self._final |= device is None and not document["retried"]
 
     def _add(self, device: int, sums: PmSums) -> None:
-        known = self._sums.get((device, sums.minute))
-        if known is None:
+        earlier = self._sums.get((device, sums.minute))
+        if earlier is None:
             self._sums[device, sums.minute] = sums
         else:
-            known.add(sums)
+            earlier.add(sums)
 
     def _keep_running(self) -> None:
         """Restart a dead process when due."""
@@ -188,13 +188,11 @@ class PmProcess:
             if process.stdin is not None:
                 process.stdin.close()
             self._process = None
-            self._due = now + min(
-                _LONGEST_RESTART_S, self._restart_s * 2.0 ** min(self._failures, 10)
-            )
-            self._failures += 1
+            self._retry.failed(now)
             if not self._final and (code < 0 or not self._faults):
                 self._faults[None] = _death(code)
-        if self._process is None and not self._final and self._failures and now >= self._due:
+        has_ended = self._process is None and self._retry.tries > 0
+        if has_ended and not self._final and now >= self._retry.due:
             self._start()
 
 

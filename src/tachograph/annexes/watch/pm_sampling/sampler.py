@@ -247,10 +247,10 @@ class DeviceSampler:
         lost_s = lost_s if lost_s > _GAP * length_s else 0.0
         if not valid or len(sums) < self._names:
             return
-        one = PmSums(
+        counted = PmSums(
             begin_ns / 1e9 + offset_s, end_ns / 1e9 + offset_s, length_s, 1, 0, lost_s, sums
         )
-        self._sums(one.begin).add(one)
+        self._sums(counted.begin).add(counted)
 
     def _counted(self, values: list[float]) -> dict[str, float]:
         """Return {name: cycles} of a sample; a share of a peak becomes cycles of its SMs."""

@@ -48,19 +48,19 @@ def source_problems(spool: Path) -> list[str]:
 
 
 def _widened(chunks: Iterable[Chunk], lake: Lake) -> Iterable[Chunk]:
-    known = read_latest(lake, JOBS)
+    jobs = read_latest(lake, JOBS)
     for chunk in chunks:
         yield Chunk(
-            chunk.id, chunk.source, chunk.origin, tuple(_wider(part, known) for part in chunk.parts),
+            chunk.id, chunk.source, chunk.origin, tuple(_wider(part, jobs) for part in chunk.parts),
             chunk.rows_read, chunk.watermark, chunk.since,
         )  # fmt: skip
 
 
-def _wider(part: ChunkPart, known: pl.DataFrame) -> ChunkPart:
+def _wider(part: ChunkPart, jobs: pl.DataFrame) -> ChunkPart:
     """The job with the span of all its records."""
-    if part.table != JOBS.name or known.is_empty():
+    if part.table != JOBS.name or jobs.is_empty():
         return part
-    before = known.select("cluster", "job_id", "submit", was="start", until="end")
+    before = jobs.select("cluster", "job_id", "submit", was="start", until="end")
     rows = part.frame.with_columns(submit=pl.lit(None, dtype=JOBS.schema["submit"])).join(
         before, on=["cluster", "job_id", "submit"], how="left", nulls_equal=True
     )
@@ -86,9 +86,9 @@ def _write_source_note(spool: Path) -> None:
         if not isinstance(record, SpoolRows):
             spooled.take(record)
     slowdown = [
-        {"node": one["node"], "gpu": one["gpu"], "mig": one["mig"], "slowdown_c": one["slowdown_c"]}
-        for one in spooled.gpus.values()
-        if one.get("slowdown_c") is not None
+        {"node": gpu["node"], "gpu": gpu["gpu"], "mig": gpu["mig"], "slowdown_c": gpu["slowdown_c"]}
+        for gpu in spooled.gpus.values()
+        if gpu.get("slowdown_c") is not None
     ]
     note = {
         "id": head["id"],

@@ -133,19 +133,19 @@ def _spawn(command: Sequence[str], environment: dict[str, str], mask: _Mask) -> 
             # As shells do with a script that names none.
             return start("/bin/sh", ["/bin/sh", script, *command[1:]])
     except (OSError, ValueError) as problem:
-        found = not isinstance(problem, FileNotFoundError)
+        exists = not isinstance(problem, FileNotFoundError)
         what = (
             problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
         )
-        raise NotStartedError(what.lower(), where=command[0], found=found) from None
+        raise NotStartedError(what.lower(), where=command[0], exists=exists) from None
 
 
 class NotStartedError(UsageError):
     """The command cannot be started."""
 
-    def __init__(self, what: str, *, where: str, found: bool) -> None:
+    def __init__(self, what: str, *, where: str, exists: bool) -> None:
         super().__init__(what, where=where, do="check the command after --")
-        self.exit_code = NOT_EXECUTABLE if found else NOT_FOUND
+        self.exit_code = NOT_EXECUTABLE if exists else NOT_FOUND
 
 
 class _SignalEchoes:
@@ -160,10 +160,10 @@ class _SignalEchoes:
         until = time.monotonic() + _ECHO_S
         while True:
             now = time.monotonic()
-            self._seen = [one for one in self._seen if now - one[0] < 2 * _ECHO_S]
-            for one in self._seen:
-                if one[1] == number:
-                    self._seen.remove(one)
+            self._seen = [echo for echo in self._seen if now - echo[0] < 2 * _ECHO_S]
+            for echo in self._seen:
+                if echo[1] == number:
+                    self._seen.remove(echo)
                     return True
             if self._descriptor is None or now >= until or not self._read(until - now):
                 return False
@@ -198,8 +198,8 @@ def _forward(info: signal.struct_siginfo, pid: int, echoes: _SignalEchoes) -> No
 
 def _reap(pid: int) -> CommandEnd | None:
     """End of the command, None while running; if it was stopped, stop too, for the shell."""
-    found, status, used = os.wait4(pid, os.WNOHANG | os.WUNTRACED)
-    if not found:
+    reaped, status, usage = os.wait4(pid, os.WNOHANG | os.WUNTRACED)
+    if not reaped:
         return None
     if os.WIFSTOPPED(status):
         number = os.WSTOPSIG(status)
@@ -208,7 +208,7 @@ def _reap(pid: int) -> CommandEnd | None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})  # comes back when we are continued
         signal.pthread_sigmask(signal.SIG_BLOCK, {number} - {signal.SIGSTOP})
         return None
-    cpu_s = used.ru_utime + used.ru_stime
+    cpu_s = usage.ru_utime + usage.ru_stime
     if os.WIFSIGNALED(status):
         return CommandEnd(None, os.WTERMSIG(status), time.time(), cpu_s)
     return CommandEnd(os.WEXITSTATUS(status), None, time.time(), cpu_s)

@@ -30,10 +30,10 @@ from tachograph.annexes.watch.record.spooling import (
     spool_samples,
 )
 
-NICE = 5
+NICE = 5  # the command goes first
 _END_S = 15.0  # timeout of the last flush
 _BEGIN_S = 3.0  # timeout of the search for a source after the end of the command
-_REAP_S = 1.0
+_REAP_S = 1.0  # from its answer until it is killed
 
 
 @dataclass(slots=True)
@@ -86,8 +86,8 @@ class RecorderProcess:
     def _read_result(self, wait_s: float) -> bytes:
         until = time.monotonic() + wait_s
         answer = b""
-        while (left := until - time.monotonic()) > 0:
-            if not select.select([self._results], [], [], left)[0]:
+        while (rest_s := until - time.monotonic()) > 0:
+            if not select.select([self._results], [], [], rest_s)[0]:
                 break
             piece = os.read(self._results, 1 << 16)
             if not piece:
@@ -101,8 +101,8 @@ class RecorderProcess:
             os.close(descriptor)
         until = time.monotonic() + _REAP_S
         while time.monotonic() < until:
-            found, status = os.waitpid(self.pid, os.WNOHANG)
-            if found:
+            reaped, status = os.waitpid(self.pid, os.WNOHANG)
+            if reaped:
                 return status
             time.sleep(0.005)
         os.kill(self.pid, signal.SIGKILL)
@@ -136,8 +136,8 @@ def _work(
     _detach_streams()
     os.nice(NICE)
     listening = _RecorderOrders(orders)
-    kept = spool_samples(plan, connect, wait=listening.wait, ended=listening.ended)
-    result = asdict(kept) | {"spool": kept.spool is not None}
+    recorded = spool_samples(plan, connect, wait=listening.wait, ended=listening.ended)
+    result = asdict(recorded) | {"spool": recorded.spool is not None}
     os.write(results, json.dumps(result).encode())
 
 
@@ -162,13 +162,13 @@ class _RecorderOrders:
         """Wait; True as soon as the command has ended. Without a parent its process is watched."""
         until = time.monotonic() + seconds
         while self._end is None:
-            left = until - time.monotonic()
-            if left <= 0:
+            rest_s = until - time.monotonic()
+            if rest_s <= 0:
                 return False
             watched = self._command if self._descriptor is None else self._descriptor
             if watched is None:  # neither parent nor command
                 self._end = CommandEnd(None, None, time.time())
-            elif select.select([watched], [], [], None if left == FOREVER else left)[0]:
+            elif select.select([watched], [], [], None if rest_s == FOREVER else rest_s)[0]:
                 self._read()
         return True
 
@@ -205,7 +205,7 @@ class RecordedCommand:
 
     plan: RecordPlan
     ended: CommandEnd
-    kept: SpoolResult
+    result: SpoolResult
 
 
 def plan_recording(
@@ -221,9 +221,9 @@ def plan_recording(
     start = time.time()
     environment = os.environ if environment is None else environment
     identity = identify(command, environment, start=start, anonymous=anonymous, cluster=cluster)
-    chosen = Path(folder) if folder else Path(f"tachograph-{identity.job_id}")
+    output = Path(folder) if folder else Path(f"tachograph-{identity.job_id}")
     # The command may change the directory.
-    return RecordPlan(chosen.absolute(), identity, start, interval_s, anonymous)
+    return RecordPlan(output.absolute(), identity, start, interval_s, anonymous)
 
 
 def record_command(command: Sequence[str], connect: Connect, plan: RecordPlan) -> RecordedCommand:
@@ -234,20 +234,23 @@ def record_command(command: Sequence[str], connect: Connect, plan: RecordPlan) -
     """
     with signals_held() as mask:
         try:
-            beside = RecorderProcess.start(plan, connect, mask=mask)
+            recorder = RecorderProcess.start(plan, connect, mask=mask)
         except OSError as problem:  # no further process allowed
             return RecordedCommand(
                 plan, run_in_foreground(command, mask=mask), SpoolResult(problem=str(problem))
             )
         try:
             ended = run_in_foreground(
-                command, mask=mask, echo=beside.echo, started=lambda pid: beside.send({"pid": pid})
+                command,
+                mask=mask,
+                echo=recorder.echo,
+                started=lambda pid: recorder.send({"pid": pid}),
             )
         except NotStartedError as problem:
-            beside.finish(CommandEnd(problem.exit_code, None, time.time()), plan)
+            recorder.finish(CommandEnd(problem.exit_code, None, time.time()), plan)
             plan.discard()
             raise
-        return RecordedCommand(plan, ended, beside.finish(ended, plan))
+        return RecordedCommand(plan, ended, recorder.finish(ended, plan))
 
 
 def record_until(

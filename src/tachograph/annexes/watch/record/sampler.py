@@ -28,7 +28,7 @@ SINGLES = tuple(counter.name for counter in COUNTERS if counter.storage == "f32"
 DOUBLES = tuple(counter.name for counter in COUNTERS if counter.storage != "f32")
 ANONYMOUS_NODE = "node"  # before the number of a host
 FLUSH_S = 5.0  # longest loss where the recorder is killed
-_FLUSH_ROWS = 20_000
+_FLUSH_ROWS = 20_000  # kept in memory, at most
 _PROBLEMS = 100  # different ones that are stored
 
 
@@ -45,8 +45,8 @@ class SpoolSampler:
     anonymous: bool = False
     rows: int = 0
     _gpus: tuple[GpuId, ...] = ()
-    _places: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
-    _known: dict[GpuId, int] = field(default_factory=dict)
+    _indices: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    _index_of: dict[GpuId, int] = field(default_factory=dict)
     _devices: dict[GpuId, GpuDevice] = field(default_factory=dict)
     _nodes: dict[str, str] = field(default_factory=dict)
     _measured: Floats = field(default_factory=lambda: np.zeros(0))  # by place; NaN: no values
@@ -79,33 +79,33 @@ class SpoolSampler:
 
     def note_pm(self) -> None:
         """Write the PM sampling results since the last call, before a flush."""
-        for place, measurement in self._pm.items():
+        for index, measurement in self._pm.items():
             sums = [minute.as_json() for minute in measurement.sums]
             cut = ",".join(measurement.cut)
-            self.spool.note({"kind": "pm", "place": place, "cut": cut, "sums": sums})
+            self.spool.note({"kind": "pm", "place": index, "cut": cut, "sums": sums})
         self._pm.clear()
 
     def _keep_pm(self, new: PmMeasurement) -> None:
         """Add the values to the pending minutes."""
-        place = self._known[new.gpu]
-        before = self._pm.get(place)
+        index = self._index_of[new.gpu]
+        before = self._pm.get(index)
         minutes: dict[int, PmSums] = (
-            {} if before is None else {one.minute: one for one in before.sums}
+            {} if before is None else {sums.minute: sums for sums in before.sums}
         )
-        for one in new.sums:
-            known = minutes.setdefault(one.minute, one)
-            if known is not one:
-                known.add(one)
-        self._pm[place] = PmMeasurement(new.gpu, tuple(minutes.values()), new.cut)
+        for sums in new.sums:
+            pending = minutes.setdefault(sums.minute, sums)
+            if pending is not sums:
+                pending.add(sums)
+        self._pm[index] = PmMeasurement(new.gpu, tuple(minutes.values()), new.cut)
 
     def _note_gpus(self, snapshot: Snapshot) -> None:
         """Write GPUs and devices that are new or changed."""
         if snapshot.gpus != self._gpus:
             for gpu in snapshot.gpus:
-                self._known.setdefault(gpu, len(self._known))
+                self._index_of.setdefault(gpu, len(self._index_of))
             self._gpus = snapshot.gpus
-            self._places = np.array([self._known[gpu] for gpu in snapshot.gpus], np.int32)
-            grown = np.full(len(self._known), np.nan)
+            self._indices = np.array([self._index_of[gpu] for gpu in snapshot.gpus], np.int32)
+            grown = np.full(len(self._index_of), np.nan)
             grown[: len(self._measured)] = self._measured
             self._measured = grown
         new = [
@@ -121,7 +121,7 @@ class SpoolSampler:
         device = self._devices[gpu]
         node = self._node(gpu.node)
         described = {
-            "place": self._known[gpu],
+            "place": self._index_of[gpu],
             "node": node,
             "gpu": gpu.gpu,
             "mig": gpu.mig,
@@ -147,7 +147,7 @@ class SpoolSampler:
                 self.spool.note({"kind": "problem", "t": snapshot.t, "text": message})
 
     def _add(self, snapshot: Snapshot) -> None:
-        before = self._measured[self._places]
+        before = self._measured[self._indices]
         singles = _matrix(snapshot, SINGLES)
         doubles = _matrix(snapshot, DOUBLES)
         missing: Flags = np.isnan(snapshot.measured) | (
@@ -155,24 +155,24 @@ class SpoolSampler:
         )
         stopped = missing & ~np.isnan(before)
         write = (~missing & (snapshot.measured != before)) | stopped
-        self._measured[self._places] = np.where(missing, np.nan, snapshot.measured)
+        self._measured[self._indices] = np.where(missing, np.nan, snapshot.measured)
         count = int(np.count_nonzero(write))
         if not count:
             return
         at: Floats = np.where(missing, snapshot.t, snapshot.measured)[write]
         t: Longs = np.round(at * 1e6).astype(np.int64)
-        kept = singles[:, write].astype(np.float32)
-        self.spool.add(SpoolRows(t, self._places[write], kept, doubles[:, write]))
+        written = singles[:, write].astype(np.float32)
+        self.spool.add(SpoolRows(t, self._indices[write], written, doubles[:, write]))
         self.rows += count
 
 
 def _matrix(snapshot: Snapshot, counters: tuple[str, ...]) -> Floats:
     """(counters x GPUs), NaN missing."""
     matrix = np.full((len(counters), len(snapshot.gpus)), np.nan)
-    for place, counter in enumerate(counters):
+    for index, counter in enumerate(counters):
         values = snapshot.values.get(counter)
         if values is not None:
-            matrix[place] = values
+            matrix[index] = values
     return matrix
 
 

@@ -270,7 +270,9 @@ def folder_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as problem:
         what = _REFUSED.get(problem.errno or 0) or (problem.strerror or str(problem)).lower()
-        in_the_way = (one for one in (folder, *folder.parents) if one.exists() and not one.is_dir())
+        in_the_way = (
+            path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()
+        )
         where = next(in_the_way, folder) if what == _A_FILE else folder
         do = cure_unwritable(problem, "name another folder with -o")
         raise LakeError(what, where=str(where), do=do) from None
@@ -290,10 +292,10 @@ def sleeping_until(stop: Callable[[], bool], *, poll_s: float = 0.2) -> Wait:
     def wait(seconds: float) -> bool:
         until = time.monotonic() + seconds
         while not stop():
-            left = until - time.monotonic()
-            if left <= 0:
+            rest_s = until - time.monotonic()
+            if rest_s <= 0:
                 return False
-            time.sleep(min(left, poll_s))
+            time.sleep(min(rest_s, poll_s))
         return True
 
     return wait

@@ -16,6 +16,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
+from textual.widgets import Input
 
 from tachograph.annexes.watch.live.feed import FeedFailure, SnapshotJudge, ViewFeed
 from tachograph.annexes.watch.live.snapshot import GpuId, LiveSource, SourceProblem
@@ -170,22 +171,22 @@ class WatchApp(App[int]):
 
     def show_view(self) -> None:
         """Pass the view to the visible screen, and update header and footer."""
-        seen = self.seen
-        if self.view is not None and isinstance(seen, ShowsView):
+        visible = self.visible_screen
+        if self.view is not None and isinstance(visible, ShowsView):
             with self.feed.lock:
-                seen.show(self.view)
+                visible.show(self.view)
         self.redraw()
 
     # --- screens
 
     @property
-    def seen(self) -> Widget:
+    def visible_screen(self) -> Widget:
         """The visible screen."""
         return self._opened[-1][2]
 
     @property
-    def place(self) -> str:
-        """Name of the place."""
+    def screen_name(self) -> str:
+        """Name of the visible screen."""
         return self._opened[-1][0] if self._opened else ""
 
     @property
@@ -194,11 +195,11 @@ class WatchApp(App[int]):
         return self._opened[0][2]
 
     @property
-    def chosen(self) -> GpuId | None:
+    def selected_gpu(self) -> GpuId | None:
         """The GPU under the cursor of the visible screen, or else of the fleet."""
-        for widget in (self.seen, self.fleet):
-            if isinstance(widget, ChoosesGpu) and widget.chosen is not None:
-                return widget.chosen
+        for widget in (self.visible_screen, self.fleet):
+            if isinstance(widget, ChoosesGpu) and widget.selected_gpu is not None:
+                return widget.selected_gpu
         return None
 
     def open(self, name: str, of: GpuId | str | None = None) -> None:
@@ -208,7 +209,7 @@ class WatchApp(App[int]):
             return
         make_screen, about = SCREENS[name]
         if about and of is None:
-            of = self.chosen if about == "gpu" else self._job_of_chosen()
+            of = self.selected_gpu if about == "gpu" else self._job_of_chosen()
             if of is None:
                 self.show_note("no GPU selected" if about == "gpu" else "no job known on this GPU")
                 return
@@ -219,7 +220,7 @@ class WatchApp(App[int]):
         if len(self._opened) == _DEEPEST:
             self._opened.pop(1)[2].remove()
         if self._opened:
-            self.seen.display = False
+            self.visible_screen.display = False
         widget = make_screen(of) if about else make_screen()
         self._opened.append((name, of, widget))
         body.mount(widget)
@@ -228,19 +229,19 @@ class WatchApp(App[int]):
     def _close(self, count: int) -> None:
         for _ in range(count):
             self._opened.pop()[2].remove()
-        self.seen.display = True
+        self.visible_screen.display = True
         self.call_after_refresh(self._settle)
 
     def _settle(self) -> None:
         if not self._writing:
-            self.seen.focus()
+            self.visible_screen.focus()
         self.show_view()
 
     def _job_of_chosen(self) -> str | None:
-        if self.view and self.chosen:
-            allocation = self.view.snapshot.allocations.get(self.chosen)
+        if self.view and self.selected_gpu:
+            allocation = self.view.snapshot.allocations.get(self.selected_gpu)
             if allocation:
-                return allocation.name_on(self.chosen) or None
+                return allocation.name_on(self.selected_gpu) or None
         return self._job
 
     def on_open_screen(self, message: OpenScreen) -> None:
@@ -263,12 +264,12 @@ class WatchApp(App[int]):
 
     def action_help(self) -> None:
         """Show the help, or hide it."""
-        self._close(1) if self.place == "help" else self.open("help")
+        self._close(1) if self.screen_name == "help" else self.open("help")
 
     async def action_back(self) -> None:
         """Clear filter or selection of the screen, or return to the one before."""
-        seen = self.seen
-        if isinstance(seen, Dismissible) and seen.dismiss():
+        visible = self.visible_screen
+        if isinstance(visible, Dismissible) and visible.dismiss():
             return
         if len(self._opened) > 1:
             self._close(1)
@@ -327,7 +328,7 @@ class WatchApp(App[int]):
                 self._typed_ahead.append(event)
                 return
             ends = self._writing and event.key in ("enter", "escape")
-            if ends or (not self._writing and event.key in keys.prompting(self.place)):
+            if ends or (not self._writing and event.key in keys.prompting(self.screen_name)):
                 self._takes_keys = False
         await super().on_event(event)
 
@@ -340,17 +341,24 @@ class WatchApp(App[int]):
         """Pass the keys typed meanwhile to the input line."""
         await self._take_keys()
 
-    def on_prompt_changed(self, message: Prompt.Changed) -> None:
+    def on_input_changed(self, event: Input.Changed) -> None:
         """Apply the filter while typing; ignore an invalid one."""
-        self.filter_by(message.text)
+        self.filter_by(event.value)
 
-    async def on_prompt_done(self, message: Prompt.Done) -> None:
-        """Apply the typed filter; restore the previous one on cancel."""
+    async def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Apply the typed filter."""
+        await self._end_filter(event.value)
+
+    async def on_line_given_up(self) -> None:
+        """Restore the filter from before."""
+        await self._end_filter(self.filter_before)
+
+    async def _end_filter(self, written: str) -> None:
         await self.query("Prompt").remove()
         self.query_one("#footer").display = True
         self._writing = False
-        self.screen.set_focus(self.seen)
-        self.filter_by(self.filter_before if message.text is None else message.text)
+        self.screen.set_focus(self.visible_screen)
+        self.filter_by(written)
         await self._take_keys()
 
     def filter_by(self, written: str) -> None:
@@ -387,13 +395,15 @@ class WatchApp(App[int]):
         if self._note and not self._writing and time.monotonic() - self._noted > _NOTE_S:
             self._note = ""
         pace = f"every {self.feed.interval_s:g} s"
-        summary = getattr(self.fleet, "summary", "") if self.place == "fleet" else self.place
+        summary = (
+            getattr(self.fleet, "summary", "") if self.screen_name == "fleet" else self.screen_name
+        )
         problems = list(self._problems())
         if self.failure:
             problems.insert(0, self.failure.problem)
-        reported = HeaderState(pace, paused=self.paused, summary=summary, problems=problems)
-        above = header(self.view, reported, width=width)
-        below = footer(self.place, width=width)
+        state = HeaderState(pace, paused=self.paused, summary=summary, problems=problems)
+        above = header(self.view, state, width=width)
+        below = footer(self.screen_name, width=width)
         if self._note:
             below = [(self._note[:width], colours.NOTE)]
             if self._writing:

@@ -55,11 +55,11 @@ class StyledLook(Look):
 _OF_IDLE = {HELD: Style(color="blue"), FREE: DIM}
 # the classes in their order, then idle GPUs
 LOOKS: tuple[StyledLook, ...] = tuple(
-    StyledLook(look.mark, look.name, look.text, _OF_IDLE.get(place) or STYLES[CLASS_LIMITS[place]])
-    for place, look in enumerate(looks.LOOKS)
+    StyledLook(look.mark, look.name, look.text, _OF_IDLE.get(index) or STYLES[CLASS_LIMITS[index]])
+    for index, look in enumerate(looks.LOOKS)
 )
 # One of each letter, in the order of counts.
-SHOWN_LOOKS = tuple(LOOKS[place] for place in looks.SHOWN_LOOKS)
+SHOWN_LOOKS = tuple(LOOKS[index] for index in looks.SHOWN_LOOKS)
 
 
 def state_text(state: str) -> str:

@@ -90,9 +90,9 @@ def throttled(bits: float | None) -> str:
     """
     if bits is None or bits != bits:
         return MISSING
-    left = int(bits)
-    named = [name for bit, name in THROTTLED.items() if left & bit]
-    other = left & ~sum(THROTTLED)
+    mask = int(bits)
+    named = [name for bit, name in THROTTLED.items() if mask & bit]
+    other = mask & ~sum(THROTTLED)
     return ", ".join([*named, *([f"bit {other:#x}"] if other else [])]) or "none"
 
 
@@ -126,24 +126,24 @@ def counter_scale(counter: str, device: GpuDevice | None) -> CounterScale:
         case "hbm_used_mib" | "hbm_free_mib":
             return CounterScale(0.0, device.hbm_mib if device else None)
         case "power_w":
-            known = devices.match_device(device.model) if device else None
-            return CounterScale(0.0, known.board_power_w if known else None)
+            model = devices.match_device(device.model) if device else None
+            return CounterScale(0.0, model.board_power_w if model else None)
         case "gpu_temp_c" | "mem_temp_c":
             return CounterScale(20.0, 100.0)
     return CounterScale(0.0, None)
 
 
 def spark(
-    times: Floats, values: Floats | Singles, *, width: int, each: float, low: float, high: float
+    times: Floats, values: Floats | Singles, *, width: int, block_s: float, low: float, high: float
 ) -> str:
     """Return the newest values as a sparkline, newest right; blanks are missing.
 
     A block is the mean of the known values of `each` seconds; see `means`.
 
-    >>> spark(np.arange(5.0), np.array([0, 0.5, 1, np.nan, 1]), width=6, each=1, low=0, high=1)
+    >>> spark(np.arange(5.0), np.array([0, 0.5, 1, np.nan, 1]), width=6, block_s=1, low=0, high=1)
     ' ▁▅█ █'
     """
-    return blocks(means(times, values, width=width, each=each), low=low, high=high)
+    return blocks(means(times, values, width=width, block_s=block_s), low=low, high=high)
 
 
 def blocks(values: Floats, *, low: float, high: float) -> str:
@@ -157,22 +157,24 @@ def blocks(values: Floats, *, low: float, high: float) -> str:
     return sparkline([None if level != level else level for level in levels], len(levels))
 
 
-def means(times: Floats, values: Floats | Singles, *, width: int, each: float) -> Floats:
+def means(times: Floats, values: Floats | Singles, *, width: int, block_s: float) -> Floats:
     """Return means of the last `width` spans of `each` s, oldest first; NaN without values.
 
     Spans begin at whole multiples of `each`, so that a mean that was shown does not change later;
     only the last one is incomplete.
 
-    >>> means(np.array([0.0, 1, 2, 3]), np.array([1.0, 3, 5, np.nan]), width=3, each=2).tolist()
+    >>> means(np.array([0.0, 1, 2, 3]), np.array([1.0, 3, 5, np.nan]), width=3, block_s=2).tolist()
     [nan, 2.0, 5.0]
     """
     if not len(times) or width < 1:
         return np.full(max(width, 0), np.nan)
-    span = np.floor(times / each)
-    place = (span - span[-1] + width - 1).astype(np.int64)
-    kept = (place >= 0) & np.isfinite(values)
-    count = np.bincount(place[kept], minlength=width)
-    total = np.bincount(place[kept], weights=np.asarray(values, np.float64)[kept], minlength=width)
+    span = np.floor(times / block_s)
+    column = (span - span[-1] + width - 1).astype(np.int64)
+    counts = (column >= 0) & np.isfinite(values)
+    count = np.bincount(column[counts], minlength=width)
+    total = np.bincount(
+        column[counts], weights=np.asarray(values, np.float64)[counts], minlength=width
+    )
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
@@ -188,12 +190,14 @@ def counter_group(view: FleetView, row: int, name: str, *, width: int) -> list[R
     """Return one group of counters with its heading."""
     times = view.history.times()
     columns = max(0, width - _NAME - _VALUE - _BAR - 3)
-    each = span(times, columns)
-    reach = f"last {quantity(columns * each, 's')}" if columns >= 8 and len(times) > 1 else ""
+    block_s = span(times, columns)
+    reach = f"last {quantity(columns * block_s, 's')}" if columns >= 8 and len(times) > 1 else ""
     rows = [heading(name, width, reach if name == "Activity" else "")]
     absent = unsupported.absent_counters(view.about)
     shown = [counter for counter in GROUPS[name] if counter not in absent]
-    return rows + [_row(view, row, counter, times, width=width, each=each) for counter in shown]
+    return rows + [
+        _row(view, row, counter, times, width=width, block_s=block_s) for counter in shown
+    ]
 
 
 def span(times: Floats, columns: int) -> float:
@@ -206,12 +210,18 @@ def span(times: Floats, columns: int) -> float:
     # At least one value in most of them.
     least = float(np.median(np.diff(times))) if len(times) > 2 else 0.0
     return next(
-        (each for each in _SPANS if each * max(columns, 1) >= held and each >= 0.95 * least),
+        (
+            block_s
+            for block_s in _SPANS
+            if block_s * max(columns, 1) >= held and block_s >= 0.95 * least
+        ),
         _SPANS[-1],
     )
 
 
-def _row(view: FleetView, row: int, counter: str, times: Floats, *, width: int, each: float) -> Row:
+def _row(
+    view: FleetView, row: int, counter: str, times: Floats, *, width: int, block_s: float
+) -> Row:
     snapshot = view.snapshot
     value = snapshot.value(counter, row)
     rest = width - _NAME - 1
@@ -223,19 +233,19 @@ def _row(view: FleetView, row: int, counter: str, times: Floats, *, width: int, 
             cell(f"  {why}", rest - _VALUE, colours.DIM),
         ]
     if counter in ("throttle_reasons", "xid"):
-        reported = counter_text(counter, value)
+        value_text = counter_text(counter, value)
         alarmed = bool(clock_reasons(int(value))) if counter == "throttle_reasons" else value != 0
         style = colours.NOTICE if alarmed else colours.PLAIN
         return [
             cell(counter, _NAME),
             Segment(" "),
-            cell(f"{reported:>{_VALUE}}", max(rest, 0), style),
+            cell(f"{value_text:>{_VALUE}}", max(rest, 0), style),
         ]
-    drawn = counter_scale(counter, snapshot.devices.get(snapshot.gpus[row]))
+    scale = counter_scale(counter, snapshot.devices.get(snapshot.gpus[row]))
     full = (
         ""
-        if drawn.full is None
-        else bar((value - drawn.low) / (drawn.full - drawn.low), _BAR, empty=" ")
+        if scale.full is None
+        else bar((value - scale.low) / (scale.full - scale.low), _BAR, empty=" ")
     )
     columns = rest - _VALUE - _BAR - 2
     style = colours.ALARM if _bad(counter, value) else colours.PLAIN
@@ -246,14 +256,14 @@ def _row(view: FleetView, row: int, counter: str, times: Floats, *, width: int, 
         cell(full, _BAR, colours.PLAIN),
         Segment(" "),
         cell(
-            _past(counter, times, view.history.series(counter, row), drawn, columns, each),
+            _past(counter, times, view.history.series(counter, row), scale, columns, block_s),
             max(columns, 0),
         ),
     ]
 
 
 def _past(
-    counter: str, times: Floats, values: Singles, drawn: CounterScale, columns: int, each: float
+    counter: str, times: Floats, values: Singles, scale: CounterScale, columns: int, block_s: float
 ) -> str:
     """Return a counter's history, increases for a cumulative one, on its scale."""
     if columns < 4:
@@ -261,17 +271,19 @@ def _past(
     if COUNTERS_BY_NAME[counter].kind is CounterKind.CUMULATIVE:
         rises = np.clip(np.diff(values.astype(np.float64)), 0, None)
         return (
-            _between(means(times[1:], rises, width=columns, each=each)) if np.nansum(rises) else ""
+            _between(means(times[1:], rises, width=columns, block_s=block_s))
+            if np.nansum(rises)
+            else ""
         )
-    averaged = means(times, values, width=columns, each=each)
-    if drawn.full is None:
+    averaged = means(times, values, width=columns, block_s=block_s)
+    if scale.full is None:
         return _between(averaged) if COUNTERS_BY_NAME[counter].unit != "flag" else ""
-    return blocks(averaged, low=drawn.low, high=drawn.full)
+    return blocks(averaged, low=scale.low, high=scale.full)
 
 
 def _between(averaged: Floats) -> str:
-    known = averaged[np.isfinite(averaged)]
-    return blocks(averaged, low=0.0, high=float(known.max(initial=0.0)) or 1.0)
+    measured = averaged[np.isfinite(averaged)]
+    return blocks(averaged, low=0.0, high=float(measured.max(initial=0.0)) or 1.0)
 
 
 def _bad(counter: str, value: float) -> bool:

@@ -72,7 +72,7 @@ class FleetScreen(KeptLines, can_focus=True):
     # --- content
 
     @property
-    def chosen(self) -> GpuId | None:
+    def selected_gpu(self) -> GpuId | None:
         """The GPU under the cursor; on a heading, the first of the group."""
         if self._rows is None:
             return None
@@ -180,8 +180,8 @@ class FleetScreen(KeptLines, can_focus=True):
 
     def _find_cursor(self) -> None:
         """Move the cursor with its target; without the target it keeps its line."""
-        place = self._place_of(self._target)
-        self._cursor = min(self._cursor if place is None else place, max(0, len(self._lines) - 1))
+        line = self._place_of(self._target)
+        self._cursor = min(self._cursor if line is None else line, max(0, len(self._lines) - 1))
 
     def _row_of(self, target: GpuId | str | None) -> int | None:
         if self._rows is None or not isinstance(target, GpuId):
@@ -196,17 +196,17 @@ class FleetScreen(KeptLines, can_focus=True):
         if target is None:
             return 0
         row = self._row_of(target)
-        for place, line in enumerate(self._lines):
+        for index, line in enumerate(self._lines):
             if (line.name == target) if isinstance(line, FleetGroup) else (line == row):
-                return place
+                return index
         return None
 
     def _line_here(self) -> Line | None:
         return self._lines[self._cursor] if self._cursor < len(self._lines) else None
 
-    def _hold(self, place: int) -> None:
+    def _hold(self, target: int) -> None:
         """Move the cursor to a table line."""
-        self._cursor = min(max(place, 0), max(0, len(self._lines) - 1))
+        self._cursor = min(max(target, 0), max(0, len(self._lines) - 1))
         line = self._line_here()
         if line is None or self._rows is None or self._cursor == 0:
             self._target = None
@@ -233,17 +233,19 @@ class FleetScreen(KeptLines, can_focus=True):
             return [("waiting for the first values", colours.DIM)] if y == 0 else []
         if y < self._titles:
             return self._title(y)
-        place = y - self._titles + int(self.scroll_offset.y)
-        if place >= len(self._lines):
-            below = place - len(self._lines)
+        index = y - self._titles + int(self.scroll_offset.y)
+        if index >= len(self._lines):
+            below = index - len(self._lines)
             if below < len(self._plots):
                 return self._plots[below]
-            nothing = place == 0 and not self._lines
+            nothing = index == 0 and not self._lines
             return [(self._nothing(), colours.NOTICE)] if nothing else []
-        made = pieces(self._rows, self._lines[place], self._places)
-        if place == self._cursor and self.has_focus:
-            return [("".join(text for text, _ in made).ljust(self.line_width), colours.CURSOR)]
-        return made
+        drawn_line = pieces(self._rows, self._lines[index], self._places)
+        if index == self._cursor and self.has_focus:
+            return [
+                ("".join(text for text, _ in drawn_line).ljust(self.line_width), colours.CURSOR)
+            ]
+        return drawn_line
 
     def _nothing(self) -> str:
         if self.filter:
@@ -289,8 +291,8 @@ class FleetScreen(KeptLines, can_focus=True):
         if isinstance(line, FleetGroup):
             self._folded ^= {line.name}
             self._change()
-        elif self.chosen is not None:
-            self.post_message(OpenScreen("focus", self.chosen))
+        elif self.selected_gpu is not None:
+            self.post_message(OpenScreen("focus", self.selected_gpu))
 
     def action_sort(self, name: str) -> None:
         """Sort by a column; the same once more reverses the order."""
@@ -298,9 +300,9 @@ class FleetScreen(KeptLines, can_focus=True):
 
     def action_sort_next(self, step: int) -> None:
         """Sort by the next or the previous visible column."""
-        seen = [place.column.name for place in self._places] or ["gpu"]
-        at = seen.index(self.sort) if self.sort in seen else 0
-        self.sort_by(seen[(at + step) % len(seen)])
+        names = [position.column.name for position in self._places] or ["gpu"]
+        at = names.index(self.sort) if self.sort in names else 0
+        self.sort_by(names[(at + step) % len(names)])
 
     def action_reverse(self) -> None:
         """Reverse the order."""
@@ -332,6 +334,6 @@ class FleetScreen(KeptLines, can_focus=True):
             self.action_choose() if y == self._cursor else self._hold(y)
 
     def _click_title(self, x: int) -> None:
-        for place in self._places:
-            if place.at <= x <= place.at + place.width:
-                self.action_sort(place.column.name)
+        for position in self._places:
+            if position.at <= x <= position.at + position.width:
+                self.action_sort(position.column.name)

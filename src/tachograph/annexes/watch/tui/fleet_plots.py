@@ -21,9 +21,9 @@ from tachograph.report.tables import cut
 
 MOST_GPUS = 32  # above, the table alone fills any usual screen
 _LEAST_WIDTH, _LEAST_HEIGHT = 48, 4  # of a plot with its title; smaller ones show nothing new
-_MOST_HEIGHT = 12
+_MOST_HEIGHT = 12  # lines of 8 levels: about a percent each
 _LEAST_SCREEN = 100  # characters: on 80 the table is all that fits
-_GAP = 2
+_GAP = 2  # characters between plots
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _plot(
         (look.text, look.style),
         (f"{' ' * max(0, rest)}{now}", colours.PLAIN),
     ]
-    averaged = means(activity.times, values, width=width, each=seconds)
+    averaged = means(activity.times, values, width=width, block_s=seconds)
     bars = block_columns(averaged, height - 1)
     return [title, *([(line, look.style)] for line in bars)]
 
@@ -120,9 +120,9 @@ def block_columns(values: Floats, height: int) -> list[str]:
     ['  █ ', '▁██ ']
     """
     steps = len(LEVELS)
-    known = np.isfinite(values)
+    has_value = np.isfinite(values)
     filled = np.clip(np.nan_to_num(values), 0.0, 1.0) * height * steps
-    eighths = np.where(known, np.maximum(np.rint(filled), 1), 0).astype(np.int64)
+    eighths = np.where(has_value, np.maximum(np.rint(filled), 1), 0).astype(np.int64)
     marks = f" {LEVELS}"
     lines = []
     for line in reversed(range(height)):

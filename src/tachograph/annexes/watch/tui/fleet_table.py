@@ -21,9 +21,13 @@ from tachograph.report.tables import cut, fitted_widths
 
 _SUM = "Σ"
 _ALL_TEXT = 24  # characters of a name, at most
-_BAR_FROM, _BAR_TO = 13, 45
+_BAR_FROM, _BAR_TO = (
+    13,
+    45,
+)  # characters of real utilisation that have a bar: longer ones add nothing
 _LETTER = 3  # characters of a class that is shown as its letter
-_SHORT_HEALTH = 4
+_SHORT_HEALTH = 4  # characters of a state without its sign
+# added where a wide screen has room, in this order
 _FURTHER = (
     "occ",
     "fp64",
@@ -51,7 +55,7 @@ class FleetColumn:
     width: int
     of_gpu: Callable[[FleetRows, int], str]
     of_group: Callable[[FleetRows, FleetGroup], str]
-    left: bool = False
+    left_aligned: bool = False
     brief: str = ""
 
 
@@ -134,7 +138,7 @@ def fit(
         for name in ("gpu", "job", "user")
     }
     steps = _steps(natural, skip, sort, absent_columns(rows.view))
-    steps = [one for one in steps if one[0] != group or group == "class"]  # classes are counted
+    steps = [step for step in steps if step[0] != group or group == "class"]  # classes are counted
     widths = fitted_widths({}, [("gpu", max(first, natural["gpu"])), *steps], width, gap=1)
     if widths.get("real", 0) >= _BAR_FROM:
         widths["real"] += min(width - sum(widths.values()) - len(widths) + 1, _BAR_TO - _BAR_FROM)
@@ -150,9 +154,9 @@ def _steps(
     natural: Mapping[str, int], skip: int, sort: str, absent: Collection[str]
 ) -> list[tuple[str, int]]:
     """(column, width) by importance, as `fitted_widths` takes; some only if reported."""
-    kept = [("class", _LETTER), ("real", 4), ("health", _SHORT_HEALTH)]
+    always = [("class", _LETTER), ("real", 4), ("health", _SHORT_HEALTH)]
     if not skip:
-        kept += [("util", 4), ("mem", 9), ("power", 6), ("temp", 4)]
+        always += [("util", 4), ("mem", 9), ("power", 6), ("temp", 4)]
     first = [
         "sm",
         "tensor",
@@ -171,11 +175,11 @@ def _steps(
     more = [name for name in _FURTHER if name not in absent or name == sort]
     widths = {column.name: column.width for column in COLUMNS}
     widths |= {"job": max(4, natural["job"]), "user": max(4, natural["user"])}
-    if sort in (*first, *more) and sort not in dict(kept):
-        kept.append((sort, widths[sort]))
-    optional = [name for name in (*first, *more) if not skip or name not in dict(kept)]
+    if sort in (*first, *more) and sort not in dict(always):
+        always.append((sort, widths[sort]))
+    optional = [name for name in (*first, *more) if not skip or name not in dict(always)]
     steps = [(name, widths[name]) for name in optional[min(skip, len(optional) - 1) :]]
-    return [*kept, *steps]
+    return [*always, *steps]
 
 
 def _gpu_of_group(rows: FleetRows, group: FleetGroup) -> str:
@@ -183,14 +187,14 @@ def _gpu_of_group(rows: FleetRows, group: FleetGroup) -> str:
 
 
 def _of_all(name: str) -> Callable[[FleetRows, FleetGroup], str]:
-    def reported(rows: FleetRows, group: FleetGroup) -> str:
+    def common_text(rows: FleetRows, group: FleetGroup) -> str:
         texts = rows.text(name)
         different = {texts[row] for row in group.rows.tolist()} - {""}
         if not different:
             return MISSING
         return different.pop() if len(different) == 1 else f"{len(different)} {name}s"
 
-    return reported
+    return common_text
 
 
 def _classes_of_group(rows: FleetRows, group: FleetGroup) -> str:
@@ -226,11 +230,11 @@ def _brief_state(state: str) -> str:
     return "?" if state == HEALTH_UNKNOWN else state
 
 
-def _sums(used: Floats, there: Floats, rows: Longs) -> tuple[float, float]:
+def _sums(used_gib: Floats, there: Floats, rows: Longs) -> tuple[float, float]:
     """Used and total memory, only of GPUs that report the used memory."""
-    reporting = rows[~np.isnan(used[rows])]
+    reporting = rows[~np.isnan(used_gib[rows])]
     whole, total = not np.isnan(there[reporting]).any(), reduce_known(np.sum, there[reporting])
-    return reduce_known(np.sum, used[reporting]), total if whole else float("nan")
+    return reduce_known(np.sum, used_gib[reporting]), total if whole else float("nan")
 
 
 def _text(name: str, title: str, width: int = 0) -> FleetColumn:
@@ -240,7 +244,7 @@ def _text(name: str, title: str, width: int = 0) -> FleetColumn:
         width,
         lambda rows, row: rows.text(name)[row] or MISSING,
         _of_all(name),
-        left=True,
+        left_aligned=True,
     )
 
 
@@ -265,10 +269,10 @@ def _summed(written: str) -> str:
     return written if written == MISSING else f"{_SUM}{written}"
 
 
-def _memory(used: float, there: float) -> str:
-    if used != used:
+def _memory(used_gib: float, there: float) -> str:
+    if used_gib != used_gib:
         return MISSING
-    written = f"{used:.1f}" if used < 99.95 else short(used)
+    written = f"{used_gib:.1f}" if used_gib < 99.95 else short(used_gib)
     if there != there:
         return written
     return f"{written}/{there:.0f}" if there < 1e3 else f"{written}/{short(there)}"
@@ -283,7 +287,9 @@ def _watts(value: float) -> str:
 
 
 COLUMNS: tuple[FleetColumn, ...] = (
-    FleetColumn("gpu", "gpu", 0, lambda rows, row: rows.text("gpu")[row], _gpu_of_group, left=True),
+    FleetColumn(
+        "gpu", "gpu", 0, lambda rows, row: rows.text("gpu")[row], _gpu_of_group, left_aligned=True
+    ),
     _number("util", "GPU%", 4, percent, np.mean),
     FleetColumn(
         "mem",
@@ -297,21 +303,21 @@ COLUMNS: tuple[FleetColumn, ...] = (
     ),
     _number("power", "power", 6, _watts, np.sum),
     _number("temp", "temp", 4, _degrees, np.max),
-    FleetColumn("class", "class", 22, _class, _classes_of_group, left=True, brief="cls"),
+    FleetColumn("class", "class", 22, _class, _classes_of_group, left_aligned=True, brief="cls"),
     FleetColumn(
         "real",
         "real utilisation",
         _BAR_FROM,
         lambda rows, row: percent(_real(rows, row)),
         lambda rows, group: percent(_real(rows, group)),
-        left=True,
+        left_aligned=True,
     ),
     _number("sm", "SM", 4, percent, np.mean),
     _number("tensor", "TENS", 4, percent, np.mean),
     _number("dram", "DRAM", 4, percent, np.mean),
     _text("job", "job"),
     _text("user", "user"),
-    FleetColumn("health", "health", 7, _health, _health_of_group, left=True, brief="hlth"),
+    FleetColumn("health", "health", 7, _health, _health_of_group, left_aligned=True, brief="hlth"),
     _number("occ", "OCC", 4, percent, np.mean),
     _number("fp64", "FP64", 4, percent, np.mean),
     _number("fp32", "FP32", 4, percent, np.mean),
@@ -329,12 +335,14 @@ COLUMNS: tuple[FleetColumn, ...] = (
 
 
 def pieces(
-    rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace]
+    rows: FleetRows, line: int | FleetGroup, columns: Sequence[ColumnPlace]
 ) -> list[tuple[str, Style]]:
     """Return a line as texts and styles, neighbours of one style together."""
-    made = [(_cell(rows, line, place), _style(rows, line, place.column.name)) for place in places]
+    cells = [
+        (_cell(rows, line, column), _style(rows, line, column.column.name)) for column in columns
+    ]
     joined: list[tuple[str, Style]] = []
-    for text, style in made:
+    for text, style in cells:
         if joined:
             before, style_before = joined[-1]
             if style_before is style:
@@ -348,18 +356,18 @@ def pieces(
     return joined
 
 
-def _cell(rows: FleetRows, line: int | FleetGroup, place: ColumnPlace) -> str:
-    column = place.column
-    if column.name == "real" and place.width >= _BAR_FROM:
-        return percent_bar(_real(rows, line), place.width)
-    if column.name == "class" and place.width <= _LETTER:
-        return _letter(rows, line).ljust(place.width)
-    if column.name == "health" and place.width <= _SHORT_HEALTH:
-        return _brief_state(_health_of(rows, line)).ljust(place.width)
+def _cell(rows: FleetRows, line: int | FleetGroup, position: ColumnPlace) -> str:
+    column = position.column
+    if column.name == "real" and position.width >= _BAR_FROM:
+        return percent_bar(_real(rows, line), position.width)
+    if column.name == "class" and position.width <= _LETTER:
+        return _letter(rows, line).ljust(position.width)
+    if column.name == "health" and position.width <= _SHORT_HEALTH:
+        return _brief_state(_health_of(rows, line)).ljust(position.width)
     text = (
         column.of_group(rows, line) if isinstance(line, FleetGroup) else column.of_gpu(rows, line)
     )
-    return filled(text, place.width, column.left and column.name != "real")
+    return filled(text, position.width, column.left_aligned and column.name != "real")
 
 
 def _real(rows: FleetRows, line: int | FleetGroup) -> float:
@@ -388,7 +396,7 @@ def _style(rows: FleetRows, line: int | FleetGroup, name: str) -> Style:
         return colours.STATE_STYLES[int(rows.view.health[line])]
     if name == "temp" and rows.view.state(line) == HOT:
         return colours.ALARM
-    return colours.PLAIN if rows.view.reported[line] else colours.DIM
+    return colours.PLAIN if rows.view.current[line] else colours.DIM
 
 
 def legend(rows: FleetRows | None, *, width: int) -> Pieces:
@@ -406,7 +414,7 @@ _NAMES = ("gpu", "node", "job", "user", "class", "model")
 
 
 def titles(
-    places: Sequence[ColumnPlace],
+    columns: Sequence[ColumnPlace],
     *,
     sort: str,
     reverse: bool,
@@ -421,28 +429,28 @@ def titles(
     arrow = "▲" if (sort in _NAMES) != reverse else "▼"
     headings: Pieces = []
     gap = ""
-    for place in places:
-        if place.column.name == sort:
-            headings.append((f"{gap}{_written(place, arrow)}", colours.SORTED))
+    for column in columns:
+        if column.column.name == sort:
+            headings.append((f"{gap}{_written(column, arrow)}", colours.SORTED))
         else:
-            headings.append((f"{gap}{_written(place, '')}", colours.TITLE))
+            headings.append((f"{gap}{_written(column, '')}", colours.TITLE))
         gap = " "
     possible = len(COLUMNS) - len(set(absent) & set(_FURTHER))
-    return [*headings, *_more(places, possible, group=group, width=width)]
+    return [*headings, *_more(columns, possible, group=group, width=width)]
 
 
-def _written(place: ColumnPlace, arrow: str) -> str:
-    column = place.column
-    fits = len(column.title) + len(arrow) <= place.width
+def _written(position: ColumnPlace, arrow: str) -> str:
+    column = position.column
+    fits = len(column.title) + len(arrow) <= position.width
     title = column.title if fits else column.brief or column.title.split()[0]
-    title = f"{title[: place.width - len(arrow)]}{arrow}"
-    return title.ljust(place.width) if column.left else title.rjust(place.width)
+    title = f"{title[: position.width - len(arrow)]}{arrow}"
+    return title.ljust(position.width) if column.left_aligned else title.rjust(position.width)
 
 
-def _more(places: Sequence[ColumnPlace], possible: int, *, group: str, width: int) -> Pieces:
+def _more(columns: Sequence[ColumnPlace], possible: int, *, group: str, width: int) -> Pieces:
     """Mark at the right edge for hidden columns."""
     grouped = group not in ("", "class")  # that column is the heading of groups
-    if not places or len(places) + grouped >= possible:
+    if not columns or len(columns) + grouped >= possible:
         return []
-    used = places[-1].at + places[-1].width
-    return [(MORE.rjust(width - used), colours.BOLD)] if used < width else []
+    end = columns[-1].at + columns[-1].width
+    return [(MORE.rjust(width - end), colours.BOLD)] if end < width else []

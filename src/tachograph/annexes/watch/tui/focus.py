@@ -18,29 +18,30 @@ from tachograph.annexes.watch.tui.page import (
     Page,
     PageRows,
     Row,
-    beside,
     cell,
     heading,
     join_parts,
     paragraph,
     quantity,
+    side_by_side,
 )
 from tachograph.catalog.units import plural, printable, text
 from tachograph.judge.health import NEW_ERRORS, HealthLimits
 from tachograph.judge.workload.classes import RULED, UNKNOWN
 from tachograph.judge.workload.rules import known_of
 
-RULES = tuple(one.name for one in RULED)
+RULES = tuple(rule.name for rule in RULED)
+# parts of real utilisation in the order of their weights
 _WEIGHED = (("SM", "sm"), ("TENSOR", "tensor"), ("DRAM", "dram"), ("GR", "gr"))
 
 
 def classed_and_healthy(view: FleetView, row: int, *, width: int) -> list[Row]:
     """Return class and health of a GPU, and why."""
-    found = gpu_reasons(view, row)
-    return [*classed(view, row, found, width=width), *healthy(view, row, found, width=width)]
+    reasons = gpu_reasons(view, row)
+    return [*classed(view, row, reasons, width=width), *healthy(view, row, reasons, width=width)]
 
 
-def classed(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list[Row]:
+def classed(view: FleetView, row: int, reasons: GpuReasons, *, width: int) -> list[Row]:
     """Return the class, its rule with values and thresholds, and the parts of real utilisation."""
     smoothed, window = view.label(row), view.settings.smoothing_s
     look = colours.LOOKS[int(looks(view)[row])]
@@ -48,16 +49,16 @@ def classed(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list
         heading("Class", width, f"over {quantity(window, 's')}" if window else "of this reading"),
         [Segment(look.text, look.style)],
     ]
-    if not view.reported[row]:
+    if not view.current[row]:
         return rows + paragraph("no values now", width, colours.NOTICE, indent=2)
     if smoothed in RULES:
-        place = RULES.index(smoothed)
-        rule = RULED[place].rule_text(published=view.settings.published)
-        rows += paragraph(f"class {place + 1} of {len(RULES)}: {rule}", width, indent=2)
+        index = RULES.index(smoothed)
+        rule = RULED[index].rule_text(published=view.settings.published)
+        rows += paragraph(f"class {index + 1} of {len(RULES)}: {rule}", width, indent=2)
     rows += paragraph(
-        found.why, width, colours.NOTICE if smoothed == UNKNOWN else colours.PLAIN, indent=2
+        reasons.why, width, colours.NOTICE if smoothed == UNKNOWN else colours.PLAIN, indent=2
     )
-    rows += _enabling(view, found.classified.needs, width=width)
+    rows += _enabling(view, reasons.classified.needs, width=width)
     return rows + parts_of_real(view, row, width=width)
 
 
@@ -66,18 +67,18 @@ def _enabling(view: FleetView, needs: tuple[str, ...], *, width: int) -> list[Ro
     lacking = {
         name: view.about.unsupported[name] for name in needs if view.about.unsupported.get(name)
     }
-    reported = unsupported.unsupported_lines(replace(view.about, unsupported=lacking), begin="")
+    sentences = unsupported.unsupported_lines(replace(view.about, unsupported=lacking), begin="")
     rows: list[Row] = []
-    for sentence in reported:
+    for sentence in sentences:
         rows += paragraph(sentence, width, colours.NOTICE, indent=2)
     return rows
 
 
 def parts_of_real(view: FleetView, row: int, *, width: int) -> list[Row]:
     """Return real utilisation of this reading with its parts: weights and weighted values."""
-    known = known_of(view.reading(row), view.settings)
+    values = known_of(view.reading(row), view.settings)
     parts = [
-        f"{weight:.2f}·{name} {quantity(getattr(known, field), 'fraction')}".removeprefix("0")
+        f"{weight:.2f}·{name} {quantity(getattr(values, field), 'fraction')}".removeprefix("0")
         for (name, field), weight in zip(_WEIGHED, view.settings.weights, strict=True)
         if weight
     ]
@@ -86,20 +87,20 @@ def parts_of_real(view: FleetView, row: int, *, width: int) -> list[Row]:
     )
 
 
-def healthy(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list[Row]:
+def healthy(view: FleetView, row: int, reasons: GpuReasons, *, width: int) -> list[Row]:
     """Return health, and each decisive value against its limit."""
     state = view.state(row)
     rows: list[Row] = [
         heading("Health", width),
         [Segment(colours.state_text(state), colours.HEALTH_STYLES[state])],
     ]
-    if found.health_why:
-        rows += paragraph(found.health_why, width, colours.ALARM, indent=2)
-    rows += paragraph(join_parts(_values(view, row, found.limits)), width, indent=2)
+    if reasons.health_why:
+        rows += paragraph(reasons.health_why, width, colours.ALARM, indent=2)
+    rows += paragraph(join_parts(_values(view, row, reasons.limits)), width, indent=2)
     # of errors counted only once, new ones are not known yet
-    values = {name: view.snapshot.value(name, row) for name in found.health.needs}
+    values = {name: view.snapshot.value(name, row) for name in reasons.health.needs}
     absent = tuple(name for name, value in values.items() if value is None)
-    if absent and view.reported[row]:
+    if absent and view.current[row]:
         rows += paragraph(f"not reported: {', '.join(absent)}", width, colours.NOTICE, indent=2)
         rows += _enabling(view, absent, width=width)
     return rows
@@ -108,7 +109,7 @@ def healthy(view: FleetView, row: int, found: GpuReasons, *, width: int) -> list
 def _values(view: FleetView, row: int, limits: HealthLimits) -> list[str]:
     """Values that decide health, with limits; missing ones are left out."""
     value = view.snapshot.value
-    reported: list[str] = []
+    sentences: list[str] = []
     sensors = (
         ("gpu_temp_c", "GPU", limits.warning_c, limits.critical_c),
         ("mem_temp_c", "memory", limits.memory_warning_c, limits.memory_critical_c),
@@ -116,19 +117,19 @@ def _values(view: FleetView, row: int, limits: HealthLimits) -> list[str]:
     for counter, name, warning, critical in sensors:
         degrees = value(counter, row)
         if degrees is not None:
-            reported.append(
+            sentences.append(
                 f"{name} {text(degrees, 'C')} (HOT from {warning:.0f}, critical {critical:.0f})"
             )
     rows, failure = value("remapped_rows_uncorrectable", row), value("row_remap_failure", row)
     if rows is not None:
-        reported.append(f"{text(rows, 'count')} rows remapped")
+        sentences.append(f"{text(rows, 'count')} rows remapped")
     if failure is not None:
-        reported.append("a remapping failed" if failure else "no remapping failed")
+        sentences.append("a remapping failed" if failure else "no remapping failed")
     for name, errors in view.errors.items():
         if errors[row] == errors[row]:
             count = plural(float(errors[row]), NEW_ERRORS[name])
-            reported.append(f"{count} in {text(view.settings.event_memory_s, 's')}")
-    return reported
+            sentences.append(f"{count} in {text(view.settings.event_memory_s, 's')}")
+    return sentences
 
 
 WIDE = 110  # characters from which there are two columns
@@ -146,7 +147,7 @@ class FocusScreen(Page):
         self.gpu = gpu
 
     @property
-    def chosen(self) -> GpuId | None:
+    def selected_gpu(self) -> GpuId | None:
         """The shown GPU."""
         return self.gpu
 
@@ -165,8 +166,8 @@ class FocusScreen(Page):
     def _step(self, by: int) -> None:
         gpus = self.view.snapshot.gpus if self.view else ()
         if gpus:
-            place = gpus.index(self.gpu) + by if self.gpu in gpus else 0
-            self.gpu = gpus[place % len(gpus)]
+            index = gpus.index(self.gpu) + by if self.gpu in gpus else 0
+            self.gpu = gpus[index % len(gpus)]
             self.scroll_home(animate=False)
             self.again()
 
@@ -182,13 +183,18 @@ def focus(view: FleetView, gpu: GpuId, *, width: int) -> list[Row]:
     if width < WIDE:
         parts = (*classed_and_healthy(view, row, width=width), *counters(view, row, width=width))
         return [*top, *parts, *processes(view, gpu, width=width)]
-    left = min(_COUNTERS_AT_MOST, width * 11 // 20)
-    right = width - left - 3
-    beside_them = [
-        *classed_and_healthy(view, row, width=right),
-        *processes(view, gpu, width=right),
+    left_width = min(_COUNTERS_AT_MOST, width * 11 // 20)
+    right_width = width - left_width - 3
+    further = [
+        *classed_and_healthy(view, row, width=right_width),
+        *processes(view, gpu, width=right_width),
     ]
-    return [*top, *beside([counters(view, row, width=left), beside_them], [left, right], gap=3)]
+    return [
+        *top,
+        *side_by_side(
+            [counters(view, row, width=left_width), further], [left_width, right_width], gap=3
+        ),
+    ]
 
 
 def identity(view: FleetView, row: int, *, width: int) -> list[Row]:
@@ -232,7 +238,7 @@ def _allocation_text(view: FleetView, gpu: GpuId) -> str:
 
 def _age(view: FleetView, row: int) -> Row:
     """Remark on old or missing values."""
-    if not view.reported[row]:
+    if not view.current[row]:
         return [Segment("  no values now", colours.ALARM)]
     age = float(view.stale_s[row])
     return [Segment(f"  values {quantity(age, 's')} old", colours.NOTICE)] if age > _STALE_S else []
@@ -241,18 +247,20 @@ def _age(view: FleetView, row: int) -> Row:
 def processes(view: FleetView, gpu: GpuId, *, width: int) -> list[Row]:
     """Return a heading, and the processes on a GPU, the one with most memory first."""
     rows: list[Row] = [heading("Processes", width)]
-    found = sorted(view.snapshot.processes.get(gpu, ()), key=lambda one: -(one.hbm_used_mib or 0.0))
-    if not found:
+    running = sorted(
+        view.snapshot.processes.get(gpu, ()), key=lambda process: -(process.hbm_used_mib or 0.0)
+    )
+    if not running:
         return [*rows, *paragraph("none known", width, colours.DIM)]
     rows.append([cell("     pid user             memory  command", width, colours.DIM)])
-    for one in found:
-        user, command = printable(one.user or MISSING), printable(one.command or MISSING)
+    for process in running:
+        user, command = printable(process.user or MISSING), printable(process.command or MISSING)
         rows.append(
             [
-                cell(str(one.pid), 8, right=True),
+                cell(str(process.pid), 8, right=True),
                 Segment(" "),
                 cell(user, 12),
-                cell(quantity(one.hbm_used_mib, "MiB"), 11, right=True),
+                cell(quantity(process.hbm_used_mib, "MiB"), 11, right=True),
                 Segment("  "),
                 cell(command, max(0, width - 34)),
             ]

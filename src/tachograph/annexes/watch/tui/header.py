@@ -65,43 +65,43 @@ class Lines(Widget):
         return strip.adjust_cell_length(self.size.width)
 
 
-def header(view: FleetView | None, reported: HeaderState, *, width: int) -> list[Pieces]:
+def header(view: FleetView | None, state: HeaderState, *, width: int) -> list[Pieces]:
     """Return the lines above a screen."""
     if view is None:
-        return [[("tachograph watch", colours.BOLD)], *_problems(reported.problems, width=width)]
-    lines = [_source(view, reported, width=width), *_counts(view, width=width)]
+        return [[("tachograph watch", colours.BOLD)], *_problems(state.problems, width=width)]
+    lines = [_source(view, state, width=width), *_counts(view, width=width)]
     unsupported = _unsupported(view, width=width)
     return [
         *lines,
         *([unsupported] if unsupported else []),
-        *_problems(reported.problems, width=width),
+        *_problems(state.problems, width=width),
     ]
 
 
-def footer(place: str, *, width: int) -> Pieces:
+def footer(screen: str, *, width: int) -> Pieces:
     """Return the keys of a screen, as many as fit; how to quit always."""
-    shown = [(key, key.shown.split()[0]) for key in keys.shown(place)]
-    left = width - sum(_room(key, name) for key, name in shown if key.action == "quit")
-    found: Pieces = []
+    shown = [(key, key.shown.split()[0]) for key in keys.shown(screen)]
+    rest = width - sum(_room(key, name) for key, name in shown if key.action == "quit")
+    drawn_keys: Pieces = []
     for key, name in shown:
         if key.action != "quit":
-            if _room(key, name) > left:
+            if _room(key, name) > rest:
                 continue
-            left -= _room(key, name)
-        found += [(name, colours.KEY), (f" {key.short}  ", colours.PLAIN)]
-    return found
+            rest -= _room(key, name)
+        drawn_keys += [(name, colours.KEY), (f" {key.short}  ", colours.PLAIN)]
+    return drawn_keys
 
 
 def _room(key: keys.ScreenKey, name: str) -> int:
     return cell_len(name) + len(key.short) + 3
 
 
-def _source(view: FleetView, reported: HeaderState, *, width: int) -> Pieces:
+def _source(view: FleetView, state: HeaderState, *, width: int) -> Pieces:
     at = time.strftime("%H:%M:%S", time.localtime(view.snapshot.t))
-    right = f"{reported.interval}  {at} "
-    paused: Pieces = [(" PAUSED ", colours.CURSOR), (" ", colours.PLAIN)] if reported.paused else []
+    right = f"{state.interval}  {at} "
+    paused: Pieces = [(" PAUSED ", colours.CURSOR), (" ", colours.PLAIN)] if state.paused else []
     room = width - len(right) - sum(len(text) for text, _ in paused)
-    summary = f"  {printable(reported.summary)}" if reported.summary else ""
+    summary = f"  {printable(state.summary)}" if state.summary else ""
     message = cut(printable(view.about.sentence), max(12, room - 1 - len(summary)))
     return [
         (cut(f"{message}{summary}", room - 1).ljust(room), colours.BOLD),
@@ -117,7 +117,7 @@ def _counts(view: FleetView, *, width: int) -> list[Pieces]:
         zip(STATES, np.bincount(view.health, minlength=len(STATES)).tolist(), strict=True)
     )
     healths = [(state, states[state]) for state in WORST_FIRST if states[state]]
-    lost = int((~view.reported).sum())
+    lost = int((~view.current).sum())
     for lines, wordy, gap in (
         (1, True, "  "),
         (1, True, " "),
@@ -177,7 +177,7 @@ def _problems(problems: Sequence[SourceProblem], *, width: int) -> list[Pieces]:
 
 
 class Prompt(Horizontal):
-    """The input line of the filter. Reports `Changed` while it is written, `Done` at the end."""
+    """The input line of the filter; its text and its end are reported by `Line`."""
 
     DEFAULT_CSS = """
     Prompt { height: 1; }
@@ -186,20 +186,6 @@ class Prompt(Horizontal):
 
     class Ready(Message):
         """The line takes keys."""
-
-    class Changed(Message):
-        """The current text."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-
-    class Done(Message):
-        """The line is finished; `text` is None if cancelled."""
-
-        def __init__(self, text: str | None) -> None:
-            super().__init__()
-            self.text = text
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -214,20 +200,6 @@ class Prompt(Horizontal):
         """Focus the input."""
         self.screen.set_focus(self.query_one(Line))
         self.post_message(self.Ready())
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Report the text so far."""
-        event.stop()
-        self.post_message(self.Changed(event.value))
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Report the end."""
-        event.stop()
-        self.post_message(self.Done(event.value))
-
-    def on_line_given_up(self) -> None:
-        """Report that writing was cancelled."""
-        self.post_message(self.Done(None))
 
 
 class Line(Input):

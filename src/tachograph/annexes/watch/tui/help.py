@@ -13,7 +13,7 @@ from tachograph.annexes.watch.live.unsupported import unsupported_lines
 from tachograph.annexes.watch.live.view import FleetView
 from tachograph.annexes.watch.tui import colours, keys
 from tachograph.annexes.watch.tui.fleet_table import COLUMNS
-from tachograph.annexes.watch.tui.page import Page, Row, beside, heading, paragraph
+from tachograph.annexes.watch.tui.page import Page, Row, heading, paragraph, side_by_side
 from tachograph.catalog.units import printable
 from tachograph.judge.health import CRIT, HOT, WARN
 from tachograph.judge.workload.settings import Weights
@@ -43,8 +43,8 @@ ABBREVIATIONS: Mapping[str, str] = MappingProxyType(
         "held": "time since the job got the GPU",
     }
 )
-_TWO_COLUMNS = 110
-_KEY, _FILTER = 9, 18
+_TWO_COLUMNS = 110  # characters: entries of half of it are still read without wrapping each
+_KEY, _FILTER = 9, 18  # characters of the names that entries begin with
 
 
 class HelpScreen(Page):
@@ -68,21 +68,21 @@ def help_rows(view: FleetView, *, width: int) -> list[Row]:
             *_filters(width),
         ]
     half = (width - 3) // 2
-    left = _all_keys(("", "fleet"), half)
-    right = [
+    left_rows = _all_keys(("", "fleet"), half)
+    right_rows = [
         *_signs(half),
         *_columns(view, half),
         *_filters(half),
         *_all_keys(tuple(PLACES)[2:], half),
     ]
-    return [*troubles, *beside([left, right], [half, half], gap=3)]
+    return [*troubles, *side_by_side([left_rows, right_rows], [half, half], gap=3)]
 
 
-def _all_keys(places: Sequence[str], width: int) -> list[Row]:
+def _all_keys(screens: Sequence[str], width: int) -> list[Row]:
     rows: list[Row] = []
-    for place in places:
-        rows.append(heading(PLACES[place], width))
-        for key in keys.of(place):
+    for screen in screens:
+        rows.append(heading(PLACES[screen], width))
+        for key in keys.of(screen):
             rows += _entry(key.shown, key.text, _KEY, width)
         rows.append([])
     return rows

@@ -103,8 +103,8 @@ class LiveJobJudge:
                     return
                 judged.step(view, ())
             while (now := self._views.get()) is not None and not self._ended:
-                found = judged.step(now, (self._job_id,))
-                self.reported = JobFindings(tuple(found.get(self._job_id, ())))
+                findings = judged.step(now, (self._job_id,))
+                self.reported = JobFindings(tuple(findings.get(self._job_id, ())))
         except Exception as error:  # noqa: BLE001  evaluation of one job: the screen continues without it
             self.reported = JobFindings(trouble=f"{type(error).__name__}: {error}")
 
@@ -127,36 +127,39 @@ def past(view: FleetView, job_id: str) -> Iterator[FleetView]:
         (allocation.since for allocation in allocations.values() if allocation.since is not None),
         default=None,
     )
-    for place in np.flatnonzero(times < view.snapshot.t).tolist():
-        t = float(times[place])
+    for index in np.flatnonzero(times < view.snapshot.t).tolist():
+        t = float(times[index])
         if since is not None and t < since:
             continue
-        values = {name: block[place].astype(np.float64) for name, block in blocks.items()}
+        values = {name: block[index].astype(np.float64) for name, block in blocks.items()}
         snapshot = Snapshot(t, gpus, np.full(len(gpus), t), values, devices, allocations)
-        reported = snapshot.has_values()
-        snapshot = replace(snapshot, measured=np.where(reported, t, np.nan))
-        yield replace(view, snapshot=snapshot, reported=reported)
+        current = snapshot.has_values()
+        snapshot = replace(snapshot, measured=np.where(current, t, np.nan))
+        yield replace(view, snapshot=snapshot, current=current)
 
 
-def finding_rows(reported: JobFindings, *, width: int) -> list[Row]:
+def finding_rows(results: JobFindings, *, width: int) -> list[Row]:
     """Return a job's findings with fixes, most urgent first, then undetermined ones."""
-    if reported.trouble:
-        return paragraph(f"job classes failed: {reported.trouble}", width, colours.NOTICE)
-    if reported.findings is None:
+    if results.trouble:
+        return paragraph(f"job classes failed: {results.trouble}", width, colours.NOTICE)
+    if results.findings is None:
         return [heading("Job classes", width, "judging ...")]
     rows: list[Row] = [heading("Job classes", width, "judged once a minute")]
-    holding = [finding for finding in reported.findings if finding.reported]
-    for one in holding:
-        style: Style = _STYLES.get(one.severity, colours.PLAIN)
+    holding = [finding for finding in results.findings if finding.reported]
+    for triggered in holding:
+        style: Style = _STYLES.get(triggered.severity, colours.PLAIN)
         rows.append(
-            [Segment(f"{one.severity}: ", style), Segment(printable(one.title), colours.BOLD)]
+            [
+                Segment(f"{triggered.severity}: ", style),
+                Segment(printable(triggered.title), colours.BOLD),
+            ]
         )
-        rows += paragraph(printable(one.sentence), width, indent=2)
+        rows += paragraph(printable(triggered.sentence), width, indent=2)
     if not holding:
-        rows += paragraph(f"none of {len(reported.findings)} triggered", width, colours.DIM)
+        rows += paragraph(f"none of {len(results.findings)} triggered", width, colours.DIM)
     undecided = [
         finding.code.replace("_", " ")
-        for finding in reported.findings
+        for finding in results.findings
         if finding.verdict == "unknown"
     ]
     if undecided:
@@ -180,9 +183,10 @@ class JobScreen(Page):
     def show(self, view: FleetView) -> None:
         """Show a new view, and queue it for evaluation."""
         if self._judge is None:
-            found = getattr(self.app, "configuration", None)
+            configuration = getattr(self.app, "configuration", None)
             self._judge = LiveJobJudge(
-                self.job_id, found if isinstance(found, Configuration) else Configuration()
+                self.job_id,
+                configuration if isinstance(configuration, Configuration) else Configuration(),
             )
         self._judge.take(view)
         super().show(view)
@@ -193,7 +197,7 @@ class JobScreen(Page):
             self._judge.stop()
 
     @property
-    def chosen(self) -> GpuId | None:
+    def selected_gpu(self) -> GpuId | None:
         """The GPU under the cursor."""
         gpus = self._lines.gpus
         return gpus[min(self.cursor, len(gpus) - 1)] if gpus else None
@@ -205,8 +209,8 @@ class JobScreen(Page):
         if job is None:
             return nothing(view, self.job_id, width=width)
         self.cursor = min(self.cursor, len(job.rows) - 1)
-        reported = self._judge.reported if self._judge else NOT_YET
-        self._lines = job_lines(view, job, self.order, self.cursor, reported, width=width)
+        results = self._judge.reported if self._judge else NOT_YET
+        self._lines = job_lines(view, job, self.order, self.cursor, results, width=width)
         return self._lines
 
     def action_move(self, by: int) -> None:
@@ -227,8 +231,8 @@ class JobScreen(Page):
 
     def action_choose(self) -> None:
         """Focus on the GPU under the cursor."""
-        if self.chosen is not None:
-            self.post_message(OpenScreen("focus", self.chosen))
+        if self.selected_gpu is not None:
+            self.post_message(OpenScreen("focus", self.selected_gpu))
 
     def action_order(self) -> None:
         """Change to the next order of lines."""
@@ -258,9 +262,9 @@ class JobLines:
     def __len__(self) -> int:
         return len(self.above) + len(self.gpus)
 
-    def __getitem__(self, place: int) -> Row:
-        line = place - len(self.above)
-        return self.above[place] if line < 0 else self._draw(line)
+    def __getitem__(self, index: int) -> Row:
+        line = index - len(self.above)
+        return self.above[index] if line < 0 else self._draw(line)
 
 
 def job_lines(
@@ -268,20 +272,20 @@ def job_lines(
     job: JobFacts,
     order: str,
     cursor: int,
-    reported: JobFindings = NOT_YET,
+    results: JobFindings = NOT_YET,
     *,
     width: int,
 ) -> JobLines:
     """Return the rows of a job."""
-    columns, places = job_gpu_table(view, job, width=width), ordered(view, job, order)
-    above = [*job_title(view, job, width=width), *finding_rows(reported, width=width)]
+    columns, order_of_gpus = job_gpu_table(view, job, width=width), ordered(view, job, order)
+    above = [*job_title(view, job, width=width), *finding_rows(results, width=width)]
     above += [heading("GPUs", width, order), table_head(columns)]
 
     def draw(line: int) -> Row:
-        row = gpu_row(view, job, places[line], columns)
+        row = gpu_row(view, job, order_of_gpus[line], columns)
         return under_cursor(row) if line == cursor else row
 
-    gpus = [view.snapshot.gpus[job.rows[place]] for place in places]
+    gpus = [view.snapshot.gpus[job.rows[index]] for index in order_of_gpus]
     return JobLines(above, gpus, draw=draw)
 
 
@@ -291,9 +295,9 @@ def nothing(view: FleetView, job_id: str, *, width: int) -> list[Row]:
     rows = paragraph(
         f"job {printable(job_id)} has no GPU in view: it may have ended", width, colours.NOTICE
     )
-    known = (
+    jobs_text = (
         f"jobs in view: {printable(', '.join(jobs[:30]))}"
         if jobs
         else "no job with an allocation is known"
     )
-    return rows + paragraph(known, width, indent=2)
+    return rows + paragraph(jobs_text, width, indent=2)

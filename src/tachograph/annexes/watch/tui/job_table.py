@@ -74,25 +74,27 @@ def spread(
     (0.125, [0.0, 0.0, 0.5, 0.0], [False, False, True, False])
     """
     count = activity.shape[1]
-    known = np.isfinite(activity)
-    reported: Flags = np.logical_or.reduce(known, axis=0)
-    values = np.where(known, activity, 0.0)
-    kept, window, over = _windows(times, anchor=anchor, window_s=window_s)
-    starts = np.flatnonzero(np.diff(window[kept], prepend=np.nan) != 0)
-    totals = np.add.reduceat(values[kept], starts, axis=0) if len(kept) else np.zeros((0, count))
-    most = totals.max(axis=1, initial=0.0)
-    active = most > 0
+    has_value = np.isfinite(activity)
+    measured: Flags = np.logical_or.reduce(has_value, axis=0)
+    values = np.where(has_value, activity, 0.0)
+    counted, window, over = _windows(times, anchor=anchor, window_s=window_s)
+    starts = np.flatnonzero(np.diff(window[counted], prepend=np.nan) != 0)
+    totals = (
+        np.add.reduceat(values[counted], starts, axis=0) if len(counted) else np.zeros((0, count))
+    )
+    busiest = totals.max(axis=1, initial=0.0)
+    active = busiest > 0
     lags = np.full(count, np.nan)
     if active.any():
-        lags[reported] = (1 - totals[active][:, reported] / most[active, None]).mean(axis=0)
-    several = int(reported.sum()) > 1 and bool(active.any())
-    imbalance = float(lags[reported].mean()) if several else None
+        lags[measured] = (1 - totals[active][:, measured] / busiest[active, None]).mean(axis=0)
+    several = int(measured.sum()) > 1 and bool(active.any())
+    imbalance = float(lags[measured].mean()) if several else None
     off, away = (
-        _from_median(lags, reported),
-        _from_median(values[kept].mean(axis=0) if len(kept) else lags, reported),
+        _from_median(lags, measured),
+        _from_median(values[counted].mean(axis=0) if len(counted) else lags, measured),
     )
     marked = over & (np.abs(away) >= FAR_ACTIVITY)
-    growing_s = None if over or not len(kept) else float(times[kept[-1]] - times[kept[0]])
+    growing_s = None if over or not len(counted) else float(times[counted[-1]] - times[counted[0]])
     behind, ahead = marked & (off >= FAR), marked & (off <= -FAR)
     return GpuSpread(imbalance, lags, len(totals), int((~active).sum()), behind, ahead, growing_s)
 
@@ -107,14 +109,14 @@ def _windows(times: Floats, *, anchor: float, window_s: float) -> tuple[Longs, F
     return np.flatnonzero(whole if over else window == window[-1]), window, over
 
 
-def _from_median(values: Floats, reported: Flags) -> Floats:
+def _from_median(values: Floats, measured: Flags) -> Floats:
     """Deviation from the median of reported values; 0 if missing."""
-    found: Floats = (
-        np.nan_to_num(values - np.median(values[reported]))
-        if reported.any()
+    deviation: Floats = (
+        np.nan_to_num(values - np.median(values[measured]))
+        if measured.any()
         else np.zeros(len(values))
     )
-    return found
+    return deviation
 
 
 def activity_counter(view: FleetView, rows: Sequence[int]) -> str | None:
@@ -132,11 +134,11 @@ def never_used(activity: Floats | Singles) -> Flags:
     >>> never_used(np.array([[0.0, 0.5, np.nan], [0.0, 0.0, np.nan]])).tolist()
     [True, False, False]
     """
-    known = np.isfinite(activity)
-    found: Flags = known.any(axis=0) & (
-        np.where(known, activity, 0.0).max(axis=0, initial=0.0) == 0
+    has_value = np.isfinite(activity)
+    unused: Flags = has_value.any(axis=0) & (
+        np.where(has_value, activity, 0.0).max(axis=0, initial=0.0) == 0
     )
-    return found
+    return unused
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,9 @@ def rows_of_job(snapshot: Snapshot, job_id: str) -> tuple[int, ...]:
 
 BEHIND, AHEAD, UNUSED, LOST = "<", ">", "0", "!"
 _NAMED = 6  # GPUs that a sentence lists
+# of lines, the first is shown first
 ORDERS = ("stragglers first", "by index", "least active first", "most memory first")
+# columns of numbers with their characters; below the counters and units, `real` has no counter
 _COLUMNS = (("real", 6), ("SM", 6), ("tensor", 7), ("DRAM", 6), ("memory", 10), ("power", 8))
 _COUNTERS = ("sm_active", "tensor_active", "dram_active", "hbm_used_mib", "power_w")
 _UNITS = ("fraction", "fraction", "fraction", "fraction", "MiB", "W")
@@ -213,27 +217,29 @@ def job_title(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
         if allocation.since is None
         else f"for {quantity(max(0.0, snapshot.t - allocation.since), 's')}"
     )
-    places = list(job.rows)
+    rows = list(job.rows)
+
+    def mean(values: Floats) -> str:
+        return quantity(reduce_known(np.mean, values[rows]), "fraction")
+
+    def total(counter: str, unit: str) -> str:
+        return quantity(reduce_known(np.sum, snapshot.column(counter)[rows]), unit)
+
     who = join_parts(
         [
             f"user {allocation.user or MISSING}",
-            f"{plural(len(places), 'GPU')} on {plural(nodes, 'node')}",
+            f"{plural(len(rows), 'GPU')} on {plural(nodes, 'node')}",
             since,
         ]
     )
     means = join_parts(
         [
-            f"real {quantity(reduce_known(np.mean, view.real[places]), 'fraction')}",
-            *(
-                f"{name} {quantity(reduce_known(np.mean, snapshot.column(counter)[places]), 'fraction')}"
-                for name, counter in (
-                    ("SM", "sm_active"),
-                    ("tensor", "tensor_active"),
-                    ("DRAM", "dram_active"),
-                )
-            ),
-            f"Σ memory {quantity(reduce_known(np.sum, snapshot.column('hbm_used_mib')[places]), 'MiB')}",
-            f"Σ power {quantity(reduce_known(np.sum, snapshot.column('power_w')[places]), 'W')}",
+            f"real {mean(view.real)}",
+            f"SM {mean(snapshot.column('sm_active'))}",
+            f"tensor {mean(snapshot.column('tensor_active'))}",
+            f"DRAM {mean(snapshot.column('dram_active'))}",
+            f"Σ memory {total('hbm_used_mib', 'MiB')}",
+            f"Σ power {total('power_w', 'W')}",
         ]
     )
     first: Row = [Segment(f"job {printable(job.job_id)}  ", colours.BOLD), Segment(printable(who))]
@@ -272,16 +278,16 @@ def evenness(view: FleetView, job: JobFacts, *, width: int) -> list[Row]:
         if of.imbalance is None:
             rest = ": no activity" if of.windows else ": no complete window yet"
         rows += paragraph(f"spatial imbalance {written} {counted} ({job.counter}){rest}", width)
-    reported = view.reported[list(job.rows)]
+    current = view.current[list(job.rows)]
     marked = (
-        (of.behind & reported & ~job.unused, f"{BEHIND} far behind the others", colours.NOTICE),
-        (of.ahead & reported, f"{AHEAD} far ahead of the others", colours.NOTICE),
+        (of.behind & current & ~job.unused, f"{BEHIND} far behind the others", colours.NOTICE),
+        (of.ahead & current, f"{AHEAD} far ahead of the others", colours.NOTICE),
         (
-            job.unused & reported,
+            job.unused & current,
             f"{UNUSED} not used in the last {quantity(_kept_s(job), 's')}",
             colours.NOTICE,
         ),
-        (~reported, f"{LOST} no values now", colours.ALARM),
+        (~current, f"{LOST} no values now", colours.ALARM),
     )
     for flags, message, style in marked:
         if flags.any():
@@ -298,9 +304,11 @@ def _kept_s(job: JobFacts) -> float:
     return float(job.times[-1] - job.times[0]) if len(job.times) > 1 else 0.0
 
 
-def _named(view: FleetView, job: JobFacts, places: Sequence[int]) -> str:
-    names = [view.snapshot.gpus[job.rows[place]].name for place in places[:_NAMED]]
-    return ", ".join(names) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
+def _named(view: FleetView, job: JobFacts, indices: Sequence[int]) -> str:
+    names = [view.snapshot.gpus[job.rows[index]].name for index in indices[:_NAMED]]
+    return ", ".join(names) + (
+        f" and {len(indices) - _NAMED} more" if len(indices) > _NAMED else ""
+    )
 
 
 def ordered(view: FleetView, job: JobFacts, order: str) -> list[int]:
@@ -309,9 +317,9 @@ def ordered(view: FleetView, job: JobFacts, order: str) -> list[int]:
     lags = job.spread.lags
     match order:
         case "stragglers first":
-            reported = view.reported[rows]
+            current = view.current[rows]
             rank = np.select(
-                [~reported, job.unused, job.spread.behind, job.spread.ahead], [0, 1, 2, 3], 4
+                [~current, job.unused, job.spread.behind, job.spread.ahead], [0, 1, 2, 3], 4
             )
             # Worst first.
             keys = rank + np.where((rank == 2) | (rank == 3), 0.5 - np.nan_to_num(lags) / 2, 0.0)
@@ -319,25 +327,25 @@ def ordered(view: FleetView, job: JobFacts, order: str) -> list[int]:
             values = view.snapshot.column(job.counter or "gpu_util")[rows]
             keys = np.where(np.isfinite(values), values, np.inf)
         case "most memory first":
-            used = view.snapshot.column("hbm_used_mib")[rows]
-            keys = np.where(np.isfinite(used), -used, np.inf)
+            used_mib = view.snapshot.column("hbm_used_mib")[rows]
+            keys = np.where(np.isfinite(used_mib), -used_mib, np.inf)
         case _:
             keys = np.zeros(len(rows))
-    found: list[int] = np.argsort(keys, kind="stable").tolist()
-    return found
+    indices: list[int] = np.argsort(keys, kind="stable").tolist()
+    return indices
 
 
 @dataclass(frozen=True, slots=True)
 class JobGpuTable:
     """Columns of the lines of GPUs. names, classes, history: characters of these columns.
 
-    each: seconds of one block of the history.
+    block_s: seconds of one block of the history.
     """
 
     names: int
     classes: int
     history: int
-    each: float
+    block_s: float
 
 
 def job_gpu_table(view: FleetView, job: JobFacts, *, width: int) -> JobGpuTable:
@@ -345,8 +353,8 @@ def job_gpu_table(view: FleetView, job: JobFacts, *, width: int) -> JobGpuTable:
     names = min(24, max(len(view.snapshot.gpus[row].name) for row in job.rows))
     fixed = 2 + names + 1 + sum(size for _, size in _COLUMNS) + 1
     classes = 23 if width - fixed >= 60 else 16  # with the letter: "C tensor compute"
-    left = max(0, width - fixed - classes - 1)
-    return JobGpuTable(names, classes, left, span(job.times, max(1, left)))
+    rest = max(0, width - fixed - classes - 1)
+    return JobGpuTable(names, classes, rest, span(job.times, max(1, rest)))
 
 
 def table_head(columns: JobGpuTable) -> Row:
@@ -359,16 +367,16 @@ def table_head(columns: JobGpuTable) -> Row:
     row += [cell(name, size, colours.BOLD, right=True) for name, size in _COLUMNS]
     reach = ""
     if columns.history >= 12:
-        reach = f" last {quantity(columns.history * columns.each, 's')}"
+        reach = f" last {quantity(columns.history * columns.block_s, 's')}"
     return [*row, Segment(" "), cell(reach, columns.history, colours.DIM)]
 
 
-def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) -> Row:
+def gpu_row(view: FleetView, job: JobFacts, index: int, columns: JobGpuTable) -> Row:
     """Return the line of one GPU."""
-    row = job.rows[place]
+    row = job.rows[index]
     snapshot = view.snapshot
-    sign, style = _sign(view, job, place)
-    look = colours.LOOKS[int(job.looks[place])]
+    sign, style = _sign(view, job, index)
+    look = colours.LOOKS[int(job.looks[index])]
     values = (float(view.real[row]), *(snapshot.value(counter, row) for counter in _COUNTERS))
     cells: Row = [
         cell(sign, 2, style),
@@ -376,25 +384,25 @@ def gpu_row(view: FleetView, job: JobFacts, place: int, columns: JobGpuTable) ->
         cell(look.text, columns.classes, look.style),
     ]
     for value, unit, (_, size) in zip(values, _UNITS, _COLUMNS, strict=True):
-        known = float("nan") if value is None else value
-        written = percent(known) if unit == "fraction" else quantity(value, unit)
+        number = float("nan") if value is None else value
+        written = percent(number) if unit == "fraction" else quantity(value, unit)
         cells.append(cell(written, size, right=True))
     past = spark(
         job.times,
-        job.activity[:, place],
+        job.activity[:, index],
         width=columns.history,
-        each=columns.each,
+        block_s=columns.block_s,
         low=0.0,
         high=1.0,
     )
     return [*cells, Segment(" "), cell(past, columns.history)]
 
 
-def _sign(view: FleetView, job: JobFacts, place: int) -> tuple[str, Style]:
-    if not view.reported[job.rows[place]]:
+def _sign(view: FleetView, job: JobFacts, index: int) -> tuple[str, Style]:
+    if not view.current[job.rows[index]]:
         return LOST, colours.ALARM
-    if job.unused[place]:
+    if job.unused[index]:
         return UNUSED, colours.NOTICE
-    if job.spread.behind[place]:
+    if job.spread.behind[index]:
         return BEHIND, colours.NOTICE
-    return (AHEAD, colours.NOTICE) if job.spread.ahead[place] else (" ", colours.PLAIN)
+    return (AHEAD, colours.NOTICE) if job.spread.ahead[index] else (" ", colours.PLAIN)

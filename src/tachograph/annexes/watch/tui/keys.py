@@ -1,7 +1,7 @@
 """All keys with actions and contexts, the source of bindings, footer, help and docs.
 
-A key of the place "" works everywhere. `action` is a method `action_NAME` of the widget of that
-place, or of the app.
+A key of the screen "" works everywhere. `action` is a method `action_NAME` of the widget of that
+screen, or of the app.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from textual.binding import Binding
 class ScreenKey:
     """One key: Textual names, display names, effect.
 
-    place: name of a screen, "" everywhere. short: for the footer; empty: not shown there.
+    screen: its name, "" everywhere. short: for the footer; empty: not shown there.
     """
 
-    place: str
+    screen: str
     keys: str
     shown: str
     action: str
@@ -100,27 +100,27 @@ KEYS: tuple[ScreenKey, ...] = (
 )
 
 
-def bindings(place: str) -> list[Binding]:
+def bindings(screen: str) -> list[Binding]:
     """Return the bindings of a screen's widget, or of the app for ""."""
-    return [Binding(key.keys, key.action, key.text, show=False) for key in of(place)]
+    return [Binding(key.keys, key.action, key.text, show=False) for key in of(screen)]
 
 
-def of(place: str) -> list[ScreenKey]:
+def of(screen: str) -> list[ScreenKey]:
     """Return the keys of a screen, or those that work everywhere for ""."""
-    return [key for key in KEYS if key.place == place]
+    return [key for key in KEYS if key.screen == screen]
 
 
-def prompting(place: str) -> frozenset[str]:
+def prompting(screen: str) -> frozenset[str]:
     """Return the keys of a screen that open the input line.
 
     >>> sorted(prompting("fleet")), sorted(prompting("job"))
     (['f4', 'slash'], [])
     """
-    keys = [key.keys for key in of(place) if key.action == "app.filter"]
+    keys = [key.keys for key in of(screen) if key.action == "app.filter"]
     return frozenset(name for names in keys for name in names.split(","))
 
 
-def shown(place: str) -> Iterator[ScreenKey]:
+def shown(screen: str) -> Iterator[ScreenKey]:
     """Yield the keys for the footer of a screen: its own first."""
-    yield from (key for key in KEYS if key.place == place and key.short)
-    yield from (key for key in KEYS if not key.place and key.short)
+    yield from (key for key in KEYS if key.screen == screen and key.short)
+    yield from (key for key in KEYS if not key.screen and key.short)

@@ -54,10 +54,10 @@ class KeptLines(ScrollView):
         before, self._pieces = self._pieces, pieces
         lines = self.lines
         if len(lines) != len(pieces) or not lines or lines[0].cell_length != width:
-            self.lines = [strip_of(made).adjust_cell_length(width) for made in pieces]
+            self.lines = [strip_of(row).adjust_cell_length(width) for row in pieces]
             self.refresh()
             return
-        changed = [y for y, made in enumerate(pieces) if made != before[y]]
+        changed = [y for y, row in enumerate(pieces) if row != before[y]]
         for y in changed:
             lines[y] = strip_of(pieces[y]).adjust_cell_length(width)
         if changed:
@@ -82,9 +82,9 @@ class KeptLines(ScrollView):
         self.draw()
 
 
-def strip_of(made: Pieces) -> Strip:
+def strip_of(row: Pieces) -> Strip:
     """Return pieces of text as a line of the screen."""
-    return Strip([Segment(text, style) for text, style in made])
+    return Strip([Segment(text, style) for text, style in row])
 
 
 def regions(changed: list[int], width: int) -> list[Region]:
@@ -111,7 +111,7 @@ class PageRows(Protocol):
         """Number of rows."""
         ...
 
-    def __getitem__(self, place: int, /) -> Row:
+    def __getitem__(self, index: int, /) -> Row:
         """One row."""
         ...
 
@@ -165,15 +165,15 @@ class Page(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """Draw one visible line."""
-        place = y + self.scroll_offset.y
-        if place >= len(self._rows):
+        index = y + self.scroll_offset.y
+        if index >= len(self._rows):
             return Strip.blank(self.size.width)
-        found = self._strips.get(place)
-        if found is None:
-            found = self._strips[place] = Strip(
-                map(harmless, self._rows[place])
+        strip = self._strips.get(index)
+        if strip is None:
+            strip = self._strips[index] = Strip(
+                map(harmless, self._rows[index])
             ).adjust_cell_length(self.size.width)
-        return found
+        return strip
 
 
 def harmless(segment: Segment) -> Segment:
@@ -184,7 +184,7 @@ def harmless(segment: Segment) -> Segment:
 
 
 @lru_cache(maxsize=4096)
-def filled(text: str, width: int, left: bool) -> str:
+def filled(text: str, width: int, left_aligned: bool) -> str:
     """Return text of exactly `width` characters on the terminal, cut or filled.
 
     >>> filled("tensor-heavy", 8, True), filled("42%", 5, False)
@@ -194,7 +194,7 @@ def filled(text: str, width: int, left: bool) -> str:
     if length > width:
         return set_cell_size(text, max(0, width - 1)) + ("…" if width > 0 else "")
     fill = " " * (width - length)
-    return text + fill if left else fill + text
+    return text + fill if left_aligned else fill + text
 
 
 def cell(value: str, width: int, style: Style = colours.PLAIN, *, right: bool = False) -> Segment:
@@ -234,9 +234,9 @@ def paragraph(
     >>> [row[0].text for row in paragraph("one two, 30 %", 9, indent=2)]
     ['  one two,', '    30 %']
     """
-    kept = _UNIT.sub("\\1\u00a0\\2", words)
+    glued = _UNIT.sub("\\1\u00a0\\2", words)
     lines = wrap(
-        kept,
+        glued,
         max(10, width),
         initial_indent=" " * indent,
         subsequent_indent=" " * (indent and indent + 2),
@@ -251,33 +251,35 @@ def flow(parts: Iterable[Row], width: int) -> list[Row]:
     [2, 1]
     """
     rows: list[Row] = [[]]
-    used = 0
+    filled_width = 0
     for part in parts:
         length = sum(segment.cell_length for segment in part)
-        if used and used + length > width:
+        if filled_width and filled_width + length > width:
             rows.append([])
-            used = 0
+            filled_width = 0
         rows[-1].extend(part)
-        used += length
+        filled_width += length
     return rows
 
 
-def beside(blocks: Sequence[Sequence[Row]], widths: Sequence[int], *, gap: int = 2) -> list[Row]:
+def side_by_side(
+    blocks: Sequence[Sequence[Row]], widths: Sequence[int], *, gap: int = 2
+) -> list[Row]:
     """Return blocks of rows next to each other, each of its width.
 
-    >>> rows = beside([[[Segment("a")], [Segment("b")]], [[Segment("c")]]], [3, 1], gap=1)
+    >>> rows = side_by_side([[[Segment("a")], [Segment("b")]], [[Segment("c")]]], [3, 1], gap=1)
     >>> ["".join(part.text for part in row) for row in rows]
     ['a   c', 'b    ']
     """
-    found: list[Row] = []
+    rows: list[Row] = []
     for line in range(max((len(block) for block in blocks), default=0)):
         together: Row = []
-        for place, (block, width) in enumerate(zip(blocks, widths, strict=True)):
+        for index, (block, width) in enumerate(zip(blocks, widths, strict=True)):
             row = block[line] if line < len(block) else []
-            together.extend([Segment(" " * gap)] if place else [])
+            together.extend([Segment(" " * gap)] if index else [])
             together.extend(Segment.adjust_line_length(row, width))
-        found.append(together)
-    return found
+        rows.append(together)
+    return rows
 
 
 def quantity(value: float | None, unit: str) -> str:

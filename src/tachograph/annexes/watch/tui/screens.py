@@ -31,7 +31,7 @@ class ChoosesGpu(Protocol):
     """A screen with a GPU under the cursor, for which focus and job are opened."""
 
     @property
-    def chosen(self) -> GpuId | None:
+    def selected_gpu(self) -> GpuId | None:
         """The GPU, or None."""
         ...
 

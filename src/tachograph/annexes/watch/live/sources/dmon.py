@@ -32,6 +32,7 @@ from tachograph.annexes.watch.live.snapshot import (
     closed_on_failure,
 )
 from tachograph.annexes.watch.live.unsupported import unsupported_counters
+from tachograph.annexes.watch.retries import RetryDelay
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import InputError
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
 
 
-_BLOCK = 1 << 16
+_BLOCK = 1 << 16  # bytes read at once
 _LONGEST_LINE = 1 << 16  # bytes; longer lines are not part of the table
 _KEPT_ROWS = 4096  # not taken yet
 _GRACE_S = 0.5  # until SIGKILL
@@ -158,10 +159,8 @@ _LIMITS: Final = ValueLimits.of(
 _SLICE_LIMITS: Final = _LIMITS.of_slices(np.ones(len(COUNTERS), np.bool_))
 _QUERY_S = 5.0  # timeout of `discovery`
 _FIRST_S = 5.0  # wait of connecting for the first row
-_CARRY_S, _CARRY_TICKS = (
-    5.0,
-    10.0,
-)  # a value is kept for so long while N/A is printed: fields alternate before Hopper
+# A value is kept for so long while N/A is printed: fields alternate before Hopper.
+_CARRY_S, _CARRY_TICKS = 5.0, 10.0
 _HUNG_S, _HUNG_TICKS = 5.0, 5.0  # without a row, after which it counts as hung
 _RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0  # until it is started again, at first and at most
 _SETTLED = 5  # ticks after which a field that was never reported counts as missing
@@ -204,7 +203,6 @@ class DmonSource:
         steady: Callable[[], float] = time.monotonic,
         retry_s: float = _RETRY_S,
     ) -> None:
-        self._retry_s = retry_s
         self._interval_s = max(LEAST_INTERVAL_S, interval_s)
         self._program = tuple(program)
         self._node = node or short_node(socket.gethostname())
@@ -217,7 +215,7 @@ class DmonSource:
         self._devices: dict[GpuId, GpuDevice] = {}
         self._process: DmonProcess | None = None
         self._problem: SourceProblem | None = None
-        self._failures, self._due, self._rows = 0, 0.0, 0
+        self._retry, self._rows = RetryDelay(retry_s, _LONGEST_RETRY_S), 0
         self._working = False  # the program that runs has printed rows
 
     @property
@@ -236,17 +234,17 @@ class DmonSource:
         table = np.full((len(COUNTERS), len(gpus)), np.nan)
         carried = max(_CARRY_S, _CARRY_TICKS * self._interval_s)
         for row, gpu in enumerate(gpus):
-            known = self._gpus[gpu]
-            table[:, row] = np.where(now - known.times <= carried, known.values, np.nan)
+            last = self._gpus[gpu]
+            table[:, row] = np.where(now - last.times <= carried, last.values, np.nan)
         measured = np.array([self._gpus[gpu].measured for gpu in gpus], np.float64)
         measured[np.isnan(table).all(axis=0)] = np.nan
-        reported = {
+        columns = {
             counter.name: table[number]
             for number, counter in enumerate(COUNTERS)
             if self._ever(number)
         }
         problems = () if self._problem is None else (self._problem,)
-        return Snapshot(now, gpus, measured, reported, dict(self._devices), problems=problems)
+        return Snapshot(now, gpus, measured, columns, dict(self._devices), problems=problems)
 
     def close(self) -> None:
         """End the program."""
@@ -260,10 +258,10 @@ class DmonSource:
         Errors: InputError without the program, a host engine or a GPU.
         """
         listed = self._answer("discovery", "-l")
-        for number, reported in discovered_devices(listed).items():
+        for number, properties in discovered_devices(listed).items():
             gpu = GpuId(self._node, number)
             self._devices[gpu] = GpuDevice(
-                reported.get("Name"), reported.get("Device UUID"), reported.get("PCI Bus ID")
+                properties.get("Name"), properties.get("Device UUID"), properties.get("PCI Bus ID")
             )
         if not self._devices:
             raise InputError(
@@ -273,16 +271,16 @@ class DmonSource:
         named = dmon_field_names(self._answer("dmon", "-l", needed=False))
         if named:
             self._names = named
-            known = set(named.values())
+            supported = set(named.values())
             self._refuse(
-                [number for number in self._requested if number not in known],
+                [number for number in self._requested if number not in supported],
                 "unknown to this DCGM",
             )
         until = self._steady() + _FIRST_S
         while (
             not self._gpus
             and self._steady() < until
-            and (self._problem is None or self._failures == 0)
+            and (self._problem is None or self._retry.tries == 0)
         ):
             self.read()
             time.sleep(0.02)
@@ -331,7 +329,7 @@ class DmonSource:
         ):
             self.close()
             self._fail(SourceProblem("stopped printing", self._where, "is nv-hostengine alive?"))
-        if self._process is None and now >= self._due:
+        if self._process is None and now >= self._retry.due:
             self._start()
 
     def _start(self) -> None:
@@ -356,7 +354,7 @@ class DmonSource:
         for t, row in message.rows:
             self._note(t, row, fields)
         if message.rows:
-            self._failures, self._problem, self._working = 0, None, True
+            self._retry.tries, self._problem, self._working = 0, None, True
         if message.ended is not None:
             process.close()
             self._process = None
@@ -366,7 +364,7 @@ class DmonSource:
         gpu = self._gpu(row)
         if gpu is None:
             return
-        known = self._gpus.setdefault(gpu, _LastValues())
+        last = self._gpus.setdefault(gpu, _LastValues())
         raw = np.full(len(COUNTERS), np.nan)
         facts: dict[int, float] = {}
         for name, value in row.values.items():
@@ -376,10 +374,10 @@ class DmonSource:
             elif number is not None:
                 facts[number] = value
         values = (_LIMITS if gpu.mig is None else _SLICE_LIMITS).convert(raw)
-        reported = ~np.isnan(values)
-        known.values[reported], known.times[reported] = values[reported], t
-        if reported.any():
-            known.measured = t
+        has_value = ~np.isnan(values)
+        last.values[has_value], last.times[has_value] = values[has_value], t
+        if has_value.any():
+            last.measured = t
         self._rows += 1
         self._facts(gpu, facts)
 
@@ -418,11 +416,11 @@ class DmonSource:
             refused, why = [number for number in self._requested if number in _PROFILED], ""
         if set(refused) & set(self._requested) and set(self._requested) - set(refused):
             self._refuse(refused, why)
-            self._due = 0.0
+            self._retry.due = 0.0
             return
         if self._slices and not message.columns:
             self._slices = {}  # this version needs other names of slices
-            self._due = 0.0
+            self._retry.due = 0.0
             return
         self._fail(_problem(message.complaints, code, self._where))
 
@@ -436,19 +434,16 @@ class DmonSource:
 
     def _fail(self, problem: SourceProblem) -> None:
         self._problem = problem
-        self._due = self._steady() + min(
-            _LONGEST_RETRY_S, self._retry_s * 2.0 ** min(self._failures, 10)
-        )
-        self._failures += 1
+        self._retry.failed(self._steady())
 
     def _ever(self, column: int) -> bool:
-        return any(known.times[column] > 0 for known in self._gpus.values())
+        return any(last.times[column] > 0 for last in self._gpus.values())
 
     def _unsupported(self) -> Mapping[str, str]:
         if self._rows < _SETTLED * max(1, len(self._gpus)):
             return dict(self._refused)
-        reported = [counter.name for number, counter in enumerate(COUNTERS) if self._ever(number)]
-        return {**unsupported_counters(reported, NAME), **self._refused}
+        counters = [counter.name for number, counter in enumerate(COUNTERS) if self._ever(number)]
+        return {**unsupported_counters(counters, NAME), **self._refused}
 
 
 def connect(
@@ -463,8 +458,8 @@ def connect(
     Errors: InputError, when the program is missing or may not be run, no host engine answers, or it
     lists no GPU.
     """
-    wanted = configuration.watch.interval_s if interval_s is None else interval_s
-    source = DmonSource(interval_s=wanted, program=program, node=node)
+    every_s = configuration.watch.interval_s if interval_s is None else interval_s
+    source = DmonSource(interval_s=every_s, program=program, node=node)
     with closed_on_failure(source.close):
         source.begin()
     return source

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -47,6 +47,7 @@ from tachograph.sources.registry import SourceFeed, convert_settings, entry_erro
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
 
+Settings = TypeVar("Settings", ExporterSettings, PrometheusSettings)
 _FIRST_S = 5.0  # wait of connecting for the first poll
 _LATE_S = 3.0  # without an end of a poll, after which a problem is reported
 _RETRY_S = 10.0  # the longest until a source that failed is polled again
@@ -234,7 +235,7 @@ class FeedSource:
         polls = [feed.polls for feed in self._feeds]
         if polls != self._polls or abs(now - self._snapshot.t) > _MADE_S:
             self._polls = polls
-            self._snapshot = self._made(now)
+            self._snapshot = self._make_snapshot(now)
             self._reported |= self._snapshot.values.keys()
         problems = [problem for feed in self._feeds for problem in feed.problems()]
         if self._moving is not None:
@@ -275,7 +276,7 @@ class FeedSource:
         do = "is it an exporter of GPUs? check urls, metrics and selector in [[sources]]"
         raise InputError("no GPU is reported", where=self._feeds[0].where, do=do)
 
-    def _made(self, now: float) -> Snapshot:
+    def _make_snapshot(self, now: float) -> Snapshot:
         tables = [feed.tables for feed in self._feeds]
         if not any(SAMPLES in part.rows for part in tables):
             return Snapshot(now, (), np.empty(0), {})
@@ -326,8 +327,8 @@ class MovingValues:
         moving = np.array([snapshot.column(name) for name in _MOVING])
         problems: list[SourceProblem] = []
         since: dict[str, tuple[float, bytes]] = {}
-        for node, places in rows.items():
-            values: Floats = moving[:, places]
+        for node, gpu_rows in rows.items():
+            values: Floats = moving[:, gpu_rows]
             if np.isnan(values).all():
                 continue
             before = self._since.get(node)
@@ -347,8 +348,8 @@ _EVERY_S = 0.5  # between two polls of exporters
 _PER_S = 50.0  # polls of all exporters together
 _ROUND_S = 2.0  # wait of a poll for exporters that answer slowly; it does not wait for them again
 _KEPT_READINGS = 3.0  # values are valid for this many readings of the exporter
-_STUCK_READINGS = 4.0
-_LEAST_REFRESH_S = 3.0
+_STUCK_READINGS = 4.0  # an exporter may miss one or two
+_LEAST_REFRESH_S = 3.0  # values of faster exporters are kept as long, for late polls
 _NODE_EXPORTER = "http://localhost:9400/metrics"  # the default port of dcgm-exporter
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -364,18 +365,17 @@ def connect_exporters(
     Errors: ConfigError for invalid settings or URLs; InputError if none reports a GPU, with the
     reason.
     """
-    return _begun(_exporter_settings(configuration, tuple(urls)), names)
+    return _begun(exporter_source(_exporter_settings(configuration, tuple(urls)), names=names))
 
 
 def connect_node_exporter(
     settings: ExporterSettings, *, names: ClusterNames | None = None
 ) -> FeedSource:
     """Return one exporter as a live source, polled once; names and errors as above."""
-    return _begun([settings], names)
+    return _begun(exporter_source([settings], names=names))
 
 
-def _begun(entries: Sequence[ExporterSettings], names: ClusterNames | None) -> FeedSource:
-    source = exporter_source(entries, names=names)
+def _begun(source: FeedSource) -> FeedSource:
     with closed_on_failure(source.close):
         source.begin()
     return source
@@ -387,7 +387,7 @@ def node_exporter(configuration: Configuration) -> ExporterSettings:
     That of `[[sources]]` whose host is this node or `localhost`, else the default port of this
     node with the names of metrics and labels of the first entry. Errors: ConfigError.
     """
-    entries = _configured_exporters(configuration)
+    entries = _configured(configuration, DCGM_EXPORTER, ExporterSettings)
     here = short_node(socket.gethostname()).lower()
     for settings in entries:
         for url in expanded_urls(settings):
@@ -449,23 +449,26 @@ def _exporter_settings(
     configuration: Configuration, urls: tuple[str, ...]
 ) -> list[ExporterSettings]:
     """Settings of exporters: from the configuration, with the given URLs."""
-    configured = _configured_exporters(configuration)
+    configured = _configured(configuration, DCGM_EXPORTER, ExporterSettings)
     if urls:
         first = configured[0] if configured else ExporterSettings(source=DCGM_EXPORTER)
         return [msgspec.structs.replace(first, url="", urls=urls)]
     return configured or [node_exporter(configuration)]
 
 
-def _configured_exporters(configuration: Configuration) -> list[ExporterSettings]:
-    raw = [entry for entry in configuration.sources if entry.get("source") == DCGM_EXPORTER]
-    return [convert_settings(entry, ExporterSettings, where="[[sources]]") for entry in raw]
+def _configured(
+    configuration: Configuration, source: str, settings: type[Settings]
+) -> list[Settings]:
+    """Settings of a source in `[[sources]]`, in their order; none where it is not named."""
+    entries = [entry for entry in configuration.sources if entry.get("source") == source]
+    return [convert_settings(entry, settings, where="[[sources]]") for entry in entries]
 
 
 _SERVER_EVERY_S = 2.0  # between two polls of a server, while the scrape interval is not known
 _TIMEOUT_S = 10.0  # upper limit of the timeout: a later answer would be outdated
 _BACK_S = 300.0  # read by the first poll
 _OVERLAP_S = 15.0  # a scrape may take so long until it can be queried
-_SERVER_KEPT_S = 180.0
+_SERVER_KEPT_S = 180.0  # three scrapes of a minute, the usual interval
 
 
 def connect_server(
@@ -500,25 +503,16 @@ def connect_server(
         nodes = plural(len({gpu.host for gpu in source.gpus}), "node")
         return f"Prometheus at {settings.url}, {plural(len(source.gpus), 'GPU')} of {nodes}"
 
-    source = FeedSource(
-        PROMETHEUS,
-        [feed],
-        sentence=sentence,
-        names=names,
-    )
-    with closed_on_failure(source.close):
-        source.begin()
-    return source
+    return _begun(FeedSource(PROMETHEUS, [feed], sentence=sentence, names=names))
 
 
 def _server_settings(configuration: Configuration, url: str | None) -> PrometheusSettings:
-    entries = [entry for entry in configuration.sources if entry.get("source") == PROMETHEUS]
-    configured = [
-        convert_settings(entry, PrometheusSettings, where="[[sources]]") for entry in entries
-    ]
+    configured = _configured(configuration, PROMETHEUS, PrometheusSettings)
     if url:
-        same = [settings for settings in configured if settings.url.rstrip("/") == url.rstrip("/")]
-        usual = same[0] if same else PrometheusSettings(source=PROMETHEUS)
+        of_url = [
+            settings for settings in configured if settings.url.rstrip("/") == url.rstrip("/")
+        ]
+        usual = of_url[0] if of_url else PrometheusSettings(source=PROMETHEUS)
         # Credentials are for the server of their settings only.
         return msgspec.structs.replace(usual, url=url)
     if not configured:

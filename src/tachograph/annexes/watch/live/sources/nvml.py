@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -44,15 +42,15 @@ from tachograph.annexes.watch.live.sources.nvml_devices import (
     NvmlBoard,
     NvmlRow,
     RefusedCalls,
-    RetryDelay,
     found_board,
     mig_slices,
 )
+from tachograph.annexes.watch.pm_sampling.library import this_host
+from tachograph.annexes.watch.retries import RetryDelay
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.units import plural
-from tachograph.sources.metrics import short_node
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -120,9 +118,9 @@ class NvmlSession:
                 board.retry.tries = 0
         table[(table < _LOW) | (table > _HIGH) | (_ZERO_IS_MISSING & (table == 0))] = np.nan
         self._check_layout()
-        reported = np.isfinite(table).any(axis=0)
+        has_column = np.isfinite(table).any(axis=0)
         return {
-            name: table[:, at].copy() for at, name in enumerate(COUNTER_NAMES) if reported[at]
+            name: table[:, at].copy() for at, name in enumerate(COUNTER_NAMES) if has_column[at]
         }, measured
 
     def close(self) -> None:
@@ -220,10 +218,10 @@ class NvmlSession:
             )
             for values, row in zip(table, board.rows, strict=True):
                 if divided:
-                    own = self._plain(
+                    of_slice = self._plain(
                         CALLS_OF_SLICES, row.handles[0], row.refusals, board, problems
                     )
-                    values[:] = np.where(np.isnan(own), values, own)
+                    values[:] = np.where(np.isnan(of_slice), values, of_slice)
                 self._gpm(row, values, problems)
         except self._nvml.NVMLError as error:
             if error.value in DRIVER_GONE:
@@ -265,8 +263,8 @@ class NvmlSession:
                     where = f"{self._node}:{board.index}"
                     problems.append(SourceProblem(f"{call.name}: {error}", where, "retried"))
                 continue
-            for part, place, factor in call.wants:
-                values[place] = answer.get(part, math.nan) * factor
+            for part, column, factor in call.wants:
+                values[column] = answer.get(part, math.nan) * factor
         return values
 
     def _refused(
@@ -345,7 +343,7 @@ def connect(
 
     Errors: NotFoundError where NVML, its driver or a GPU is absent.
     """
-    source = NvmlSource(nvml or _library(), node=node or this_node())
+    source = NvmlSource(nvml or _library(), node=node or this_host())
     with closed_on_failure(source.close):
         source.start()
     return source
@@ -355,15 +353,6 @@ def _library() -> NvmlLibrary:
     import pynvml  # 8,000 lines, imported only on use
 
     return pynvml
-
-
-def this_node(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the name of this node in Slurm, or the host name without its domain.
-
-    >>> this_node({"SLURMD_NODENAME": "nid001"})
-    'nid001'
-    """
-    return environment.get("SLURMD_NODENAME") or short_node(socket.gethostname())
 
 
 class NvmlSource:
@@ -592,10 +581,10 @@ class NvmlSource:
         moments = np.full(len(gpus), np.nan)
         moments[: len(measured)] = measured
         running = self._running if session is not None else {}
-        reported = (*problems, *self._missing)
+        all_problems = (*problems, *self._missing)
         if session is None:
-            reported = (self._failed,) if self._failed else ()
-        return Snapshot(t, gpus, moments, columns, dict(self._rows), {}, running, reported)
+            all_problems = (self._failed,) if self._failed else ()
+        return Snapshot(t, gpus, moments, columns, dict(self._rows), {}, running, all_problems)
 
 
 # what prevents a start, and what to do

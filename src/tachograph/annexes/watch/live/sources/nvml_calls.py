@@ -54,17 +54,17 @@ def memory(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
     Drivers before 510 support only the first version of the call, in which it is included.
     """
     try:
-        reported = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        info = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     except nvml.NVMLError as error:
         if error.value not in (FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH):
             raise
-        reported = nvml.nvmlDeviceGetMemoryInfo(handle)
-        return {"total": reported.total, "used": reported.used, "free": reported.free}
+        info = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return {"total": info.total, "used": info.used, "free": info.free}
     return {
-        "total": reported.total,
-        "reserved": reported.reserved,
-        "used": reported.used,
-        "free": reported.free,
+        "total": info.total,
+        "reserved": info.reserved,
+        "used": info.used,
+        "free": info.free,
     }
 
 
@@ -98,7 +98,7 @@ def _ecc_errors(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
     }
 
 
-def _one(name: str, *arguments: int) -> Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]:
+def _number_of(name: str, *arguments: int) -> Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]:
     def query(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
         return {"": getattr(nvml, name)(handle, *arguments)}
 
@@ -109,14 +109,14 @@ _QUERIES: Mapping[str, Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]] = {
     "nvmlDeviceGetUtilizationRates": _utilization,
     "nvmlDeviceGetMemoryInfo": memory,
     "nvmlDeviceGetMemoryInfo_v2": memory,
-    "nvmlDeviceGetPowerUsage": _one("nvmlDeviceGetPowerUsage"),
-    "nvmlDeviceGetTotalEnergyConsumption": _one("nvmlDeviceGetTotalEnergyConsumption"),
-    "nvmlDeviceGetTemperature": _one("nvmlDeviceGetTemperature", _GPU_SENSOR),
+    "nvmlDeviceGetPowerUsage": _number_of("nvmlDeviceGetPowerUsage"),
+    "nvmlDeviceGetTotalEnergyConsumption": _number_of("nvmlDeviceGetTotalEnergyConsumption"),
+    "nvmlDeviceGetTemperature": _number_of("nvmlDeviceGetTemperature", _GPU_SENSOR),
     "NVML_FI_DEV_MEMORY_TEMP": _memory_temperature,
-    "nvmlDeviceGetClockInfo.SM": _one("nvmlDeviceGetClockInfo", _SM_CLOCK),
-    "nvmlDeviceGetClockInfo.MEM": _one("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
+    "nvmlDeviceGetClockInfo.SM": _number_of("nvmlDeviceGetClockInfo", _SM_CLOCK),
+    "nvmlDeviceGetClockInfo.MEM": _number_of("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
     "nvmlDeviceGetCurrentClocksEventReasons": _reasons,
-    "nvmlDeviceGetPcieReplayCounter": _one("nvmlDeviceGetPcieReplayCounter"),
+    "nvmlDeviceGetPcieReplayCounter": _number_of("nvmlDeviceGetPcieReplayCounter"),
     "nvmlDeviceGetRemappedRows": _remapped,
     "nvmlDeviceGetTotalEccErrors": _ecc_errors,
 }
@@ -133,19 +133,19 @@ class NvmlCall:
     @property
     def counters(self) -> tuple[str, ...]:
         """Counters of the call."""
-        return tuple(COUNTER_NAMES[place] for _, place, _ in self.wants)
+        return tuple(COUNTER_NAMES[index] for _, index, _ in self.wants)
 
 
 def _calls() -> tuple[NvmlCall, ...]:
     wants: dict[str, list[tuple[str, int, float]]] = {}
-    for place, counter in enumerate(COUNTERS):
+    for index, counter in enumerate(COUNTERS):
         if not counter.nvml or not counter.nvml_unit or counter.nvml.startswith("GPM "):
             continue
         head, _, part = counter.nvml.partition(".")
         name, part = (counter.nvml, "") if counter.nvml in _QUERIES else (head, part)
         if name not in _QUERIES:  # a row of the catalogue without a query yet
             continue
-        wants.setdefault(name, []).append((part, place, factor(counter.nvml_unit, counter.unit)))
+        wants.setdefault(name, []).append((part, index, factor(counter.nvml_unit, counter.unit)))
     return tuple(NvmlCall(name, _QUERIES[name], tuple(parts)) for name, parts in wants.items())
 
 
@@ -212,17 +212,21 @@ class GpmMetrics:
         self._request = nvml.c_nvmlGpmMetricsGet_t()
         self._request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         self._request.numMetrics = len(GPM_METRICS)
-        one = nvml.c_nvmlGpmMetric_t
+        metric_type = nvml.c_nvmlGpmMetric_t
         layout = np.dtype(
             {
                 "names": ["id", "code", "value"],
                 "formats": ["u4", "u4", "f8"],
-                "offsets": [one.metricId.offset, one.nvmlReturn.offset, one.value.offset],
-                "itemsize": ctypes.sizeof(one),
+                "offsets": [
+                    metric_type.metricId.offset,
+                    metric_type.nvmlReturn.offset,
+                    metric_type.value.offset,
+                ],
+                "itemsize": ctypes.sizeof(metric_type),
             }
         )
-        place = nvml.c_nvmlGpmMetricsGet_t.metrics.offset
-        rows = np.frombuffer(self._request, layout, len(GPM_METRICS), place)
+        offset = nvml.c_nvmlGpmMetricsGet_t.metrics.offset
+        rows = np.frombuffer(self._request, layout, len(GPM_METRICS), offset)
         rows["id"] = [metric.id for metric in GPM_METRICS]
         self._codes, self._values = rows["code"], rows["value"]
         self._factors: Floats = np.array([metric.factor for metric in GPM_METRICS])
@@ -297,7 +301,7 @@ class GpmGauge:
 
 
 _XID = 0x8  # nvmlEventTypeXidCriticalError
-_NO_INSTANCE = 0xFFFFFFFF
+_NO_INSTANCE = 0xFFFFFFFF  # of an event of the whole GPU
 _MOST = 256  # events taken at a time: a GPU in trouble may report thousands
 
 
@@ -339,10 +343,8 @@ class XidEvents:
         for _ in range(_MOST if self._set is not None else 0):
             try:
                 event = self._nvml.nvmlEventSetWait(self._set, 0)
-            except (
-                self._nvml.NVMLError
-            ):  # nothing more; or a GPU is lost, which its own calls report
-                break
+            except self._nvml.NVMLError:
+                break  # nothing more; or a GPU is lost, which its own calls report
             index = self._indices.get(_address(event.device))
             if index is not None and event.eventType & _XID:
                 whole = event.gpuInstanceId == _NO_INSTANCE

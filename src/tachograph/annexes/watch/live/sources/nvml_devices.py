@@ -21,24 +21,12 @@ from tachograph.annexes.watch.live.sources.nvml_calls import (
     NvmlLibrary,
     memory,
 )
+from tachograph.annexes.watch.retries import RetryDelay
 from tachograph.catalog.units import MI
 
 _SLOWDOWN = 1  # of nvmlTemperatureThresholds_t
 _AGAIN_S = 60.0  # time until a rejected call is repeated
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class RetryDelay:
-    """Delay before a retry: 1 s, 2 s, 4 s, up to a minute."""
-
-    tries: int = 0
-    due: float = 0.0
-
-    def failed(self, now: float) -> None:
-        """Wait longer."""
-        self.due = now + min(60.0, 2.0**self.tries)
-        self.tries += 1
 
 
 @dataclass(slots=True)
@@ -122,11 +110,11 @@ def mig_slices(nvml: NvmlLibrary, handle: NvmlHandle) -> dict[int, tuple[NvmlHan
     if not divided:
         return {}
     handles: dict[int, tuple[NvmlHandle, ...]] = {}
-    for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        one = _optional(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place))
-        if one is not None:  # used places are not contiguous
-            instance = nvml.nvmlDeviceGetGpuInstanceId(one)
-            handles[instance] = (*handles.get(instance, ()), one)
+    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        device = _optional(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index))
+        if device is not None:  # used places are not contiguous
+            instance = nvml.nvmlDeviceGetGpuInstanceId(device)
+            handles[instance] = (*handles.get(instance, ()), device)
     return dict(sorted(handles.items()))
 
 
@@ -209,8 +197,10 @@ class GpuProcesses:
                     if held.get(pid) is None:
                         held[pid] = mib
         self._seen.update(held)
-        found = [(pid, self._look_up(pid) or _KnownProcess()) for pid in sorted(held)]
-        return tuple(GpuProcess(pid, known.user, known.command, held[pid]) for pid, known in found)
+        looked_up = [(pid, self._look_up(pid) or _KnownProcess()) for pid in sorted(held)]
+        return tuple(
+            GpuProcess(pid, details.user, details.command, held[pid]) for pid, details in looked_up
+        )
 
     def forget_ended(self) -> None:
         """Drop ended processes; call after all GPUs of a round."""
@@ -221,19 +211,19 @@ class GpuProcesses:
     def _running(self, name: str, handle: NvmlHandle) -> list[tuple[int, float | None]]:
         try:
             try:
-                reported = getattr(self._nvml, f"{name}_v3")(handle)
+                processes = getattr(self._nvml, f"{name}_v3")(handle)
             except self._nvml.NVMLError as error:
                 if error.value != FUNCTION_NOT_FOUND:
                     raise
-                reported = getattr(self._nvml, f"{name}_v2")(handle)
+                processes = getattr(self._nvml, f"{name}_v2")(handle)
         except self._nvml.NVMLError as error:
             if error.value in REFUSED:
                 return []
             raise
         return [
-            (one.pid, None if one.usedGpuMemory is None else one.usedGpuMemory / MI)
-            for one in reported
-            if one.pid
+            (process.pid, None if process.usedGpuMemory is None else process.usedGpuMemory / MI)
+            for process in processes
+            if process.pid
         ]
 
     def _look_up(self, pid: int) -> _KnownProcess | None:
@@ -245,12 +235,12 @@ class GpuProcesses:
         except (OSError, IndexError):
             self._known.pop(pid, None)
             return None
-        known = self._known.get(pid)
-        if known is None or known.started != started:
-            known = self._known[pid] = self._read(
+        details = self._known.get(pid)
+        if details is None or details.started != started:
+            details = self._known[pid] = self._read(
                 folder, started, stat.partition("(")[2].rpartition(")")[0]
             )
-        return known
+        return details
 
     def _read(self, folder: Path, started: str, name: str) -> _KnownProcess:
         if not self._on_host and not _holds_a_gpu(folder):
@@ -283,7 +273,8 @@ def _holds_a_gpu(folder: Path) -> bool:
     """Whether a process has a GPU open; False if its files are hidden."""
     try:
         return any(
-            (_link(one) or "").startswith("/dev/nvidia") for one in (folder / "fd").iterdir()
+            (_link(descriptor) or "").startswith("/dev/nvidia")
+            for descriptor in (folder / "fd").iterdir()
         )
     except OSError:
         return False

@@ -25,7 +25,7 @@ from tachograph.annexes.watch.live.snapshot import (
 )
 from tachograph.annexes.watch.live.sources import nvml
 from tachograph.annexes.watch.pm_sampling.feed import PmSettings, pm_request, pm_settings
-from tachograph.annexes.watch.pm_sampling.library import CudaGpu
+from tachograph.annexes.watch.pm_sampling.library import CudaGpu, this_host
 from tachograph.annexes.watch.pm_sampling.process import PmProcess
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.devices import match_device
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 NAME: Final = "nvml"  # by whose rules GPUs are numbered and counters are enabled
+# of these the values are of PM sampling alone
 _OWN: Final = (
     "sm_active",
     "sm_occupancy",
@@ -90,14 +91,14 @@ class PmSource:
         """Return the other counters now, and activities since the last call."""
         snapshot = self._listed() if self._others is None else self._others.read()
         sums = self._process.take()
-        places = self._places(snapshot)
+        row_of_device = self._rows_of_devices(snapshot)
         values = {name: column.copy() for name, column in snapshot.values.items()}
         measured = snapshot.measured.copy()
         for name in _OWN:  # never two ways in one column
             if name in self._measured:
                 values[name] = np.full(len(snapshot.gpus), np.nan)
         pm: list[PmMeasurement] = []
-        for device, row in places.items():
+        for device, row in row_of_device.items():
             whole = total(sums.get(device, []))
             if whole is not None and whole.samples:
                 self._fill(values, row, whole, snapshot.device(row), len(snapshot.gpus))
@@ -105,7 +106,7 @@ class PmSource:
             if device in sums:
                 cut = self._process.cut.get(device, ())
                 pm.append(PmMeasurement(snapshot.gpus[row], tuple(sums[device]), cut))
-        problems = (*snapshot.problems, *self._problems(snapshot, places))
+        problems = (*snapshot.problems, *self._problems(snapshot, row_of_device))
         return replace(snapshot, values=values, measured=measured, problems=problems, pm=tuple(pm))
 
     def close(self) -> None:
@@ -117,9 +118,9 @@ class PmSource:
     def _fill(
         self, values: dict[str, Floats], row: int, whole: PmSums, device: GpuDevice, count: int
     ) -> None:
-        known = match_device(device.model)
+        model = match_device(device.model)
         for name, value in whole.counters(
-            None if known is None else known.max_warps_per_sm
+            None if model is None else model.max_warps_per_sm
         ).items():
             if name in _SPARE and name in values and not np.isnan(values[name][row]):
                 continue
@@ -128,7 +129,7 @@ class PmSource:
             values[name][row] = min(value, 1.0) if name in _OWN else value
             self._measured.add(name)
 
-    def _places(self, snapshot: Snapshot) -> Mapping[int, int]:
+    def _rows_of_devices(self, snapshot: Snapshot) -> Mapping[int, int]:
         """{CUDA's number: row}, by UUID; whole GPUs alone."""
         rows = {
             snapshot.device(row).uuid: row
@@ -139,19 +140,23 @@ class PmSource:
             gpu.device: rows[gpu.uuid] for gpu in self._process.gpus.values() if gpu.uuid in rows
         }
 
-    def _problems(self, snapshot: Snapshot, places: Mapping[int, int]) -> tuple[SourceProblem, ...]:
-        found = []
-        for one in self._process.faults():
-            row = None if one.gpu is None else places.get(one.gpu.device)
+    def _problems(
+        self, snapshot: Snapshot, row_of_device: Mapping[int, int]
+    ) -> tuple[SourceProblem, ...]:
+        problems = []
+        for failed in self._process.faults():
+            row = None if failed.gpu is None else row_of_device.get(failed.gpu.device)
             where = self._node if row is None else snapshot.gpus[row].name
-            found.append(SourceProblem(f"PM sampling: {one.fault.what}", where, one.fault.do))
-        return tuple(found)
+            problems.append(
+                SourceProblem(f"PM sampling: {failed.fault.what}", where, failed.fault.do)
+            )
+        return tuple(problems)
 
     def _listed(self) -> Snapshot:
         """GPUs as CUDA lists them, in the order of their addresses, without values."""
-        places = self._process.places
+        indices = self._process.places
         devices = {
-            GpuId(self._node, places[at]): _device(gpu)
+            GpuId(self._node, indices[at]): _device(gpu)
             for at, gpu in sorted(self._process.gpus.items())
         }
         return Snapshot(self._clock(), tuple(devices), np.full(len(devices), np.nan), {}, devices)
@@ -167,12 +172,12 @@ def connect(configuration: Configuration, *, settings: PmSettings | None = None)
     NVML may be absent.
     Errors: PmSamplingError where no GPU can be sampled.
     """
-    chosen = settings or pm_settings(configuration)
-    process = PmProcess(pm_request(chosen))
+    sampling = settings or pm_settings(configuration)
+    process = PmProcess(pm_request(sampling))
     with closed_on_failure(process.close):
         process.begin()
         try:
             others: LiveSource | None = nvml.connect(configuration)
         except NotFoundError:
             others = None
-    return PmSource(process, others, node=nvml.this_node())
+    return PmSource(process, others, node=this_host())

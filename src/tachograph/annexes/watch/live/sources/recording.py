@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tachograph.annexes.watch.live.newest_snapshot import NodeClusters
+from tachograph.annexes.watch.live.newest_snapshot import NodeClusters, device_of
 from tachograph.annexes.watch.live.selection import is_of
 from tachograph.annexes.watch.live.snapshot import (
     GpuAllocation,
@@ -41,9 +41,16 @@ if TYPE_CHECKING:
 # Before the last values, in which an instant is searched at which more GPUs report.
 LAST_S: Final = 900.0
 _HOLD_INTERVALS = 3.0  # a value counts for so long without a new sample
-_MARGIN_S = 0.5
+_MARGIN_S = 0.5  # samples are not exactly an interval apart
 _JUST_BEFORE_S = 0.001  # the end of a job, where it holds its GPUs still
 _EARLY_S = 60.0  # before the end of a recording: then the distance is named
+_PLACES = {
+    "node": pl.String(),
+    "gpu": pl.Int16(),
+    "mig": pl.Int16(),
+    "cluster": pl.String(),
+    "place": pl.Int32(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,11 @@ class RecordingSource:
         first, last = samples.span
         listed, names = read_latest(lake, DEVICES), ClusterNames.of(lake)
         self._clusters = NodeClusters.of([listed], names)
-        devices = dict(_devices_in(self._clusters.resolve(listed)))
+        rows_of_gpus = self._clusters.resolve(listed).group_by(
+            *GPU_KEY, "cluster", maintain_order=True
+        )
+        merged = rows_of_gpus.agg(pl.all().drop_nulls().last())
+        devices = dict(map(device_of, merged.iter_rows(named=True)))
         self._gpus = tuple(sorted(devices, key=GpuId.order))
         notes = list(_recorder_notes(lake.location))
         self._devices = _with_slowdown(devices, notes, self._clusters)
@@ -113,11 +124,11 @@ class RecordingSource:
         )
         self._hold_s = _HOLD_INTERVALS * interval_s + _MARGIN_S
         held = {allocation.gpu for allocation in of_job}
-        counted = [place for place, gpu in enumerate(self._gpus) if gpu in held or not held]
+        counted = [index for index, gpu in enumerate(self._gpus) if gpu in held or not held]
         t = _instant(rows, counted, self._hold_s)
         self._snapshot = self._at(rows, t, allocations)
-        reported = [note["source"] for note in notes if note["source"]]
-        unsupported: Mapping[str, str] = reported[0]["blind"] if reported else {}
+        described = [note["source"] for note in notes if note["source"]]
+        unsupported: Mapping[str, str] = described[0]["blind"] if described else {}
         sentence = self._sentence(t, of_job=job is not None, zone_name=zone_name)
         self.about = SourceInfo("recording", sentence, unsupported)
 
@@ -130,13 +141,13 @@ class RecordingSource:
 
     def _rows(self, samples: SampleReader, end: float, first: datetime) -> pl.DataFrame:
         """Samples of 15 minutes with values before `end`: place, t in seconds, counters."""
-        places = _places(self._gpus)
+        gpu_indices = _indices_of(self._gpus)
         until = datetime.fromtimestamp(end, UTC) + timedelta(microseconds=1)
         reach_s = LAST_S
         while True:
             since = until - timedelta(seconds=reach_s)
             rows = self._clusters.resolve(samples.read(max(first, since), until))
-            rows = rows.join(places, on=[*GPU_KEY, "cluster"], how="inner", nulls_equal=True)
+            rows = rows.join(gpu_indices, on=[*GPU_KEY, "cluster"], how="inner", nulls_equal=True)
             rows = rows.filter(pl.any_horizontal(pl.col(COUNTER_NAMES).is_not_null()))
             if rows.height or since <= first:
                 break
@@ -149,15 +160,15 @@ class RecordingSource:
         """Last row of each GPU that is still valid at `t`."""
         newest = rows.filter((pl.col("t") <= t) & (pl.col("t") >= t - self._hold_s))
         newest = newest.unique("place", keep="last", maintain_order=True)
-        place: Longs = newest.get_column("place").cast(pl.Int64).to_numpy()
+        index: Longs = newest.get_column("place").cast(pl.Int64).to_numpy()
         measured = np.full(len(self._gpus), np.nan)
-        measured[place] = newest.get_column("t").to_numpy()
+        measured[index] = newest.get_column("t").to_numpy()
         values: dict[str, Floats] = {}
         for name in COUNTER_NAMES:
             column = newest.get_column(name)
             if column.null_count() < len(column):
                 values[name] = np.full(len(self._gpus), np.nan)
-                values[name][place] = column.cast(pl.Float64).fill_null(math.nan).to_numpy()
+                values[name][index] = column.cast(pl.Float64).fill_null(math.nan).to_numpy()
         held = {
             allocation.gpu: allocation.allocation
             for allocation in allocations
@@ -188,17 +199,17 @@ class RecordingSource:
 def _instant(rows: pl.DataFrame, counted: Sequence[int], hold_s: float) -> float:
     """Return the last time at which half of the GPUs report, else most."""
     t: Floats = rows.get_column("t").to_numpy()
-    place: Longs = rows.get_column("place").cast(pl.Int64).to_numpy()
-    relevant = np.isin(place, counted)
+    index: Longs = rows.get_column("place").cast(pl.Int64).to_numpy()
+    relevant = np.isin(index, counted)
     if relevant.any():
-        t, place = t[relevant], place[relevant]
-    best, most, end = float(t[-1]), 0, len(t)
+        t, index = t[relevant], index[relevant]
+    best, largest, end = float(t[-1]), 0, len(t)
     while end:
         now = float(t[end - 1])
         begin = int(np.searchsorted(t, now - hold_s))
-        reporting = len(np.unique(place[begin:end]))
-        if reporting > most:
-            best, most = now, reporting
+        reporting = len(np.unique(index[begin:end]))
+        if reporting > largest:
+            best, largest = now, reporting
         if 2 * reporting >= len(counted):
             break
         end = begin
@@ -216,32 +227,9 @@ def _interval_s(rows: pl.DataFrame) -> float:
     return float(np.median(steps.to_numpy())) if len(steps) else 1.0
 
 
-def _places(gpus: tuple[GpuId, ...]) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "node": pl.Series([gpu.node for gpu in gpus], dtype=pl.String),
-            "gpu": pl.Series([gpu.gpu for gpu in gpus], dtype=pl.Int16),
-            "mig": pl.Series([gpu.mig for gpu in gpus], dtype=pl.Int16),
-            "cluster": pl.Series([gpu.cluster for gpu in gpus], dtype=pl.String),
-            "place": pl.Series(range(len(gpus)), dtype=pl.Int32),
-        }
-    )
-
-
-def _devices_in(devices: pl.DataFrame) -> Iterator[tuple[GpuId, GpuDevice]]:
-    """Every GPU in the lake. devices: rows of resolved clusters."""
-    merged = devices.group_by(*GPU_KEY, "cluster", maintain_order=True)
-    for row in merged.agg(pl.all().drop_nulls().last()).iter_rows(named=True):
-        yield (
-            GpuId(row["node"], row["gpu"], row["mig"], row["cluster"]),
-            GpuDevice(
-                row["model"],
-                row["uuid"],
-                row["pci"],
-                row["hbm_mib"],
-                minor_number=row["minor_number"],
-            ),
-        )
+def _indices_of(gpus: tuple[GpuId, ...]) -> pl.DataFrame:
+    rows = [(gpu.node, gpu.gpu, gpu.mig, gpu.cluster, at) for at, gpu in enumerate(gpus)]
+    return pl.DataFrame(rows, schema=_PLACES, orient="row")
 
 
 def _with_slowdown(
@@ -279,19 +267,19 @@ def _allocations_of_lake(
     allocations = with_raw_ids(with_pod_jobs(read_latest(lake, ALLOCATIONS), pods), jobs)
     if allocations.is_empty():
         return []
-    allocations = in_accounting(allocations, clusters.same)
-    accounted = in_accounting(devices, clusters.same)
+    allocations = in_accounting(allocations, clusters.same_clusters)
+    accounted = in_accounting(devices, clusters.same_clusters)
     named = pl.concat([jobs["cluster"], allocations["cluster"]]).drop_nulls().unique()
     allocations = with_clusters(allocations, jobs, named)
-    places = NodePlaces.of(cluster_pairs([accounted]), cluster_pairs([allocations]))
-    allocations = places.named(allocations)
+    node_places = NodePlaces.of(cluster_pairs([accounted]), cluster_pairs([allocations]))
+    allocations = node_places.named(allocations)
     # a job that runs still holds its GPUs at the last instant, which is not before its end
     now = last + timedelta(microseconds=1)
     runs = build_runs(jobs, allocations, slurm=SlurmOptions(), now=now, clusters=named)
-    units = places.named(accounted)
+    units = node_places.named(accounted)
     gpus = {
-        place: GpuId(*gpu)
-        for place, gpu in zip(
+        unit: GpuId(*gpu)
+        for unit, gpu in zip(
             units.select(GPU_KEY).iter_rows(),
             clusters.resolve(devices).select(*GPU_KEY, "cluster").iter_rows(),
             strict=True,

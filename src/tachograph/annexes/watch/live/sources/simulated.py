@@ -25,10 +25,10 @@ from tachograph.catalog.units import plural
 from tachograph.judge.workload.classes import FULL_IO_BYTES_PER_S, RULED
 
 MODEL = "NVIDIA H100 80GB HBM3"
-_HBM_MIB = 81559.0
+_HBM_MIB = 81559.0  # as NVML reports it for this model
 _USERS = ("ana", "bo", "chen", "dita", "emil")
 _AXES = ("sm_active", "tensor_active", "dram_active", "gr_engine_active", "io", "fp64_active")
-_NOISE = 0.015
+_NOISE = 0.015  # standard deviation of a fraction
 _CHANGE = 1 / 300  # of a job's class, per second
 _HOT, _SICK, _REPLAYING = (32, 5), (64, 7), (64, 11)  # one GPU of this many, at this index
 _HOT_C, _THROTTLED_MHZ, _SOFTWARE_THERMAL = 97.0, 1170.0, 32.0
@@ -50,24 +50,24 @@ class SimulatedSource:
     ) -> None:
         self._rng = np.random.default_rng(seed)
         self._clock = clock
-        places = np.arange(gpus)
+        indices = np.arange(gpus)
         self._gpus = tuple(
-            GpuId(f"sim{place // per_node + 1:03d}", place % per_node) for place in range(gpus)
+            GpuId(f"sim{index // per_node + 1:03d}", index % per_node) for index in range(gpus)
         )
-        self._jobs = places // min(4, per_node)
+        self._jobs = indices // min(4, per_node)
         self._kinds = self._rng.integers(0, len(RULED), int(self._jobs.max(initial=0)) + 1)
         self._profiles = np.array([rule.profile for rule in RULED])
         self._energy: Floats = self._rng.uniform(1e6, 1e8, gpus)
         self._replays: Floats = np.zeros(gpus)
         self._hot, self._sick, self._replaying = (
-            faults & (places % every == place) for every, place in (_HOT, _SICK, _REPLAYING)
+            faults & (indices % every == index) for every, index in (_HOT, _SICK, _REPLAYING)
         )
         self._before: float | None = None
         self._began: float | None = None
         self._held: list[GpuAllocation] = []  # by job
         self._devices = {
-            gpu: GpuDevice(MODEL, f"GPU-{place:08x}", f"00000000:{place % 256:02x}:00.0", _HBM_MIB)
-            for place, gpu in enumerate(self._gpus)
+            gpu: GpuDevice(MODEL, f"GPU-{index:08x}", f"00000000:{index % 256:02x}:00.0", _HBM_MIB)
+            for index, gpu in enumerate(self._gpus)
         }
 
     @property
@@ -182,14 +182,14 @@ class SimulatedSource:
         }
 
     def _processes(self, values: Mapping[str, Floats]) -> Mapping[GpuId, tuple[GpuProcess, ...]]:
-        used = values["hbm_used_mib"].tolist()
+        used_mib = values["hbm_used_mib"].tolist()
         works = self._kinds.tolist()
         return {
             gpu: (
                 GpuProcess(
-                    20_000 + place, _USERS[job % len(_USERS)], "python train.py", used[place]
+                    20_000 + index, _USERS[job % len(_USERS)], "python train.py", used_mib[index]
                 ),
             )
-            for place, (gpu, job) in enumerate(zip(self._gpus, self._jobs.tolist(), strict=True))
+            for index, (gpu, job) in enumerate(zip(self._gpus, self._jobs.tolist(), strict=True))
             if works[job]
         }
