@@ -129,14 +129,18 @@ class Reader:
     def close(self) -> None:
         self.ask("close")
 
-    def connect(self) -> Any:
-        return self.ask("connect")
+    def start(self) -> Any:
+        """Connect, and return the first snapshot."""
+        assert self.ask("connect") is None
+        return self.read()
 
     def read(self) -> Any:
         return self.ask("read")
 
-    def pass_time(self, seconds: float) -> None:
+    def later(self, seconds: float = 1) -> Any:
+        """Return a snapshot so much later."""
         self.ask(f"pass {seconds}")
+        return self.read()
 
 
 @contextmanager

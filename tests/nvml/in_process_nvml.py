@@ -12,6 +12,8 @@ from typing import Any
 
 import pynvml
 
+from tachograph.annexes.watch.live.sources.nvml import NvmlSource
+
 
 def handle(index: int) -> Any:
     return ctypes.cast(ctypes.c_void_p(0x1000 + index), pynvml.c_nvmlDevice_t)
@@ -92,3 +94,9 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
+
+
+def source_of(nvml: InProcessNvml, clock: Clock, **options: Any) -> NvmlSource:
+    """Return the source under a clock of the test."""
+    clocks: dict[str, Any] = {"clock": clock, "monotonic": clock, "sleep": clock.sleep}
+    return NvmlSource(nvml, node="n", **clocks, **options)

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pynvml
 import pytest
-from in_process_nvml import Clock, Code, InProcessNvml, handle
+from in_process_nvml import Clock, Code, InProcessNvml, handle, source_of
 
-from tachograph.annexes.watch.live.sources.nvml import NvmlSource
 from tachograph.annexes.watch.live.sources.nvml_calls import (
     GPM_METRICS,
     MIN_GAP_S,
@@ -99,14 +98,10 @@ def test_the_last_answer_is_not_told_twice() -> None:
     assert np.isnan(values).all()
 
 
-def source(nvml: InProcessNvml, clock: Clock) -> NvmlSource:
-    return NvmlSource(nvml, node="n1", clock=clock, monotonic=clock, sleep=clock.sleep)
-
-
 def test_the_first_read_waits_for_the_second_sample_and_others_do_not() -> None:
     clock = Clock()
     nvml = InProcessNvml(2, with_gpm({2: 40.0}))
-    gpus = source(nvml, clock)
+    gpus = source_of(nvml, clock)
     gpus.start()
     assert sum(clock.slept) == pytest.approx(MIN_GAP_S, abs=1e-3)
     clock.slept.clear()
@@ -120,7 +115,7 @@ def test_the_first_read_waits_for_the_second_sample_and_others_do_not() -> None:
 def test_ten_reads_a_second_are_ten_measurements_although_clocks_jitter() -> None:
     clock = Clock()
     nvml = InProcessNvml(1, with_gpm({2: 40.0}))
-    gpus = source(nvml, clock)
+    gpus = source_of(nvml, clock)
     gpus.start()
     nvml.calls.clear()
     clock.slept.clear()
@@ -135,7 +130,7 @@ def test_ten_reads_a_second_are_ten_measurements_although_clocks_jitter() -> Non
 def test_a_gpu_without_gpm_is_not_asked_at_every_read() -> None:
     clock = Clock()
     nvml = InProcessNvml(1)
-    gpus = source(nvml, clock)
+    gpus = source_of(nvml, clock)
     gpus.start()
     nvml.calls.clear()
     for _ in range(50):
@@ -151,16 +146,14 @@ def test_a_gpu_without_gpm_is_not_asked_at_every_read() -> None:
 def test_an_unknown_answer_begins_anew() -> None:
     clock = Clock()
     nvml = InProcessNvml(1, with_gpm({2: 40.0}))
-    gpus = source(nvml, clock)
+    gpus = source_of(nvml, clock)
     gpus.start()
     nvml.answers["nvmlGpmMetricsGet"] = Code(pynvml.NVML_ERROR_UNKNOWN)
     clock.now += 1
     broken = gpus.read()
     assert np.isnan(broken.column("sm_active")).all()
     assert broken.value("power_w", 0) == 100.0
-    assert [problem.sentence for problem in broken.problems] == [
-        "n1:0: GPM: Unknown Error; retried"
-    ]
+    assert [problem.sentence for problem in broken.problems] == ["n:0: GPM: Unknown Error; retried"]
     nvml.answers["nvmlGpmMetricsGet"] = answers({2: 60.0})
     for _ in range(2):
         clock.now += 1

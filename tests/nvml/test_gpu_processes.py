@@ -10,10 +10,9 @@ from typing import Any
 
 import pynvml
 import pytest
-from in_process_nvml import Clock, Code, InProcessNvml, handle
+from in_process_nvml import Clock, Code, InProcessNvml, handle, source_of
 
 from tachograph.annexes.watch.live.snapshot import GpuId, GpuProcess
-from tachograph.annexes.watch.live.sources.nvml import NvmlSource
 from tachograph.annexes.watch.live.sources.nvml_devices import GpuProcesses
 
 MIB = 1024 * 1024
@@ -103,14 +102,7 @@ def test_clients_of_a_shared_context_are_told_once(proc: Path) -> None:
 def test_processes_are_asked_once_a_second_and_a_refusal_is_nobody(proc: Path) -> None:
     clock = Clock()
     nvml = InProcessNvml(2, {CALL: {0: running((9, MIB)), 1: Code(pynvml.NVML_ERROR_UNKNOWN)}})
-    gpus = NvmlSource(
-        nvml,
-        node="n",
-        clock=clock,
-        monotonic=clock,
-        sleep=clock.sleep,
-        processes=GpuProcesses(nvml, proc=proc),
-    )
+    gpus = source_of(nvml, clock, processes=GpuProcesses(nvml, proc=proc))
     gpus.start()
     nvml.calls.clear()
     for _ in range(25):

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pynvml
 import pytest
-from in_process_nvml import Clock, Code, InProcessNvml, index_of
+from in_process_nvml import Clock, Code, InProcessNvml, index_of, source_of
 
-from tachograph.annexes.watch.live.sources.nvml import NvmlSource
 from tachograph.catalog.counters import COUNTERS_BY_NAME
 
 CODES = (1, 2, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 17, 18, 19, 20, 26, 27, 28, 999, 12345)
@@ -73,7 +72,7 @@ def broken(chance: random.Random) -> dict[str, Any]:
 def test_no_answer_of_nvml_breaks_a_read(seed: int) -> None:
     chance, clock = random.Random(seed), Clock()
     nvml = InProcessNvml(GPUS, dict(HEALTHY))
-    source = NvmlSource(nvml, node="n", clock=clock, monotonic=clock, sleep=clock.sleep)
+    source = source_of(nvml, clock)
     source.start()
     everything = set(source.read().values)
     assert everything == {counter.name for counter in COUNTERS_BY_NAME.values() if counter.nvml}

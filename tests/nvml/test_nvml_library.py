@@ -107,8 +107,7 @@ def assert_tells(answer: Any, node: FakeNode, place: int) -> None:
 
 def test_every_counter_comes_out_as_it_was_told(node: FakeNode, reader: Reader) -> None:
     assert set(PLAIN) | set(GPM) | {"xid"} == {counter.name for counter in COUNTERS if counter.nvml}
-    assert reader.connect() is None
-    answer = reader.read()
+    answer = reader.start()
     about = reader.ask("about")
     assert answer["gpus"] == [["gpunode", 0, None], ["gpunode", 1, None]]
     assert answer["problems"] == []
@@ -116,7 +115,7 @@ def test_every_counter_comes_out_as_it_was_told(node: FakeNode, reader: Reader) 
     assert_tells(answer, node, 1)
     assert answer["devices"][1] == {
         "model": "NVIDIA H200",
-        "uuid": "GPU-00000001-1111-2222-3333-444444444444",
+        "uuid": node.state["1.uuid"],
         "pci": "00000000:11:00.0",
         "hbm_mib": 144000.0,
         "slowdown_c": 90.0,
@@ -138,8 +137,7 @@ def test_metrics_that_fail_alone_are_missing_alone(node: FakeNode, reader: Reade
             "0.memtemp": "0",
         }
     )
-    reader.connect()
-    answer = reader.read()
+    answer = reader.start()
     about = reader.ask("about")
     first = column(answer, 0)
     missing = {"sm_active", "pcie_tx_bytes_per_s", "dram_active", "mem_temp_c"}
@@ -151,8 +149,7 @@ def test_metrics_that_fail_alone_are_missing_alone(node: FakeNode, reader: Reade
 
 def test_an_older_gpu_tells_what_it_can_and_how_to_see_more(node: FakeNode, reader: Reader) -> None:
     node.write({"0.gpm": "!3", "1.gpm": None})
-    reader.connect()
-    answer = reader.read()
+    answer = reader.start()
     about = reader.ask("about")
     assert set(answer["values"]) == set(PLAIN) | {"xid"}
     assert about["sentence"].startswith("NVML without GPM")
@@ -163,7 +160,7 @@ def test_an_older_gpu_tells_what_it_can_and_how_to_see_more(node: FakeNode, read
 
 def test_a_support_that_is_a_lie_is_found_out(node: FakeNode, reader: Reader) -> None:
     node.write({f"{gpu}.gpm.{metric}": "!3" for gpu in (0, 1) for metric in GPM_IDS})
-    reader.connect()
+    reader.start()
     about = reader.ask("about")
     assert about["sentence"].startswith("NVML without GPM")
     assert "Hopper" in about["unsupported"]["dram_active"]
@@ -171,15 +168,12 @@ def test_a_support_that_is_a_lie_is_found_out(node: FakeNode, reader: Reader) ->
 
 def test_refused_permission_says_whom_to_ask(node: FakeNode, reader: Reader) -> None:
     node.write({f"{gpu}.{what}": "!4" for gpu in (0, 1) for what in ("gpm", "power", "events")})
-    reader.connect()
-    answer = reader.read()
+    answer = reader.start()
     unsupported = reader.ask("about")["unsupported"]
     # Somebody permitted it.
     node.write({f"{gpu}.{what}": "1" for gpu in (0, 1) for what in ("gpm", "power")})
-    reader.pass_time(61)
-    reader.read()
-    reader.pass_time(1)
-    later = reader.read()
+    reader.later(61)
+    later = reader.later()
     blind_later = reader.ask("about")["unsupported"]
     assert set(answer["values"]) == set(PLAIN) - {"power_w"}
     assert "NVreg_RestrictProfilingToAdminUsers=0" in unsupported["sm_active"]
@@ -191,17 +185,13 @@ def test_refused_permission_says_whom_to_ask(node: FakeNode, reader: Reader) -> 
 
 
 def test_a_lost_gpu_says_so_and_comes_back(node: FakeNode, reader: Reader) -> None:
-    reader.connect()
+    reader.start()
     node.write({"1.lost": "!15"})
-    reader.pass_time(1)
-    lost = reader.read()
-    reader.pass_time(1)
-    again = reader.read()
+    lost = reader.later()
+    again = reader.later()
     node.write({"1.lost": None})
-    reader.pass_time(10)
-    reader.read()
-    reader.pass_time(1)
-    back = reader.read()
+    reader.later(10)
+    back = reader.later()
     for answer in (lost, again):
         assert answer["gpus"] == back["gpus"]
         assert set(column(answer, 1).values()) == {None}
@@ -218,33 +208,28 @@ def test_a_lost_gpu_says_so_and_comes_back(node: FakeNode, reader: Reader) -> No
 def test_a_gpu_that_stays_lost_is_looked_for_by_starting_anew(
     node: FakeNode, reader: Reader
 ) -> None:
-    reader.connect()
+    reader.start()
     node.write({"1.lost": "!15"})
     for _ in range(4):
-        reader.pass_time(10)
-        answer = reader.read()
+        answer = reader.later(10)
     starts = sum(line.startswith("init") for line in node.log)
     for _ in range(3):  # not again and again
-        reader.pass_time(5)
-        reader.read()
+        reader.later(5)
     assert sum(line.startswith("init") for line in node.log) == starts
     assert starts == 2
     assert "does not respond" in answer["problems"][0]
-    assert answer["devices"][1]["uuid"] == "GPU-00000001-1111-2222-3333-444444444444"
+    assert answer["devices"][1]["uuid"] == node.state["1.uuid"]
 
 
 def test_a_reloaded_driver_is_found_again(node: FakeNode, reader: Reader) -> None:
-    reader.connect()
+    reader.start()
     node.write({"driver": "!9"})
-    reader.pass_time(1)
-    down = reader.read()
+    down = reader.later()
     still = reader.read()
     node.write({"driver": "2", "0.util": "63"})
     waiting = reader.read()  # it is not asked in every round
-    reader.pass_time(2)
-    reader.read()
-    reader.pass_time(1)
-    up = reader.read()
+    reader.later(2)
+    up = reader.later()
     message = "gpunode: the driver does not respond (NVML: Driver Not Loaded); retried"
     for answer in (down, still, waiting):
         assert answer["gpus"] == up["gpus"]
@@ -262,16 +247,13 @@ def test_another_driver_needs_a_new_start(node: FakeNode, reader: Reader) -> Non
     """NVML answers `uninitialized` until it is started again; an update leaves the loaded
     library behind.
     """
-    reader.connect()
+    reader.start()
     node.write({"driver": "2"})
-    reader.pass_time(1)
-    first = reader.read()
+    first = reader.later()
     node.write({"driver": "!18"})
-    reader.pass_time(2)
-    updated = reader.read()
+    updated = reader.later(2)
     node.write({"driver": "3"})
-    reader.pass_time(10)
-    back = reader.read()
+    back = reader.later(10)
     assert "Uninitialized" in first["problems"][0]
     assert "restart this command" in updated["problems"][0]
     assert back["problems"] == []
@@ -281,21 +263,19 @@ def test_another_driver_needs_a_new_start(node: FakeNode, reader: Reader) -> Non
 def test_xid_errors_stay_until_the_next(node: FakeNode, reader: Reader) -> None:
     node.write({"0.xid": "7063"})  # before anybody looked
     seen = []
-    reader.connect()
+    reader.start()
     for change in ({}, {"1.xid": 1031}, {}, {"1.xid": 2079}, {"driver": 2}, {}):
         node.write(change)
-        reader.pass_time(5)
-        reader.read()
+        reader.later(5)
         seen.append(reader.read()["values"]["xid"])
     assert seen[:4] == [[0.0, 0.0], [0.0, 31.0], [0.0, 31.0], [0.0, 79.0]]
     assert seen[5] == [0.0, 79.0]  # known still, after a reload
 
 
 def test_a_gpu_that_fell_off_tells_its_last_xid(node: FakeNode, reader: Reader) -> None:
-    reader.connect()
+    reader.start()
     node.write({"1.xid": 1079, "1.lost": "!15"})
-    reader.pass_time(1)
-    answer = reader.read()
+    answer = reader.later()
     assert "last XID 79" in answer["problems"][0]
 
 
@@ -319,13 +299,10 @@ def test_slices_are_rows_of_their_own(node: FakeNode, reader: Reader) -> None:
     of_slices = {f"1.gi7.gpm.{metric}": f"{metric}.5" for metric in (1, 2, 5)}
     of_slices |= {"1.gi9.gpm.2": "31", "1.gi9.gpm.20": "!3"}
     node.write(slices | of_slices)
-    reader.connect()
-    answer = reader.read()
+    answer = reader.start()
     node.write({"1.slice3.gi": None})  # somebody takes a slice away
-    reader.pass_time(31)
-    reader.read()
-    reader.pass_time(1)
-    reader.read()
+    reader.later(31)
+    reader.later()
     fewer = reader.read()
     assert answer["gpus"] == [["gpunode", 0, None], ["gpunode", 1, 7], ["gpunode", 1, 9]]
     values = answer["values"]
@@ -343,8 +320,7 @@ def test_slices_are_rows_of_their_own(node: FakeNode, reader: Reader) -> None:
 
 def test_gpus_of_others_are_not_shown(node: FakeNode, reader: Reader) -> None:
     node.write({"0.handle": "!4"})
-    reader.connect()
-    answer = reader.read()
+    answer = reader.start()
     about = reader.ask("about")
     assert answer["gpus"] == [["gpunode", 1, None]]
     assert answer["values"]["power_w"] == pytest.approx([321.501])
@@ -353,13 +329,11 @@ def test_gpus_of_others_are_not_shown(node: FakeNode, reader: Reader) -> None:
 
 def test_a_gpu_the_driver_no_longer_lists_is_told(node: FakeNode, reader: Reader) -> None:
     """The GPU with number 0 is gone after a reload: the other one has its number now."""
-    reader.connect()
+    reader.start()
     moved = {f"0.{name}": node.state[f"1.{name}"] for name in ("uuid", "pci", "power")}
     node.write({"gpus": "1", "driver": "2", **moved})
-    reader.pass_time(1)
-    reader.read()
-    reader.pass_time(5)
-    answer = reader.read()
+    reader.later()
+    answer = reader.later(5)
     assert answer["gpus"] == [["gpunode", 0, None]]
     assert answer["devices"][0]["uuid"].startswith("GPU-00000001")
     assert "no longer lists GPU-00000000" in answer["problems"][0]
@@ -373,8 +347,7 @@ def test_processes_have_memory_user_and_command(node: FakeNode, reader: Reader) 
             "0.mps": f"{os.getpid()}:{5 * MIB} {absent + 1}:{MIB}",
         }
     )
-    reader.connect()
-    answer = reader.read()
+    answer = reader.start()
     assert list(answer["processes"]) == ["gpunode:0"]
     mine, gone, client = sorted(answer["processes"]["gpunode:0"], key=lambda one: one["pid"])
     assert (mine["pid"], mine["hbm_used_mib"]) == (os.getpid(), 5.0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.annexes.share import nsight_scores
-from tachograph.catalog.rows import JobGpuRow
 from tachograph.catalog.score_formulas import ELAPSED, SM_ELAPSED, TENSOR
 from tachograph.judge.score_ways import profiled_way, sampled_way
 from tachograph.judge.scores import with_scores
 from tachograph.sources.score_sums import PmSums, sums_of, sums_of_row, total
 
 SM_HZ, DRAM_HZ, W_HW = 1.98e9, 3.201e9, 64
+KEY: dict[str, Any] = {"node": "n1", "gpu": 0, "mig": None}
+GPU = KEY | {"gpu_model": "NVIDIA H200"}
 METRICS = (
     *("sm__cycles_active.avg", "sm__cycles_elapsed.avg", "sm__warps_active.avg"),
     *("dram__cycles_active.avg", "dram__cycles_elapsed.avg"),
@@ -35,6 +37,12 @@ def sample(
     sm, memory = SM_HZ * length, DRAM_HZ * length
     values = (active * sm, sm, active * sm * warps, dram * memory, memory)
     return PmSums(begin, begin + length, length, 1, sums=dict(zip(METRICS, values, strict=True)))
+
+
+def summed(parts: Iterable[PmSums]) -> PmSums:
+    whole = total(parts)
+    assert whole is not None
+    return whole
 
 
 def dcgm(active: float, occupancy: float, dram: float, *, clocks: bool = True) -> dict[str, Any]:
@@ -57,8 +65,7 @@ def test_the_three_ways_agree_on_the_same_cycles(samples: list[tuple[float, floa
     same scores.
     """
     parts = [sample(0.05 * at, *one) for at, one in enumerate(samples)]
-    whole = total(parts)
-    assert whole is not None
+    whole = summed(parts)
     of_pm = whole.scores(W_HW)
     report = {**whole.sums, ELAPSED: whole.sums[SM_ELAPSED]}
     of_nsight = (nsight_scores.practice_gpu(report), nsight_scores.practice_gpumem(report))
@@ -100,8 +107,7 @@ def test_a_smaller_w_max_limits_warps_per_active_cycle() -> None:
 def test_averages_come_first_and_clamps_after() -> None:
     """With W_max 32 one sample of 64 warps and one of none are 32 on average, not 16."""
     parts = [sample(0, 1.0, 64, 0.5), sample(0.05, 1.0, 0, 0.5)]
-    whole = total(parts)
-    assert whole is not None
+    whole = summed(parts)
     assert whole.scores(32)["score_gpu"] == pytest.approx(0.0)
     each = [one.scores(32)["score_gpu"] for one in parts]
     assert each == pytest.approx([0.0, 100.0])  # whose mean is 50
@@ -113,13 +119,9 @@ def test_scores_of_minutes_are_recomputed_exactly_from_stored_sums() -> None:
     minutes: dict[int, PmSums] = {}
     for one in parts:
         minutes.setdefault(one.minute, PmSums(one.begin, one.begin)).add(one)
-    rows = [
-        one.row(node="n1", gpu=0, mig=None, max_warps=W_HW, cut=None) for one in minutes.values()
-    ]
-    again = total(map(sums_of_row, rows))
-    straight = total(parts)
-    assert again is not None
-    assert straight is not None
+    rows = [one.row(**KEY, max_warps=W_HW, cut=None) for one in minutes.values()]
+    again = summed(map(sums_of_row, rows))
+    straight = summed(parts)
     assert (len(rows), again.samples) == (2, 2000)
     for name, value in again.scores(W_HW).items():
         assert math.isclose(value or 0, straight.scores(W_HW)[name] or 0, rel_tol=1e-12)
@@ -128,7 +130,7 @@ def test_scores_of_minutes_are_recomputed_exactly_from_stored_sums() -> None:
 
 def test_what_was_cut_stays_missing() -> None:
     only_sm = PmSums(0, 1, 1, 1, sums=dict.fromkeys(METRICS[:3], 1.0))
-    row = only_sm.row(node="n1", gpu=0, mig=None, max_warps=64, cut="score_gpumem")
+    row = only_sm.row(**KEY, max_warps=64, cut="score_gpumem")
     assert (row["dram_cycles_active"], row["score_gpumem"], row["score_gpumem_normalized"]) == (
         None,
         None,
@@ -145,14 +147,9 @@ def test_rest_between_kernels_counts_in_pm_sampling_and_not_in_nsight() -> None:
     kernel = dict(sample(0, 1.0, 64, 0.5).sums)
     kernel[ELAPSED] = kernel[SM_ELAPSED]
     of_report = profiled_way([kernel, kernel], max_warps=W_HW)
-    gpu: JobGpuRow = {"node": "n1", "gpu": 0, "mig": None, "gpu_model": "NVIDIA H200"}
-    rows = [
-        sample(60.0, 0.5, 64, 0.25, length=30).row(
-            node="n1", gpu=0, mig=None, max_warps=W_HW, cut=None
-        )
-    ]
+    rows = [sample(60.0, 0.5, 64, 0.25, length=30).row(**KEY, max_warps=W_HW, cut=None)]
     begin, end = datetime.fromtimestamp(60, UTC), datetime.fromtimestamp(120, UTC)
-    of_samples = sampled_way(rows, gpus=[gpu], begin=begin, end=end)
+    of_samples = sampled_way(rows, gpus=[GPU], begin=begin, end=end)
     assert of_report.scores["score_gpu"] == pytest.approx(0.0)
     assert of_samples.scores["score_gpu"] == pytest.approx(50.0)
     assert of_report.scores["score_gpumem"] == pytest.approx(of_samples.scores["score_gpumem"])
@@ -170,15 +167,12 @@ def test_reports_with_warps_per_active_cycle_give_the_same() -> None:
 
 
 def test_minutes_that_are_in_part_of_others_are_left_out() -> None:
-    gpu: JobGpuRow = {"node": "n1", "gpu": 0, "mig": None, "gpu_model": "NVIDIA H200"}
     rows = [
-        sample(60.0 * at, active, 64, 0.2, length=60).row(
-            node="n1", gpu=0, mig=None, max_warps=64, cut="tensor_active"
-        )
+        sample(60.0 * at, active, 64, 0.2, length=60).row(**KEY, max_warps=64, cut="tensor_active")
         for at, active in enumerate((1.0, 0.5, 1.0))
     ]
     begin, end = datetime.fromtimestamp(30, UTC), datetime.fromtimestamp(150, UTC)
-    way = sampled_way(rows, gpus=[gpu], begin=begin, end=end)
+    way = sampled_way(rows, gpus=[GPU], begin=begin, end=end)
     # Of the minute between.
     assert way.scores["score_gpu"] == pytest.approx(50.0)
     assert way.notes == (
@@ -190,12 +184,9 @@ def test_minutes_that_are_in_part_of_others_are_left_out() -> None:
 @given(st.permutations(range(12)), st.integers(1, 11))
 def test_order_and_grouping_of_samples_do_not_matter(order: list[int], split: int) -> None:
     parts = [sample(0.05 * at, (at + 1) / 12, at * 5.0, at / 12) for at in range(12)]
-    straight = total(parts)
+    straight = summed(parts)
     mixed = [parts[at] for at in order]
-    halves = [one for one in (total(mixed[:split]), total(mixed[split:])) if one is not None]
-    other = total(halves)
-    assert straight is not None
-    assert other is not None
+    other = summed([summed(mixed[:split]), summed(mixed[split:])])
     assert (other.begin, other.end, other.samples) == (
         straight.begin,
         straight.end,
@@ -211,12 +202,11 @@ def test_sums_of_an_older_version_keep_their_elapsed_cycles(form: str) -> None:
     new = sample(60, 0.5, 16, 0.25)
     old = PmSums(0, 60, 60, 10, sums=dict(new.sums))
     old.sums[ELAPSED] = old.sums.pop(SM_ELAPSED)
-    row = old.row(node="n1", gpu=0, mig=None, max_warps=64, cut=None)
+    row = old.row(**KEY, max_warps=64, cut=None)
     assert (row["sm_cycles_elapsed"], row["gpc_cycles_elapsed"]) == (None, old.sums[ELAPSED])
     again = sums_of_row(row) if form == "row" else sums_of(old.as_json())
     assert again.scores(64) == new.scores(64)
-    both = total([again, new])
-    assert both is not None
+    both = summed([again, new])
     assert both.counters(64)["sm_active"] == pytest.approx(0.5)
 
 

@@ -6,15 +6,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tachograph.annexes.watch.live.snapshot import LiveSource, Snapshot, SourceInfo
 from tachograph.annexes.watch.live.sources.simulated import SimulatedSource
+from tachograph.annexes.watch.record.commit import commit_spool
 from tachograph.annexes.watch.record.foreground import CommandEnd
 from tachograph.annexes.watch.record.sampler import SpoolSampler
 from tachograph.annexes.watch.record.spooling import JobIdentity, RecordPlan, _head
 from tachograph.catalog.spool import SpoolWriter
+from tachograph.lake.delta import Lake
 
 BEGIN = 1_741_080_000.0  # 2025-03-04 09:20 UTC
 SILENT_GPU, SILENT_FROM, SILENT_TO = 2, 20, 30  # looks
@@ -93,3 +96,9 @@ def recorded(
     assert spool.flush()
     spool.close()
     return plan.spool, live
+
+
+def committed(folder: Path, looks: int, **options: Any) -> Lake:
+    """Record, and return the lake of the recording."""
+    spool, _ = recorded(folder, looks, **options)
+    return commit_spool(spool, folder)

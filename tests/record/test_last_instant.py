@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded_fleet import BEGIN, SILENT_FROM, SILENT_GPU, Clock, recorded
+from recorded_fleet import BEGIN, SILENT_FROM, SILENT_GPU, Clock, committed, recorded
 
 from tachograph.annexes.watch.live.discovery import SourceRequest, choose_source
 from tachograph.annexes.watch.live.snapshot import GpuId, Snapshot, SourceInfo
@@ -59,10 +59,9 @@ def test_the_last_instant_with_enough_gpus_is_shown(
 ) -> None:
     clock = Clock()
     looks = int(max(ends) / EVERY_S) + 1
-    spool, _ = recorded(
-        tmp_path / "run", looks, interval_s=EVERY_S, clock=clock, source=EndingFleet(clock, *ends)
-    )
-    source = RecordingSource(commit_spool(spool, tmp_path / "run"))
+    fleet = EndingFleet(clock, *ends)
+    lake = committed(tmp_path / "run", looks, interval_s=EVERY_S, clock=clock, source=fleet)
+    source = RecordingSource(lake)
     now = source.read()
     assert earliest <= now.t - BEGIN <= latest
     watts = now.column("power_w")
@@ -134,8 +133,7 @@ def test_watch_prints_it_once(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 def test_times_of_a_recording_are_those_of_the_site(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], zone_name: str, times: str
 ) -> None:
-    spool, _ = recorded(tmp_path / "run", 50)
-    run = commit_spool(spool, tmp_path / "run").location
+    run = committed(tmp_path / "run", 50).location
     assert main(["watch", "--recording", run, "--json", "--time-zone", zone_name]) == 0
     assert f"recording of 8 GPUs, {times}" in capfd.readouterr().err
 
@@ -144,10 +142,9 @@ def test_a_recording_over_a_change_of_clocks_names_both_zones(tmp_path: Path) ->
     clock = Clock()
     begin = datetime(2025, 3, 30, 0, 59, 30, tzinfo=UTC).timestamp()
     fleet = EndingFleet(clock, 60, begin=begin)
-    spool, _ = recorded(
-        tmp_path / "run", 7, interval_s=EVERY_S, clock=clock, source=fleet, begin=begin
-    )
-    source = RecordingSource(commit_spool(spool, tmp_path / "run"), zone_name="Europe/Berlin")
+    options = {"interval_s": EVERY_S, "clock": clock, "source": fleet, "begin": begin}
+    lake = committed(tmp_path / "run", 7, **options)
+    source = RecordingSource(lake, zone_name="Europe/Berlin")
     times = "2025-03-30 01:59:30 CET to 2025-03-30 03:00:30 CEST; as of 2025-03-30 03:00:30 CEST"
     assert times in source.about.sentence
 
@@ -155,8 +152,7 @@ def test_a_recording_over_a_change_of_clocks_names_both_zones(tmp_path: Path) ->
 def test_a_recording_without_any_value_is_rejected(tmp_path: Path) -> None:
     clock = Clock()
     impossible = EndingFleet(clock, 1e8, begin=BEGIN - 1e7)  # ten million watts
-    spool, _ = recorded(tmp_path / "run", 7, interval_s=EVERY_S, clock=clock, source=impossible)
-    lake = commit_spool(spool, tmp_path / "run")
+    lake = committed(tmp_path / "run", 7, interval_s=EVERY_S, clock=clock, source=impossible)
     with pytest.raises(InputError, match="no GPU sample has a value"):
         RecordingSource(lake)
 

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from test_recorder_processes import RECORD, RECORDED, environment, record, start
+from test_recorder_processes import RECORDED, environment, record, record_without_room, start
 
 from in_process import run_here
 from tachograph.annexes.watch.record.spooling import folder_errors
@@ -73,23 +72,7 @@ def test_without_a_command_it_is_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_a_file_system_that_is_full_from_the_start(tmp_path: Path) -> None:
-    line = [
-        "bash",
-        "-c",
-        'ulimit -f 0; PYTHONDONTWRITEBYTECODE=1 exec "$@"',
-        "bash",
-        *RECORD,
-        "-o",
-        "run",
-        "--",
-        "sh",
-        "-c",
-        "sleep 4; exit 6",
-    ]
-    done = subprocess.run(
-        line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 6
+    done = record_without_room(tmp_path, blocks=0)
     assert done.stderr.startswith("tachograph: nothing was recorded: ")
     assert done.stderr.endswith(
         "file size limit exceeded; raise the limit of file sizes, or name another folder with -o\n"

@@ -5,31 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ending import ending_all
-from test_recorder_processes import environment, spool_of
+from test_recorder_processes import RECORD, environment, run_in, spool_of
 
 from tachograph.catalog.tables import GPU_SAMPLES, JOBS
 from tachograph.lake.delta import Lake
-
-RECORD = [
-    sys.executable,
-    "-m",
-    "tachograph",
-    "record",
-    "--simulate",
-    "2",
-    "--interval",
-    "0.1",
-    "--quiet",
-    "-o",
-    "run",
-]
 
 
 @pytest.fixture(autouse=True)
@@ -41,18 +26,11 @@ def nothing_survives() -> Iterator[None]:
 @pytest.mark.slow
 def test_a_duration_whose_job_is_reported_as_json(tmp_path: Path) -> None:
     words = [word for word in RECORD if word != "--quiet"]
-    done = subprocess.run(
-        [*words, "--duration", "1", "--json"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_in(tmp_path, [*words, "-o", "run", "--duration", "1", "--json"])
     assert (done.returncode, done.stdout) == (0, "")
-    assert json.loads(done.stderr)["gpus"] == 2
+    assert json.loads(done.stderr)["gpus"] == 4
     lake = Lake.open(str(tmp_path / "run"))
-    assert 2 <= lake.latest(GPU_SAMPLES).height <= 2 * 12
+    assert 4 <= lake.latest(GPU_SAMPLES).height <= 4 * 12
     assert 0.9 < lake.latest(JOBS)["elapsed_s"].item() < 5
 
 
@@ -64,14 +42,14 @@ def test_sigterm_ends_it_and_the_recording_is_whole(tmp_path: Path) -> None:
         "SLURM_JOB_NUM_NODES": "1",
     }
     process = subprocess.Popen(
-        [*RECORD, "--until-job-ends", "--duration", "120"], cwd=tmp_path, env=slurm
+        [*RECORD, "-o", "run", "--until-job-ends", "--duration", "120"], cwd=tmp_path, env=slurm
     )
     spool_of(tmp_path)
     time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
     job = Lake.open(str(tmp_path / "run")).latest(JOBS).row(0, named=True)
-    assert (job["job_id"], job["name"], job["gpus"], job["state"]) == ("4711", "fit", 2, None)
+    assert (job["job_id"], job["name"], job["gpus"], job["state"]) == ("4711", "fit", 4, None)
 
 
 @pytest.mark.parametrize(

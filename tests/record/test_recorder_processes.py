@@ -35,15 +35,8 @@ RECORDED = (
     ">/dev/null 2>&1; sleep 2"
 )
 RECORD = [
-    sys.executable,
-    "-m",
-    "tachograph",
-    "record",
-    "--simulate",
-    "4",
-    "--interval",
-    "0.1",
-    "--quiet",
+    *(sys.executable, "-m", "tachograph", "record"),
+    *("--simulate", "4", "--interval", "0.1", "--quiet"),
 ]
 COUNT_SIGNALS = """
 import os, signal, sys, time
@@ -89,6 +82,22 @@ def start(
     }
     line = [*RECORD, "-o", str(folder / "run"), *options, "--", *command]
     return subprocess.Popen(line, text=True, env=environment(), cwd=folder, **given)  # type: ignore[call-overload, no-any-return]
+
+
+def run_in(folder: Path, line: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command line to its end."""
+    return subprocess.run(
+        line, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
+    )
+
+
+def record_without_room(folder: Path, *, blocks: int) -> subprocess.CompletedProcess[str]:
+    """Record a command where files have so many blocks at most."""
+    limited = f'ulimit -f {blocks}; PYTHONDONTWRITEBYTECODE=1 exec "$@"'
+    command = ["sh", "-c", "sleep 4; exit 6"]
+    done = run_in(folder, ["bash", "-c", limited, "bash", *RECORD, "-o", "run", "--", *command])
+    assert done.returncode == 6
+    return done
 
 
 def record(
@@ -162,14 +171,7 @@ def test_streams_and_exit_code_are_those_of_the_command(tmp_path: Path) -> None:
 
 def reported(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     line = [one for one in RECORD if one != "--quiet"]
-    return subprocess.run(
-        [*line, "-o", "run", "--", *command],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        cwd=folder,
-        check=False,
-    )
+    return run_in(folder, [*line, "-o", "run", "--", *command])
 
 
 @pytest.mark.slow
@@ -354,10 +356,7 @@ print(recorder.record_command(command, connect, plan).result.problem)
 def test_a_recorder_that_hangs_is_ended_and_that_is_reported(
     tmp_path: Path, where: str, command: str, problem: str
 ) -> None:
-    line = [sys.executable, "-c", HANGING, where, command]
-    done = subprocess.run(
-        line, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
-    )
+    done = run_in(tmp_path, [sys.executable, "-c", HANGING, where, command])
     assert (done.stdout, done.stderr) == (f"{problem}\n", "")
 
 
@@ -407,43 +406,15 @@ def test_where_the_parent_is_killed_command_and_recording_go_on(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_full_disk_does_not_affect_the_command(tmp_path: Path) -> None:
-    line = [
-        "bash",
-        "-c",
-        'ulimit -f 1; PYTHONDONTWRITEBYTECODE=1 exec "$@"',
-        "bash",
-        *RECORD,
-        "-o",
-        "run",
-        "--",
-        "sh",
-        "-c",
-        "sleep 3; exit 6",
-    ]
-    done = subprocess.run(
-        line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 6
+    done = record_without_room(tmp_path, blocks=1)
     assert "tachograph: " in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
 def test_without_a_source_the_command_runs_and_a_line_gives_the_reason(tmp_path: Path) -> None:
-    line = [
-        *RECORD[:4],
-        "--source",
-        "dcgm-exporter",
-        "--url",
-        "http://127.0.0.1:9/metrics",
-        "--",
-        "sh",
-        "-c",
-        "exit 3",
-    ]
-    done = subprocess.run(
-        line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-    )
+    source = ["--source", "dcgm-exporter", "--url", "http://127.0.0.1:9/metrics"]
+    done = run_in(tmp_path, [*RECORD[:4], *source, "--", "sh", "-c", "exit 3"])
     assert done.returncode == 3
     assert done.stderr.startswith("tachograph: nothing was recorded: ")
     assert done.stderr.count("\n") == 1

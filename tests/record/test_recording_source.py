@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
-from recorded_fleet import BEGIN, JOB, SILENT_FROM, SILENT_GPU, recorded
+from recorded_fleet import BEGIN, JOB, SILENT_FROM, SILENT_GPU, committed, recorded
 
 from tachograph.annexes.watch.record.commit import commit_spool
 from tachograph.catalog.config import Configuration
@@ -79,8 +79,7 @@ def test_job_devices_and_allocations(tmp_path: Path) -> None:
 
 
 def test_a_recording_read_again_changes_nothing(tmp_path: Path) -> None:
-    spool, _ = recorded(tmp_path / "run", 30)
-    commit_spool(spool, tmp_path / "run")
+    committed(tmp_path / "run", 30)
     lake = Lake.create(str(tmp_path / "site"))
     assert take_in(lake, tmp_path / "run").rows["gpu_samples"] == 8 * 30 - 9
     before, versions = content(lake), [lake.version(table) for table in (GPU_SAMPLES, JOBS)]
@@ -120,8 +119,7 @@ def test_an_unfinished_recording_ends_with_its_last_sample(tmp_path: Path) -> No
 
 
 def test_jobs_may_be_left_to_the_accounting(tmp_path: Path) -> None:
-    spool, _ = recorded(tmp_path / "run", 5)
-    commit_spool(spool, tmp_path / "run")
+    committed(tmp_path / "run", 5)
     lake = Lake.create(str(tmp_path / "site"))
     take_in(lake, tmp_path / "run", without_jobs=True)
     assert lake.latest(JOBS).is_empty()
@@ -131,10 +129,8 @@ def test_jobs_may_be_left_to_the_accounting(tmp_path: Path) -> None:
 
 
 def test_two_commands_of_one_job_are_one_job(tmp_path: Path) -> None:
-    first, _ = recorded(tmp_path / "run", 30)
-    commit_spool(first, tmp_path / "run")
-    second, _ = recorded(tmp_path / "run", 10)
-    job = commit_spool(second, tmp_path / "run").latest(JOBS).row(0, named=True)
+    committed(tmp_path / "run", 30)
+    job = committed(tmp_path / "run", 10).latest(JOBS).row(0, named=True)
     assert (job["start"].timestamp(), job["elapsed_s"]) == (BEGIN, 30.0)
 
 

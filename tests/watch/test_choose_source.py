@@ -5,6 +5,7 @@ tried.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 from watching import FakeSource, node_of, snapshot_of
@@ -32,6 +33,7 @@ CSV = [name for name in COUNTER_NAMES if name not in ("sm_active", "fp64_active"
 HERE, FLEET = snapshot_of(node_of(4)), snapshot_of({**node_of(4), **node_of(4, node="n2")})
 PROMETHEUS = Configuration(sources=({"source": "prometheus", "url": "http://p"},))
 EXPORTERS = Configuration(sources=({"source": "dcgm-exporter", "url": "http://n1"},))
+BOTH = Configuration(sources=(*EXPORTERS.sources, *PROMETHEUS.sources))
 
 
 class Opened:
@@ -146,51 +148,14 @@ def test_without_gpus_here_the_fleet_is_shown_with_a_remark() -> None:
     assert sentence == "prometheus, 8 GPUs; all shown; no GPU telemetry source on this node"
 
 
-def test_all_and_jobs_are_looked_for_in_the_fleet_prometheus_first() -> None:
-    both = Configuration(sources=(*EXPORTERS.sources, *PROMETHEUS.sources))
-    opened = Opened({"nvml": EVERY}, {"prometheus": EVERY, "dcgm-exporter": EVERY})
-    assert opened.choose(SourceRequest(everything=True), both).startswith("prometheus, 8 GPUs")
-    held = SlurmAllocations(
-        {None: {("n1", 1): GpuAllocation("7", "bo"), ("n2", 3): GpuAllocation("7", "bo")}}
-    )
-    assert opened.choose(SourceRequest(job="7"), both, held=held).endswith(
-        "2 of 8 GPUs, those of job 7 on 2 nodes"
-    )
-    assert [allocation.user for allocation in opened.shown.allocations.values()] == ["bo", "bo"]
-    assert opened.tried == ["fleet prometheus", "fleet prometheus"]
-
-
 def test_a_fleet_that_does_not_answer_gives_way_to_the_next() -> None:
-    both = Configuration(sources=(*EXPORTERS.sources, *PROMETHEUS.sources))
     opened = Opened({"nvml": EVERY}, {"prometheus": refused(), "dcgm-exporter": EVERY})
-    assert opened.choose(SourceRequest(everything=True), both).startswith("dcgm-exporter, 8 GPUs")
+    assert opened.choose(SourceRequest(everything=True), BOTH).startswith("dcgm-exporter, 8 GPUs")
     opened = Opened({"nvml": EVERY}, {"prometheus": refused()})
     with pytest.raises(
         NotFoundError, match=r"- prometheus: .*connection refused\n.*collect --check"
     ):
         opened.choose(SourceRequest(everything=True), PROMETHEUS)
-
-
-def test_all_of_this_node_where_no_fleet_is_configured() -> None:
-    assert (
-        Opened({"nvml": EVERY}).choose(SourceRequest(everything=True)) == "nvml, 4 GPUs; all shown"
-    )
-
-
-def test_a_job_without_a_fleet_is_searched_here_with_a_remark() -> None:
-    opened = Opened({"nvml": EVERY})
-    sentence = opened.choose(
-        SourceRequest(job="7"), held=SlurmAllocations({None: {("n1", 2): GpuAllocation("7")}})
-    )
-    assert sentence.endswith(
-        "1 of 4 GPUs, those of job 7; this node only: [[sources]] names no Prometheus and no "
-        "exporters"
-    )
-    with pytest.raises(NotFoundError, match="job 8 has no GPU in view; jobs in view: 7"):
-        opened.choose(
-            SourceRequest(job="8"), held=SlurmAllocations({None: {("n1", 2): GpuAllocation("7")}})
-        )
-    assert opened.sources["nvml"].closed
 
 
 JOB = {
@@ -199,101 +164,121 @@ JOB = {
     "SLURM_ARRAY_JOB_ID": "3",
     "SLURM_ARRAY_TASK_ID": "0",
 }
+OF_TWO_NODES = JOB | {"SLURM_NNODES": "2"}
+CONFINED = {"SLURM_JOB_ID": "5", "SLURM_JOB_GPUS": "2,3,6,7"}
+HERE_ALONE = "this node only: [[sources]] names no Prometheus and no exporters"
+OWN = "nvml, 4 GPUs; 2 of 4 GPUs, those of job 3_0"
+HELD = SlurmAllocations(
+    {None: {("n1", 2): GpuAllocation("7", "bo"), ("n2", 3): GpuAllocation("7", "bo")}}
+)
+ALIAS = SlurmAllocations(
+    {None: {("n2", 0): GpuAllocation("3_0")}}, {None: {"14": GpuAllocation("3_0")}}
+)
+
+
+def everywhere() -> Opened:
+    return Opened(
+        {"nvml": EVERY, "dcgm-exporter": refused(), "dmon": EVERY},
+        {"prometheus": EVERY, "dcgm-exporter": EVERY},
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "more", "sentence"),
+    [
+        # of a fleet Prometheus is the first
+        ({"everything": True}, {"configuration": BOTH}, "prometheus, 8 GPUs; all shown"),
+        (
+            {"job": "7"},
+            {"configuration": BOTH, "held": HELD},
+            "prometheus, 8 GPUs; 2 of 8 GPUs, those of job 7 on 2 nodes",
+        ),
+        ({"gpus": "n2:1"}, {"configuration": PROMETHEUS}, "prometheus, 8 GPUs; 1 of 8 GPUs"),
+        ({"gpus": "1"}, {"configuration": PROMETHEUS}, "nvml, 4 GPUs; 1 of 4 GPUs"),
+        # where no fleet is configured, it is this node
+        ({"everything": True}, {}, "nvml, 4 GPUs; all shown"),
+        (
+            {"job": "7"},
+            {"held": HELD},
+            f"nvml, 4 GPUs; 1 of 4 GPUs, those of job 7; {HERE_ALONE}",
+        ),
+        # one's own job on one node needs no fleet, on several it does
+        *(
+            ({"job": job}, {"configuration": PROMETHEUS, "environment": JOB}, OWN)
+            for job in ("14", "3_0")
+        ),
+        (
+            {"job": "14"},
+            {"configuration": PROMETHEUS, "environment": OF_TWO_NODES, "held": ALIAS},
+            "prometheus, 8 GPUs; 1 of 8 GPUs, those of job 14",
+        ),
+        # more than one's own job
+        ({"everything": True}, {"environment": JOB}, "nvml, 4 GPUs; all shown"),
+        (
+            {"everything": True},
+            {"environment": CONFINED},
+            "nvml, 4 GPUs; 4 GPUs of job 5 (its cgroup hides others)",
+        ),
+        # a source that was requested is the only one tried
+        ({"source": "dmon"}, {}, "dmon, 4 GPUs"),
+        ({"urls": ("http://n1:9400/metrics",)}, {}, "dcgm-exporter, 8 GPUs"),
+        (
+            {"source": "dcgm-exporter", "everything": True},
+            {"configuration": EXPORTERS},
+            "dcgm-exporter, 8 GPUs",
+        ),
+        # what is played back or simulated is shown whole, also in a job
+        ({"simulate": 4}, {"environment": JOB}, "simulated, 4 GPUs; all shown"),
+        ({"recording": "r"}, {"environment": JOB}, "recording, 4 GPUs; all shown"),
+        ({"recording": "r", "gpus": "2"}, {}, "recording, 4 GPUs; 1 of 4 GPUs, as selected"),
+    ],
+)
+def test_a_request_decides_on_source_and_gpus(
+    request_: dict[str, Any], more: dict[str, Any], sentence: str
+) -> None:
+    opened = everywhere()
+    assert opened.choose(SourceRequest(**request_), **more).startswith(sentence)
+    assert len(opened.tried) == 1
+    jobs = {"job 7": ("7", "bo"), "job 5": ("5", None)}
+    for name, holder in jobs.items():
+        held = {(one.job_id, one.user) for one in opened.shown.allocations.values()}
+        assert name not in sentence or held == {holder}
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "message"),
+    [
+        ({"job": "8"}, NotFoundError, "job 8 has no GPU in view; jobs in view: 7"),
+        ({"source": "dcgm-exporter"}, InputError, "connection refused; is it running"),
+        ({"source": "smi"}, UsageError, "--source: unknown source 'smi'"),
+        ({"source": "nvml", "urls": ("http://x",)}, UsageError, "--url does not apply to nvml"),
+        ({"gpus": "x"}, UsageError, "invalid GPU"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    request_: dict[str, Any], error: type[TachographError], message: str
+) -> None:
+    opened = everywhere()
+    with pytest.raises(error, match=message):
+        opened.choose(SourceRequest(**request_), held=HELD)
+    assert all(source.closed for source in opened.sources.values())
 
 
 def test_inside_a_job_its_gpus_are_shown_and_slurm_is_left_alone() -> None:
-    opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
-
     def never() -> SlurmAllocations:
         raise AssertionError("Slurm is polled")
 
     source = choose_source(
-        PROMETHEUS, SourceRequest(), environment=JOB, openers=opened.openers, poll=never
+        PROMETHEUS, SourceRequest(), environment=JOB, openers=everywhere().openers, poll=never
     )
     assert [gpu.name for gpu in source.read().gpus] == ["n1:1", "n1:3"]
-    assert source.about.sentence == "nvml, 4 GPUs; 2 of 4 GPUs, those of job 3_0"
-
-
-@pytest.mark.parametrize("job", ["14", "3_0"])
-def test_ones_own_job_on_one_node_needs_no_fleet(job: str) -> None:
-    opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
-    assert (
-        opened.choose(SourceRequest(job=job), PROMETHEUS, JOB)
-        == "nvml, 4 GPUs; 2 of 4 GPUs, those of job 3_0"
-    )
-
-
-def test_ones_own_job_on_several_nodes_is_looked_for_in_the_fleet() -> None:
-    opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
-    held = SlurmAllocations(
-        {None: {("n2", 0): GpuAllocation("3_0")}}, {None: {"14": GpuAllocation("3_0")}}
-    )
-    sentence = opened.choose(
-        SourceRequest(job="14"), PROMETHEUS, {**JOB, "SLURM_NNODES": "2"}, held
-    )
-    assert sentence == "prometheus, 8 GPUs; 1 of 8 GPUs, those of job 14"
-
-
-def test_all_shows_more_than_ones_own_job_and_in_a_cgroup_says_whose_they_are() -> None:
-    opened = Opened({"nvml": EVERY})
-    assert (
-        opened.choose(SourceRequest(everything=True), environment=JOB) == "nvml, 4 GPUs; all shown"
-    )
-    four = {"SLURM_JOB_ID": "5", "SLURM_JOB_GPUS": "2,3,6,7"}
-    assert opened.choose(SourceRequest(everything=True), environment=four).endswith(
-        "4 GPUs of job 5 (its cgroup hides others)"
-    )
-    assert {allocation.job_id for allocation in opened.shown.allocations.values()} == {"5"}
+    assert source.about.sentence == OWN
 
 
 def test_numbers_of_slurm_are_not_put_on_what_nvml_counts_in_a_job() -> None:
-    opened = Opened({"nvml": EVERY})
-    opened.choose(
-        SourceRequest(gpus="0"),
-        environment=JOB,
-        held=SlurmAllocations({None: {("n1", 0): GpuAllocation("99")}}),
-    )
+    opened = everywhere()
+    opened.choose(SourceRequest(gpus="2"), environment=JOB, held=HELD)
     assert opened.shown.allocations == {}
-
-
-def test_a_source_that_was_asked_for_is_the_only_one_tried() -> None:
-    opened = Opened(
-        {"nvml": EVERY, "dmon": EVERY, "dcgm-exporter": refused()}, {"dcgm-exporter": EVERY}
-    )
-    assert opened.choose(SourceRequest(source="dmon")).startswith("dmon,")
-    assert opened.choose(SourceRequest(urls=("http://n1:9400/metrics",))).startswith(
-        "dcgm-exporter, 8 GPUs"
-    )
-    assert opened.choose(
-        SourceRequest(source="dcgm-exporter", everything=True), EXPORTERS
-    ).startswith("dcgm-exporter, 8 GPUs")
-    with pytest.raises(InputError, match="connection refused; is it running"):
-        opened.choose(SourceRequest(source="dcgm-exporter"))
-
-
-def test_what_is_played_back_or_made_up_is_shown_whole_also_in_a_job() -> None:
-    opened = Opened({})
-    assert opened.choose(SourceRequest(simulate=4), environment=JOB).endswith("all shown")
-    assert opened.choose(SourceRequest(recording="r"), environment=JOB).endswith("all shown")
-    assert opened.choose(SourceRequest(recording="r", gpus="2")).endswith(
-        "1 of 4 GPUs, as selected"
-    )
-
-
-def test_gpus_of_another_node_are_looked_for_in_the_fleet() -> None:
-    opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
-    assert opened.choose(SourceRequest(gpus="n2:1"), PROMETHEUS).startswith("prometheus")
-    assert opened.choose(SourceRequest(gpus="1"), PROMETHEUS).startswith("nvml")
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
-    with pytest.raises(UsageError, match="--source: unknown source 'smi'"):
-        opened.choose(SourceRequest(source="smi"))
-    with pytest.raises(UsageError, match="--url does not apply to nvml"):
-        opened.choose(SourceRequest(source="nvml", urls=("http://x",)))
-    with pytest.raises(UsageError, match="invalid GPU"):
-        opened.choose(SourceRequest(gpus="x"))
 
 
 def test_wrong_settings_are_told_and_not_passed_over() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from tachograph.annexes.watch.live.snapshot import SourceInfo
 from tachograph.annexes.watch.live.unsupported import (
@@ -35,20 +37,17 @@ SOURCES = (
     *(m.name for m in exporter_mappings()),
 )
 # counters that the default file of dcgm-exporter requests none of
-NOT_BY_DEFAULT = frozenset(
-    {
-        *(
-            "sm_active",
-            "sm_occupancy",
-            "fp16_active",
-            "fp32_active",
-            "fp64_active",
-            "throttle_reasons",
-        ),
-        *("tensor_hmma_active", "tensor_imma_active", "tensor_dfma_active"),
-        *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
-    }
-)
+NOT_BY_DEFAULT = {
+    *("sm_active", "sm_occupancy", "fp16_active", "fp32_active", "fp64_active"),
+    *("tensor_hmma_active", "tensor_imma_active", "tensor_dfma_active", "throttle_reasons"),
+    *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
+}
+
+
+def lacking(source: str, counters: Collection[str]) -> SourceInfo:
+    """A source without some counters."""
+    supported = set(COUNTER_NAMES) - set(counters)
+    return SourceInfo(source, "", unsupported=unsupported_counters(supported, source))
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -60,47 +59,39 @@ def test_every_counter_has_its_words(source: str) -> None:
             assert "{" not in message
 
 
-def test_profiling_that_is_asked_for_and_gives_nothing_is_another_thing() -> None:
-    assert "SYS_ADMIN" in how_to_enable("dram_active", "dcgm-exporter")
-    assert "SYS_ADMIN" in how_to_enable("sm_active", "dmon")
-    assert counter_fix("sm_active", "dcgm-exporter") is CounterFix.CSV
+# what a source may lack: everything, its profiling, all of that but one counter, what the default
+# file of dcgm-exporter has not, or one counter
+LACKING: dict[str, Collection[str]] = {
+    "all": COUNTER_NAMES,
+    "profiling": PROFILED,
+    "profiling but one": PROFILED - {"dram_active"},
+    "not by default": NOT_BY_DEFAULT,
+    "xid": {"xid"},
+    "tensor": {"tensor_active"},
+}
+
+
+@pytest.mark.parametrize("source", ["nvml", "dcgm-exporter", "prometheus", "dmon"])
+@pytest.mark.parametrize("name", LACKING)
+def test_what_is_missing_is_printed_with_its_remedy(
+    name: str, source: str, snapshot: SnapshotAssertion
+) -> None:
+    """Counters with the same remedy share a line, and profiling is first."""
+    about = lacking(source, LACKING[name])
+    lines = [*unsupported_lines(about), "", *unsupported_summary(about)]
+    assert "\n".join(lines) == snapshot
+    assert has_profiling(about) == bool(PROFILED - set(LACKING[name]))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_summary_is_short(source: str) -> None:
+    for counters in LACKING.values():
+        assert sum(map(len, unsupported_summary(lacking(source, counters)))) < 600
 
 
 def test_of_slices_nothing_can_be_done_about_whole_gpus() -> None:
     assert how_to_enable("gpu_util", "dcgm-exporter", mig=True) == ""
     assert counter_fix("sm_active", "nvml", mig=True) is CounterFix.HOPPER
-
-
-def test_counters_with_the_same_remedy_share_a_line() -> None:
-    about = SourceInfo(
-        "dcgm-exporter",
-        "",
-        unsupported=unsupported_counters(set(COUNTER_NAMES) - PROFILED, "dcgm-exporter"),
-    )
-    reported = unsupported_lines(about)
-    assert len(reported) == 2
-    assert reported[0].startswith("unsupported: sm_active, sm_occupancy, fp16_active, ")
-    assert (
-        "; add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_SM_OCCUPANCY, DCGM_FI_PROF_PIPE_FP16"
-        in reported[0]
-    )
-    assert reported[1].startswith("unsupported: gr_engine_active, tensor_active, dram_active, ")
-    assert "; DCGM profiling reports nothing" in reported[1]
-
-
-@pytest.mark.parametrize("source", ["dcgm-exporter", "prometheus", "dmon"])
-def test_profiling_that_tells_one_counter_is_not_said_to_give_nothing(source: str) -> None:
-    about = SourceInfo(
-        source,
-        "",
-        unsupported=unsupported_counters(set(COUNTER_NAMES) - PROFILED | {"dram_active"}, source),
-    )
-    assert has_profiling(about)
-    assert not any("reports nothing" in line for line in unsupported_lines(about))
-    (line,) = unsupported_lines(about)
-    assert "tensor_active" in line
-    assert "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE" in line
-    assert ("does not count" in line) == (source == "dmon")
 
 
 def test_what_a_source_says_itself_is_told_as_it_says_it() -> None:
@@ -113,18 +104,6 @@ def test_what_a_source_says_itself_is_told_as_it_says_it() -> None:
         "unsupported: sm_active, fp64_active; needs driver 535",
         "unsupported: xid",
     ]
-
-
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize(
-    "left_out", [frozenset(COUNTER_NAMES), PROFILED, NOT_BY_DEFAULT, {"xid"}, {"tensor_active"}]
-)
-def test_the_summary_is_short(source: str, left_out: frozenset[str]) -> None:
-    about = SourceInfo(
-        source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - left_out, source)
-    )
-    assert sum(map(len, unsupported_summary(about))) < 600
-    assert all(len(line) < 400 for line in unsupported_summary(about))
 
 
 OTHERS = [mapping for mapping in exporter_mappings() if mapping.name != "dcgm-exporter"]
@@ -155,28 +134,9 @@ def readable_of(mapping: ExporterMapping) -> set[str]:
     return {given[0] for given in mapping.metrics.values()} & set(COUNTER_NAMES)
 
 
-@pytest.mark.parametrize("source", ["dcgm-exporter", "prometheus"])
-def test_profiling_comes_before_the_lines_that_need_it(source: str) -> None:
-    about = SourceInfo(
-        source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - PROFILED, source)
-    )
-    first, second = unsupported_summary(about)
-    assert (
-        "for workload classes: DCGM profiling reports nothing; it needs its lines in the CSV "
-        "file, a data-"
-    ) in first
-    assert second.startswith(
-        "and add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_PIPE_FP64_ACTIVE, "
-        "DCGM_FI_PROF_PIPE_FP32_ACTIVE, DCGM_FI_PROF_PIPE_FP16_ACTIVE to the CSV file"
-    )
-
-
 def test_dcgm_has_a_metric_for_every_counter_of_a_gpu() -> None:
     for source in ("nvml", "dcgm-exporter", "dmon", "recording"):
-        assert (
-            absent_counters(SourceInfo(source, "", unsupported=unsupported_counters([], source)))
-            == frozenset()
-        )
+        assert absent_counters(lacking(source, COUNTER_NAMES)) == frozenset()
 
 
 def test_a_field_that_is_there_is_not_to_be_added() -> None:

@@ -48,32 +48,28 @@ def own(environment: dict[str, str], snapshot: Snapshot, about: SourceInfo = NVM
 
 
 @pytest.mark.parametrize(
-    ("written", "found"),
+    ("snapshot", "written", "found"),
     [
-        ("0", ["n1:0"]),
-        ("0,3-5", ["n1:0", "n1:3", "n1:4", "n1:5"]),
-        (" 7 , 7 ,6", ["n1:6", "n1:7"]),
-        ("GPU-n1-0002", ["n1:2"]),
-        ("gpu-N1-0002".replace("gpu", "GPU"), ["n1:2"]),
-        ("00000000:1C:00.0", ["n1:1"]),
-        ("0000:1c:00.0,1d:00.0", ["n1:1", "n1:2"]),
-        ("n1:4", ["n1:4"]),
-        ("n1:4-5,GPU-n1-0000", ["n1:0", "n1:4", "n1:5"]),
+        (EIGHT, "0", "n1:0"),
+        (EIGHT, "0,3-5", "n1:0 n1:3 n1:4 n1:5"),
+        (EIGHT, " 7 , 7 ,6", "n1:6 n1:7"),
+        (EIGHT, "GPU-N1-0002", "n1:2"),
+        (EIGHT, "00000000:1C:00.0", "n1:1"),
+        (EIGHT, "0000:1c:00.0,1d:00.0", "n1:1 n1:2"),
+        (EIGHT, "n1:4", "n1:4"),
+        (EIGHT, "n1:4-5,GPU-n1-0000", "n1:0 n1:4 n1:5"),
+        # an index is that of every node unless one is named
+        (TWO_NODES, "1", "n1:1 n2:1"),
+        (TWO_NODES, "n2:1,n1:0", "n1:0 n2:1"),
+        (SLICES, "0", "n1:0.1 n1:0.2"),
+        (SLICES, "0.2", "n1:0.2"),
+        (SLICES, "MIG-00000001-1", "n1:0.1"),
     ],
 )
-def test_gpus_are_found_by_index_uuid_and_address(written: str, found: list[str]) -> None:
-    assert named(written) == found
-
-
-def test_an_index_is_that_of_every_node_unless_one_is_named() -> None:
-    assert named("1", TWO_NODES) == ["n1:1", "n2:1"]
-    assert named("n2:1,n1:0", TWO_NODES) == ["n1:0", "n2:1"]
-
-
-def test_slices_are_found_by_instance_and_by_uuid() -> None:
-    assert named("0", SLICES) == ["n1:0.1", "n1:0.2"]
-    assert named("0.2", SLICES) == ["n1:0.2"]
-    assert named("MIG-00000001-1", SLICES) == ["n1:0.1"]
+def test_gpus_are_found_by_index_uuid_and_address(
+    snapshot: Snapshot, written: str, found: str
+) -> None:
+    assert named(written, snapshot) == found.split()
 
 
 @pytest.mark.parametrize("written", ["8", "6-9", "GPU-n2", "5e:00.0", "n2:0", "0.1"])

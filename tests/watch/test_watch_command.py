@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,18 @@ class Done:
 
 
 Watch = Callable[..., Done]
+
+
+class Started(subprocess.Popen[str]):
+    """The command in a process of its own."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        command = [*TACHOGRAPH, *options]
+        super().__init__(command, cwd=folder, env=environment(folder), text=True, **pipes)
+        assert self.stdout is not None
+        assert self.stderr is not None
+        self.out, self.err = self.stdout, self.stderr
 
 
 @pytest.fixture
@@ -150,8 +163,7 @@ def test_ones_own_job_is_shown_inside_it(served: Exporter, watch: Watch, tmp_pat
 
 
 def test_rounds_go_on_until_they_are_interrupted(served: Exporter, tmp_path: Path) -> None:
-    command = [
-        *TACHOGRAPH,
+    options = [
         "--url",
         served.url("n1"),
         "--csv",
@@ -159,19 +171,10 @@ def test_rounds_go_on_until_they_are_interrupted(served: Exporter, tmp_path: Pat
         "--interval",
         "0.2",
     ]
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        lines = [process.stdout.readline() for _ in range(21)]
+    with Started(tmp_path, *options) as process:
+        lines = [process.out.readline() for _ in range(21)]
         process.send_signal(signal.SIGINT)
-        rest, message = process.stdout.read(), process.stderr.read()
+        rest, message = process.out.read(), process.err.read()
         assert process.wait(60) == 130
     read = list(csv.DictReader(io.StringIO("".join(lines))))
     assert [one["gpu_id"] for one in read] == ["0", "1", "2", "3"] * 5
@@ -184,28 +187,18 @@ def test_rounds_go_on_until_they_are_interrupted(served: Exporter, tmp_path: Pat
 
 
 def test_a_reader_that_goes_ends_it_quietly(tmp_path: Path) -> None:
-    command = [*TACHOGRAPH, "--simulate", "500", "--csv", "all", "--interval", "0.1", "--quiet"]
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline().startswith("timestamp,gpu_id")
-        process.stdout.close()
-        assert process.stderr.read() == ""
+    options = ["--simulate", "500", "--csv", "all", "--interval", "0.1", "--quiet"]
+    with Started(tmp_path, *options) as process:
+        assert process.out.readline().startswith("timestamp,gpu_id")
+        process.out.close()
+        assert process.err.read() == ""
         assert process.wait(60) == 141
 
 
 @pytest.mark.slow
 def test_an_exporter_that_falls_silent_is_told_once(tmp_path: Path) -> None:
     with exporter({"n9": {0: values(1)}}, slow_s=0.1) as server:
-        command = [
-            *TACHOGRAPH,
+        options = [
             "--url",
             server.url("n9"),
             "--csv",
@@ -213,29 +206,20 @@ def test_an_exporter_that_falls_silent_is_told_once(tmp_path: Path) -> None:
             "--interval",
             "0.5",
         ]
-        with subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            env=environment(tmp_path),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            assert [process.stdout.readline() for _ in range(2)] == [
+        with Started(tmp_path, *options) as process:
+            assert [process.out.readline() for _ in range(2)] == [
                 "gpu_id,gpu_util_pct\n",
                 "0,20.00\n",
             ]
             server.fail("n9", "status")
             reported = ""
             while "500" not in reported:  # behind what the source cannot see
-                reported = process.stderr.readline()
+                reported = process.err.readline()
                 assert reported, "it ended"
             assert server.url("n9").split("/")[2] in reported
             time.sleep(1.5)
             process.send_signal(signal.SIGINT)
-            message = process.stderr.read()
+            message = process.err.read()
             assert process.wait(60) == 130
     assert "500" not in message
     assert "Traceback" not in message
