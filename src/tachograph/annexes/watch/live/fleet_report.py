@@ -28,6 +28,7 @@ from tachograph.annexes.watch.live.looks import (
     MARKS,
     SHOWN_LOOKS,
     count_marks,
+    count_states,
     looks,
     reduce_known,
 )
@@ -37,7 +38,7 @@ from tachograph.catalog.arrays import Floats
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import plural, text
 from tachograph.judge.finding import Finding
-from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, STATES, WARN, WORST_FIRST
+from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, STATES, WARN
 
 GROUPINGS = ("node", "partition", "job", "user", "class")
 MAPS = ("class", "util", "real", "mem", "power", "temp")
@@ -208,11 +209,10 @@ def _counts(view: FleetView) -> list[tuple[str, str, int]]:
     """Return (letter or sign, name, GPUs) by look, then by health, without zeros."""
     names = {LOOKS[look].mark: LOOKS[look].name for look in SHOWN_LOOKS}
     by_mark = count_marks(looks(view))
-    by_state = np.bincount(view.health, minlength=len(STATES)).tolist()
     counts = [(mark, names[mark], count) for mark, count in by_mark.items()]
     counts += [
-        (HEALTH_SIGNS[state], state, by_state[STATES.index(state)])
-        for state in WORST_FIRST
+        (HEALTH_SIGNS[state], state, count)
+        for state, count in count_states(view.health).items()
         if state in _SICK
     ]
     return [count for count in counts if count[2]]

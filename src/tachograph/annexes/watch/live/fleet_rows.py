@@ -255,10 +255,14 @@ class _Roster:
 
 _COMPARE: Mapping[str, Callable[[Floats, float], Flags]] = MappingProxyType(
     {
-        "=": operator.eq, "!=": lambda values, bound: (values != bound) & ~np.isnan(values),
-        "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+        "=": operator.eq,
+        "!=": lambda values, bound: (values != bound) & ~np.isnan(values),
+        "<": operator.lt,
+        "<=": operator.le,
+        ">": operator.gt,
+        ">=": operator.ge,
     }
-)  # fmt: skip
+)
 _TERM = re.compile(r"^([A-Za-z_][\w]*)(!=|<=|>=|=|<|>)(.*)$")
 _NUMBER = re.compile(r"^(-?\d+(?:\.\d*)?|\.\d+)\s*(%|[kMGTs]?|min|h)$")
 _SIZES = MappingProxyType(

@@ -469,15 +469,23 @@ def _job_row(
     as_of = max(start, EPOCH + timedelta(microseconds=round(t * 1e6)))
     models = sorted({row["gpu_model"] for row in gpus if row["gpu_model"]})
     return {
-        "job_key": job, "job_id": job, "state": "RUNNING", "start": start, "as_of": as_of,
-        "elapsed_s": (as_of - start).total_seconds(), "attribution": "explicit", "gpus": len(gpus),
-        "gpus_seen": sum(row["samples"] > 0 for row in gpus), "nodes": len({row["node"] for row in gpus}),
-        "gpu_model": "+".join(models) or None, "samples": sum(row["samples"] for row in gpus),
+        "job_key": job,
+        "job_id": job,
+        "state": "RUNNING",
+        "start": start,
+        "as_of": as_of,
+        "elapsed_s": (as_of - start).total_seconds(),
+        "attribution": "explicit",
+        "gpus": len(gpus),
+        "gpus_seen": sum(row["samples"] > 0 for row in gpus),
+        "nodes": len({row["node"] for row in gpus}),
+        "gpu_model": "+".join(models) or None,
+        "samples": sum(row["samples"] for row in gpus),
         **{
             f"{name}_max": _largest(row[f"{name}_max"] for row in gpus)
             for name in JOB_CLASS_COUNTERS
         },
-    }  # fmt: skip
+    }
 
 
 def _frame(rows: Sequence[Mapping[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tachograph.annexes.watch.live.view import FleetView
 from tachograph.catalog.arrays import Bytes, Floats
-from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, WARN
+from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WARN, WORST_FIRST
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, Bottleneck, bottleneck
 
 _IDLE = WORKLOAD_CLASSES.index("idle")
@@ -71,6 +71,12 @@ def count_marks(indices: Bytes) -> dict[str, int]:
     for look, count in zip(LOOKS, np.bincount(indices, minlength=len(LOOKS)).tolist(), strict=True):
         counts[look.mark] += count
     return counts
+
+
+def count_states(health: Bytes) -> dict[str, int]:
+    """Return {state: number of GPUs}, the worst first; `health` are indices of STATES."""
+    counts = np.bincount(health, minlength=len(STATES)).tolist()
+    return {state: counts[STATES.index(state)] for state in WORST_FIRST}
 
 
 def reduce_known(reduce: Callable[[Floats], np.floating[Any]], values: Floats) -> float:

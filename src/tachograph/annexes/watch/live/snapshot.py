@@ -20,6 +20,7 @@ from tachograph.sources.score_sums import PmSums
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+Fact = TypeVar("Fact")
 Scalar = TypeVar("Scalar", bound=np.generic)
 Record = TypeVar("Record", bound="DataclassInstance")
 
@@ -211,14 +212,18 @@ class Snapshot:
             return self
         old_rows = old_places(self.gpus, gpus)
         selected = frozenset(gpus)
+
+        def of_selected(facts: Mapping[GpuId, Fact]) -> dict[GpuId, Fact]:
+            return {gpu: fact for gpu, fact in facts.items() if gpu in selected}
+
         return replace(
             self,
             gpus=gpus,
             measured=moved(self.measured, old_rows),
             values={name: moved(column, old_rows) for name, column in self.values.items()},
-            devices={gpu: fact for gpu, fact in self.devices.items() if gpu in selected},
-            allocations={gpu: fact for gpu, fact in self.allocations.items() if gpu in selected},
-            processes={gpu: fact for gpu, fact in self.processes.items() if gpu in selected},
+            devices=of_selected(self.devices),
+            allocations=of_selected(self.allocations),
+            processes=of_selected(self.processes),
             free=self.free & selected,
             pm=tuple(measurement for measurement in self.pm if measurement.gpu in selected),
         )

@@ -111,6 +111,10 @@ class GpuHistory:
         self._gpus = gpus
 
 
+def _reading_in(columns: Mapping[str, Floats], row: int) -> GpuReading:
+    return reading_of({name: float(column[row]) for name, column in columns.items()})
+
+
 @dataclass(frozen=True, slots=True)
 class FleetView:
     """One row per GPU, in the order of `snapshot.gpus`.
@@ -143,18 +147,13 @@ class FleetView:
 
     def reading(self, row: int) -> GpuReading:
         """The values of a GPU now."""
-        return reading_of(
-            {name: float(column[row]) for name, column in self.snapshot.values.items()}
-        )
+        return _reading_in(self.snapshot.values, row)
 
     def reading_of_window(self, row: int) -> GpuReading:
         """Means of a GPU over the window, for its class; empty without current values."""
-        means = self.means or self.snapshot.values
-        return reading_of(
-            {name: float(column[row]) for name, column in means.items()}
-            if self.current[row]
-            else {}
-        )
+        if not self.current[row]:
+            return GpuReading()
+        return _reading_in(self.means or self.snapshot.values, row)
 
     def limits(self, row: int) -> HealthLimits:
         """The limits of health of a GPU."""

@@ -27,9 +27,10 @@ from tachograph.catalog.score_formulas import (
     WARPS,
 )
 
-# Percent of the pipe's own peak, by the library's formula: the pipe's counter over its peak per cycle
-# and over the counter of `sm__cycles_elapsed`, which on GB20x is that of GPCs. Bare cycles may be
-# above those of the SM: on GH100 those of tensor cores (HMMA) were 3.7 in each, as an SM has four.
+# Percent of the pipe's own peak, by the library's formula: the pipe's counter over its peak per
+# cycle and over the counter of `sm__cycles_elapsed`, which on GB20x is that of GPCs. Bare cycles may
+# be above those of the SM: on GH100 those of tensor cores (HMMA) were 3.7 in each, as an SM has
+# four.
 SHARE = ".avg.pct_of_peak_sustained_elapsed"
 _TRIAGE = "TPC.TriageCompute"  # counters of Nsight's own first look at a GPU
 # What is not counted in the first pass is cut from the end. {purpose: alternatives, best first}, of

@@ -5,9 +5,9 @@ and sampling is started again with an empty one. (In the other mode the newest o
 and nobody notices.) Draining depends on nothing but this thread: sums wait for a slow reader at no
 cost.
 
-Where a chip counts in several passes, they take turns. What the running pass does not count is taken
-from its last turn, as a rate per elapsed cycle of the SMs; a pass that does not count what scores
-need leaves a gap, which counts as lost time. Unverified on a GPU: turns, and what one costs.
+Where a chip counts in several passes, they take turns. What the running pass does not count is
+taken from its last turn, as a rate per elapsed cycle of the SMs; a pass that does not count what
+scores need leaves a gap, which counts as lost time. Unverified on a GPU: turns, and what one costs.
 """
 
 from __future__ import annotations

@@ -51,9 +51,14 @@ def _widened(chunks: Iterable[Chunk], lake: Lake) -> Iterable[Chunk]:
     jobs = read_latest(lake, JOBS)
     for chunk in chunks:
         yield Chunk(
-            chunk.id, chunk.source, chunk.origin, tuple(_wider(part, jobs) for part in chunk.parts),
-            chunk.rows_read, chunk.watermark, chunk.since,
-        )  # fmt: skip
+            chunk.id,
+            chunk.source,
+            chunk.origin,
+            tuple(_wider(part, jobs) for part in chunk.parts),
+            chunk.rows_read,
+            chunk.watermark,
+            chunk.since,
+        )
 
 
 def _wider(part: ChunkPart, jobs: pl.DataFrame) -> ChunkPart:

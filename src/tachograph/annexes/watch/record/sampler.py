@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -119,20 +119,10 @@ class SpoolSampler:
 
     def _described(self, gpu: GpuId) -> dict[str, Any]:
         device = self._devices[gpu]
-        node = self._node(gpu.node)
-        described = {
-            "place": self._index_of[gpu],
-            "node": node,
-            "gpu": gpu.gpu,
-            "mig": gpu.mig,
-            "model": device.model,
-        }
-        described |= {
-            "hbm_mib": device.hbm_mib,
-            "slowdown_c": device.slowdown_c,
-            "minor_number": device.minor_number,
-        }
-        return described if self.anonymous else described | {"uuid": device.uuid, "pci": device.pci}
+        if self.anonymous:
+            device = replace(device, uuid=None, pci=None)
+        named = {"place": self._index_of[gpu], "node": self._node(gpu.node)}
+        return named | {"gpu": gpu.gpu, "mig": gpu.mig} | asdict(device)
 
     def _node(self, name: str) -> str:
         if not self.anonymous:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual.app import ComposeResult
@@ -18,14 +17,13 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from tachograph.annexes.watch.live.looks import count_marks, looks
+from tachograph.annexes.watch.live.looks import count_marks, count_states, looks
 from tachograph.annexes.watch.live.snapshot import SourceProblem
 from tachograph.annexes.watch.live.unsupported import deciding_counters
 from tachograph.annexes.watch.live.view import FleetView
 from tachograph.annexes.watch.tui import colours, keys
 from tachograph.annexes.watch.tui.page import Pieces
 from tachograph.catalog.units import plural, printable
-from tachograph.judge.health import STATES, WORST_FIRST
 from tachograph.report.tables import cut
 
 _PROBLEMS = 2  # lines of problems, at most
@@ -113,10 +111,7 @@ def _source(view: FleetView, state: HeaderState, *, width: int) -> Pieces:
 def _counts(view: FleetView, *, width: int) -> list[Pieces]:
     """Number of GPUs by limit and health: words, on two lines if needed; else letters."""
     counts = count_marks(looks(view))
-    states = dict(
-        zip(STATES, np.bincount(view.health, minlength=len(STATES)).tolist(), strict=True)
-    )
-    healths = [(state, states[state]) for state in WORST_FIRST if states[state]]
+    healths = [(state, count) for state, count in count_states(view.health).items() if count]
     lost = int((~view.current).sum())
     for lines, wordy, gap in (
         (1, True, "  "),

@@ -105,7 +105,7 @@ class LiveJobJudge:
             while (now := self._views.get()) is not None and not self._ended:
                 findings = judged.step(now, (self._job_id,))
                 self.reported = JobFindings(tuple(findings.get(self._job_id, ())))
-        except Exception as error:  # noqa: BLE001  evaluation of one job: the screen continues without it
+        except Exception as error:  # noqa: BLE001 the boundary: the screen goes on
             self.reported = JobFindings(trouble=f"{type(error).__name__}: {error}")
 
 
