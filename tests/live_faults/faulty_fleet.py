@@ -2,18 +2,19 @@
 that answer them.
 
 fleet = FaultyFleet(random.Random(1), recorded=b"")
-fleet.go_on()               # time passes, faults begin and end; fleet.faults counts them by kind
+fleet.go_on()               # time passes, faults begin and end
 fleet.source                # a live source: the exporter's own reading of these pages
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from plain_numbers import FIELDS
+from servers.damage import damaged
 from servers.exporter import Gpu, Node, page
 from tachograph.annexes.watch.live.snapshot import Snapshot, SourceInfo
 from tachograph.annexes.watch.live.sources.feeds import FeedSource, PolledFeed
@@ -24,32 +25,9 @@ from tachograph.sources.series_rows import SeriesRows
 
 BEGIN = 1_795_255_200.0  # 2026-11-21 10:00:00 UTC
 NODES = 4
-# {metric: (lowest, highest) of a sound value}
-METRICS: dict[str, tuple[float, float]] = {
-    "DCGM_FI_DEV_GPU_UTIL": (0, 100),
-    "DCGM_FI_DEV_MEM_COPY_UTIL": (0, 100),
-    "DCGM_FI_DEV_FB_USED": (0, 81559),
-    "DCGM_FI_DEV_FB_FREE": (0, 81559),
-    "DCGM_FI_DEV_POWER_USAGE": (60, 700),
-    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": (0, 1e12),
-    "DCGM_FI_DEV_GPU_TEMP": (25, 95),
-    "DCGM_FI_DEV_MEMORY_TEMP": (30, 105),
-    "DCGM_FI_DEV_SM_CLOCK": (210, 1980),
-    "DCGM_FI_DEV_MEM_CLOCK": (1593, 2619),
-    "DCGM_FI_PROF_SM_ACTIVE": (0, 1),
-    "DCGM_FI_PROF_SM_OCCUPANCY": (0, 1),
-    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": (0, 1),
-    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": (0, 1),
-    "DCGM_FI_PROF_PIPE_FP64_ACTIVE": (0, 1),
-    "DCGM_FI_PROF_DRAM_ACTIVE": (0, 1),
-    "DCGM_FI_PROF_PCIE_RX_BYTES": (0, 5e10),
-    "DCGM_FI_PROF_PCIE_TX_BYTES": (0, 5e10),
-    "DCGM_FI_PROF_NVLINK_RX_BYTES": (0, 4e11),
-    "DCGM_FI_DEV_XID_ERRORS": (0, 0),
-    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": (0, 0),
-    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": (0, 3),
-    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": (0, 0),
-    "DCGM_FI_DEV_ROW_REMAP_FAILURE": (0, 0),
+# {metric: largest value}
+METRICS = {
+    f"DCGM_FI_{name}": min(high / factor, 5e10) for name, _, factor, _, high in FIELDS.values()
 }
 # marks for "no value" of 32 and 64 bits, of floating point, and what fits nowhere
 SENTINELS = (
@@ -113,26 +91,6 @@ JOBS = (
     "７",
     "job 3",
     "8,9",
-)
-JUNK = (
-    *(
-        b"",
-        b"\n",
-        b"}",
-        b'"',
-        b"{",
-        b" ",
-        b"\xff",
-        b"\x00",
-        b"NaN",
-        b"+Inf",
-        b"\\",
-        b"#",
-        b"\r\n",
-        b"GPU",
-        b"_",
-    ),
-    b"\xed\xa0\x80",
 )
 HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>\x00 }{ nginx</body></html>\n"
 
@@ -216,7 +174,6 @@ class FaultyFleet:
     def __init__(self, random_: random.Random, *, recorded: bytes = b"") -> None:
         self.random = random_
         self.now = BEGIN
-        self.faults: Counter[str] = Counter()
         self._recorded = recorded
         self._hosts = [self._host(number) for number in range(NODES)]
         self._servers = [FaultyServer(f"n{number}") for number in range(NODES + bool(recorded))]
@@ -245,35 +202,34 @@ class FaultyFleet:
             for unit in host.units:
                 if self.random.random() < 0.7:
                     unit.values.update(self._values())
-        for kind, (chance, happen) in self._incidents.items():
+        for happen, chance in self._incidents.items():
             if self.random.random() < chance:
-                self.faults[kind] += 1
                 happen()
         self._write()
 
     # --- what lasts until something else happens
 
     @property
-    def _incidents(self) -> dict[str, tuple[float, Callable[[], None]]]:
+    def _incidents(self) -> dict[Callable[[], None], float]:
         return {
-            "sentinel values": (0.3, self._sentinels),
-            "counters vanish": (0.05, self._leave_out),
-            "counters are back": (0.05, self._tell_all),
-            "GPUs vanish": (0.05, self._take_away),
-            "GPUs come": (0.05, self._add),
-            "node renamed": (0.04, self._rename),
-            "node has its name again": (0.04, self._name_again),
-            "odd labels": (0.05, self._odd_labels),
-            "MIG slices": (0.03, self._slice),
-            "no MIG slices": (0.03, self._unslice),
-            "jobs change": (0.1, self._change_jobs),
-            "XID": (0.05, self._xid),
-            "clocks lowered": (0.1, self._lower),
-            "times are written": (0.02, self._stamp),
-            "clock goes back": (0.01, self._back),
-            "clock jumps ahead": (0.005, self._ahead),
-            "exporter slow": (0.02, self._slow),
-            "exporter answers again": (0.2, self._answer),
+            self._sentinels: 0.3,
+            self._leave_out: 0.05,
+            self._tell_all: 0.05,
+            self._take_away: 0.05,
+            self._add: 0.05,
+            self._rename: 0.04,
+            self._name_again: 0.04,
+            self._odd_labels: 0.05,
+            self._slice: 0.03,
+            self._unslice: 0.03,
+            self._change_jobs: 0.1,
+            self._xid: 0.05,
+            self._lower: 0.1,
+            self._stamp: 0.02,
+            self._back: 0.01,
+            self._ahead: 0.005,
+            self._slow: 0.02,
+            self._answer: 0.2,
         }
 
     def _host(self, number: int) -> _Host:
@@ -282,8 +238,8 @@ class FaultyFleet:
 
     def _values(self) -> dict[str, float]:
         return {
-            name: round(self.random.uniform(low, high), 6 if high <= 1 else 0)
-            for name, (low, high) in METRICS.items()
+            name: round(self.random.uniform(0, high), 6 if high <= 1 else 0)
+            for name, high in METRICS.items()
         }
 
     def _any(self) -> _Host:
@@ -361,7 +317,7 @@ class FaultyFleet:
             bits = self.random.choice(
                 [0, 1, 4, 8, 0x20, 0x40, 0x80, 0xE8, 0x1FF, 2**31, 2**52, 2**62]
             )
-            unit.values["DCGM_FI_DEV_CLOCKS_EVENT_REASONS"] = bits
+            unit.values["DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"] = bits
 
     def _stamp(self) -> None:
         host = self._any()
@@ -387,7 +343,6 @@ class FaultyFleet:
         for number, server in enumerate(self._servers):
             text = self._recorded if number == NODES else self._page(self._hosts[number])
             if self.random.random() < 0.02:
-                self.faults["exporter down"] += 1
                 server.next = "answered 500"
                 continue
             server.next = self._damaged(text)
@@ -407,36 +362,9 @@ class FaultyFleet:
         )
 
     def _damaged(self, text: bytes) -> bytes:
-        """The page, or what came of it."""
+        """The page, or what came of it, or none of an exporter."""
         if self.random.random() < 0.85:
             return text
-        at, until = sorted(self.random.randrange(len(text) + 1) for _ in range(2))
-        match self.random.randrange(6):
-            case 0:
-                self.faults["half a page"] += 1
-                return text[:at]
-            case 1:
-                self.faults["garbage bytes"] += 1
-                made = bytearray(text)
-                for _ in range(self.random.randrange(1, 30)):
-                    place = self.random.randrange(len(made) + 1)
-                    made[place : place + self.random.randrange(3)] = self.random.choice(
-                        [*JUNK, self.random.randbytes(self.random.randrange(1, 9))]
-                    )
-                return bytes(made)
-            case 2:
-                self.faults["duplicate series"] += 1
-                return text + text[at:until]
-            case 3:
-                self.faults["no page of an exporter"] += 1
-                return self.random.choice(
-                    [HTML, b"", b"\n", b"\x00" * 100, self.random.randbytes(2000)]
-                )
-            case 4:
-                self.faults["lines in another order"] += 1
-                lines = text.split(b"\n")
-                self.random.shuffle(lines)
-                return b"\n".join(lines)
-            case _:
-                self.faults["stretch left out"] += 1
-                return text[:at] + text[until:]
+        others = (HTML, b"", b"\n", b"\x00" * 100, self.random.randbytes(2000))
+        injured = damaged(self.random, text)
+        return self.random.choice([*[injured] * 5, self.random.choice(others)])

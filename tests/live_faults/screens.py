@@ -43,12 +43,11 @@ from textual.pilot import Pilot
 from tachograph.annexes.watch.live.selection import GpuSelection, SelectedSource
 from tachograph.annexes.watch.live.snapshot import Snapshot
 from tachograph.annexes.watch.tui import keys
-from tachograph.annexes.watch.tui.app import WatchApp
 from tachograph.annexes.watch.tui.fleet import FleetScreen
 from tachograph.annexes.watch.tui.fleet_table import COLUMNS
 from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME
 from tachograph.catalog.limits import LARGEST_OF_SLICE
-from tui_screens import lines_of
+from tui_screens import ByHand, lines_of
 
 if TYPE_CHECKING:
     from tachograph.annexes.watch.live.snapshot import LiveSource, SourceInfo
@@ -114,7 +113,6 @@ WORDS = (
     ),
     *("0", "-1", "1e309", "nan", "inf", "5", "0.1", "1e-9", "-power"),
 )
-# column of the fleet's table: counter, how its value is written
 # column of the fleet's table: its counter, how the value is written
 WRITTEN = {
     "util": ("gpu_util", "%"),
@@ -142,18 +140,6 @@ class Outcome:
         self.failures.setdefault(what, f"screen {self.screens}: {detail}")
 
 
-class Driven(WatchApp):
-    """An app that polls when a test does, and keeps uncaught exceptions."""
-
-    def start(self) -> None:
-        """Look once; go on by `look`."""
-        self.poll()
-
-    def poll(self) -> None:
-        """Poll the source once, as the thread of the feed would."""
-        self.deliver(self.feed.once())
-
-
 def run(screens: int, *, seed: int = SEED, recorded: bytes = b"", life: int = LIFE) -> Outcome:
     """Draw so many screens, in one app after the other; return what came of it."""
     fleet, outcome = FaultyFleet(random.Random(seed), recorded=recorded), Outcome()
@@ -178,7 +164,7 @@ def _restricted(fleet: FaultyFleet) -> LiveSource:
 
 async def _live(fleet: FaultyFleet, source: LiveSource, outcome: Outcome, *, until: int) -> None:
     """One app from start to end."""
-    app = Driven(
+    app = ByHand(
         source,
         interval_s=1.0,
         history_s=HISTORY_S,
@@ -218,7 +204,7 @@ async def _settle(pilot: Pilot[int]) -> None:
 
 async def _act(pilot: Pilot[int], random_: random.Random, outcome: Outcome) -> None:
     app = pilot.app
-    assert isinstance(app, Driven)
+    assert isinstance(app, ByHand)
     for _ in range(random_.choice([0, 1, 1, 2, 4])):
         action = random_.choice([*["key"] * 5, *["open"] * 2, "typed", "typed", "resize", "back"])
         match action:
@@ -244,7 +230,7 @@ def _key(random_: random.Random) -> str:
     return "f" if key in QUITS and random_.random() < 0.97 else key
 
 
-def _press(app: Driven, key: str) -> None:
+def _press(app: ByHand, key: str) -> None:
     event = events.Key(key, key if len(key) == 1 else None)
     event.set_sender(app)
     app.post_message(event)
@@ -253,7 +239,7 @@ def _press(app: Driven, key: str) -> None:
 async def _type(pilot: Pilot[int], random_: random.Random) -> None:
     """Write a line as people do: begin, letters, perhaps Tab, end or give up."""
     app = pilot.app
-    assert isinstance(app, Driven)
+    assert isinstance(app, ByHand)
     _press(app, random_.choice(["slash", "f4"]))
     for letter in _line(random_)[:20]:
         event = events.Key(events.Key(letter, letter).key, letter)
@@ -275,7 +261,7 @@ def _line(random_: random.Random) -> str:
 # --- what must hold
 
 
-def _check(app: Driven, outcome: Outcome) -> None:
+def _check(app: ByHand, outcome: Outcome) -> None:
     lines = lines_of(app)
     outcome.places.add(app.screen_name)
     if app.failure is not None and app.failure.detail:

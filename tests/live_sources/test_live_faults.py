@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pytest
 
 from plain_numbers import FIELDS, WHOLE_NUMBERS, expected
+from servers.damage import damaged
 from servers.exporter import Gpu, Node, page
 from tachograph.annexes.watch.live.newest_snapshot import newest_snapshot
 from tachograph.annexes.watch.live.snapshot import Snapshot
@@ -24,22 +25,6 @@ from tachograph.sources.series_rows import SeriesRows
 NOW = datetime.fromtimestamp(1_790_000_000.0, UTC)
 READS = 64
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-JUNK = (
-    b"",
-    b"\n",
-    b"}",
-    b'"',
-    b"{",
-    b" ",
-    b"\xff",
-    b"\x00",
-    b"NaN",
-    b"+Inf",
-    b"9223372036854775794",
-    b"GPU",
-    b"\\",
-    b"#",
-)
 
 
 def made_page(random_: random.Random, *, stamped: bool = False) -> str:
@@ -61,30 +46,6 @@ def made_page(random_: random.Random, *, stamped: bool = False) -> str:
     return page(
         random_.choice(["n1", "n2.example.org"]), Node(units, stamp=stamped), 1_790_000_000.0
     )
-
-
-def damaged(random_: random.Random, text: bytes) -> bytes:
-    """The text with a few random injuries, or none."""
-    for _ in range(random_.choice([0, 0, 1, 1, 2, 5])):
-        at, until = sorted(random_.randrange(len(text) + 1) for _ in range(2))
-        match random_.randrange(6):
-            case 0:
-                text = text[:at]
-            case 1:
-                text = text[:at] + random_.choice(JUNK) + text[at:]
-            case 2:
-                text = text[:at] + bytes([random_.randrange(256)]) + text[at + 1 :]
-            case 3:
-                text = text[:at] + text[min(until, at + 200) :]
-            case 4:
-                text = text[:until] + text[at : at + 300] + text[until:]
-            case 5:
-                lines = text.split(b"\n")
-                random_.shuffle(lines)
-                text = b"\n".join(lines)
-        if not text:
-            return b""
-    return text
 
 
 def written(text: bytes) -> set[float]:
