@@ -60,12 +60,12 @@ JOBS = {
 EVERY = 30.0  # seconds between samples
 SHORTER = ("job_hang", "stall", "cold_start")  # an analysis knows a second, shorter definition
 MINUTES = 130
-REST = {"gpu_util": 0.0, "sm_active": 0.0, "gr_engine_active": 0.0, "tensor_active": 0.0, "dram_active": 0.0,
-        "fp64_active": 0.0, "fp32_active": 0.0, "fp16_active": 0.0, "power_w": 60.0, "pcie_tx_bytes_per_s": 1e4,
-        "pcie_rx_bytes_per_s": 1e4, "nvlink_tx_bytes_per_s": 0.0, "nvlink_rx_bytes_per_s": 0.0}  # fmt: skip
-WORK = {"gpu_util": 0.95, "sm_active": 0.7, "gr_engine_active": 0.9, "tensor_active": 0.4, "dram_active": 0.4,
-        "fp64_active": 0.0, "fp32_active": 0.1, "fp16_active": 0.1, "power_w": 310.0, "pcie_tx_bytes_per_s": 2e9,
-        "pcie_rx_bytes_per_s": 1e9, "nvlink_tx_bytes_per_s": 5e9, "nvlink_rx_bytes_per_s": 5e9}  # fmt: skip
+REST = dict.fromkeys(JOB_CLASS_COUNTERS[:-1], 0.0) | {  # no source reports copies here
+    "power_w": 60.0, "pcie_tx_bytes_per_s": 1e4, "pcie_rx_bytes_per_s": 1e4,
+}  # fmt: skip
+WORK = REST | {"gpu_util": 0.95, "sm_active": 0.7, "gr_engine_active": 0.9, "tensor_active": 0.4, "dram_active": 0.4,
+               "fp32_active": 0.1, "fp16_active": 0.1, "power_w": 310.0, "pcie_tx_bytes_per_s": 2e9,
+               "pcie_rx_bytes_per_s": 1e9, "nvlink_tx_bytes_per_s": 5e9, "nvlink_rx_bytes_per_s": 5e9}  # fmt: skip
 
 
 def values(name: str, place: int, minute: float, rng: np.random.Generator) -> Mapping[str, float]:

@@ -67,11 +67,6 @@ def main() -> None:
                 case "pass":
                     time.sleep(0.11)  # two samples of GPM are apart by the real clock
                     passed[0] += float(arguments[0])
-                case "cpu":  # seconds of CPU for so many reads
-                    before = time.process_time()
-                    for _ in range(int(arguments[0])):
-                        source.read()
-                    answer = time.process_time() - before
                 case "close":
                     source.close()
         except TachographError as error:

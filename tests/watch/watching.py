@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -67,7 +67,6 @@ class FakeSource:
     name: str = "nvml"
     reads: int = 0
     closed: int = 0
-    given: list[Snapshot] = field(default_factory=list)
 
     @property
     def about(self) -> SourceInfo:
@@ -78,10 +77,8 @@ class FakeSource:
         )
 
     def read(self) -> Snapshot:
-        found = self.snapshots[min(self.reads, len(self.snapshots) - 1)]
         self.reads += 1
-        self.given.append(found)
-        return found
+        return self.snapshots[min(self.reads, len(self.snapshots)) - 1]
 
     def close(self) -> None:
         self.closed += 1
