@@ -35,6 +35,7 @@ from tachograph.annexes.watch.tui.job import job_lines
 from tachograph.annexes.watch.tui.job_table import job_facts
 from tachograph.annexes.watch.tui.page import Row
 from tachograph.judge.workload.settings import WorkloadSettings
+from tui_screens import Clock
 
 BEGIN = 1_800_000_000.0
 LOOKS = 200
@@ -43,19 +44,11 @@ MARKS = {"idle": ".", "compute": "C", "io": "I", "memory": "M", "mixed": "X", "u
 SIGNS = {"CRIT": "CRIT !!", "WARN": "WARN !", "HOT": "HOT ^", "OK": "OK", "unknown": "unknown ?"}
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.t = BEGIN
-
-    def __call__(self) -> float:
-        return self.t
-
-
 def seen() -> tuple[FleetView, list[Snapshot]]:
     """24 GPUs of 3 nodes after some minutes; one is lost, one lacks counters, one has faulty
     memory, one replays.
     """
-    clock = Clock()
+    clock = Clock(BEGIN)
     source = SimulatedSource(24, seed=5, clock=clock)
     monitor = Monitor(source.about, settings=WorkloadSettings(), history=GpuHistory(600))
     snapshots = []
@@ -183,14 +176,10 @@ def test_subtotals_leave_out_what_is_missing_and_sums_say_that_they_are() -> Non
             def known(name: str, members: Sequence[int] = members) -> list[float]:
                 return [value for row in members if (value := PLAIN[row][name]) is not None]
 
-            for short, name in (
-                ("sm", "sm_active"),
-                ("tensor", "tensor_active"),
-                ("util", "gpu_util"),
-            ):
-                assert shown[short] == percent(
-                    statistics.fmean(known(name)) if known(name) else None
-                )
+            shares = {"sm": "sm_active", "tensor": "tensor_active", "util": "gpu_util"}
+            for short, name in shares.items():
+                values = known(name)
+                assert shown[short] == percent(statistics.fmean(values) if values else None)
             reals = [
                 one for row in members if (one := REPORTED[row]["real_utilisation"]) is not None
             ]

@@ -27,6 +27,7 @@ from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.lake.query import read_gpus, read_summaries
 from tachograph.pipeline.run import analyze
+from tui_screens import Clock
 
 START = datetime(2026, 4, 7, 9, 0, tzinfo=UTC)
 BEGIN = START.timestamp()
@@ -39,18 +40,11 @@ FAULTY, HOT, REPLAYING, UNREPORTED = 1, 2, 5, 6
 Stored = tuple[Mapping[str, Any], Mapping[GpuId, Any]]
 
 
-class Clock:
-    t = BEGIN
-
-    def __call__(self) -> float:
-        return self.t
-
-
 def live() -> list[Snapshot]:
     """Two jobs on eight GPUs: one is hot for a while, one has faulty memory, one replays, one at
     last tells no SM.
     """
-    clock = Clock()
+    clock = Clock(BEGIN)
     source = SimulatedSource(8, per_node=4, seed=11, clock=clock)
     found = []
     for poll in range(LOOKS + 1):
