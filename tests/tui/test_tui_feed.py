@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -88,13 +89,7 @@ def test_a_failure_is_told_and_the_next_look_is_tried() -> None:
 
 def test_nothing_is_asked_after_the_end() -> None:
     def ends(reported: Snapshot) -> Snapshot:
-        return Snapshot(
-            reported.t,
-            reported.gpus,
-            reported.measured,
-            reported.values,
-            problems=(SourceProblem("it ended", fatal=True),),
-        )
+        return replace(reported, problems=(SourceProblem("it ended", fatal=True),))
 
     source = Scripted(ends)
     came_of(source, 1)
@@ -122,9 +117,7 @@ async def test_problems_stand_in_the_header_until_they_are_gone() -> None:
         problems = tuple(
             SourceProblem("no answer", f"http://n{place}", "is it on?") for place in range(4)
         )
-        return Snapshot(
-            reported.t, reported.gpus, reported.measured, reported.values, problems=problems
-        )
+        return replace(reported, problems=problems)
 
     source = Scripted(troubled, raises(RuntimeError("what\x1b[2J")))
     app = app_of(source=source)
