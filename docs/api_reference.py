@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tachograph.annexes.serve.answers import problem_name
-from tachograph.annexes.serve.endpoints import Endpoint
 from tachograph.annexes.serve.openapi import PROBLEMS
 from tachograph.annexes.serve.registry import ENDPOINTS
+from tachograph.api.endpoints import Endpoint
 
 
 def reference() -> Iterator[tuple[str, list[tuple[str, ...]]]]:

@@ -14,13 +14,14 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from tachograph.annexes.serve.application import WebService
-from tachograph.annexes.serve.endpoints import API, Endpoint
+from tachograph.annexes.serve.endpoints import API
 from tachograph.annexes.serve.registry import (
     DOCUMENTS,
     ENDPOINTS,
     PAGES,
     load_page,
 )
+from tachograph.api.endpoints import Endpoint
 from tachograph.api.pages import PageEntry
 from tachograph.api.viewer import NOBODY, Role, Viewer
 

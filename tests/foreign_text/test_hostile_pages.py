@@ -26,12 +26,13 @@ from written import assert_json, assert_page, assert_plain, assert_table
 from served_entries import ENTRIES, Entry, made, parts_of, struct_of
 from tachograph.annexes.lab.figures.registry import FIGURES
 from tachograph.annexes.serve.application import WebService, create_application
-from tachograph.annexes.serve.endpoints import API, Endpoint
+from tachograph.annexes.serve.endpoints import API, formats_of
 from tachograph.annexes.serve.identity.proof import is_user_name
 from tachograph.annexes.serve.identity.tokens import create_token
 from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.annexes.watch.live.selection import SelectedSource
 from tachograph.annexes.watch.served_fleet import FleetWatch
+from tachograph.api.endpoints import Endpoint
 from tachograph.api.viewer import Role
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake
@@ -154,7 +155,7 @@ def requests(entry: Entry) -> list[tuple[str, str]]:
 def media_types(entry: Entry) -> list[str]:
     """What may be asked for."""
     if isinstance(entry, Endpoint):
-        return [form.media_type for form in entry.formats]
+        return [form.media_type for form in formats_of(entry)]
     return ["text/html"]
 
 

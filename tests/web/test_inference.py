@@ -15,9 +15,10 @@ from starlette.testclient import TestClient
 
 from served_entries import NamedService, parts_of, proof
 from tachograph.annexes.serve.application import create_application
-from tachograph.annexes.serve.endpoints import API, Endpoint
+from tachograph.annexes.serve.endpoints import API
 from tachograph.annexes.serve.registry import ENDPOINTS, PAGES
 from tachograph.annexes.serve.snapshot import ServedLake
+from tachograph.api.endpoints import Endpoint
 from tachograph.api.pages import PageEntry
 from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake

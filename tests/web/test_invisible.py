@@ -29,11 +29,11 @@ from starlette.testclient import TestClient
 
 import tachograph
 from served_entries import ENTRIES, Entry, addresses, made, parts_of, struct_of
-from tachograph.annexes.serve.answers import FormatChoice
-from tachograph.annexes.serve.endpoints import API, Endpoint
+from tachograph.annexes.serve.endpoints import API
 from tachograph.annexes.serve.identity.tokens import create_token
-from tachograph.annexes.serve.paging import Paging
 from tachograph.annexes.serve.registry import ENDPOINTS
+from tachograph.api.answers import FormatChoice, Paging
+from tachograph.api.endpoints import Endpoint
 from tachograph.api.viewer import Role
 from tachograph.collect.status import (
     CollectStatus,

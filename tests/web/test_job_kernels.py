@@ -14,9 +14,9 @@ import pytest
 
 import nsight_reports
 from tachograph.annexes.serve.pages import job
-from tachograph.annexes.serve.rest import jobs as rest_jobs
 from tachograph.annexes.serve.snapshot import ServedLake, View
 from tachograph.annexes.share.attached import to_attach
+from tachograph.annexes.share.endpoints import kernels as attached_kernels
 from tachograph.annexes.share.nsight.reports import read_reports
 from tachograph.annexes.share.pages import job_kernels
 from tachograph.annexes.share.profiles import attach_profiles
@@ -125,19 +125,19 @@ def test_a_report_attached_later_is_on_the_page_and_in_the_answers(
     )
     before = service.view(OWNER)
     assert not job.content(before, job.PARAMETERS(key="1000002"))["profiled"]
-    assert rest_jobs.kernels(before, job.PARAMETERS(key="1000002")).values["reports"] == ()
+    assert attached_kernels(before, job.PARAMETERS(key="1000002")).values["reports"] == ()
     key = attach(lake, report)
     assert service.refresh()
     view = service.view(OWNER)
     assert str(view.version) != str(before.version)
     assert job.content(view, job.PARAMETERS(key="1000002"))["profiled"]
-    (one,) = json_values(rest_jobs.kernels(view, job.PARAMETERS(key="1000002")).values)["reports"]
+    (one,) = json_values(attached_kernels(view, job.PARAMETERS(key="1000002")).values)["reports"]
     assert (one["report"], one["kernels"], len(one["longest"])) == ("cfd.csv", 13, 13)
     (short,) = view.job("1000002").json()["kernels"]
     assert short == one | {"longest": one["longest"][:5]}
     assert "Each kernel" in shown(view, key)
     with pytest.raises(NotFoundError):
-        rest_jobs.kernels(service.view(Viewer("user036", Role.USER)), job.PARAMETERS(key=key))
+        attached_kernels(service.view(Viewer("user036", Role.USER)), job.PARAMETERS(key=key))
 
 
 def test_attached_reports_are_one_way_of_scores(lake: Path, report: Path) -> None:

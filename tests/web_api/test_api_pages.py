@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from tachograph.annexes.serve.cursors import encode_cursor
-from tachograph.annexes.serve.paging import Paging, page_of
 from tachograph.annexes.serve.snapshot import ServedLake
+from tachograph.api.answers import Paging, encode_cursor, page_of
 from tachograph.api.viewer import Role, Viewer
 from tachograph.catalog.errors import UsageError
 

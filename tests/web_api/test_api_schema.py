@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from served_entries import ApiClient, proof
-from tachograph.annexes.serve.endpoints import API, Endpoint
+from tachograph.annexes.serve.endpoints import API
 from tachograph.annexes.serve.openapi import (
     PROBLEMS,
     VERSION,
@@ -29,7 +29,7 @@ from tachograph.annexes.serve.openapi import (
     operation_id,
 )
 from tachograph.annexes.serve.registry import ENDPOINTS
-from tachograph.annexes.serve.shapes import TableShape
+from tachograph.api.endpoints import Endpoint, TableShape
 
 # {first part of the path: field of a job that stands in it}
 PLACES = {

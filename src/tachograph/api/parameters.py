@@ -109,6 +109,31 @@ class JobChoiceParameters(Parameters, frozen=True, kw_only=True):
         )
 
 
+class StudyChoiceParameters(JobChoiceParameters, frozen=True, kw_only=True):
+    """Which jobs a study is of, and how their metrics are defined."""
+
+    pipe: Annotated[Word, says("Pipe of the roofline: fp64, fp32, fp16 or tensor.")] = "fp64"
+    window: (
+        Annotated[Literal[1, 5, 15, 30], says("Windows of spatial imbalance. Unit: min.")] | None
+    ) = None
+    variant: Annotated[Word, says("paper, or notebooks.")] = "paper"
+    whiskers: Annotated[Word, says("Whiskers of box plots: tukey or percentile.")] = "tukey"
+    no_filter: Annotated[
+        tuple[Word, ...], says("Reasons that must not leave jobs out, such as short or idle.")
+    ] = ()
+
+    def settings(self) -> dict[str, Any]:
+        """Return how metrics are defined, as an open lake takes it."""
+        names = ("pipe", "window", "variant", "whiskers", "no_filter")
+        return {name: getattr(self, name) for name in names}
+
+
+class StudyParameters(StudyChoiceParameters, frozen=True, kw_only=True):
+    """Which jobs, which figures, and how their metrics are defined."""
+
+    figure: Annotated[tuple[Word, ...], says("Names or numbers of figures; default: all.")] = ()
+
+
 class UsageParameters(Parameters, frozen=True, kw_only=True):
     """Whose usage, in which period."""
 

@@ -35,7 +35,6 @@ N = TypeVar("N", bound=NamedEntry)
 # the core nor another annex imports an annex.
 ANNEX_FUNCTIONS: Mapping[str, str] = MappingProxyType(
     {
-        "live_rows": "tachograph.annexes.watch.served_fleet:live_rows",
         "held_file": "tachograph.annexes.act.ledger:held_file",
         "refresh_advice": "tachograph.annexes.act.advice_table:refresh_advice",
         "opt_out": "tachograph.annexes.act.unsubscribe:opt_out_links",
@@ -47,7 +46,6 @@ ANNEX_FUNCTIONS: Mapping[str, str] = MappingProxyType(
         "reports_given": "tachograph.annexes.share.job_groups:reports_given",
         "sharing": "tachograph.annexes.share.job_sharing:read_sharing",
         "lake_study": "tachograph.annexes.lab.lake_study:LakeStudy",
-        "study_fields": "tachograph.annexes.lab.lake_study:dataset_type",
         "figure_formats": "tachograph.annexes.lab.figures.registry:figure_formats",
         "figure_names": "tachograph.annexes.lab.figures.registry:figure_names",
     }

@@ -301,8 +301,3 @@ class LakeStudy:
             if facts
             else RecordedSamples(0)
         )
-
-
-def dataset_type() -> type[Any]:
-    """Return the dataclass of `dataset` in a study's JSON."""
-    return Dataset

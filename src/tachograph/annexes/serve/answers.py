@@ -7,66 +7,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 import polars as pl
 from starlette.responses import Response
 
-from tachograph.api.parameters import Parameters, Word
+from tachograph.api.answers import Answer, FormatChoice, FormatName, ObjectAnswer, TableAnswer
 from tachograph.catalog.columns import INTERNAL, must_exist
 from tachograph.catalog.errors import UsageError
 from tachograph.catalog.spreadsheets import table_csv
 from tachograph.catalog.units import escaped_json
 from tachograph.report.json_values import json_values
 
-FormatName = Literal["json", "csv", "parquet"]
 PROBLEM_TYPE = "application/problem+json"
-
-
-@dataclass(frozen=True, slots=True)
-class TableAnswer:
-    """Rows; `cursor`: of the next page, "" on the last; `matching`: total rows.
-
-    documents: columns that hold JSON, which are values in formats that have objects.
-    """
-
-    rows: pl.DataFrame
-    cursor: str = ""
-    matching: int | None = None
-    documents: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectAnswer:
-    """One object. `rows`: its table for tabular formats, or None."""
-
-    values: Mapping[str, Any]
-    status: int = 200
-    rows: pl.DataFrame | None = None
-
-
-Answer: TypeAlias = TableAnswer | ObjectAnswer
-
-
-class FormatChoice(Parameters, frozen=True, kw_only=True):
-    """Format of an answer."""
-
-    format: (
-        Annotated[FormatName, msgspec.Meta(description="The format; overrides the header Accept.")]
-        | None
-    ) = None
-    fields: Annotated[
-        Word,
-        msgspec.Meta(
-            description="Only these columns or keys, separated by commas; all where empty."
-        ),
-    ] = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Selected fields, once each; none: all."""
-        return tuple(dict.fromkeys(name for name in map(str.strip, self.fields.split(",")) if name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tachograph.annexes.serve import templates
 from tachograph.annexes.serve.answers import is_named, problem
-from tachograph.annexes.serve.endpoints import API, Endpoint, NotAcceptableError, answer_request
+from tachograph.annexes.serve.endpoints import API, NotAcceptableError, answer_request
 from tachograph.annexes.serve.forms import check_same_site, read_form
 from tachograph.annexes.serve.guard import VIEWER, Guard, Log, open_log
 from tachograph.annexes.serve.identity.identities import NO_LINK, Identities, StartLink
@@ -47,6 +47,7 @@ from tachograph.annexes.serve.sums import PARAMETERS as SUMS_PARAMETERS
 from tachograph.annexes.serve.tools import ToolReply, answer_tool, find_tool
 from tachograph.annexes.serve.unsubscribe import unsubscribe_routes
 from tachograph.annexes.serve.workers import Ending, silent, until_gone
+from tachograph.api.endpoints import Endpoint
 from tachograph.api.pages import Document, PageEntry
 from tachograph.api.parameters import read_parameters
 from tachograph.api.viewer import NOBODY, Role, Viewer

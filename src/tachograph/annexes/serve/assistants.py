@@ -21,7 +21,6 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from tachograph.annexes.serve.answers import encode_json
-from tachograph.annexes.serve.shapes import type_schema
 from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.annexes.serve.tools import (
     REPLY_SCHEMA,
@@ -32,6 +31,7 @@ from tachograph.annexes.serve.tools import (
     answer_tool,
 )
 from tachograph.annexes.serve.workers import silent
+from tachograph.api.endpoints import type_schema
 from tachograph.api.viewer import Viewer
 from tachograph.catalog.errors import TachographError
 from tachograph.catalog.version import __version__

@@ -6,7 +6,7 @@ import hashlib
 import pickle
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -14,24 +14,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tachograph.annexes.serve.answers import (
-    FORMATS,
-    JSON,
-    Answer,
-    Format,
-    FormatChoice,
-    FormatName,
-    TableAnswer,
-    choose_format,
-    is_named,
-    respond,
-)
-from tachograph.annexes.serve.paging import Paging
-from tachograph.annexes.serve.shapes import Shape, TableShape
+from tachograph.annexes.serve.answers import FORMATS, JSON, Format, choose_format, is_named, respond
 from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.annexes.serve.workers import Ending, Progress, silent, until_gone
+from tachograph.api.answers import Answer, FormatChoice, FormatName, Paging, TableAnswer
+from tachograph.api.endpoints import Endpoint
 from tachograph.api.parameters import Parameters, read_document, read_parameters
-from tachograph.api.viewer import Role, Viewer
+from tachograph.api.viewer import Viewer
 from tachograph.catalog.errors import TachographError, UsageError
 from tachograph.catalog.version import __version__
 
@@ -57,42 +46,9 @@ class NotAcceptableError(TachographError):
     """No format that the request accepts is offered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A REST endpoint: path below `/api/v1`, name, a sentence, its result.
-
-    answer: called with the View (for endpoints of the service alone, the ServedLake), the
-    parameters, and for tables the Paging. Its TachographErrors become problem responses with their
-    status. least: minimum role. A POST has its parameters in a JSON body. versioned: the answer
-    depends on version and parameters only. of_lake: False for endpoints of the service alone, which
-    work without a readable lake. light: small pages are computed by the server itself, as they need
-    hardly any time and memory; all other answers come from a worker.
-    """
-
-    path: str
-    name: str
-    sentence: str
-    answer: Callable[..., Answer]
-    returns: Shape
-    parameters: type[Parameters] = Parameters
-    least: Role = Role.USER
-    method: Literal["GET", "POST"] = "GET"
-    versioned: bool = True
-    of_lake: bool = True
-    light: bool = False
-
-    @property
-    def choice(self) -> type[FormatChoice] | None:
-        """Page and format parameters; None without any."""
-        if isinstance(self.returns, TableShape):
-            return Paging
-        return FormatChoice if self.returns.choices else None
-
-    @property
-    def formats(self) -> tuple[Format, ...]:
-        """The formats that it offers, the preferred one first."""
-        has_rows = isinstance(self.returns, TableShape) or self.returns.table
-        return FORMATS if has_rows else (JSON,)
+def formats_of(endpoint: Endpoint) -> tuple[Format, ...]:
+    """Return the formats that an endpoint offers, the preferred one first."""
+    return FORMATS if endpoint.has_rows else (JSON,)
 
 
 async def answer_request(
@@ -190,7 +146,7 @@ async def _body(request: Request, media_type: str) -> bytes:
 
 
 def _format(endpoint: Endpoint, choice: FormatChoice, accept: str) -> Format:
-    known = endpoint.formats
+    known = formats_of(endpoint)
     if choice.format is not None:
         named = next((form for form in known if form.name == choice.format), None)
         if named is None:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import numpy as np
 import polars as pl
 
-from tachograph.annexes.serve.cursors import CursorValue, decode_cursor, encode_cursor, no_cursor
+from tachograph.api.answers import CursorValue, decode_cursor, encode_cursor, no_cursor
 from tachograph.api.parameters import JobChoiceParameters, Word, says
 from tachograph.api.viewer import Viewer
 from tachograph.catalog.codes import check_codes

@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from tachograph.annexes.serve.answers import JSON, PROBLEM_TYPE, Format
-from tachograph.annexes.serve.endpoints import API, COUNT_HEADER, Endpoint
-from tachograph.annexes.serve.shapes import (
+from tachograph.annexes.serve.endpoints import API, COUNT_HEADER, formats_of
+from tachograph.api.endpoints import (
     OBJECT,
     TEXT,
+    Endpoint,
     Schema,
     TableShape,
     described,
@@ -66,23 +67,6 @@ class DescribedParameter:
     def sentence(self) -> str:
         """Description."""
         return str(_without_null(self.schema).get("description", ""))
-
-    @property
-    def type_text(self) -> str:
-        """Short name of its type.
-
-        >>> DescribedParameter("limit", "query", False, {"type": "integer", "minimum": 1, "maximum": 9}).type_text
-        'integer, 1 to 9'
-        """
-        schema = _without_null(self.schema)
-        inner = schema.get("items", schema)
-        several = ", repeatable" if inner is not schema else ""
-        if "enum" in inner:
-            listed = [str(value) for value in inner["enum"] if value is not None]
-            return " | ".join(listed[:8]) + (" | ..." if len(listed) > 8 else "") + several
-        if "minimum" in inner and "maximum" in inner:
-            return f"{inner['type']}, {inner['minimum']} to {inner['maximum']}{several}"
-        return f"{inner.get('type', 'string')}{several}"
 
 
 def openapi_document(endpoints: Sequence[Endpoint], root: str = "") -> Schema:
@@ -156,7 +140,7 @@ def _of_struct(kind: type[Parameters], entry: Endpoint) -> Iterator[DescribedPar
         in_body = entry.method == "POST" and name not in in_path
         given = schema if in_body else _without_null(schema)
         if name == "format":
-            given = {**given, "enum": [form.name for form in entry.formats]}
+            given = {**given, "enum": [form.name for form in formats_of(entry)]}
         place = "body" if in_body else "query"
         if name in in_path:
             place = "path"
@@ -211,7 +195,7 @@ def _responses(entry: Endpoint) -> Schema:
     if isinstance(shape, TableShape):
         headers[COUNT_HEADER] = _header("Number of rows in all parts together.", "integer")
         headers["Link"] = _header('The next part of the list, rel="next"; absent in the last part.')
-    content = {form.media_type: _media(form, shape.schema()) for form in entry.formats}
+    content = {form.media_type: _media(form, shape.schema()) for form in formats_of(entry)}
     answer: Schema = {"description": entry.sentence, "content": content}
     if entry.of_lake:
         answer["headers"] = headers

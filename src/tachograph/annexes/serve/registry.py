@@ -2,7 +2,8 @@
 
 A page is a module with PARAMETERS (a struct) and `content(view, parameters)`, which returns what
 the template of the same name shows; it is added by one file and one line here. A page of an annex
-or of an installed package names its module whole. Modules of `web.rest` list endpoints.
+or of an installed package names its module whole. Modules of `rest` list endpoints, as do the modules
+`endpoints` of annexes.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import cast
 
-from tachograph.annexes.serve.answers import ObjectAnswer
-from tachograph.annexes.serve.endpoints import Endpoint
 from tachograph.annexes.serve.guard import root_path
 from tachograph.annexes.serve.openapi import DOCUMENT, openapi_document
 from tachograph.annexes.serve.rest import jobs, service, usage
-from tachograph.annexes.serve.shapes import ObjectShape
 from tachograph.annexes.serve.snapshot import ServedLake
+from tachograph.api.answers import ObjectAnswer
+from tachograph.api.endpoints import Endpoint, ObjectShape
 from tachograph.api.pages import PageEntry, PageModule
 from tachograph.api.parameters import Parameters
 from tachograph.api.viewer import Role
@@ -79,6 +79,11 @@ DOCUMENTS: tuple[PageEntry, ...] = (
 )
 
 
+def _endpoints_of(annex: str) -> tuple[Endpoint, ...]:
+    """Return the endpoints that an annex answers; no annex imports another."""
+    return tuple(import_module(f"tachograph.annexes.{annex}.endpoints").ENDPOINTS)
+
+
 def _openapi(served: ServedLake, parameters: Parameters) -> ObjectAnswer:
     """Return the document of all endpoints, this one included."""
     return ObjectAnswer(openapi_document(ENDPOINTS, root_path(served.configuration.serve)))
@@ -86,7 +91,10 @@ def _openapi(served: ServedLake, parameters: Parameters) -> ObjectAnswer:
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *jobs.ENDPOINTS,
+    *_endpoints_of("share"),
     *usage.ENDPOINTS,
+    *_endpoints_of("lab"),
+    *_endpoints_of("watch"),
     *service.ENDPOINTS,
     Endpoint(
         "/openapi.json",

@@ -16,16 +16,12 @@ import msgspec
 
 from tachograph.annexes.serve.jobs import JobListParameters
 from tachograph.annexes.serve.rest import usage
-from tachograph.annexes.serve.rest.usage import (
-    AdviceParameters,
-    LedgerParameters,
-    StudyParameters,
-)
-from tachograph.annexes.serve.shapes import TEXT, Schema, described, list_of, object_of
+from tachograph.annexes.serve.rest.usage import AdviceParameters, LedgerParameters
 from tachograph.annexes.serve.snapshot import ServedLake, View
 from tachograph.annexes.serve.workers import Progress
 from tachograph.api.choices import described as described_filter
-from tachograph.api.parameters import JobParameters, Parameters, Word, says
+from tachograph.api.endpoints import TEXT, Schema, described, list_of, object_of
+from tachograph.api.parameters import JobParameters, Parameters, StudyParameters, Word, says
 from tachograph.api.viewer import Viewer
 from tachograph.catalog.columns import COLUMN_UNITS, LOST_COLUMN
 from tachograph.catalog.errors import NotFoundError, UsageError
@@ -295,7 +291,8 @@ def advice(view: View, parameters: AdviceParameters) -> ToolAnswer:
 
 def study(view: View, parameters: StudyParameters) -> ToolAnswer:
     """Return the study's answers as `tachograph study --json`; numbers of the figures named."""
-    values = dict(usage.study(view, parameters).values)
+    wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
+    values = view.opened.study(parameters.figure, wanted=wanted, **parameters.settings()).json()
     dataset = values["dataset"]
     questions = values["questions"]
     figures = values["figures"] if parameters.figure else {}

@@ -14,7 +14,7 @@ from tachograph.annexes.lab.figures.style import DRAWING
 from tachograph.annexes.lab.lake_study import WINDOWS_MIN
 from tachograph.annexes.lab.study_files import draw_study, picture_width, study_values
 from tachograph.api.pages import PageView, Pending, Progress
-from tachograph.api.parameters import JobChoiceParameters, Word
+from tachograph.api.parameters import StudyChoiceParameters
 from tachograph.catalog.errors import NotFoundError
 from tachograph.catalog.tables import PIPES
 
@@ -27,17 +27,7 @@ CHOICES = {
 }
 
 
-class StudyPageParameters(JobChoiceParameters, frozen=True, kw_only=True):
-    """Which jobs, and how their metrics are defined, as the options of `tachograph study`."""
-
-    pipe: Word = "fp64"
-    window: int | None = None
-    variant: Word = "paper"
-    whiskers: Word = "tukey"
-    no_filter: tuple[Word, ...] = ()
-
-
-PARAMETERS = StudyPageParameters
+PARAMETERS = StudyChoiceParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,7 @@ class DrawnStudy:
     problem: str = ""
 
 
-def drawn_study(view: PageView, parameters: StudyPageParameters) -> DrawnStudy | Pending:
+def drawn_study(view: PageView, parameters: StudyChoiceParameters) -> DrawnStudy | Pending:
     """Return the study of visible jobs, computed once per version and settings.
 
     Errors: UsageError for an invalid setting.
@@ -60,15 +50,11 @@ def drawn_study(view: PageView, parameters: StudyPageParameters) -> DrawnStudy |
     return view.made(_drawn, parameters)
 
 
-def _drawn(view: PageView, progress: Progress, parameters: StudyPageParameters) -> DrawnStudy:
+def _drawn(view: PageView, progress: Progress, parameters: StudyChoiceParameters) -> DrawnStudy:
     try:
         study = view.opened.study(
             wanted=parameters.job_filter(now=view.now, zone_name=view.zone_name),
-            pipe=parameters.pipe,
-            window=parameters.window,
-            variant=parameters.variant,
-            whiskers=parameters.whiskers,
-            no_filter=parameters.no_filter,
+            **parameters.settings(),
             progress=progress,
         )
     except NotFoundError as nothing:
@@ -77,7 +63,7 @@ def _drawn(view: PageView, progress: Progress, parameters: StudyPageParameters) 
         return DrawnStudy(study.report, draw_study(study.report, progress))
 
 
-def content(view: PageView, parameters: StudyPageParameters) -> Mapping[str, Any]:
+def content(view: PageView, parameters: StudyChoiceParameters) -> Mapping[str, Any]:
     """Return the study, or how far it is."""
     parameters = view.of_recent(parameters)
     made = drawn_study(view, parameters)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from tachograph.annexes.lab.figures.themed_svg import themed
-from tachograph.annexes.lab.pages.study import StudyPageParameters, drawn_study
+from tachograph.annexes.lab.pages.study import drawn_study
 from tachograph.api.pages import Document, PageView, Pending
-from tachograph.api.parameters import Word
+from tachograph.api.parameters import StudyChoiceParameters, Word
 from tachograph.catalog.errors import LakeError, NotFoundError
 
 _KEPT = {"cache-control": "private, max-age=86400"}  # its address names the version of the lake
 
 
-class StudyFigureParameters(StudyPageParameters, frozen=True, kw_only=True):
+class StudyFigureParameters(StudyChoiceParameters, frozen=True, kw_only=True):
     """The figure, its format, and the settings of its study; `version`: of the lake, for caches."""
 
     figure: Word
@@ -24,8 +24,8 @@ PARAMETERS = StudyFigureParameters
 
 def content(view: PageView, parameters: StudyFigureParameters) -> Document:
     """Return the picture. Errors: NotFoundError without one; LakeError while it is drawn."""
-    settings = {name: getattr(parameters, name) for name in StudyPageParameters.__struct_fields__}
-    made = drawn_study(view, StudyPageParameters(**settings))
+    settings = {name: getattr(parameters, name) for name in StudyChoiceParameters.__struct_fields__}
+    made = drawn_study(view, StudyChoiceParameters(**settings))
     if isinstance(made, Pending):
         raise LakeError("the study is being drawn", do="try again in a few seconds")
     picture = made.pictures.get(parameters.figure)

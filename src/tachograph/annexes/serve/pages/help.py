@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tachograph.annexes.serve.shapes import OF_FINDINGS, public_columns
 from tachograph.annexes.serve.snapshot import View
+from tachograph.api.endpoints import OF_FINDINGS, public_columns
 from tachograph.api.parameters import Parameters
 from tachograph.catalog.columns import COLUMN_UNITS
 from tachograph.catalog.counters import COUNTERS

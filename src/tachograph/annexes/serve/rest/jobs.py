@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 from urllib.parse import quote
 
 import msgspec
 import polars as pl
 
-from tachograph.annexes.serve.answers import ObjectAnswer, TableAnswer
-from tachograph.annexes.serve.endpoints import Endpoint
 from tachograph.annexes.serve.jobs import JobListParameters
 from tachograph.annexes.serve.labels import LabelForm, record_label
-from tachograph.annexes.serve.paging import Paging, page_of, page_of_minutes
-from tachograph.annexes.serve.shapes import (
+from tachograph.annexes.serve.snapshot import View
+from tachograph.api.answers import (
+    ObjectAnswer,
+    Paging,
+    TableAnswer,
+    decode_cursor,
+    page_of,
+    rows_behind,
+)
+from tachograph.api.endpoints import (
     BOOLEAN,
     COUNT,
     MOMENT,
@@ -22,6 +29,7 @@ from tachograph.annexes.serve.shapes import (
     OF_FINDINGS,
     PAGE,
     TEXT,
+    Endpoint,
     ObjectShape,
     Schema,
     TableShape,
@@ -34,10 +42,8 @@ from tachograph.annexes.serve.shapes import (
     table_shape,
     type_schema,
 )
-from tachograph.annexes.serve.snapshot import View
 from tachograph.api.parameters import JobChoiceParameters, JobParameters, Parameters, Word, says
 from tachograph.api.viewer import Role
-from tachograph.catalog.doors import annex_function
 from tachograph.catalog.tables import (
     FINDINGS,
     JOB_GPUS,
@@ -47,14 +53,18 @@ from tachograph.catalog.tables import (
     JOB_SUMMARIES,
     LABELS,
     STEP_SUMMARIES,
+    LakeTable,
 )
 from tachograph.judge.culprit import Culprit
 from tachograph.judge.finding import CheckedValue, Finding
 from tachograph.judge.waste import EnergyEstimate
+from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.labels import read_labels
+from tachograph.lake.problems import lake_errors
+from tachograph.lake.query import read_consistently, scan_rows
 from tachograph.report.company import GpuCompany
-from tachograph.report.job_kernels import MOST_KERNELS, AttachedReport
+from tachograph.report.job_kernels import AttachedReport
 from tachograph.report.jobs import KNOWN
 
 
@@ -193,14 +203,52 @@ def job(view: View, parameters: JobParameters) -> ObjectAnswer:
     return ObjectAnswer(page.json())
 
 
+def _page_of_minutes(
+    lake: Lake, table: LakeTable, jobs: pl.DataFrame, paging: Paging
+) -> TableAnswer:
+    """Return the requested page of a table by minute, sorted by key, for `jobs`.
+
+    Only the rows of GPUs, or nodes, that are in that part are read whole. Errors: LakeError,
+    UsageError as `page_of`.
+    """
+
+    def read() -> TableAnswer:
+        rows, of_unit = scan_rows(lake, table, jobs), list(table.key[:-1])
+        with lake_errors(lake.uri(table)):
+            units = rows.group_by(of_unit).len("rows").collect(engine="streaming").sort(of_unit)
+            last = decode_cursor(paging.after)[:-1] if paging.after else None
+            behind = pl.lit(value=True) if last is None else rows_behind(units, of_unit, last)
+            begun = units.filter(~behind).tail(1)  # the cursor is within it, or after its last row
+            left = pl.concat([begun, units.filter(behind)])
+            most = int(begun.get_column("rows").sum()) + paging.limit
+            chosen = left.filter(pl.col("rows").cum_sum().shift(1, fill_value=0) <= most).select(
+                of_unit
+            )
+            near = [
+                pl.col(name).is_in(chosen.get_column(name).unique().implode())
+                for name in ("job_key", "node")
+            ]
+            found = (
+                rows.filter(*near)
+                .join(chosen.lazy(), on=of_unit, how="semi", nulls_equal=True)
+                .collect()
+            )
+        return replace(
+            page_of(found.sort(*table.key), table.key, paging),
+            matching=int(units.get_column("rows").sum()),
+        )
+
+    return read_consistently(lake, read)
+
+
 def minutes(view: View, parameters: JobParameters, paging: Paging) -> TableAnswer:
     """Return a part of the rows of job_minutes of one job."""
-    return page_of_minutes(view.opened.lake, JOB_MINUTES, _run(view, parameters), paging)
+    return _page_of_minutes(view.opened.lake, JOB_MINUTES, _run(view, parameters), paging)
 
 
 def node_minutes(view: View, parameters: JobParameters, paging: Paging) -> TableAnswer:
     """Return a part of the rows of job_node_minutes of one job."""
-    return page_of_minutes(view.opened.lake, JOB_NODE_MINUTES, _run(view, parameters), paging)
+    return _page_of_minutes(view.opened.lake, JOB_NODE_MINUTES, _run(view, parameters), paging)
 
 
 def steps(view: View, parameters: JobParameters) -> ObjectAnswer:
@@ -208,14 +256,6 @@ def steps(view: View, parameters: JobParameters) -> ObjectAnswer:
     page = view.job(parameters.key, cluster=parameters.cluster, run=parameters.run)
     values = {"job_key": page.report.summary["job_key"], **page.steps.json()}
     return ObjectAnswer(values, rows=view.opened.steps(_run(view, parameters)))
-
-
-def kernels(view: View, parameters: JobParameters) -> ObjectAnswer:
-    """Return the reports attached to one job, with up to MOST_KERNELS kernels of each."""
-    key = _run(view, parameters).item(0, "job_key")
-    lake, configuration = view.opened.lake, view.configuration
-    found = annex_function("job_kernels")(lake, key, configuration, most=MOST_KERNELS)
-    return ObjectAnswer({"job_key": key, "reports": found.reports})
 
 
 _FINDINGS_SHAPE = table_shape(
@@ -333,14 +373,6 @@ ENDPOINTS = (
         "The steps of a job, and what they did with its GPUs.",
         steps,
         ObjectShape(lambda: {"job_key": _JOB_KEY, **_steps_schemas()}, table=True),
-        JobParameters,
-    ),
-    Endpoint(
-        "/jobs/{key}/kernels",
-        "job_kernels",
-        "Kernels of the reports attached to a job.",
-        kernels,
-        ObjectShape(lambda: {"job_key": _JOB_KEY, "reports": _reports_schema()}),
         JobParameters,
     ),
     Endpoint(

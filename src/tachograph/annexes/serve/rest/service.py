@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 import polars as pl
 
-from tachograph.annexes.serve.answers import ObjectAnswer, TableAnswer
-from tachograph.annexes.serve.endpoints import Endpoint
-from tachograph.annexes.serve.paging import Paging, page_of
 from tachograph.annexes.serve.search import SearchParameters, found, place
-from tachograph.annexes.serve.shapes import (
+from tachograph.annexes.serve.snapshot import ServedLake, View
+from tachograph.api.answers import ObjectAnswer, Paging, TableAnswer
+from tachograph.api.endpoints import (
     BOOLEAN,
     COUNT,
     MOMENT,
     OBJECT,
     PAGE,
     TEXT,
+    Endpoint,
     ObjectShape,
     Schema,
     TableShape,
@@ -26,62 +25,12 @@ from tachograph.annexes.serve.shapes import (
     list_of,
     or_null,
 )
-from tachograph.annexes.serve.snapshot import ServedLake, View
 from tachograph.api.parameters import Parameters, Word, says
 from tachograph.api.viewer import Role
-from tachograph.catalog.counters import COUNTERS
-from tachograph.catalog.doors import annex_function
-from tachograph.catalog.table_columns import TableColumn, real, text
-from tachograph.catalog.tables import DEVICES, GPU_KEY, GPU_SAMPLES, STORAGE_TYPES, TIME
+from tachograph.catalog.table_columns import TableColumn
 from tachograph.catalog.version import __version__
 from tachograph.collect.status import configured_overview
 from tachograph.judge.node_history import NodeReport
-
-_NOW_SHAPE = TableShape(
-    (
-        TableColumn("t", TIME, "UTC", "When the source was polled.", None),
-        *(column for column in GPU_SAMPLES.columns if column.name in (*GPU_KEY, "cluster")),
-        *(
-            column
-            for column in DEVICES.columns
-            if column.name in ("model", "uuid", "pci", "hbm_mib")
-        ),
-        text("job_id", "Its job."),
-        text("user", "Its user."),
-        TableColumn(
-            "class", pl.String(), "", "Workload class of the last minute, or unknown.", None
-        ),
-        text("bottleneck", "Limiting resource.", "not known"),
-        real("real_utilisation", "fraction", "Utilisation weighted by the activity of its units."),
-        TableColumn("health", pl.String(), "", "CRIT, WARN, HOT, OK, or unknown.", None),
-        *(
-            TableColumn(
-                counter.name,
-                STORAGE_TYPES[counter.storage],
-                counter.unit,
-                counter.sentence,
-                "not measured",
-            )
-            for counter in COUNTERS
-        ),
-        real("stale_s", "s", "Age of its values.", "none yet"),
-        TableColumn(
-            "needs", pl.List(pl.String()), "", "Counters without which the class is unknown.", None
-        ),
-        TableColumn("processes", pl.String(), "", "Its processes.", None),
-    ),
-    documents={"processes": list_of(OBJECT)},
-)
-
-
-def now(view: View, parameters: Parameters, paging: Paging) -> TableAnswer:
-    """Return a page of GPUs as `tachograph watch --once --json`; empty before the first poll."""
-    rows = annex_function("live_rows")(view)
-    encoded = [row | {"processes": msgspec.json.encode(row["processes"]).decode()} for row in rows]
-    schema = {column.name: column.dtype for column in _NOW_SHAPE.columns}
-    frame = pl.DataFrame(encoded, schema=schema)
-    key = ("node", "cluster", "gpu", "mig")
-    return _NOW_SHAPE.with_documents(page_of(frame.sort(key), key, paging))
 
 
 class NodeNameParameters(Parameters, frozen=True, kw_only=True):
@@ -207,15 +156,6 @@ def health(served: ServedLake, parameters: Parameters) -> ObjectAnswer:
 
 
 ENDPOINTS = (
-    Endpoint(
-        "/now",
-        "now",
-        "Every visible GPU as it is now.",
-        now,
-        _NOW_SHAPE,
-        versioned=False,
-        light=True,
-    ),
     Endpoint(
         "/nodes/{name}",
         "node",

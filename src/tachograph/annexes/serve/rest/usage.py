@@ -1,22 +1,23 @@
-"""Endpoints of sums over jobs: usage of users and accounts, waste, the study, advice."""
+"""Endpoints of sums over jobs: usage of users and accounts, waste, advice."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Literal, get_args
+from typing import Annotated, get_args
 
 import msgspec
 
-from tachograph.annexes.serve.answers import ObjectAnswer
-from tachograph.annexes.serve.endpoints import Endpoint
-from tachograph.annexes.serve.paging import RowLimit
-from tachograph.annexes.serve.shapes import (
+from tachograph.annexes.serve.snapshot import View
+from tachograph.api.answers import ObjectAnswer, RowLimit
+from tachograph.api.choices import JobChoice
+from tachograph.api.endpoints import (
     BOOLEAN,
     COUNT,
     MOMENT,
     NUMBER,
     OBJECT,
     TEXT,
+    Endpoint,
     ObjectShape,
     Schema,
     described,
@@ -25,8 +26,6 @@ from tachograph.annexes.serve.shapes import (
     object_of,
     or_null,
 )
-from tachograph.annexes.serve.snapshot import View
-from tachograph.api.choices import JobChoice
 from tachograph.api.parameters import (
     JobChoiceParameters,
     Parameters,
@@ -35,7 +34,6 @@ from tachograph.api.parameters import (
     says,
 )
 from tachograph.api.viewer import Role
-from tachograph.catalog.doors import annex_function
 from tachograph.judge.advice.advise import TOPICS, Confidence
 from tachograph.judge.advice.past_jobs import LEVELS
 from tachograph.judge.advice.request import JobRequest
@@ -165,72 +163,6 @@ def _usage(view: View, name: str, which: JobChoice) -> ObjectAnswer:
     return ObjectAnswer(values, rows=usage.weeks)
 
 
-class StudyParameters(JobChoiceParameters, frozen=True, kw_only=True):
-    """Which jobs, which figures, and how their metrics are defined."""
-
-    figure: Annotated[tuple[Word, ...], says("Names or numbers of figures; default: all.")] = ()
-    pipe: Annotated[Word, says("Pipe of the roofline: fp64, fp32, fp16 or tensor.")] = "fp64"
-    window: (
-        Annotated[Literal[1, 5, 15, 30], says("Windows of spatial imbalance. Unit: min.")] | None
-    ) = None
-    variant: Annotated[Word, says("paper, or notebooks.")] = "paper"
-    whiskers: Annotated[Word, says("Whiskers of box plots: tukey or percentile.")] = "tukey"
-    no_filter: Annotated[
-        tuple[Word, ...], says("Reasons that must not leave jobs out, such as short or idle.")
-    ] = ()
-
-
-def _study_schemas() -> Schema:
-    figure = {
-        "number": COUNT,
-        "name": TEXT,
-        "title": TEXT,
-        "question": or_null(TEXT),
-        "drawn": BOOLEAN,
-        "jobs": COUNT,
-        "facts": OBJECT,
-        "missing": OBJECT,
-        "sentences": list_of(TEXT),
-        "tables": {**OBJECT, "additionalProperties": TEXT},
-    }
-    question = {"question": TEXT, "answers": list_of(TEXT), "consequence": or_null(TEXT)}
-    dataset = {
-        **field_schemas(annex_function("study_fields")()),
-        "coverage_low_share": NUMBER,
-        "never_measured": {},
-        "lake": described("Location of the lake. Null: visible to admins only.", or_null(TEXT)),
-    }
-    figures = {**OBJECT, "additionalProperties": object_of(figure)}
-    questions = {**OBJECT, "additionalProperties": object_of(question)}
-    return {
-        "title": described("Heading of the study.", TEXT),
-        "site": described("Name of the site.", TEXT),
-        "made": described("When it was made.", MOMENT),
-        "tachograph": described("The version that made it.", TEXT),
-        "settings": described("How its metrics are defined.", OBJECT),
-        "dataset": described("The jobs that were studied.", {**OBJECT, "properties": dataset}),
-        "figures": described("Numbers of each figure.", figures),
-        "questions": described("Answers to the research questions.", questions),
-        "files": described("Always empty: nothing is written.", list_of(TEXT)),
-    }
-
-
-def study(view: View, parameters: StudyParameters) -> ObjectAnswer:
-    """Return the study, as `tachograph study --json` prints it."""
-    page = view.opened.study(
-        parameters.figure,
-        wanted=parameters.job_filter(now=view.now, zone_name=view.zone_name),
-        pipe=parameters.pipe,
-        window=parameters.window,
-        variant=parameters.variant,
-        whiskers=parameters.whiskers,
-        no_filter=parameters.no_filter,
-    )
-    values = page.json()
-    dataset = {**values["dataset"], "lake": values["dataset"]["lake"] or None}
-    return ObjectAnswer({**values, "dataset": dataset})
-
-
 class AdviceParameters(Parameters, frozen=True, kw_only=True):
     """The job to be submitted: a script, or names, which override the script."""
 
@@ -327,14 +259,6 @@ ENDPOINTS = (
         ObjectShape(_ledger_schemas, table=True),
         LedgerParameters,
         least=Role.ANONYMOUS,
-    ),
-    Endpoint(
-        "/study",
-        "study",
-        "The study of the system: figures and answers to its questions.",
-        study,
-        ObjectShape(_study_schemas),
-        StudyParameters,
     ),
     Endpoint(
         "/advice",

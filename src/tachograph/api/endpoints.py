@@ -1,16 +1,21 @@
-"""JSON Schemas of endpoints, derived from table columns and report types."""
+"""Endpoints of the REST API: what they answer, and the JSON Schema of it.
+
+Schemas are derived from table columns and report types.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import polars as pl
 
-from tachograph.annexes.serve.answers import TableAnswer
+from tachograph.api.answers import Answer, FormatChoice, Paging, TableAnswer
+from tachograph.api.parameters import Parameters
+from tachograph.api.viewer import Role
 from tachograph.catalog.columns import FINDINGS_COLUMN, INTERNAL, LOST_COLUMN, SEVERITY_COLUMN
 from tachograph.catalog.table_columns import TableColumn
 from tachograph.catalog.tables import LakeTable
@@ -63,6 +68,43 @@ class ObjectShape:
 
 
 Shape: TypeAlias = TableShape | ObjectShape
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A REST endpoint: path below `/api/v1`, name, a sentence, its result.
+
+    answer: called with the View (for endpoints of the service alone, the ServedLake), the
+    parameters, and for tables the Paging. Its TachographErrors become problem responses with their
+    status. least: minimum role. A POST has its parameters in a JSON body. versioned: the answer
+    depends on version and parameters only. of_lake: False for endpoints of the service alone, which
+    work without a readable lake. light: small pages are computed by the server itself, as they need
+    hardly any time and memory; all other answers come from a worker.
+    """
+
+    path: str
+    name: str
+    sentence: str
+    answer: Callable[..., Answer]
+    returns: Shape
+    parameters: type[Parameters] = Parameters
+    least: Role = Role.USER
+    method: Literal["GET", "POST"] = "GET"
+    versioned: bool = True
+    of_lake: bool = True
+    light: bool = False
+
+    @property
+    def choice(self) -> type[FormatChoice] | None:
+        """Page and format parameters; None without any."""
+        if isinstance(self.returns, TableShape):
+            return Paging
+        return FormatChoice if self.returns.choices else None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it offers formats of tables beside JSON."""
+        return isinstance(self.returns, TableShape) or self.returns.table
 
 
 def table_shape(
