@@ -116,7 +116,7 @@ def write_advice(
     for row in rows:
         of_user[row.user].append(row)
     number_of = user_number or _user_number
-    kept, unknown, refused = set(), [], []
+    written, unknown, refused = set(), [], []
     try:
         if not folder.exists():
             folder.mkdir(parents=True)
@@ -129,19 +129,19 @@ def write_advice(
             if not _replace(folder / str(number), advice_file(theirs, now=now), number):
                 refused.append(user)
                 continue
-            kept.add(str(number))
+            written.add(str(number))
         among = (
             None
             if users is None
             else {str(number) for number in map(number_of, users) if number is not None}
         )
-        removed = _remove_others(folder, kept, among)
+        removed = _remove_others(folder, written, among)
     except OSError as problem:
         where, do = str(problem.filename or folder), "choose another folder with act.advice_folder"
         raise ExportError(
             f"advice cannot be written: {problem.strerror}", where=where, do=do
         ) from None
-    return WrittenAdvice(len(kept), removed, tuple(unknown), tuple(refused))
+    return WrittenAdvice(len(written), removed, tuple(unknown), tuple(refused))
 
 
 def advice_file(rows: Sequence[AdviceRow], *, now: datetime) -> str:
@@ -175,10 +175,10 @@ def _is_word(name: str) -> bool:
 
 def _replace(file: Path, content: str, owner: int) -> bool:
     """Replace the old file; return whether the owner could be set."""
-    beside = file.with_name(f".{file.name}.new")
-    beside.unlink(missing_ok=True)
+    fresh = file.with_name(f".{file.name}.new")
+    fresh.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(beside, flags, 0o400)
+    descriptor = os.open(fresh, flags, 0o400)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(content)
@@ -187,11 +187,11 @@ def _replace(file: Path, content: str, owner: int) -> bool:
             if os.geteuid() != owner:
                 os.fchown(descriptor, owner, -1)
             os.fsync(descriptor)
-        beside.replace(file)  # the folder is synced with the state, which is written last
+        fresh.replace(file)  # the folder is synced with the state, which is written last
     except PermissionError:
         return False
     finally:
-        beside.unlink(missing_ok=True)
+        fresh.unlink(missing_ok=True)
     return True
 
 
@@ -279,8 +279,8 @@ def refresh_advice(
     site = read_site(lake, configuration)
     rows: list[AdviceRow] = []
     for first in range(0, len(users), _USERS):
-        wanted = JobFilter(users=tuple(users[first : first + _USERS]), since=since)
-        past = read_past_jobs(lake, configuration, wanted, site)
+        of_users = JobFilter(users=tuple(users[first : first + _USERS]), since=since)
+        past = read_past_jobs(lake, configuration, of_users, site)
         rows += rows_of_past_jobs(past, site, options, as_of=as_of)
     written = write_advice(folder, rows, now=now, users=None if everybody else users)
     newest = max([last, *jobs.get_column("seq").to_list()])

@@ -101,8 +101,8 @@ class AlertState:
 def merged(states: Iterable[AlertState]) -> AlertState:
     """Return several states as one."""
     listed = list(states)
-    clear = frozenset[tuple[str, str]]().union(*(one.clear for one in listed))
-    return AlertState(tuple(alert for one in listed for alert in one.firing), clear)
+    clear = frozenset[tuple[str, str]]().union(*(state.clear for state in listed))
+    return AlertState(tuple(alert for state in listed for alert in state.firing), clear)
 
 
 def failing_gpus(samples: pl.DataFrame, *, now: datetime) -> AlertState:
@@ -190,7 +190,7 @@ def nodes_without_samples(
         return AlertState((Alert("no_samples", ALL_NODES, f"No sample of any node for {since}."),))
     firing, clear = [], {("no_samples", ALL_NODES)}
     nodes = {_NodeName(*name): at for name, at in last.items()}
-    for node in sorted(nodes, key=lambda one: one.full_name):
+    for node in sorted(nodes, key=lambda node_name: node_name.full_name):
         at = nodes[node]
         if newest - at > limit:
             gap = text((newest - at).total_seconds(), "s")
@@ -219,15 +219,15 @@ def hung_jobs(
     )
     running = large.filter(pl.col("end").is_null(), fresh)
     firing = []
-    found = hangs.join(running, on="job_key")
-    for row in found.sort("job_key").iter_rows(named=True):
+    hanging_jobs = hangs.join(running, on="job_key")
+    for row in hanging_jobs.sort("job_key").iter_rows(named=True):
         job = row["display_id"] or row["job_id"]
         message = (
             f"Job {job} of {printable(row['user'] or 'unknown')} "
             f"({plural(row['gpus'], 'GPU')}): {row['sentence']}"
         )
-        known = {"job": job, **{name: row[name] for name in ("cluster", "user", "partition")}}
-        labels = {name: value for name, value in known.items() if value}
+        facts = {"job": job, **{name: row[name] for name in ("cluster", "user", "partition")}}
+        labels = {name: value for name, value in facts.items() if value}
         firing.append(Alert("hung_job", row["job_key"], message, labels, f"/job/{row['job_key']}"))
     decided = findings.filter(pl.col("verdict") == "no").get_column("job_key")
     measured = running.filter(pl.col("job_key").is_in(decided.implode())).get_column("job_key")

@@ -51,8 +51,8 @@ class AlertMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     def sentences(self) -> tuple[str, ...]:
         """One for each incident, at most MOST_LISTED, and how many are left."""
         shown = [_sentence(incident) for incident in self.incidents[:MOST_LISTED]]
-        left = len(self.incidents) - len(shown)
-        return (*shown, *([f"and {plural(left, 'further alert')}"] if left else []))
+        further = len(self.incidents) - len(shown)
+        return (*shown, *([f"and {plural(further, 'further alert')}"] if further else []))
 
     @property
     def runbook(self) -> str:
@@ -144,9 +144,9 @@ def alert_manager(
 ) -> list[dict[str, Any]]:
     """Return incidents as alerts for Alertmanager's API v2; open ones end at `until`."""
     posted = []
-    for one in incidents:
-        kind, alert = ALERT_KINDS[one.alert.code], one.alert
-        link = _link(one, url)
+    for incident in incidents:
+        kind, alert = ALERT_KINDS[incident.alert.code], incident.alert
+        link = _link(incident, url)
         posted.append(
             {
                 "labels": {
@@ -161,8 +161,8 @@ def alert_manager(
                     "description": printable(alert.sentence),
                     "runbook": kind.runbook,
                 },
-                "startsAt": one.started.isoformat(),
-                "endsAt": (one.ended or until).isoformat(),
+                "startsAt": incident.started.isoformat(),
+                "endsAt": (incident.ended or until).isoformat(),
                 **({"generatorURL": link} if link else {}),
             }
         )

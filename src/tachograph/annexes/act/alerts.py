@@ -76,8 +76,8 @@ class AlertBook(msgspec.Struct, frozen=True):
 
     def without(self, *done: Outgoing) -> AlertBook:
         """Return the book without some messages."""
-        left = tuple(outgoing for outgoing in self.outbox if outgoing not in done)
-        return msgspec.structs.replace(self, outbox=left)
+        undelivered = tuple(outgoing for outgoing in self.outbox if outgoing not in done)
+        return msgspec.structs.replace(self, outbox=undelivered)
 
 
 def alert_state(lake: Lake, *, now: datetime) -> AlertState:
@@ -131,16 +131,24 @@ def send_alerts(
     except TachographError as error:
         problem = error
     _write_book(file, book)
-    made: list[ActionRecord] = []
+    records: list[ActionRecord] = []
     for webhook in webhooks:
-        book = _deliver(ledger, webhook, book, file, made, configuration, now)
-    known = {webhook.options.name for webhook in webhooks}
-    lost = [outgoing for outgoing in book.outbox if outgoing.receiver not in known]
+        book = _deliver(ledger, webhook, book, file, records, configuration, now)
+    names = {webhook.options.name for webhook in webhooks}
+    lost = [outgoing for outgoing in book.outbox if outgoing.receiver not in names]
     result = "the receiver is no longer configured"
-    for one in lost:
-        title = one.message.title
-        made.append(
-            ledger.note(_key(one), KIND, "failed", one.receiver, title, result, MOST_ATTEMPTS)
+    for undelivered in lost:
+        title = undelivered.message.title
+        records.append(
+            ledger.note(
+                _key(undelivered),
+                KIND,
+                "failed",
+                undelivered.receiver,
+                title,
+                result,
+                MOST_ATTEMPTS,
+            )
         )
     if lost:
         _write_book(file, book.without(*lost))
@@ -148,7 +156,7 @@ def send_alerts(
         raise problem
     if not dry_run:
         _post_again(webhooks, book, configuration, now)
-    return made
+    return records
 
 
 def updated(
@@ -160,21 +168,21 @@ def updated(
     }
     begun, ended = [], []
     for alert in state.firing:
-        place = (alert.code, alert.target)
-        if place in open_ones:
+        target = (alert.code, alert.target)
+        if target in open_ones:
             # as first reported: later changes of the text are not sent
-            open_ones[place] = msgspec.structs.replace(open_ones[place], last_seen=now)
+            open_ones[target] = msgspec.structs.replace(open_ones[target], last_seen=now)
         else:
             number = _digest(alert.code, alert.target, now.isoformat())
-            open_ones[place] = Incident(number, alert, now, now)
-            begun.append(open_ones[place])
+            open_ones[target] = Incident(number, alert, now, now)
+            begun.append(open_ones[target])
     firing = {(alert.code, alert.target) for alert in state.firing}
-    for place, one in list(open_ones.items()):
-        unseen = now - one.last_seen
-        if place not in firing and (
-            (place in state.clear and unseen >= HOLD) or unseen >= FORGOTTEN
+    for target, open_incident in list(open_ones.items()):
+        unseen = now - open_incident.last_seen
+        if target not in firing and (
+            (target in state.clear and unseen >= HOLD) or unseen >= FORGOTTEN
         ):
-            ended.append(msgspec.structs.replace(open_ones.pop(place), ended=now))
+            ended.append(msgspec.structs.replace(open_ones.pop(target), ended=now))
     outbox = list(book.outbox)
     for webhook in webhooks:
         outbox += _messages(webhook, "firing", begun)
@@ -201,18 +209,18 @@ def _deliver(
     webhook: Webhook,
     book: AlertBook,
     file: Path,
-    made: list[ActionRecord],
+    records: list[ActionRecord],
     configuration: Configuration,
     now: datetime,
 ) -> AlertBook:
     """Send a receiver's messages in order until one fails; return the state without them."""
     mine = [outgoing for outgoing in book.outbox if outgoing.receiver == webhook.options.name]
-    for one in mine[:_MOST_A_ROUND]:
-        record = _send_once(ledger, webhook, one, configuration, now)
-        made.append(record)
+    for waiting in mine[:_MOST_A_ROUND]:
+        record = _send_once(ledger, webhook, waiting, configuration, now)
+        records.append(record)
         if record.state == "failed" and record.attempt < MOST_ATTEMPTS:
             break
-        book = book.without(one)
+        book = book.without(waiting)
         _write_book(file, book)
     return book
 
@@ -220,7 +228,7 @@ def _deliver(
 def _send_once(
     ledger: ActionLedger,
     webhook: Webhook,
-    one: Outgoing,
+    outgoing: Outgoing,
     configuration: Configuration,
     now: datetime,
 ) -> ActionRecord:
@@ -228,7 +236,7 @@ def _send_once(
 
     A receiver that recognizes the id ignores the repetition.
     """
-    key, message = _key(one), one.message
+    key, message = _key(outgoing), outgoing.message
     for again in (False, True):
         shown = msgspec.structs.replace(message, repeated=True) if again else message
         send = partial(
@@ -238,7 +246,7 @@ def _send_once(
             f"{key}:again" if again else key,
             KIND,
             send,
-            target=one.receiver,
+            target=outgoing.receiver,
             why=f"{message.title}: {'; '.join(message.sentences)}",
             dry_run=configuration.act.dry_run,
             repeatable=webhook.is_idempotent,
@@ -260,8 +268,8 @@ def _post_again(
         if webhook.options.format != "alertmanager" or waiting:
             continue
         mine = tuple(incident for incident in book.incidents if webhook.takes(incident.alert.code))
-        for place in range(0, len(mine), 200):
-            part = mine[place : place + 200]
+        for start in range(0, len(mine), 200):
+            part = mine[start : start + 200]
             webhook.post_open(part, until=_until(configuration, now), page=configuration.serve.url)
 
 
@@ -269,8 +277,8 @@ def _until(configuration: Configuration, now: datetime) -> datetime:
     return now + timedelta(seconds=_OPEN_ROUNDS * max(60.0, configuration.act.interval_s))
 
 
-def _key(one: Outgoing) -> str:
-    return f"alert:{one.receiver}:{one.message.id}"
+def _key(outgoing: Outgoing) -> str:
+    return f"alert:{outgoing.receiver}:{outgoing.message.id}"
 
 
 def _digest(*parts: str) -> str:

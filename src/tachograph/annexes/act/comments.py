@@ -170,8 +170,8 @@ def _may_replace(comment: str) -> bool:
     """Return whether a comment is one of ours, perhaps lower-cased by Slurm, or has no data."""
     if comment in EMPTY:
         return True
-    known = read_comment(comment)
-    return comment.startswith(PREFIX.lower()) if known is None else OWN in known
+    contents = read_comment(comment)
+    return comment.startswith(PREFIX.lower()) if contents is None else OWN in contents
 
 
 def ended_jobs(lake: Lake, *, now: datetime, delay: timedelta) -> list[JobSummaryRow]:
@@ -221,20 +221,22 @@ def comment_jobs(
     comment again, which is the same. Errors: those of the ledger; InputError where the accounting
     cannot be reached: then no job is tried.
     """
-    made: list[ActionRecord] = []
+    records: list[ActionRecord] = []
     for row in jobs:
         key = f"{KIND}:{row['job_key']}"
         if not ledger.is_due(key, dry_run=dry_run):
             continue
-        if not made and not dry_run:
+        if not records and not dry_run:
             comments.check()
-        made.append(_comment_job(ledger, key, row, report_of, comments, url=url, dry_run=dry_run))
-        down = len(made) >= MOST_FAILURES and all(
-            record.state == "failed" for record in made[-MOST_FAILURES:]
+        records.append(
+            _comment_job(ledger, key, row, report_of, comments, url=url, dry_run=dry_run)
         )
-        if down or (most is not None and len(made) >= most):
+        down = len(records) >= MOST_FAILURES and all(
+            record.state == "failed" for record in records[-MOST_FAILURES:]
+        )
+        if down or (most is not None and len(records) >= most):
             break
-    return made
+    return records
 
 
 def _comment_job(

@@ -140,25 +140,25 @@ def user_digest(
         .is_between(week, week + timedelta(days=6))
     )
     of_week = jobs.filter(ended).with_columns(lost_hours().alias(LOST_COLUMN))
-    known = of_week.filter(in_ledger())
+    ledger_jobs = of_week.filter(in_ledger())
     problems = findings.filter(pl.col("severity") == "problem").join(
-        known, on="job_key", how="semi"
+        ledger_jobs, on="job_key", how="semi"
     )
     recovered = weeks.get_column("recovered").drop_nulls()
     lost_little = pl.col(LOST_COLUMN).fill_null(0.0) <= _GOOD_SHARE * pl.col("gpu_hours")
     is_cut_off = pl.col("state").is_in(_CUT_OFF).fill_null(value=False)
-    clean = known.filter(lost_little, ~is_cut_off).join(problems, on="job_key", how="anti")
-    states = Counter(known.filter(is_cut_off).get_column("state"))
+    clean = ledger_jobs.filter(lost_little, ~is_cut_off).join(problems, on="job_key", how="anti")
+    states = Counter(ledger_jobs.filter(is_cut_off).get_column("state"))
     return UserDigest(
         user=user,
         week=week,
-        jobs=known.height,
-        unknown=of_week.height - known.height,
+        jobs=ledger_jobs.height,
+        unknown=of_week.height - ledger_jobs.height,
         gpu_hours=row["gpu_hours"],
         lost=row["lost"],
         clean=clean.height,
         cut_off={state: states[state] for state in _CUT_OFF if states[state]},
-        change=_change(known, findings),
+        change=_change(ledger_jobs, findings),
         recovered=row["recovered"],
         recovered_since=None if recovered.is_empty() else float(recovered.sum()),
         since=weeks.row(0, named=True)["week"],
@@ -174,18 +174,18 @@ def _change(jobs: pl.DataFrame, findings: pl.DataFrame) -> ProposedChange | None
     advised = findings.filter(problem, pl.col("advice").is_not_null()).unique(
         ["job_key", "code"], keep="first"
     )
-    found = advised.select("job_key", "job_id", "code", "title", "sentence", "advice").join(
+    problems = advised.select("job_key", "job_id", "code", "title", "sentence", "advice").join(
         shown, on="job_key"
     )
-    if found.is_empty():
+    if problems.is_empty():
         return None
-    by_code = found.group_by("code").agg(jobs=pl.len(), hours=pl.col(LOST_COLUMN).sum())
+    by_code = problems.group_by("code").agg(jobs=pl.len(), hours=pl.col(LOST_COLUMN).sum())
     code, count, hours = by_code.sort(
         "hours", CODE_ORDER, "code", descending=[True, False, False]
     ).row(0)
     if hours < LEAST_GPU_HOURS:
         return None
-    worst = found.filter(pl.col("code") == code).sort(
+    worst = problems.filter(pl.col("code") == code).sort(
         LOST_COLUMN, "job_key", descending=[True, False]
     )
     row = worst.row(0, named=True)
@@ -254,7 +254,7 @@ class DigestTemplates:
         return _rendered(self.page, f"{digest.template}.html.j2", digest, url, unsubscribe)
 
 
-def _rendered(made: Environment, name: str, digest: Digest, url: str, unsubscribe: str) -> str:
+def _rendered(jinja: Environment, name: str, digest: Digest, url: str, unsubscribe: str) -> str:
     values: Mapping[str, object] = {
         "digest": digest,
         "week_name": week_name(digest.week),
@@ -263,7 +263,7 @@ def _rendered(made: Environment, name: str, digest: Digest, url: str, unsubscrib
         "unsubscribe": unsubscribe,
         "plural": plural,
     }
-    return made.get_template(name).render(values)
+    return jinja.get_template(name).render(values)
 
 
 class FilledParagraph(str):

@@ -47,9 +47,9 @@ def jobs_of_weeks(
         to_utc(datetime.combine(day, time()), zone_name)
         for day in (week - timedelta(weeks=WEEKS), week, week + timedelta(weeks=1))
     )
-    wanted = JobFilter(users=tuple(users), since=begin, until=end)
+    of_weeks = JobFilter(users=tuple(users), since=begin, until=end)
     columns = tuple(dict.fromkeys((*USAGE_COLUMNS, "seq", "end")))
-    jobs = select_jobs(lake, wanted, columns).jobs
+    jobs = select_jobs(lake, of_weeks, columns).jobs
     ended = jobs.filter(pl.col("end").is_between(begin, end, closed="left"))
     return ended, pl.col("end") >= monday
 
@@ -68,8 +68,10 @@ def user_digests(
     jobs, findings = read_consistently(lake, read)
     parts = jobs.partition_by("user", as_dict=True)
     for (user,), theirs in sorted(parts.items(), key=lambda part: str(part[0][0])):
-        own = findings.join(theirs, on="job_key", how="semi")
-        digest = user_digest(theirs, own, user=str(user), week=week, zone_name=zone_name)
+        findings_of_user = findings.join(theirs, on="job_key", how="semi")
+        digest = user_digest(
+            theirs, findings_of_user, user=str(user), week=week, zone_name=zone_name
+        )
         if digest is not None:
             yield digest
 
@@ -114,22 +116,33 @@ def send_due(
     ExportError where the mail server cannot be reached, which is tried again in the next round.
     """
     dry_run = configuration.act.dry_run
-    due = [one for one in digests if ledger.is_due(one.key, dry_run=dry_run)]
+    due = [due_digest for due_digest in digests if ledger.is_due(due_digest.key, dry_run=dry_run)]
     if not due:
         return []
     if dry_run:
         return [
-            ledger.once(one.key, KIND, str, target=one.target, why=one.why, dry_run=True)
-            for one in due
+            ledger.once(
+                due_digest.key,
+                KIND,
+                str,
+                target=due_digest.target,
+                why=due_digest.why,
+                dry_run=True,
+            )
+            for due_digest in due
         ]
-    mails, made = DigestMails.of(configuration, ledger), []
+    mails, records = DigestMails.of(configuration, ledger), []
     with mails.mailer.connected() as connection:
-        for one in due:
-            send = partial(mails.send, connection, one)
-            made.append(ledger.once(one.key, KIND, send, target=one.target, why=one.why))
+        for due_digest in due:
+            send = partial(mails.send, connection, due_digest)
+            records.append(
+                ledger.once(
+                    due_digest.key, KIND, send, target=due_digest.target, why=due_digest.why
+                )
+            )
             if connection.lost:
                 break
-    return made
+    return records
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,10 +112,10 @@ def group_digest(
         return None
     row = this.row(0, named=True)
     monday = pl.col("end").dt.convert_time_zone(zone_name).dt.truncate("1w").dt.date()
-    known = jobs.filter(in_ledger()).with_columns(
+    ledger_jobs = jobs.filter(in_ledger()).with_columns(
         lost_hours().fill_null(0.0).alias(LOST_COLUMN), week=monday
     )
-    of_week = known.filter(pl.col("week") == week)
+    of_week = ledger_jobs.filter(pl.col("week") == week)
     by_user = of_week.group_by("user").agg(
         jobs=pl.len(), gpu_hours=pl.col("gpu_hours").sum(), lost=pl.sum(LOST_COLUMN)
     )
@@ -133,8 +133,8 @@ def group_digest(
         lost=row["lost"],
         share=row["lost_share"],
         share_before=lost / hours if hours else None,
-        users=tuple(WorstUser(**one) for one in worst.iter_rows(named=True)),
-        problems=_problems(known, findings, week),
+        users=tuple(WorstUser(**user) for user in worst.iter_rows(named=True)),
+        problems=_problems(ledger_jobs, findings, week),
         sick=_sick(gpus),
         capacity=capacity,
     )
@@ -145,11 +145,11 @@ def _problems(jobs: pl.DataFrame, findings: pl.DataFrame, week: date) -> tuple[W
     problems = findings.filter(pl.col("severity") == "problem").unique(
         ["job_key", "code"], keep="first"
     )
-    found = problems.join(jobs.select("job_key", "week", LOST_COLUMN), on="job_key")
-    earlier = found.filter(pl.col("week") < week).get_column("code").unique()
+    of_jobs = problems.join(jobs.select("job_key", "week", LOST_COLUMN), on="job_key")
+    earlier = of_jobs.filter(pl.col("week") < week).get_column("code").unique()
     compared = jobs.filter(pl.col("week") < week).height > 0
     by_code = (
-        found.filter(pl.col("week") == week)
+        of_jobs.filter(pl.col("week") == week)
         .group_by("code")
         .agg(pl.col("title").first(), jobs=pl.len(), lost=pl.sum(LOST_COLUMN))
         .with_columns(is_new=~pl.col("code").is_in(earlier.implode()) & compared)
@@ -165,8 +165,8 @@ def _sick(gpus: pl.DataFrame) -> tuple[str, ...]:
     """A sentence for each GPU that was critical in a job of the week, or had a critical XID."""
     critical = pl.col("xid_event_max").cast(pl.Int64).is_in(sorted(XID_CRITICAL))
     state = (pl.col("health") == CRIT).fill_null(value=False)
-    found = gpus.filter(critical.fill_null(value=False) | state)
-    by_gpu = found.group_by("node", "gpu").agg(
+    unhealthy = gpus.filter(critical.fill_null(value=False) | state)
+    by_gpu = unhealthy.group_by("node", "gpu").agg(
         jobs=pl.col("job_key").n_unique(),
         xid=pl.col("xid_event_max").filter(critical).max(),
         critical=state.any(),

@@ -54,11 +54,18 @@ def group_digests(
     digests = [make(jobs, findings, gpus, audience="staff", name=STAFF, capacity=capacity)]
     for name, accounts in sorted(managers.items()):
         visible = Viewer(name, Role.MANAGER, accounts).visible()
-        seen = jobs.filter(visible, pl.col("account").is_in(sorted(accounts)))
-        own = findings.join(seen, on="job_key", how="semi")
+        visible_jobs = jobs.filter(visible, pl.col("account").is_in(sorted(accounts)))
+        findings_of_jobs = findings.join(visible_jobs, on="job_key", how="semi")
         # only staff see which GPUs are unhealthy
         digests.append(
-            make(seen, own, gpus.clear(), audience="managers", name=name, accounts=accounts)
+            make(
+                visible_jobs,
+                findings_of_jobs,
+                gpus.clear(),
+                audience="managers",
+                name=name,
+                accounts=accounts,
+            )
         )
     yield from (digest for digest in digests if digest is not None)
 

@@ -234,12 +234,12 @@ class ActionLedger:
         descriptor = os.open(fresh, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # whoever opens it by its name finds it locked
-            with _file_of_owner(moving) as old, os.fdopen(os.dup(descriptor), "ab") as kept:
+            with _file_of_owner(moving) as old, os.fdopen(os.dup(descriptor), "ab") as remaining:
                 for record, line in _lines(self.path):
                     is_old = record.t < cutoff and self._may_go(record, cutoff, now)
-                    (old if is_old else kept).write(line)
+                    (old if is_old else remaining).write(line)
                     count += is_old
-                for stream in (old, kept):
+                for stream in (old, remaining):
                     stream.flush()
                     os.fsync(stream.fileno())
             if count:

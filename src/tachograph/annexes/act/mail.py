@@ -91,23 +91,23 @@ class Mailer:
 
     def message(self, mail: Mail, key: str) -> EmailMessage:
         """Return the mail for an action's key, identical at each call."""
-        made = EmailMessage(policy=_POLICY)
-        made["From"], made["To"] = self.options.sender, mail.to
-        made["Subject"] = printable(mail.subject)[:_MOST_SUBJECT]
+        message = EmailMessage(policy=_POLICY)
+        message["From"], message["To"] = self.options.sender, mail.to
+        message["Subject"] = printable(mail.subject)[:_MOST_SUBJECT]
         name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        made["Message-ID"] = f"<{name}@{self.options.sender.partition('@')[2]}>"
-        made["Auto-Submitted"] = "auto-generated"  # RFC 3834: no holiday notices in return
+        message["Message-ID"] = f"<{name}@{self.options.sender.partition('@')[2]}>"
+        message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no holiday notices in return
         by_mail = f"<mailto:{self.options.sender}?subject=unsubscribe>"
-        made["List-Unsubscribe"] = (
+        message["List-Unsubscribe"] = (
             f"<{mail.unsubscribe}>, {by_mail}" if mail.unsubscribe else by_mail
         )
         if mail.unsubscribe.startswith("https:"):
             # RFC 8058, which demands https.
-            made["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
-        made.set_content(mail.text)
+            message["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
+        message.set_content(mail.text)
         if mail.html:
-            made.add_alternative(mail.html, subtype="html")
-        return made
+            message.add_alternative(mail.html, subtype="html")
+        return message
 
     @contextmanager
     def connected(self) -> Iterator[MailConnection]:
@@ -206,7 +206,7 @@ def _read_addresses(file: Path) -> dict[str, str]:
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else "it is not a text file"
         raise ConfigError(f"mail.addresses cannot be read: {reason}", where=str(file)) from None
-    found = {}
+    addresses = {}
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
         if words and (len(words) != 2 or not is_address(words[1])):
@@ -216,8 +216,8 @@ def _read_addresses(file: Path) -> dict[str, str]:
                 do="write `user address`",
             )
         if words:
-            found[words[0]] = words[1]
-    return found
+            addresses[words[0]] = words[1]
+    return addresses
 
 
 def _reason(problem: OSError) -> str:

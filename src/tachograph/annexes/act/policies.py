@@ -167,13 +167,13 @@ def _case(
         return PolicyCase(policy, job, fault_evidence(policy, job, tables.gpus, samples, now=now))
     if codes.isdisjoint(FINDINGS_OF[policy.check]):
         return PolicyCase(policy, job, f"it is not judged {' or '.join(FINDINGS_OF[policy.check])}")
-    found = idle_evidence(policy, job, tables.gpus, tables.minutes, now=now)
+    evidence = idle_evidence(policy, job, tables.gpus, tables.minutes, now=now)
     culprit = ""
     held = job["gpus"] or 0
-    if isinstance(found, PolicyEvidence) and policy.check == "hung" and held > 1:
+    if isinstance(evidence, PolicyEvidence) and policy.check == "hung" and held > 1:
         named = find_culprit(tables.gpus, tables.minutes, held=held)
         culprit = named.line if named.named else ""
-    return PolicyCase(policy, job, found, culprit)
+    return PolicyCase(policy, job, evidence, culprit)
 
 
 def apply_policies(
@@ -188,13 +188,13 @@ def apply_policies(
         return []
     with ExitStack() as stack:
         acting = _Acting.of(ledger, configuration, now, stack)
-        made: list[ActionRecord] = []
+        records: list[ActionRecord] = []
         for case in policy_cases(lake, configuration, now=now):
             if isinstance(case.found, PolicyEvidence):
-                made += acting.treat(case, case.found)
+                records += acting.treat(case, case.found)
         if acting.problem is not None:
             raise acting.problem
-        return made
+        return records
 
 
 @dataclass(slots=True)
@@ -217,11 +217,11 @@ class _Acting:
         cls, ledger: ActionLedger, configuration: Configuration, now: datetime, stack: ExitStack
     ) -> _Acting:
         """Return the configured services that policies need. Errors: ConfigError."""
-        wanted = {policy.webhook for policy in configuration.policy if policy.webhook}
+        receivers = {policy.webhook for policy in configuration.policy if policy.webhook}
         webhooks = {
             webhook.name: Webhook.of(webhook)
             for webhook in configuration.webhook
-            if webhook.name in wanted
+            if webhook.name in receivers
         }
         mails = any(policy.warned or policy.action == "mail" for policy in configuration.policy)
         live = any(not _is_dry(policy, configuration) for policy in configuration.policy)
@@ -279,12 +279,12 @@ class _Acting:
             return []
         why = case.why
         try:
-            left = self._answer(case)
+            obstacle = self._answer(case)
         except RefusedError as problem:
             return [self.ledger.note(key, kind, "refused", target, why, str(problem))]
-        if left or (left is None and not dry_run):
+        if obstacle or (obstacle is None and not dry_run):
             return []
-        if left is None:
+        if obstacle is None:
             why += " Slurm was not asked whether it is interactive or in a reservation."
         if kind == "mail" and not dry_run and not self._connected():
             return []
@@ -401,11 +401,11 @@ def _is_dry(policy: PolicyOptions, configuration: Configuration) -> bool:
 
 def policy_of(configuration: Configuration, names: Sequence[str]) -> Configuration:
     """Return the configuration with only these policies. Errors: ConfigError: unknown name."""
-    known = {policy.name: policy for policy in configuration.policy}
+    policies = {policy.name: policy for policy in configuration.policy}
     for name in names:
-        if name not in known:
-            do = f"use one of: {', '.join(known) or 'none is configured'}"
+        if name not in policies:
+            do = f"use one of: {', '.join(policies) or 'none is configured'}"
             raise ConfigError(f"no policy {name!r}", do=do)
     return msgspec.structs.replace(
-        configuration, policy=tuple(known[name] for name in names or known)
+        configuration, policy=tuple(policies[name] for name in names or policies)
     )

@@ -123,18 +123,16 @@ def quiet_windows(series: GpuSeries, check: str, *, window: int) -> QuietWindows
     kinds = (IDLE, POLLING) if check == "hung" else (IDLE,)
     gap, least = series.gap(), 1.0
     for first, last in ((begin, middle), (middle, end)):
-        for place in range(len(series.units)):
-            row = series.state[place, first:last]
+        for gpu in range(len(series.units)):
+            row = series.state[gpu, first:last]
             if (row == WORKING).any():
-                return f"{series.label(place)} worked in the last {2 * window} min"
+                return f"{series.label(gpu)} worked in the last {2 * window} min"
             expected = max(1.0, window / gap)
             share = min(1.0, float((row != UNMEASURED).sum()) / expected)
             if share < MEASURED or _longest_gap(row) > LONGEST_GAP * gap:
-                return (
-                    f"{series.label(place)} was not measured throughout the last {2 * window} min"
-                )
+                return f"{series.label(gpu)} was not measured throughout the last {2 * window} min"
             if np.isin(row, kinds).sum() / expected < MEASURED:
-                return f"{series.label(place)} was not clearly idle in the last {2 * window} min"
+                return f"{series.label(gpu)} was not clearly idle in the last {2 * window} min"
             least = min(least, share)
     worked = (series.state[:, :begin] == WORKING).sum(1)
     if check == "hung" and not (worked >= LEAST_WORK).any():
@@ -149,8 +147,8 @@ def _longest_gap(row: GpuStates) -> int:
     >>> _longest_gap(np.array([1, -1, -1, 1, -1], np.int8)), _longest_gap(np.array([1], np.int8))
     (2, 0)
     """
-    places = np.flatnonzero(row != UNMEASURED)
-    return int(np.diff(places, prepend=-1, append=len(row)).max()) - 1
+    measured = np.flatnonzero(row != UNMEASURED)
+    return int(np.diff(measured, prepend=-1, append=len(row)).max()) - 1
 
 
 def idle_evidence(
@@ -177,26 +175,26 @@ def idle_evidence(
     until = job["start"] + timedelta(minutes=series.length)
     if now - until > FRESH:
         return f"its newest sample is {text((now - until).total_seconds(), 's')} old"
-    found = quiet_windows(series, policy.check, window=policy.minutes)
-    if isinstance(found, str):
-        return found
-    hours = (found.end - found.stop) / 60 * len(units)
+    windows = quiet_windows(series, policy.check, window=policy.minutes)
+    if isinstance(windows, str):
+        return windows
+    hours = (windows.end - windows.stop) / 60 * len(units)
     if hours < policy.gpu_hours:
         return f"{text(hours, 'h')} GPU time without work, less than {text(policy.gpu_hours, 'h')}"
     how = "idle or polling" if policy.check == "hung" else "idle"
     after = (
-        f"from {text(found.stop * 60, 's')} after the start on"
-        if found.stop
+        f"from {text(windows.stop * 60, 's')} after the start on"
+        if windows.stop
         else "from the start on"
     )
     sentence = (
         f"{plural(len(units), 'GPU')} did no work {after}, for "
-        f"{text((found.end - found.stop) * 60, 's')} "
+        f"{text((windows.end - windows.stop) * 60, 's')} "
         f"({text(hours, 'h')} GPU time); {how} in both of the last two windows of "
         f"{policy.minutes} min, "
-        f"{text(found.measured, 'fraction')} measured."
+        f"{text(windows.measured, 'fraction')} measured."
     )
-    return PolicyEvidence(sentence, job["start"] + timedelta(minutes=found.stop), until, hours)
+    return PolicyEvidence(sentence, job["start"] + timedelta(minutes=windows.stop), until, hours)
 
 
 def fault_evidence(
@@ -217,7 +215,7 @@ def fault_evidence(
         return reason
     held = gpus.select("node", "gpu", of_job="cluster").unique()
     mine = samples.join(held, on=["node", "gpu"]).filter(may_be_of("of_job"))
-    found = []
+    faults = []
     for alert in failing_gpus(mine, now=now).firing:
         node, gpu = alert.labels["node"], int(alert.labels["gpu"])
         of_gpu = mine.filter(pl.col("node") == node, pl.col("gpu") == gpu).sort("t")
@@ -225,15 +223,15 @@ def fault_evidence(
         if now - newest <= FRESH and _faulty_twice(
             of_gpu, newest, timedelta(minutes=policy.minutes)
         ):
-            found.append(
+            faults.append(
                 (alert.sentence, node, of_gpu.filter(_HAS_FAULT).get_column("t")[0], newest)
             )
-    if not found:
+    if not faults:
         return "none of its GPUs shows a fault in two windows"
-    sentence = " ".join(sentence for sentence, *_ in found[:4])
-    since, until = min(first for *_, first, _ in found), max(last for *_, last in found)
+    sentence = " ".join(sentence for sentence, *_ in faults[:4])
+    since, until = min(first for *_, first, _ in faults), max(last for *_, last in faults)
     return PolicyEvidence(
-        sentence, since, until, nodes=tuple(sorted({node for _, node, *_ in found}))
+        sentence, since, until, nodes=tuple(sorted({node for _, node, *_ in faults}))
     )
 
 

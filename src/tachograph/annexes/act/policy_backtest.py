@@ -61,8 +61,8 @@ def replay(
     if exemption(policy, job):
         return PolicyReplay(job, "exempt")
     units = gpus.select(*UNIT).rows()
-    known = not uncertain(job) and len(units) == job["gpus"]
-    whole = GpuSeries.of(units, minutes) if known else None
+    is_known = not uncertain(job) and len(units) == job["gpus"]
+    whole = GpuSeries.of(units, minutes) if is_known else None
     if whole is None:
         return PolicyReplay(job, "not_measured")
     looks, warnings, at = _Looks(policy, whole, minutes), 0, 2 * policy.minutes
@@ -97,14 +97,14 @@ class _Looks:
         """Whether the evidence held at a minute."""
         if self._works(at):
             return False
-        known = self.minutes.filter(pl.col("minute") < at)
-        series = GpuSeries.of(self.whole.units, known)
+        minutes_before = self.minutes.filter(pl.col("minute") < at)
+        series = GpuSeries.of(self.whole.units, minutes_before)
         if series is None or at - series.length > self.policy.minutes / 10:
             return False
-        found = quiet_windows(series, self.policy.check, window=self.policy.minutes)
-        if isinstance(found, str):
+        windows = quiet_windows(series, self.policy.check, window=self.policy.minutes)
+        if isinstance(windows, str):
             return False
-        return (found.end - found.stop) / 60 * len(series.units) >= self.policy.gpu_hours
+        return (windows.end - windows.stop) / 60 * len(series.units) >= self.policy.gpu_hours
 
     def _works(self, at: int) -> bool:
         """Whether a GPU surely worked in both windows: a quick look at most jobs.
@@ -114,8 +114,8 @@ class _Looks:
         """
         begin = max(0, at - 2 * self.policy.minutes)
         before = np.nan_to_num(self.whole.work[:, :at])
-        most = before.max(1, initial=0.0)
-        at_work = before[:, begin:] >= np.maximum(NOTHING, AT_WORK * most)[:, None]
+        highest = before.max(1, initial=0.0)
+        at_work = before[:, begin:] >= np.maximum(NOTHING, AT_WORK * highest)[:, None]
         return bool((at_work.sum(1) > (at - begin) / 3 + 2).any())
 
 

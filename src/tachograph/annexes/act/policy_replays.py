@@ -46,11 +46,11 @@ def backtest_policy(
     warnings = 0
     for first in range(0, jobs.height, BATCH):
         some = jobs.slice(first, BATCH)
-        for one in _replays(lake, policy, some):
-            counts[one.outcome] += 1
-            warnings += one.warnings
-            if one.outcome == "hit":
-                hits.append(one)
+        for of_job in _replays(lake, policy, some):
+            counts[of_job.outcome] += 1
+            warnings += of_job.warnings
+            if of_job.outcome == "hit":
+                hits.append(of_job)
         progress(min(first + BATCH, jobs.height), jobs.height)
     hits.sort(key=lambda hit: (not hit.worked_again, -hit.gpu_hours_after, hit.job["job_key"]))
     return PolicyBacktest(

@@ -61,9 +61,13 @@ def warning_mail(
     name = f" ({printable(written)})" if written else ""
     lines = [f"Your job {short}{name} {_WHAT[policy.check]}.", "", printable(why), ""]
     if number and policy.action in ON_JOBS:
-        left = policy.warned - number
+        remaining = policy.warned - number
         after = text(policy.warning_minutes * 60, "s")
-        then = f"you get {plural(left, 'further warning')}, and then it is" if left else "it is"
+        then = (
+            f"you get {plural(remaining, 'further warning')}, and then it is"
+            if remaining
+            else "it is"
+        )
         lines += [f"If this is still so {after} from now, {then} {_DONE[policy.action]}.", ""]
     how = f" (scancel {short})" if is_slurm_job(str(job["job_id"])) else ""
     lines += [_NEXT_STEPS[policy.check].format(how=how)]
@@ -160,14 +164,14 @@ def backtest_json(found: PolicyBacktest) -> dict[str, Any]:
     )
 
 
-def _hit(one: PolicyReplay) -> dict[str, Any]:
+def _hit(hit: PolicyReplay) -> dict[str, Any]:
     return {
         **{
-            name: one.job[name]
+            name: hit.job[name]
             for name in ("job_key", "display_id", "user", "account", "partition", "gpus")
         },
-        "after_s": None if one.at is None else one.at * 60.0,
-        "warnings": one.warnings,
-        "worked_again": one.worked_again,
-        "gpu_hours_after": one.gpu_hours_after,
+        "after_s": None if hit.at is None else hit.at * 60.0,
+        "warnings": hit.warnings,
+        "worked_again": hit.worked_again,
+        "gpu_hours_after": hit.gpu_hours_after,
     }

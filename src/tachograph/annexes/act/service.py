@@ -77,10 +77,10 @@ class RoundResult(msgspec.Struct, frozen=True):
     def line(self) -> str:
         """The round on one line."""
         parts = []
-        for one in self.steps:
-            counts = ", ".join(f"{count:,} {state}" for state, count in sorted(one.states.items()))
-            if counts or one.problem:
-                parts.append(f"{one.step}: {'; '.join(filter(None, [counts, one.problem]))}")
+        for step in self.steps:
+            counts = ", ".join(f"{count:,} {state}" for state, count in sorted(step.states.items()))
+            if counts or step.problem:
+                parts.append(f"{step.step}: {'; '.join(filter(None, [counts, step.problem]))}")
         return f"{'dry run: ' if self.dry_run else ''}{', '.join(parts) or 'nothing to do'}"
 
 
@@ -112,8 +112,8 @@ def act_once(
         try:
             # opened for a step alone: other commands act too, on the same ledger
             with ActionLedger(folder, clock=clock, index=index) as ledger:
-                made = step(ledger, lake, configuration, now=now)
-            results.append(StepResult(name, dict(Counter(record.state for record in made))))
+                records = step(ledger, lake, configuration, now=now)
+            results.append(StepResult(name, dict(Counter(record.state for record in records))))
         except (TachographError, OSError) as problem:
             results.append(StepResult(name, problem=str(problem)))
     result = RoundResult(now, configuration.act.dry_run, tuple(results))

@@ -117,8 +117,8 @@ class SlurmJobs:
         if also:
             names = ", ".join(f"{other.name} is {other.state}" for other in also[:10])
             raise ExportError(f"job {job.name} was changed, but not alone: {names}")
-        seen = f"{job.name} was {job.state}, is {'gone' if changed is None else changed.state}"
-        return f"{seen}; {len(others):,} others of its array did not change" if others else seen
+        change = f"{job.name} was {job.state}, is {'gone' if changed is None else changed.state}"
+        return f"{change}; {len(others):,} others of its array did not change" if others else change
 
     def is_on(self, job: SlurmJob, node: str, cluster: str | None) -> bool:
         """Return whether a job runs on a node."""

@@ -79,8 +79,8 @@ class Unsubscribing:
         change_opt_out(self.folder / OPT_OUT_FILE, user, out=True)
 
     def _signature(self, name: str) -> str:
-        made = hmac.new(self.key, _PURPOSE + name.encode("ascii"), hashlib.sha256).digest()
-        return base64.urlsafe_b64encode(made).decode().rstrip("=")
+        digest = hmac.new(self.key, _PURPOSE + name.encode("ascii"), hashlib.sha256).digest()
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 opt_out_links = Unsubscribing.of  # as served pages take it

@@ -133,18 +133,20 @@ class Webhook:
         where = f"webhook {options.name}"
         if len(body) > MOST_BYTES:
             raise ExportError(f"a message of {len(body):,} bytes is too long", where=where)
-        given = {
+        headers_sent = {
             "Content-Type": "application/json",
             "User-Agent": f"tachograph/{__version__}",
             **(headers or {}),
         }
         if self.token:
-            given["Authorization"] = f"Bearer {self.token}"
+            headers_sent["Authorization"] = f"Bearer {self.token}"
         trusted, outcome = self._trusted(), Future[tuple[int, bytes]]()
 
         def exchange() -> None:
             try:
-                outcome.set_result(_exchange(method, url, body, given, trusted, options.timeout_s))
+                outcome.set_result(
+                    _exchange(method, url, body, headers_sent, trusted, options.timeout_s)
+                )
             except (httpx2.TransportError, httpx2.InvalidURL, OSError) as problem:
                 outcome.set_exception(problem)
 

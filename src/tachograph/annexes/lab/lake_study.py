@@ -75,15 +75,15 @@ def settings_of(
     analysis, window = configuration.analysis, options.get("window")
     pipe, variant = options.get("pipe", "fp64"), options.get("variant", "paper")
     whiskers = options.get("whiskers", "tukey")
-    for what, given, known in (
+    for what, value, values in (
         ("pipe", pipe, tuple(PIPES)),
         ("variant", variant, tuple(VARIANTS)),
         ("whiskers", whiskers, tuple(WHISKERS)),
         ("window (min)", window, (None, *WINDOWS_MIN)),
     ):
-        if given not in known:
+        if value not in values:
             raise UsageError(
-                f"no {what} {given!r}", do=f"use {', '.join(str(one) for one in known if one)}"
+                f"no {what} {value!r}", do=f"use {', '.join(str(name) for name in values if name)}"
             )
     return StudySettings(
         StudyOptions(
@@ -169,12 +169,12 @@ class LakeStudy:
         study.
         """
         entries = chosen_figures(figures)
-        settings, chosen, gpus, study = self._studied(entries, wanted, options)
+        settings, job_set, gpus, study = self._studied(entries, wanted, options)
         site = self.configuration.site
         report = build_study(
             study,
             describe_dataset(
-                chosen,
+                job_set,
                 gpus,
                 lake=self.lake.name,
                 recorded=self._recorded(),
@@ -192,22 +192,22 @@ class LakeStudy:
 
     def numbers(self, figure: str, **options: Unpack[StudyChoice]) -> FigureNumbers:
         """Return a figure's numbers: tables, facts, gaps."""
-        return self._made(figure, options).numbers
+        return self._result_of(figure, options).numbers
 
     def figure(self, figure: str, **options: Unpack[StudyChoice]) -> Figure:
         """Return the drawing of one figure of the study.
 
         Errors: NotFoundError where nothing of it can be drawn.
         """
-        made = self._made(figure, options)
-        if not made.drawn:
+        result = self._result_of(figure, options)
+        if not result.drawn:
             raise NotFoundError(
-                f"figure {made.entry.name}: {made.status}",
+                f"figure {result.entry.name}: {result.status}",
                 do="choose jobs in which it was measured",
             )
-        return made.draw()
+        return result.draw()
 
-    def _made(self, figure: str, options: StudyChoice) -> MadeFigure:
+    def _result_of(self, figure: str, options: StudyChoice) -> MadeFigure:
         entry = find_figure(figure)
         *_, study = self._studied([entry], None, options)
         return make_figure(entry, study)
@@ -228,17 +228,17 @@ class LakeStudy:
 
         def read() -> tuple[StudySettings, JobSet, pl.DataFrame, Study]:
             summaries = query.read_summaries(self.lake)
-            chosen = choose_jobs(
+            job_set = choose_jobs(
                 summaries,
                 query.read_answers(self.lake, summaries, wanted.findings),
                 wanted,
                 filters=settings.filters,
                 no_filter=settings.no_filter,
             )
-            gpus = query.read_rows(self.lake, JOB_GPUS, chosen.jobs, _GPU_COLUMNS)
-            jobs = self._defined(chosen.jobs, gpus, settings)
-            windows = self._compared_windows(chosen.jobs, gpus, settings) if compared else None
-            return settings, chosen, gpus, Study(jobs, settings.options, windows)
+            gpus = query.read_rows(self.lake, JOB_GPUS, job_set.jobs, _GPU_COLUMNS)
+            jobs = self._defined(job_set.jobs, gpus, settings)
+            windows = self._compared_windows(job_set.jobs, gpus, settings) if compared else None
+            return settings, job_set, gpus, Study(jobs, settings.options, windows)
 
         return query.read_consistently(self.lake, read)
 

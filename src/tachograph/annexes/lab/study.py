@@ -82,9 +82,9 @@ def choice_sentence(report: StudyReport) -> str:
     dataset = report.dataset
     if not report.settings.choices:
         return f"All {count_jobs(dataset.recorded_jobs)} of the lake are considered."
-    chosen = "; ".join(f"{what} {given}" for what, given in report.settings.choices)
+    filters = "; ".join(f"{what} {value}" for what, value in report.settings.choices)
     out = dataset.recorded_jobs - dataset.chosen_jobs
-    return f"Left out by choice ({chosen}): {count_jobs(out)} of {dataset.recorded_jobs:,}."
+    return f"Left out by choice ({filters}): {count_jobs(out)} of {dataset.recorded_jobs:,}."
 
 
 def caption(figure: MadeFigure) -> str:
@@ -100,8 +100,8 @@ def caption(figure: MadeFigure) -> str:
         sentences.append(f"From {shown:,} of the {count_jobs(jobs)} of the study.")
         if entry.left_out:
             sentences.append(f"Left out: {count_jobs(jobs - shown)} {entry.left_out}.")
-    fewest, most = numbers.number("least_jobs"), numbers.number("most_jobs")
-    if fewest is not None and most is not None and fewest < most:
+    fewest, greatest = numbers.number("least_jobs"), numbers.number("most_jobs")
+    if fewest is not None and greatest is not None and fewest < greatest:
         sentences.append(f"Each pair of counters: from the jobs with both, {fewest:,.0f} or more.")
     sentences += [f"Not drawn: {part}." for part in figure.missing]
     return " ".join(sentences)
@@ -217,8 +217,8 @@ def _coverage_row(dataset: Dataset) -> str:
 def _partly_measured_row(dataset: Dataset) -> str:
     """Counters that some jobs lack, grouped by share."""
     alike: dict[int, list[str]] = {}
-    for one in dataset.partly_measured:
-        alike.setdefault(one.jobs, []).append(one.counter)
+    for counter in dataset.partly_measured:
+        alike.setdefault(counter.jobs, []).append(counter.counter)
     shares = [
         f"{', '.join(names)} in {percent(jobs / dataset.jobs)} of the jobs"
         for jobs, names in alike.items()

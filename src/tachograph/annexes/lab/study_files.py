@@ -81,11 +81,11 @@ def study_values(report: StudyReport, picture: Callable[[MadeFigure], Markup]) -
 
 def draw_study(report: StudyReport, progress: Progress | None = None) -> dict[str, bytes]:
     """Return the drawn figures of a study as SVG."""
-    drawn = [figure for figure in report.figures if figure.drawn]
+    figures = [figure for figure in report.figures if figure.drawn]
     pictures = {}
-    for place, figure in enumerate(drawn):
+    for number, figure in enumerate(figures):
         if progress:
-            progress(f"draw {figure.entry.name}", place, len(drawn))
+            progress(f"draw {figure.entry.name}", number, len(figures))
         pictures[figure.entry.name] = style.render(figure.draw(), ["svg"])["svg"]
     return pictures
 
@@ -106,8 +106,8 @@ def picture_width(content: bytes) -> int:
     if content.startswith(_PNG):
         width_in = int.from_bytes(content[16:20]) / style.DPI
     else:
-        found = _WIDTH.search(content[:2000])
-        width_in = float(found[1]) / 72 if found else style.PAGE_IN
+        match = _WIDTH.search(content[:2000])
+        width_in = float(match[1]) / 72 if match else style.PAGE_IN
     return round(100 * min(1.0, width_in / style.PAGE_IN))
 
 
@@ -142,9 +142,9 @@ def write_study(
     formats = check_formats(formats)
     pictures = {}
     with writable(folder) as aside:
-        for place, figure in enumerate(report.figures):
+        for number, figure in enumerate(report.figures):
             if progress:
-                progress(f"draw {figure.entry.name}", place, len(report.figures))
+                progress(f"draw {figure.entry.name}", number, len(report.figures))
             _write_numbers(figure, aside)
             if figure.drawn:
                 pictures[figure.entry.name] = _draw_files(figure, aside, formats)
@@ -187,7 +187,7 @@ def writable(folder: Path) -> Iterator[Path]:
     Errors: UsageError if `folder` is no folder; ExportError for errors of the operating system.
     """
     check_folder(folder)
-    made = not folder.exists()
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         aside = Path(mkdtemp(prefix=".study-", dir=folder))
@@ -195,7 +195,7 @@ def writable(folder: Path) -> Iterator[Path]:
             yield aside
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-            if made and not any(folder.iterdir()):
+            if is_new and not any(folder.iterdir()):
                 folder.rmdir()
     except OSError as problem:
         raise ExportError(

@@ -122,10 +122,10 @@ def public_rows(rows: pl.DataFrame, names: Sequence[str] = ()) -> pl.DataFrame:
 
     Errors: UsageError for a column that is not there.
     """
-    kept = [name for name in rows.columns if name not in INTERNAL]
-    must_exist(names, kept, what="field", error=UsageError)
-    chosen = rows.select(names or kept)
-    return chosen.with_columns(pl.col(pl.Float32).cast(pl.Float64))
+    public = [name for name in rows.columns if name not in INTERNAL]
+    must_exist(names, public, what="field", error=UsageError)
+    selected = rows.select(names or public)
+    return selected.with_columns(pl.col(pl.Float32).cast(pl.Float64))
 
 
 def _chosen_keys(values: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
@@ -152,7 +152,7 @@ def is_named(tag: str, if_none_match: str) -> bool:
     (True, True, False)
     """
     return tag.removeprefix("W/") in (
-        one.strip().removeprefix("W/") for one in if_none_match.split(",")
+        name.strip().removeprefix("W/") for name in if_none_match.split(",")
     )
 
 

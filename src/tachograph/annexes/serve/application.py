@@ -144,8 +144,8 @@ async def _admit(service: WebService, entry: PageEntry | Endpoint, request: Requ
         raise HTTPException(
             403, f"this needs the role {entry.least.label}; yours is {viewer.role.label}"
         )
-    given = {name for name, value in request.query_params.multi_items() if value}
-    if viewer.sums_only and of_lake and given - SUMS_PARAMETERS:
+    parameters = {name for name, value in request.query_params.multi_items() if value}
+    if viewer.sums_only and of_lake and parameters - SUMS_PARAMETERS:
         raise HTTPException(
             403 if viewer.name else 401,
             "log in to choose jobs: without login only sums over all jobs are shown",
@@ -413,8 +413,8 @@ async def _defect(request: Request, error: Exception) -> Response:
 
 
 def _viewer(request: Request) -> Viewer:
-    found = request.scope.get("state", {}).get(VIEWER, NOBODY)
-    return found if isinstance(found, Viewer) else NOBODY
+    viewer = request.scope.get("state", {}).get(VIEWER, NOBODY)
+    return viewer if isinstance(viewer, Viewer) else NOBODY
 
 
 def _wants_page(request: Request) -> bool:

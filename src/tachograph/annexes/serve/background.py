@@ -137,10 +137,10 @@ class Background:
 
     def _job(self, key: Hashable, make: Callable[[Progress], bytes], owner: str) -> BackgroundJob:
         with self._lock:
-            found = self._jobs.get(key)
-            if found is not None:
+            scheduled = self._jobs.get(key)
+            if scheduled is not None:
                 self._jobs.move_to_end(key)
-                return found
+                return scheduled
             owners = [job.owner for job in self._jobs.values() if not job.future.done()]
             if len(owners) >= self.waiting or owners.count(owner) >= self.waiting_of_one:
                 raise LakeError("too many reports are being made", do="try again in a minute")
@@ -157,8 +157,8 @@ class Background:
         sizes = {
             key: 0 if done.exception() else len(done.result()) for key, done in complete.items()
         }
-        left = sum(sizes.values())
+        total_bytes = sum(sizes.values())
         for key, size in sizes.items():
-            if not size or left > self.kept_bytes:
+            if not size or total_bytes > self.kept_bytes:
                 del self._jobs[key]
-                left -= size
+                total_bytes -= size

@@ -60,7 +60,7 @@ def check_counts(
         .agg(confirmed=pl.col("holds").sum(), rejected=(~pl.col("holds")).sum())
         .iter_rows()
     }
-    order = {code: place for place, code in enumerate(known_codes())}
+    order = {code: index for index, code in enumerate(known_codes())}
     rows = []
     for code in reported:
         title, severity = titles.get(code, _NO_TITLE)

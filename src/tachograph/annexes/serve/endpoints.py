@@ -60,9 +60,11 @@ async def answer_request(
     """
     items = request.query_params.multi_items()
     kind = endpoint.choice or FormatChoice
-    chosen = kind.__struct_fields__ if endpoint.choice else ()
-    choice = read_parameters(kind, {}, [item for item in items if item[0] in chosen], of_form=False)
-    query = [item for item in items if item[0] not in chosen]
+    names_of_choice = kind.__struct_fields__ if endpoint.choice else ()
+    choice = read_parameters(
+        kind, {}, [item for item in items if item[0] in names_of_choice], of_form=False
+    )
+    query = [item for item in items if item[0] not in names_of_choice]
     if endpoint.method == "POST":
         body = await _body(request, JSON.media_type)
         parameters = read_document(endpoint.parameters, request.path_params, query, body)
@@ -123,10 +125,10 @@ def respond_to(served: ServedLake, _: Progress, question: Question) -> Response:
     headers = {"Cache-Control": _CACHING, "Vary": varying}
     if question.versioned:
         moments = question.parameters.moments(now=view.now, zone_name=view.zone_name)
-        seen = (str(view.version), view.viewer.scope, view.viewer.name)
+        of_viewer = (str(view.version), view.viewer.scope, view.viewer.name)
         # program and configuration, as far as answers depend on them
         settings = f"{__version__} {served.configuration!r}"
-        headers["ETag"] = tag = _tag(*seen, question.url, form.name, moments, settings)
+        headers["ETag"] = tag = _tag(*of_viewer, question.url, form.name, moments, settings)
         if is_named(tag, question.known):
             return Response(status_code=304, headers=headers)
     paging = (choice,) if isinstance(choice, Paging) else ()
@@ -138,25 +140,27 @@ def respond_to(served: ServedLake, _: Progress, question: Question) -> Response:
 
 async def _body(request: Request, media_type: str) -> bytes:
     """The body. Errors: HTTPException 415 for another content type."""
-    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
-    if given != media_type and (body or given):
-        raise HTTPException(415, f"the body is {given or 'of no type'}, not {media_type}")
+    if content_type != media_type and (body or content_type):
+        raise HTTPException(415, f"the body is {content_type or 'of no type'}, not {media_type}")
     return body
 
 
 def _format(endpoint: Endpoint, choice: FormatChoice, accept: str) -> Format:
-    known = formats_of(endpoint)
+    offered = formats_of(endpoint)
     if choice.format is not None:
-        named = next((form for form in known if form.name == choice.format), None)
+        named = next((form for form in offered if form.name == choice.format), None)
         if named is None:
             what = f"this endpoint has no format {choice.format!r}"
-            raise UsageError(what, do=f"use {', '.join(form.name for form in known)}")
+            raise UsageError(what, do=f"use {', '.join(form.name for form in offered)}")
         return named
-    preferred = choose_format(accept, known)
+    preferred = choose_format(accept, offered)
     if preferred is None:
         what = "no format in the header Accept is offered"
-        raise NotAcceptableError(what, do=f"accept {', '.join(form.media_type for form in known)}")
+        raise NotAcceptableError(
+            what, do=f"accept {', '.join(form.media_type for form in offered)}"
+        )
     return preferred
 
 

@@ -159,7 +159,7 @@ def _place_below(scope: Scope, root: str) -> None:
 def log_line(scope: Scope, status: int, seconds: float, address: str) -> dict[str, object]:
     """Return a request's log entry without headers, body and secret parameters."""
     viewer = scope["state"].get(VIEWER)
-    known = viewer if isinstance(viewer, Viewer) else None
+    identified = viewer if isinstance(viewer, Viewer) else None
     return {
         "t": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "method": scope["method"],
@@ -167,10 +167,10 @@ def log_line(scope: Scope, status: int, seconds: float, address: str) -> dict[st
         "query": without_secrets(scope["path"], scope.get("query_string", b"")),
         "status": status,
         "ms": round(seconds * 1000, 1),
-        "user": known.name if known else "",
-        "role": known.role.label if known else "",
-        "via": known.via if known else "",
-        "token": known.token if known else "",
+        "user": identified.name if identified else "",
+        "role": identified.role.label if identified else "",
+        "via": identified.via if identified else "",
+        "token": identified.token if identified else "",
         "from": address,
     }
 

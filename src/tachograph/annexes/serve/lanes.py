@@ -56,8 +56,8 @@ class Lanes:
         """Count a request. Errors: HTTPException 429 above the limit."""
         if not self.requests_per_s:
             return
-        lane, now, most = self._lane(identity), self.clock(), self.requests_per_s * _BURST_S
-        lane.left = min(most, lane.left + (now - lane.counted) * self.requests_per_s)
+        lane, now, burst = self._lane(identity), self.clock(), self.requests_per_s * _BURST_S
+        lane.left = min(burst, lane.left + (now - lane.counted) * self.requests_per_s)
         lane.counted = now
         if lane.left < 1:
             wait = str(max(1, round((1 - lane.left) / self.requests_per_s)))

@@ -73,13 +73,13 @@ def _log_in(identities: Identities, lanes: Lanes) -> Handler:
         by_form = request.method == "POST"
         if by_form:
             check_same_site(request)
-        given = dict(await read_form(request) if by_form else request.query_params)
-        target = given.get("next", "")
-        if not given.get("token"):
+        fields = dict(await read_form(request) if by_form else request.query_params)
+        target = fields.get("next", "")
+        if not fields.get("token"):
             return _page(identities, request, target, "", 200)
         try:
             proven = await anyio.to_thread.run_sync(
-                partial(identities.log_in, given["token"], by_form=by_form)
+                partial(identities.log_in, fields["token"], by_form=by_form)
             )
         except NotIdentifiedError as wrong:
             return _page(identities, request, target, wrong.what, 401)
@@ -124,10 +124,10 @@ def _come_back(identities: Identities, lanes: Lanes) -> Handler:
             raise HTTPException(404)
         lanes.count(sender_of(request, NOBODY, identities.proxies))
         cookie = f"{identities.sessions.cookie}_login"
-        given = dict(request.query_params)
+        fields = dict(request.query_params)
         try:
             proven, target = await anyio.to_thread.run_sync(
-                provider.finish, given, request.cookies.get(cookie, "")
+                provider.finish, fields, request.cookies.get(cookie, "")
             )
         except NotIdentifiedError as wrong:
             return _page(identities, request, "", wrong.what, 401)

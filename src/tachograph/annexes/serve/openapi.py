@@ -138,35 +138,38 @@ def _of_struct(kind: type[Parameters], entry: Endpoint) -> Iterator[DescribedPar
     in_path, whole = _IN_PATH.findall(entry.path), type_schema(kind)
     for name, schema in whole["properties"].items():
         in_body = entry.method == "POST" and name not in in_path
-        given = schema if in_body else _without_null(schema)
+        described_schema = schema if in_body else _without_null(schema)
         if name == "format":
-            given = {**given, "enum": [form.name for form in formats_of(entry)]}
+            described_schema = {
+                **described_schema,
+                "enum": [form.name for form in formats_of(entry)],
+            }
         place = "body" if in_body else "query"
         if name in in_path:
             place = "path"
-        yield DescribedParameter(name, place, name in whole.get("required", ()), given)
+        yield DescribedParameter(name, place, name in whole.get("required", ()), described_schema)
 
 
 def _without_null(schema: Schema) -> Schema:
     """Schema without null: queries omit missing parameters."""
     if "anyOf" in schema:
-        (one,) = (each for each in schema["anyOf"] if each != {"type": "null"})
-        return dict(one)
+        (variant,) = (each for each in schema["anyOf"] if each != {"type": "null"})
+        return dict(variant)
     if None in schema.get("enum", ()):
         return {**schema, "enum": [value for value in schema["enum"] if value is not None]}
     return schema
 
 
-def _parameter(one: DescribedParameter) -> Schema:
-    schema = {name: value for name, value in one.schema.items() if name != "description"}
+def _parameter(parameter: DescribedParameter) -> Schema:
+    schema = {name: value for name, value in parameter.schema.items() if name != "description"}
     written: Schema = {
-        "name": one.name,
-        "in": one.place,
-        "required": one.required,
+        "name": parameter.name,
+        "in": parameter.place,
+        "required": parameter.required,
         "schema": schema,
     }
-    if one.sentence:
-        written["description"] = one.sentence
+    if parameter.sentence:
+        written["description"] = parameter.sentence
     return written
 
 

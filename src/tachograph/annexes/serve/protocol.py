@@ -47,23 +47,23 @@ class Connections:
         """Delay before a refused connection is closed; 0 if there are many."""
         return HELD_S if self._open.total() <= _MOST_HELD else 0.0
 
-    def leave(self, one: GuardedProtocol) -> None:
+    def leave(self, connection: GuardedProtocol) -> None:
         """Count a closed connection."""
-        self.read(one)
-        self._open[one.peer] -= 1
-        if not self._open[one.peer]:
-            del self._open[one.peer]
+        self.read(connection)
+        self._open[connection.peer] -= 1
+        if not self._open[connection.peer]:
+            del self._open[connection.peer]
 
-    def write(self, one: GuardedProtocol) -> None:
+    def write(self, connection: GuardedProtocol) -> None:
         """Count unread output; close a connection above the limit."""
-        self._reading[one] = None
-        sizes = {each: each.transport.get_write_buffer_size() for each in self._reading}
+        self._reading[connection] = None
+        sizes = {reader: reader.transport.get_write_buffer_size() for reader in self._reading}
         if sum(sizes.values()) > self.most_unread:
             max(sizes, key=sizes.__getitem__).transport.abort()
 
-    def read(self, one: GuardedProtocol) -> None:
+    def read(self, connection: GuardedProtocol) -> None:
         """Note that the answer was read."""
-        self._reading.pop(one, None)
+        self._reading.pop(connection, None)
 
 
 class GuardedProtocol(H11Protocol):

@@ -71,16 +71,16 @@ def only_place(view: View, text: str) -> str | None:
 
     A job is named by any of its ids and by its key, an array by its own, the others by their names.
     """
-    wanted = text.strip()
-    named = found(view, wanted).filter(pl.col("name") == wanted, pl.col("kind") != "name")
+    name_sought = text.strip()
+    named = found(view, name_sought).filter(pl.col("name") == name_sought, pl.col("kind") != "name")
     if named.height == 1:
         return place(*named.row(0))
-    of_jobs = view.jobs.rows(JOB_NAMES).filter(called(wanted))
+    of_jobs = view.jobs.rows(JOB_NAMES).filter(called(name_sought))
     waiting = view.not_analyzed().filter(
-        pl.any_horizontal(pl.col(column) == wanted for column in ("job_id", "display_id"))
+        pl.any_horizontal(pl.col(column) == name_sought for column in ("job_id", "display_id"))
     )
     if named.is_empty() and not (of_jobs.is_empty() and waiting.is_empty()):
-        return place("job", wanted)
+        return place("job", name_sought)
     return None
 
 

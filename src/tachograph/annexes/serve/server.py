@@ -85,22 +85,22 @@ class Listening:
     def _bind(self) -> socket.socket:
         if self.path:
             _remove_stale(Path(self.path))
-            made = socket.socket(socket.AF_UNIX)
-            made.bind(self.path)
+            unbound = socket.socket(socket.AF_UNIX)
+            unbound.bind(self.path)
             Path(self.path).chmod(0o666)  # whoever connects is identified by the system
-            return made
+            return unbound
         family, kind, protocol, _, address = socket.getaddrinfo(
             self.host, self.port, type=socket.SOCK_STREAM
         )[0]
         # Where it is named, small answers are not held back (TCP_NODELAY).
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        unbound = socket.socket(family, kind, protocol)
+        unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            made.bind(address)
+            unbound.bind(address)
         except OSError:
-            made.close()
+            unbound.close()
             raise
-        return made
+        return unbound
 
 
 def _remove_stale(path: Path) -> None:

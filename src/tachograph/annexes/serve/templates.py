@@ -46,13 +46,13 @@ def render(
 
 def query_with(request: Request, **changes: object) -> str:
     """Return `?` and the query with some values changed; None removes one."""
-    kept = [
+    unchanged = [
         (name, value)
         for name, value in request.query_params.multi_items()
         if value and name not in changes
     ]
     return "?" + urlencode(
-        [*kept, *((name, str(value)) for name, value in changes.items() if value is not None)]
+        [*unchanged, *((name, str(value)) for name, value in changes.items() if value is not None)]
     )
 
 
@@ -72,10 +72,10 @@ def _environment() -> Environment:
     from tachograph.annexes.serve.pages.help import COLUMNS, SUMS
     from tachograph.annexes.serve.registry import all_pages
 
-    made = environment()
+    jinja = environment()
     pages = all_pages()
-    made.loader = ChoiceLoader(list(_loaders(pages)))
-    made.globals.update(
+    jinja.loader = ChoiceLoader(list(_loaders(pages)))
+    jinja.globals.update(
         menu=[entry for entry in pages if entry.menu],
         heading=column_heading,
         column_text=column_text,
@@ -87,7 +87,7 @@ def _environment() -> Environment:
         checks_by_code={check.code: check for check in CHECKS},
         version=__version__,
     )
-    return made
+    return jinja
 
 
 def _loaders(pages: Iterable[PageEntry]) -> Iterator[BaseLoader]:

@@ -109,12 +109,14 @@ class FindJobsParameters(JobListParameters, frozen=True, kw_only=True):
 
 def find_jobs(view: View, parameters: FindJobsParameters) -> ToolAnswer:
     """Return jobs as `tachograph jobs --json`, with the columns that conditions and order name."""
-    wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
+    which = parameters.job_filter(now=view.now, zone_name=view.zone_name)
     jobs = view.jobs.on_node(parameters.node, view.opened.lake)
-    asked = tuple(dict.fromkeys(condition.name for condition in wanted.where))
-    columns = tuple(dict.fromkeys((*_OF_LISTED_JOB, *asked, parameters.sort.removeprefix("-"))))
+    columns_asked = tuple(dict.fromkeys(condition.name for condition in which.where))
+    columns = tuple(
+        dict.fromkeys((*_OF_LISTED_JOB, *columns_asked, parameters.sort.removeprefix("-")))
+    )
     page = jobs.page(
-        wanted,
+        which,
         columns=columns,
         sort=parameters.sort,
         limit=parameters.limit,
@@ -124,19 +126,19 @@ def find_jobs(view: View, parameters: FindJobsParameters) -> ToolAnswer:
     rows = [_job(row, columns) for row in jobs_json(page.table)]
     count = f"{len(rows)} of {plural(page.table.matching, 'job')}"
     unknowns = []
-    if wanted.findings:
-        undecided = jobs.count(replace(wanted, verdict="unknown"))
-        codes = ", ".join(wanted.findings)
+    if which.findings:
+        undecided = jobs.count(replace(which, verdict="unknown"))
+        codes = ", ".join(which.findings)
         unknowns += [f"{codes}: unknown for {plural(undecided, 'job')}."] if undecided else []
-    measured = ("job_key", *(name for name in asked if name != LOST_COLUMN))
-    considered = jobs.matching(replace(wanted, where=()), measured) if asked else jobs.names
+    measured = ("job_key", *(name for name in columns_asked if name != LOST_COLUMN))
+    considered = jobs.matching(replace(which, where=()), measured) if columns_asked else jobs.names
     for name, missing in considered.null_count().row(0, named=True).items():
-        if name in asked and missing:
+        if name in columns_asked and missing:
             unknowns.append(f"{name}: not known for {plural(missing, 'job')}, which are left out.")
     waiting = view.not_analyzed().height
     if waiting:
         unknowns.append(f"{plural(waiting, 'job')} not analyzed yet.")
-    selection = dict(described_filter(wanted, view.zone_name))
+    selection = dict(described_filter(which, view.zone_name))
     if parameters.node:
         selection["node"] = parameters.node
     return ToolAnswer(
@@ -201,8 +203,8 @@ def compare_jobs_side_by_side(view: View, parameters: CompareJobsParameters) -> 
     rows: list[dict[str, Any]] = []
     for name, label in NUMBERS.items():
         values = [number(report.summary, name) for report in reports]
-        apart = difference(values)
-        rows.append({"column": name, "label": label, "values": values, "difference": apart})
+        gap = difference(values)
+        rows.append({"column": name, "label": label, "values": values, "difference": gap})
     rows.sort(
         key=lambda row: -1.0 if row["difference"] is None else row["difference"], reverse=True
     )
@@ -272,17 +274,17 @@ def advice(view: View, parameters: AdviceParameters) -> ToolAnswer:
     """Return what to request as `tachograph advise --json`, with the jobs behind each line."""
     values = dict(usage.advice(view, parameters).values)
     group, lines = values.pop("group"), values.pop("lines")
-    given = [line for line in lines if line["reason"] is None]
+    advised = [line for line in lines if line["reason"] is None]
     reasons = {line["topic"]: line["reason"] for line in lines if line["reason"]}
     runs = {line["topic"]: line["runs"] for line in lines}
     request = values["request"]
     unread = [_user_text(words) for words in request["unread"]]
     marked = {name: _user_text(request[name]) for name in _OF_SCRIPT}
     values["request"] = {**request, **marked, "unread": unread}
-    shown = [f"{line['topic']}: {line['sentence']}" for line in given]
+    shown = [f"{line['topic']}: {line['sentence']}" for line in advised]
     return ToolAnswer(
         (values["headline"], *shown, *values["sbatch"]),
-        {**values, "lines": given, "no_advice": reasons},
+        {**values, "lines": advised, "no_advice": reasons},
         {"past_jobs": group},
         # With runs behind it, a line without advice rests on evidence: nothing is unknown.
         tuple(f"No advice on {topic}: {why}." for topic, why in reasons.items() if not runs[topic]),
@@ -291,8 +293,8 @@ def advice(view: View, parameters: AdviceParameters) -> ToolAnswer:
 
 def study(view: View, parameters: StudyParameters) -> ToolAnswer:
     """Return the study's answers as `tachograph study --json`; numbers of the figures named."""
-    wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
-    values = view.opened.study(parameters.figure, wanted=wanted, **parameters.settings()).json()
+    which = parameters.job_filter(now=view.now, zone_name=view.zone_name)
+    values = view.opened.study(parameters.figure, wanted=which, **parameters.settings()).json()
     dataset = values["dataset"]
     questions = values["questions"]
     figures = values["figures"] if parameters.figure else {}
@@ -308,7 +310,9 @@ def study(view: View, parameters: StudyParameters) -> ToolAnswer:
     for figure in values["figures"].values():
         unknowns += [f"{figure['title']}: {what}: {why}" for what, why in figure["missing"].items()]
     lines = [f"{values['title']}: {plural(dataset['jobs'], 'job')} studied."]
-    lines += [f"{each['question']} {' '.join(each['answers'])}" for each in questions.values()]
+    lines += [
+        f"{question['question']} {' '.join(question['answers'])}" for question in questions.values()
+    ]
     return ToolAnswer(
         tuple(lines),
         {"title": values["title"], "questions": questions, "figures": named},
@@ -393,27 +397,27 @@ def answer_tool(
         what, do = explain_misfit(str(problem), tool.parameters)
         raise UsageError(what, do=do or "see the schema of the tool") from None
     view = served.view(viewer)
-    found = tool.answer(view, parameters)
+    answer = tool.answer(view, parameters)
     basis = {"lake_version": str(view.version), "analyzed_until": view.jobs.newest}
     values = _cleaned(
         json_values(
             {
-                "answer": found.answer,
-                "evidence": {**found.evidence, **basis},
-                "unknowns": found.unknowns,
+                "answer": answer.answer,
+                "evidence": {**answer.evidence, **basis},
+                "unknowns": answer.unknowns,
                 "left_out": [],
             }
         )
     )
     _limit_bytes(values)
-    return ToolReply(_short_text(found, values), values)
+    return ToolReply(_short_text(answer, values), values)
 
 
-def _short_text(found: ToolAnswer, values: Mapping[str, Any]) -> str:
+def _short_text(answer: ToolAnswer, values: Mapping[str, Any]) -> str:
     """Return the lines of an answer, the first unknowns, and what was left out."""
-    lines = list(found.lines[:_MOST_LINES])
-    if len(found.lines) > _MOST_LINES:
-        lines.append(f"... and {len(found.lines) - _MOST_LINES} more lines, see the values.")
+    lines = list(answer.lines[:_MOST_LINES])
+    if len(answer.lines) > _MOST_LINES:
+        lines.append(f"... and {len(answer.lines) - _MOST_LINES} more lines, see the values.")
     unknowns = values["unknowns"]
     lines += [f"Unknown: {sentence}" for sentence in unknowns[:_NAMED_UNKNOWNS]]
     if len(unknowns) > _NAMED_UNKNOWNS:
@@ -454,10 +458,14 @@ def _limit_bytes(values: dict[str, Any]) -> None:
         if not lists:
             raise UsageError("the answer is too long", do="choose fewer jobs or figures")
         _, part, name = max(lists)
-        kept = len(values[part][name]) // 2
-        values[part][name] = values[part][name][:kept]
-        sentence = f"{part}.{name}: only the first {kept} are here."
-        others = [each for each in values["left_out"] if not each.startswith(f"{part}.{name}:")]
+        half = len(values[part][name]) // 2
+        values[part][name] = values[part][name][:half]
+        sentence = f"{part}.{name}: only the first {half} are here."
+        others = [
+            sentence_before
+            for sentence_before in values["left_out"]
+            if not sentence_before.startswith(f"{part}.{name}:")
+        ]
         values["left_out"] = [*others, sentence]
 
 
@@ -476,8 +484,8 @@ def _job_line(job: Mapping[str, Any]) -> str:
     """Return a job in short, without its name."""
     what = f"Job {job['display_id'] or job['job_id']} of {job['user'] or 'an unknown user'}"
     gpus = "GPUs unknown" if job["gpus"] is None else plural(job["gpus"], "GPU")
-    used = f"GPU use {text(job['gpu_util_mean'], 'fraction')}"
-    line = f"{what}: {job['state']}, {gpus}, {text(job['elapsed_s'], 's')}, {used}"
+    use = f"GPU use {text(job['gpu_util_mean'], 'fraction')}"
+    line = f"{what}: {job['state']}, {gpus}, {text(job['elapsed_s'], 's')}, {use}"
     codes = ", ".join(job.get("findings") or ())
     return f"{line}; {codes}" if codes else line
 

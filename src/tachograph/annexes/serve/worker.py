@@ -39,7 +39,10 @@ def main(argv: Sequence[str]) -> None:
     location, configuration, cache = connection.recv()
     set_site_devices(configuration.device)
     served = ServedLake(Lake(location), configuration, cache=cache)
-    memory, most = configuration.serve.worker_mib * _MIB, configuration.serve.answer_mib * _MIB
+    memory, answer_bytes = (
+        configuration.serve.worker_mib * _MIB,
+        configuration.serve.answer_mib * _MIB,
+    )
     with contextlib.suppress(LakeError):  # the first view raises it
         served.refresh()
     before = _data_bytes()  # with the jobs of the lake, which every worker has
@@ -57,10 +60,10 @@ def main(argv: Sequence[str]) -> None:
             with contextlib.suppress(LakeError):  # the version before, else the view raises it
                 served.refresh()
             content = pickle.dumps(function(served, progress, *arguments))
-            if len(content) > most:
+            if len(content) > answer_bytes:
                 what = (
                     f"the answer has {len(content) / _MIB:,.0f} MiB, at most "
-                    f"{most / _MIB:,.0f} MiB are sent"
+                    f"{answer_bytes / _MIB:,.0f} MiB are sent"
                 )
                 raise WorkerError(what, do="choose fewer jobs, rows or fields")
             connection.send(("answer", (content, _data_bytes() - before < _MOST_KEPT * memory)))

@@ -36,9 +36,9 @@ def to_attach(report: NcuReport, at: datetime, *, most: int = MOST_LAUNCHES) -> 
     """
     launches = report.launches
     by_time = sorted(enumerate(launches), key=lambda item: -(duration_s(item[1]) or 0.0))
-    kept = tuple(launch for _, launch in sorted(by_time[:most], key=lambda item: item[0]))
+    longest = tuple(launch for _, launch in sorted(by_time[:most], key=lambda item: item[0]))
     problems = (*report.problems, *reject_sentences(report))
-    report = replace(report, launches=kept, rejects=(), problems=problems)
+    report = replace(report, launches=longest, rejects=(), problems=problems)
     return AttachedProfile(report, len(launches), at)
 
 

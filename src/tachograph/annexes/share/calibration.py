@@ -177,18 +177,18 @@ def _with_key(message: str, raw: Mapping[str, object]) -> str:
     return message.replace("`", "'").replace("$.", "")
 
 
-def _mistakes(found: CalibrationFile) -> Iterator[str]:
-    if found.format not in _FORMATS:
-        yield f"format {found.format} is not known; use one of: {', '.join(map(str, _FORMATS))}"
-    for name, entry in found.calibration.items():
+def _mistakes(file: CalibrationFile) -> Iterator[str]:
+    if file.format not in _FORMATS:
+        yield f"format {file.format} is not known; use one of: {', '.join(map(str, _FORMATS))}"
+    for name, entry in file.calibration.items():
         if name not in CALIBRATION_LIMITS:
             yield (f"unknown value calibration.{name}; use one of: {', '.join(CALIBRATION_LIMITS)}")
             return
-        least, most = CALIBRATION_LIMITS[name]
+        least, greatest = CALIBRATION_LIMITS[name]
         if entry.value is None and entry.provenance == "measured":
             yield f"calibration.{name} is marked as measured but has no value"
-        if entry.value is not None and not least <= entry.value <= most:
+        if entry.value is not None and not least <= entry.value <= greatest:
             yield (
                 f"calibration.{name}.value is {entry.value:g}: it must lie between {least:g} and "
-                f"{most:g}"
+                f"{greatest:g}"
             )

@@ -97,13 +97,13 @@ def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> GpuCapacit
     """
     capability = chip.compute_capability or capability_of(chip.attributes)
     published = {**_catalogued(device_of(chip)), **_CAPABILITIES.get(capability or "", {})}
-    reported = _reported(chip.attributes, metrics or {})
-    return _gpu(chip.name or _NAMELESS, capability, published | reported)
+    by_report = _reported(chip.attributes, metrics or {})
+    return _gpu(chip.name or _NAMELESS, capability, published | by_report)
 
 
-def _gpu(name: str, capability: str | None, known: Mapping[str, float]) -> GpuCapacity:
+def _gpu(name: str, capability: str | None, resources: Mapping[str, float]) -> GpuCapacity:
     values: dict[str, Any] = {
-        field: int(value) if field in _COUNTS else value for field, value in known.items()
+        field: int(value) if field in _COUNTS else value for field, value in resources.items()
     }
     return GpuCapacity(name=name, compute_capability=capability, **values)
 
@@ -154,13 +154,14 @@ def device_called(name: str) -> devices.Device:
     Errors: NotFoundError for one that is not in it, or for several.
     """
     device = devices.match_device(name) or next(
-        (one for one in devices.DEVICE_CATALOGUE if one.name.casefold() == name.casefold()), None
+        (row for row in devices.DEVICE_CATALOGUE if row.name.casefold() == name.casefold()),
+        None,
     )
     if device is not None and device.vendor == "NVIDIA":
         return device
     part = name.casefold().removeprefix("nvidia").strip()
-    ours = [one.name for one in devices.DEVICE_CATALOGUE if one.vendor == "NVIDIA"]
-    alike = [one for one in ours if part and part in one.casefold()]
+    ours = [row.name for row in devices.DEVICE_CATALOGUE if row.vendor == "NVIDIA"]
+    alike = [label for label in ours if part and part in label.casefold()]
     if alike:
         raise NotFoundError(
             f"{plural(len(alike), 'GPU')} may be meant by {name!r}",
@@ -181,8 +182,10 @@ def capability_of_device(device: devices.Device) -> str | None:
     """
     if device.vendor != "NVIDIA":
         return None
-    own = (capability for name, capability in _OF_MODELS.items() if device.name.startswith(name))
-    return next(own, _OF_ARCHITECTURE.get(device.architecture))
+    of_models = (
+        capability for name, capability in _OF_MODELS.items() if device.name.startswith(name)
+    )
+    return next(of_models, _OF_ARCHITECTURE.get(device.architecture))
 
 
 def _catalogued(device: devices.Device | None) -> dict[str, float]:
@@ -292,12 +295,14 @@ def l2_most(launches: Sequence[Launch]) -> float | None:
     >>> l2_most([Launch("add", metrics, Chip(), "a.csv", 0, (132, 1, 1), (1024, 1, 1))])
     8000000.0
     """
-    most = 0.0
+    bound = 0.0
     for launch in launches:
         sizes = {"lts__t_bytes.sum": 1.0, "lts__t_sectors.sum": SECTOR}
         moved = [launch.metrics.get(metric, nan) * size for metric, size in sizes.items()]
-        most = max(most, min((known for known in moved if 0 < known < inf), default=inf))
-    return most if 0 < most < inf else None
+        bound = max(
+            bound, min((size_bytes for size_bytes in moved if 0 < size_bytes < inf), default=inf)
+        )
+    return bound if 0 < bound < inf else None
 
 
 def computed_fit(footprint: Footprint, gpu: GpuCapacity) -> int | None:

@@ -127,7 +127,7 @@ def build_colocate_report(
     """
     settings, pair = configuration.interference, request.pair
     achievable = _achievable(summaries, calibration)
-    found = candidates(
+    groups_found = candidates(
         summaries,
         verdicts,
         settings=settings,
@@ -135,16 +135,16 @@ def build_colocate_report(
         achievable=achievable,
         least_runs=1 if pair else request.least_runs,
     )
-    found, refused_profiles = profiled(found, profiles, read)
+    groups_found, refused_profiles = profiled(groups_found, profiles, read)
 
     def pairs_of(groups: Sequence[JobGroup]) -> GroupPairs:
         device = groups[0].device
         here = replace(of_model(calibration, device.name), achievable_share=achievable[device.name])
         return GroupPairs(tuple(groups), gpu_of_device(device), here, settings, law)
 
-    requested = _requested(found, pair) if pair else ()
-    chosen = [pairs_of(both).proposal(0, len(both) - 1) for both in requested]
-    comparable = [] if pair else list(_comparable(found.kinds))
+    requested = _requested(groups_found, pair) if pair else ()
+    explained = [pairs_of(both).proposal(0, len(both) - 1) for both in requested]
+    comparable = [] if pair else list(_comparable(groups_found.kinds))
     matrices: list[GroupMatrix] = []
     proposals: list[SharingProposal] = []
     trials: list[SharingProposal] = []
@@ -165,20 +165,20 @@ def build_colocate_report(
         gpu_hours=float(summaries.get_column("gpu_hours").sum()),
         first=summaries.select(pl.col("start").min()).item() if summaries.height else None,
         last=summaries.select(pl.col("as_of").max()).item() if summaries.height else None,
-        kinds=len(found.kinds),
+        kinds=len(groups_found.kinds),
         proposals=tuple(sorted(proposals, key=_order)),
         trials=tuple(sorted(trials, key=_order)),
         refused=tuple(sorted(refused, key=_order)[: request.top]),
         not_proposed=len(refused),
-        chosen=tuple(chosen),
-        left_out=tuple(found.reasons()),
+        chosen=tuple(explained),
+        left_out=tuple(groups_found.reasons()),
         missing=tuple(missing_counters(summaries)) if summaries.height else (),
         calibration=calibration,
         settings=settings,
         least_runs=request.least_runs,
         cut=cut if request.matrix or request.every else 0,
         zone_name=configuration.site.time_zone,
-        profiled=tuple(kind for kind in found.kinds if kind.profile),
+        profiled=tuple(kind for kind in groups_found.kinds if kind.profile),
         refused_profiles=refused_profiles,
         matrices=tuple(matrices) if request.matrix else None,
     )
@@ -201,8 +201,8 @@ def _matched(pairs: GroupPairs) -> tuple[list[tuple[int, int]], list[tuple[int, 
 def _others(pairs: GroupPairs, matched_pairs: set[tuple[int, int]]) -> Iterator[SharingProposal]:
     """Yield all other pairs of the groups of most GPU-hours."""
     taken = {index for pair in matched_pairs for index in pair}
-    places = range(min(len(pairs.groups), MOST_GROUPS))
-    for i, j in combinations_with_replacement(places, 2):
+    indexes = range(min(len(pairs.groups), MOST_GROUPS))
+    for i, j in combinations_with_replacement(indexes, 2):
         runs_twice = i != j or pairs.groups[i].runs > 1
         if runs_twice and not {(i, j), (j, i)} & matched_pairs:
             yield pairs.proposal(i, j, taken=i in taken or j in taken)
@@ -225,19 +225,21 @@ def _matrix(pairs: GroupPairs) -> GroupMatrix:
     return GroupMatrix(pairs.groups, pairs.under_mps(), fits)
 
 
-def _requested(found: GroupCandidates, pair: tuple[str, str]) -> Iterator[tuple[JobGroup, ...]]:
+def _requested(
+    candidates_found: GroupCandidates, pair: tuple[str, str]
+) -> Iterator[tuple[JobGroup, ...]]:
     """Yield both groups on each model and number of GPUs; one group where it is both.
 
     Errors: UsageError if they form no pair.
     """
-    ones, others = (named(found, name) for name in pair)
+    ones, others = (named(candidates_found, name) for name in pair)
     none_yet = True
-    for one in ones:
+    for first in ones:
         for other in others:
-            same_shape = (one.device.name, one.gpus) == (other.device.name, other.gpus)
-            if same_shape and (one is not other or one.runs > 1):
+            same_shape = (first.device.name, first.gpus) == (other.device.name, other.gpus)
+            if same_shape and (first is not other or first.runs > 1):
                 none_yet = False
-                yield (one,) if one is other else (one, other)
+                yield (first,) if first is other else (first, other)
     if none_yet and ones == others:
         raise UsageError(
             f"{pair[0]} cannot share with itself: it ran once",

@@ -104,13 +104,13 @@ def dram_latency(one: DramUse, other: DramUse, curvature: float) -> Floats:
     1.3
     """
     uses = (one, other)
-    most = np.asarray(1.0 + curvature)
-    for used, waits, alone in uses:
-        most = most + used * alone / np.maximum(waits, _LEAST)
-    low, high = np.ones(np.shape(most)), np.asarray(most, dtype=np.float64)
+    highest = np.asarray(1.0 + curvature)
+    for load, waits, alone in uses:
+        highest = highest + load * alone / np.maximum(waits, _LEAST)
+    low, high = np.ones(np.shape(highest)), np.asarray(highest, dtype=np.float64)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        requested = sum(used / _longer_by_dram(waits, alone, middle) for used, waits, alone in uses)
+        requested = sum(load / _longer_by_dram(waits, alone, middle) for load, waits, alone in uses)
         causes = np.ones(np.shape(middle))
         if curvature > _LEAST:
             causes = np.minimum(np.sqrt((middle - 1.0) / curvature), 1.0)
@@ -125,7 +125,7 @@ def _longer_by_dram(waits: Floats, alone: Floats, latency: Floats) -> Floats:
     return longer
 
 
-def _known(hit: Floats, filled: Floats) -> Floats:
+def _known_hits(hit: Floats, filled: Floats) -> Floats:
     """Hit rates; 0, which nothing can lower, where rate or footprint is unknown."""
     return np.where(np.isfinite(filled), np.nan_to_num(hit), 0.0)
 
@@ -134,23 +134,23 @@ def _uses_of_dram(
     own: KernelArrays, other: KernelArrays, calibration: Calibration
 ) -> tuple[DramUse, Floats]:
     """Use of DRAM with what L2 loses beside the other, and the slowdown by these misses."""
-    hit = _known(own.l2_hit, own.l2)
+    hit = _known_hits(own.l2_hit, own.l2)
     filled, others = np.nan_to_num(own.l2), np.nan_to_num(other.l2)
-    left = hits_left(hit, filled, others, calibration.l2_knee, calibration.l2_cliff)
-    slower = missed(hit, left, calibration.l2_miss_cost, own.exposed)
+    hits_beside = hits_left(hit, filled, others, calibration.l2_knee, calibration.l2_cliff)
+    slower = missed(hit, hits_beside, calibration.l2_miss_cost, own.exposed)
     alone = np.nan_to_num(own.dram)
-    used = (alone + np.nan_to_num(own.l2_traffic) * (hit - left)) / slower
-    waits = np.minimum(used / np.maximum(own.busiest, used + _LEAST), 1.0)
-    return (used, waits, 1.0 + calibration.dram_curvature * alone * alone), slower
+    load = (alone + np.nan_to_num(own.l2_traffic) * (hit - hits_beside)) / slower
+    waits = np.minimum(load / np.maximum(own.busiest, load + _LEAST), 1.0)
+    return (load, waits, 1.0 + calibration.dram_curvature * alone * alone), slower
 
 
 def _by_l1(
     own: KernelArrays, other: KernelArrays, calibration: Calibration, meet: Floats
 ) -> Floats:
-    hit, filled = _known(own.l1_hit, own.l1), np.nan_to_num(own.l1)
+    hit, filled = _known_hits(own.l1_hit, own.l1), np.nan_to_num(own.l1)
     others = np.nan_to_num(other.l1) * meet
-    left = hits_left(hit, filled, others, calibration.l1_knee, calibration.l1_cliff)
-    return missed(hit, left, calibration.l1_miss_cost, own.exposed)
+    hits_beside = hits_left(hit, filled, others, calibration.l1_knee, calibration.l1_cliff)
+    return missed(hit, hits_beside, calibration.l1_miss_cost, own.exposed)
 
 
 def contention(
@@ -167,15 +167,15 @@ def contention(
     by_l2 = summed(np.nan_to_num(own.l2_bandwidth), np.nan_to_num(other.l2_bandwidth))
     by_power = np.cbrt(np.maximum(np.nan_to_num(own.power + other.power), 1.0))
     in_sm = []
-    for place in range(len(CYCLES)):
-        mine, theirs = (np.nan_to_num(one.cycles[..., place]) for one in (own, other))
+    for index in range(len(CYCLES)):
+        mine, theirs = (np.nan_to_num(one.cycles[..., index]) for one in (own, other))
         in_sm.append(1.0 + meet * (summed(mine, theirs) - 1.0))
-    found = []
-    for (one, beside), ((used, waits, alone), lost) in zip(both, uses, strict=True):
+    slowdowns = []
+    for (one, beside), ((load, waits, alone), lost) in zip(both, uses, strict=True):
         issue = CYCLES.index("issue")
-        mine, theirs = (np.nan_to_num(each.cycles[..., issue]) for each in (one, beside))
+        mine, theirs = (np.nan_to_num(kernels.cycles[..., issue]) for kernels in (one, beside))
         by_issue = issued(mine, theirs, one.irregular - beside.irregular)
-        by_dram = np.where(used > 0.0, _longer_by_dram(waits, alone, latency), 1.0)
+        by_dram = np.where(load > 0.0, _longer_by_dram(waits, alone, latency), 1.0)
         slower = [
             *in_sm,
             by_dram,
@@ -186,5 +186,5 @@ def contention(
         ]
         slower[issue] = 1.0 + meet * (by_issue - 1.0)
         all_of_them = np.stack(np.broadcast_arrays(*slower))
-        found.append((all_of_them.max(axis=0), all_of_them.argmax(axis=0)))
-    return found[0], found[1]
+        slowdowns.append((all_of_them.max(axis=0), all_of_them.argmax(axis=0)))
+    return slowdowns[0], slowdowns[1]

@@ -231,8 +231,8 @@ class CorunBounds:
 
     def bound_by(self, row: int, column: int) -> str | None:
         """Return the binding resource of a row beside a column, or None."""
-        place = int(self.binding[row, column])
-        return None if place == NOTHING else self.resources[place]
+        index = int(self.binding[row, column])
+        return None if index == NOTHING else self.resources[index]
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,14 +73,14 @@ def estimate(
     )
 
 
-def _member(found: Matrix, name: str) -> CorunOutcome:
+def _member(pair: Matrix, name: str) -> CorunOutcome:
     """Return the only pair of a matrix."""
     return CorunOutcome(
         name=name,
-        slowdown=float(found.slowdown[0, 0]),
-        low=float(found.low[0, 0]),
-        high=float(found.high[0, 0]),
-        binding=found.bound_by(0, 0),
+        slowdown=float(pair.slowdown[0, 0]),
+        low=float(pair.low[0, 0]),
+        high=float(pair.high[0, 0]),
+        binding=pair.bound_by(0, 0),
     )
 
 
@@ -113,9 +113,9 @@ def _matrices(
     """Return the estimates of rows beside columns, and in the same cells those of the columns."""
     shares = sharing.shares or (1.0, 1.0)
     if len(shares) != 2 or not all(0.0 < share <= 1.0 for share in shares):
-        given = ", ".join(f"{share:g}" for share in shares)
+        listed = ", ".join(f"{share:g}" for share in shares)
         raise InputError(
-            f"{len(shares)} shares of the SMs for 2 kernels: {given}",
+            f"{len(shares)} shares of the SMs for 2 kernels: {listed}",
             do="give one for each, above 0 and at most 1",
         )
     own, own_longer = _on_share(arrays_of(rows, gpu, calibration), shares[0], gpu, calibration)
@@ -137,9 +137,9 @@ def _matrices(
             zip(*parts, strict=True), (own_longer[:, None], longer[None, :]), strict=True
         )
     )
-    most = (settings or InterferenceOptions()).max_slowdown
+    limit = (settings or InterferenceOptions()).max_slowdown
     gain = 1.0 / of_rows.slowdown + 1.0 / of_columns.slowdown
-    safe = np.maximum(of_rows.high, of_columns.high) <= most
+    safe = np.maximum(of_rows.high, of_columns.high) <= limit
     first, second = (
         Matrix(
             slowdown=one.slowdown,
@@ -157,14 +157,14 @@ def _matrices(
     return first, second
 
 
-def _slowed(found: PairSlowdowns, times: Floats) -> PairSlowdowns:
+def _slowed(pairs: PairSlowdowns, times: Floats) -> PairSlowdowns:
     """Return pairs of kernels that are so many times slower alone, by their share of the SMs."""
-    slowdown = found.slowdown * times
-    bound = np.where(times > found.slowdown, RESOURCES.index("sms"), found.binding)
-    return found._replace(
+    slowdown = pairs.slowdown * times
+    bound = np.where(times > pairs.slowdown, RESOURCES.index("sms"), pairs.binding)
+    return pairs._replace(
         slowdown=slowdown,
-        low=found.low * times,
-        high=found.high * times,
+        low=pairs.low * times,
+        high=pairs.high * times,
         binding=np.where(slowdown < _FELT, NOTHING, bound),
     )
 
@@ -182,9 +182,9 @@ def _sums(kernels: KernelArrays) -> dict[str, float]:
     needs = np.column_stack(
         [kernels.cycles, kernels.dram, kernels.l2_bandwidth, kernels.l2, kernels.l1]
     )
-    known: Flags = np.asarray(np.isfinite(needs).any(axis=0))
+    is_known: Flags = np.asarray(np.isfinite(needs).any(axis=0))
     totals = np.nansum(needs, axis=0)
-    return {name: float(totals[place]) for place, name in enumerate(_SUMS) if known[place]}
+    return {name: float(totals[index]) for index, name in enumerate(_SUMS) if is_known[index]}
 
 
 _LABELS = {"issue": "issue slots", "dram": "bandwidth of DRAM", "l1_bandwidth": "bandwidth of L1"}
@@ -201,13 +201,13 @@ def _unknown(
     """A sentence per missing value of demands, GPU and calibration."""
     names = (*CYCLES, "dram")
     needs = np.column_stack([kernels.cycles, kernels.dram])
-    wanted: Flags = np.any(np.nan_to_num(needs) > 0.0, axis=0)
-    wanted[[names.index("issue"), names.index("dram")]] = True
-    known = np.atleast_1d(launch_known(kernels, gpu))
-    for demand, need, launched in zip(demands, needs, known, strict=True):
+    is_needed: Flags = np.any(np.nan_to_num(needs) > 0.0, axis=0)
+    is_needed[[names.index("issue"), names.index("dram")]] = True
+    launches_known = np.atleast_1d(launch_known(kernels, gpu))
+    for demand, need, launched in zip(demands, needs, launches_known, strict=True):
         missing = [
             _LABELS.get(name, name)
-            for name, value, matters in zip(names, need, np.atleast_1d(wanted), strict=True)
+            for name, value, matters in zip(names, need, np.atleast_1d(is_needed), strict=True)
             if matters and np.isnan(value)
         ]
         if np.isnan(need[1 : len(CYCLES) - 1]).all():

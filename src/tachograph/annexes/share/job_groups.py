@@ -146,8 +146,8 @@ class GroupCandidates:
 
     def reasons(self) -> list[tuple[str, int, float]]:
         """Return (reason, jobs, known GPU-hours) in the order of LEFT_OUT, without empty ones."""
-        found = self.left_out.group_by("reason").agg(pl.len(), pl.col("gpu_hours").sum())
-        by = {reason: (jobs, hours) for reason, jobs, hours in found.iter_rows()}
+        by_reason = self.left_out.group_by("reason").agg(pl.len(), pl.col("gpu_hours").sum())
+        by = {reason: (jobs, hours) for reason, jobs, hours in by_reason.iter_rows()}
         return [(reason, *by[reason]) for reason in LEFT_OUT if reason in by]
 
 
@@ -170,13 +170,13 @@ def candidates(
         .select("job_key", steady="verdict")
         .unique("job_key")
     )
-    known = summaries.join(steady, on="job_key", how="left", maintain_order="left")
-    known = known.with_columns(reason=_reason(_known_models(known), thresholds)).sort(
+    jobs = summaries.join(steady, on="job_key", how="left", maintain_order="left")
+    jobs = jobs.with_columns(reason=_reason(_known_models(jobs), thresholds)).sort(
         "start", "job_key"
     )
     kinds = []
     refused: dict[str, str] = {}
-    candidates = known.filter(pl.col("reason").is_null()).select(_READ)
+    candidates = jobs.filter(pl.col("reason").is_null()).select(_READ)
     for kind, rows in _kinds(cast("Iterator[JobSummaryRow]", candidates.iter_rows(named=True))):
         reason = _why_not(kind, settings, achievable[kind.device.name], least_runs)
         if reason is None:
@@ -184,11 +184,11 @@ def candidates(
         else:
             refused |= {row["job_key"]: reason for row in rows}
     of_kind = pl.col("job_key").replace_strict(refused, default=None, return_dtype=pl.String)
-    known = known.with_columns(reason=pl.coalesce("reason", of_kind)).filter(
+    jobs = jobs.with_columns(reason=pl.coalesce("reason", of_kind)).filter(
         pl.col("reason").is_not_null()
     )
     kinds.sort(key=lambda kind: (-kind.gpu_hours, kind.label, kind.device.name, kind.gpus))
-    return GroupCandidates(tuple(kinds), known.select(_LEFT_OUT))
+    return GroupCandidates(tuple(kinds), jobs.select(_LEFT_OUT))
 
 
 def short_label(kind: JobGroup) -> str:
@@ -327,12 +327,12 @@ def _why_not(
         return "few_runs"
     if kind.spread > MOST_SPREAD:
         return "spread"
-    most = kind.mix.highest
-    if (most.hbm_bytes or 0.0) > settings.safe_hbm * kind.hbm_mib * MI:
+    highest = kind.mix.highest
+    if (highest.hbm_bytes or 0.0) > settings.safe_hbm * kind.hbm_mib * MI:
         return "near_limit"
     rarely = kind.busy <= settings.max_slowdown - 1  # the other can have the GPU nearly always
-    bandwidth = (most.dram or 0.0) / achievable
-    pipes = max(most.cycles.values(), default=0.0)
+    bandwidth = (highest.dram or 0.0) / achievable
+    pipes = max(highest.cycles.values(), default=0.0)
     full = bandwidth >= settings.safe_dram or pipes > settings.safe_cycles
     return "near_limit" if full and not rarely else None
 
@@ -342,21 +342,21 @@ def is_called(kind: JobGroup, name: str) -> bool:
     return name in (kind.label, kind.name_of_all) or name in kind.jobs
 
 
-def named(found: GroupCandidates, name: str) -> list[JobGroup]:
+def named(candidates: GroupCandidates, name: str) -> list[JobGroup]:
     """Return the job groups of `name`: user/name, or the id of a job.
 
     Errors: UsageError for an excluded group, with the reason; NotFoundError for an unknown one.
     """
-    kinds = [kind for kind in found.kinds if is_called(kind, name)]
+    kinds = [kind for kind in candidates.kinds if is_called(kind, name)]
     if kinds:
         return kinds
     called = pl.concat_str(pl.col("user").fill_null("?"), pl.lit("/"), pl.col("name").fill_null(""))
-    mine = found.left_out.filter(
+    mine = candidates.left_out.filter(
         (called == name) | (pl.col("display_id") == name) | (pl.col("job_id") == name)
     )
     if mine.is_empty():
-        known = [kind.label for kind in found.kinds]
-        must_exist([name], known, what="job group")
+        labels = [kind.label for kind in candidates.kinds]
+        must_exist([name], labels, what="job group")
         raise NotFoundError(f"no job group {name!r}", do="write user/name, or the id of a job")
     reasons = dict.fromkeys(LEFT_OUT[reason] for reason in mine.get_column("reason"))
     raise UsageError(
@@ -388,14 +388,14 @@ _SOURCES = ("command", "configuration", "job")
 
 
 def profiled(
-    found: GroupCandidates, given: Sequence[GivenProfile], read: LaunchReader
+    candidates: GroupCandidates, profiles_given: Sequence[GivenProfile], read: LaunchReader
 ) -> tuple[GroupCandidates, tuple[str, ...]]:
     """Return the job groups with their profiles, and a line with the reason per unused profile.
 
     Several reports of a group add up. Errors: that of the first profile on the command line, if
     none of those is usable.
     """
-    problems = [*_of_nothing(found, given)]
+    problems = [*_of_nothing(candidates, profiles_given)]
 
     @cache
     def launches_of(report: str) -> Sequence[Launch]:
@@ -406,8 +406,8 @@ def profiled(
             return ()
 
     kinds = []
-    for kind in found.kinds:
-        profiles = _first_source([profile for profile in given if _is_of(kind, profile)])
+    for kind in candidates.kinds:
+        profiles = _first_source([profile for profile in profiles_given if _is_of(kind, profile)])
         reports = dict.fromkeys(profile.report for profile in profiles)
         usable = [report for report in reports if launches_of(report)]
         group = kind
@@ -417,23 +417,23 @@ def profiled(
         except TachographError as problem:
             problems.append(problem)
         kinds.append(group)
-    by_command = any(profile.source == "command" for profile in given)
+    by_command = any(profile.source == "command" for profile in profiles_given)
     if by_command and problems and not any(kind.profile for kind in kinds):
         raise problems[0]
-    return replace(found, kinds=tuple(kinds)), tuple(dict.fromkeys(map(str, problems)))
+    return replace(candidates, kinds=tuple(kinds)), tuple(dict.fromkeys(map(str, problems)))
 
 
-def _first_source(given: Sequence[GivenProfile]) -> list[GivenProfile]:
+def _first_source(profiles_given: Sequence[GivenProfile]) -> list[GivenProfile]:
     """The profiles of the first source that has any."""
     for source in _SOURCES:
-        profiles = [profile for profile in given if profile.source == source]
+        profiles = [profile for profile in profiles_given if profile.source == source]
         if profiles:
             return profiles
     return []
 
 
-def _is_of(kind: JobGroup, given: GivenProfile) -> bool:
-    return _is_meant(given.kind, (kind.label, kind.name_of_all), kind.jobs)
+def _is_of(kind: JobGroup, profile: GivenProfile) -> bool:
+    return _is_meant(profile.kind, (kind.label, kind.name_of_all), kind.jobs)
 
 
 def _is_meant(written: str, labels: Iterable[str | None], jobs: Collection[str]) -> bool:
@@ -456,15 +456,17 @@ def reports_given(row: JobSummaryRow, profiles: Mapping[str, str]) -> tuple[str,
     return tuple(dict.fromkeys(reports))
 
 
-def _of_nothing(found: GroupCandidates, given: Sequence[GivenProfile]) -> Iterator[TachographError]:
+def _of_nothing(
+    candidates: GroupCandidates, profiles: Sequence[GivenProfile]
+) -> Iterator[TachographError]:
     """Why profiles of the command line match no evaluated job group."""
-    for one in given:
-        if one.source != "command" or any(_is_of(kind, one) for kind in found.kinds):
+    for profile in profiles:
+        if profile.source != "command" or any(_is_of(kind, profile) for kind in candidates.kinds):
             continue
         try:
-            named(found, one.kind)
+            named(candidates, profile.kind)
         except TachographError as problem:
-            yield type(problem)(problem.what, where=f"--profile {one.kind}", do=problem.do)
+            yield type(problem)(problem.what, where=f"--profile {profile.kind}", do=problem.do)
 
 
 def profile_of(kind: JobGroup, reports: Sequence[str], launches_of: LaunchReader) -> GroupProfile:
@@ -473,12 +475,12 @@ def profile_of(kind: JobGroup, reports: Sequence[str], launches_of: LaunchReader
     Errors: UsageError for another GPU; InputError without kernel durations or issue slots.
     """
     names = ", ".join(reports)
-    found = kernels_of(chain.from_iterable(map(launches_of, reports)))
-    here = [kernel for kernel in found if _ran_on(kernel, kind.device)]
+    kernels = kernels_of(chain.from_iterable(map(launches_of, reports)))
+    here = [kernel for kernel in kernels if _ran_on(kernel, kind.device)]
     if not here:
         raise UsageError(
             (
-                f"these kernels ran on {_gpus(found)}, not on {kind.device.name}, "
+                f"these kernels ran on {_gpus(kernels)}, not on {kind.device.name}, "
                 f"{kind.device.sms} SMs"
             ),
             where=names,
@@ -505,21 +507,23 @@ def profile_of(kind: JobGroup, reports: Sequence[str], launches_of: LaunchReader
         launches=sum(kernel.launches for kernel in timed),
         seconds=math.fsum(kernel.seconds or 0.0 for kernel in timed),
         apart=(
-            *_left_out(kind, len(found) - len(here), len(here) - len(timed)),
-            *_apart(kind, timed),
+            *_left_out(kind, len(kernels) - len(here), len(here) - len(timed)),
+            *_differences(kind, timed),
         ),
     )
 
 
 def _ran_on(kernel: Kernel, device: Device) -> bool:
     """Whether it ran there: by chip name, or by SMs if the catalogue lacks it (slices)."""
-    known = device_of(kernel.chip)
-    return known.name == device.name if known is not None else kernel.gpu.sms == device.sms
+    catalogued = device_of(kernel.chip)
+    return (
+        catalogued.name == device.name if catalogued is not None else kernel.gpu.sms == device.sms
+    )
 
 
-def _gpus(found: Sequence[Kernel]) -> str:
+def _gpus(kernels: Sequence[Kernel]) -> str:
     names: dict[str, None] = {}
-    for kernel in found:
+    for kernel in kernels:
         sms = "" if kernel.gpu.sms is None else f", {kernel.gpu.sms} SMs"
         names[f"{kernel.gpu.name}{sms}"] = None
     return " and ".join(names)
@@ -545,7 +549,7 @@ def _left_out(kind: JobGroup, elsewhere: int, timeless: int) -> Iterator[str]:
         )
 
 
-def _apart(kind: JobGroup, timed: Sequence[Kernel]) -> Iterator[str]:
+def _differences(kind: JobGroup, timed: Sequence[Kernel]) -> Iterator[str]:
     """A sentence for each resource in which the kernels and the means of the lake differ much."""
     lake = kind.mix.mean
     seconds = [kernel.seconds or 0.0 for kernel in timed]

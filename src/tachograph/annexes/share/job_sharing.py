@@ -45,22 +45,22 @@ def read_sharing(
     build_colocate_report.
     """
     jobs, verdicts = jobs_and_intervals(lake, wanted, ("stable",))
-    given = list(profiles)
+    given_profiles = list(profiles)
     for group, report in configuration.interference.profiles.items():
-        given.append(GivenProfile(group, report, "configuration"))
+        given_profiles.append(GivenProfile(group, report, "configuration"))
     runs = {
         f"reports of job {job}": (job, keys) for job, keys in _attached_runs(lake, jobs).items()
     }
-    given += [GivenProfile(job, name, "job") for name, (job, _) in runs.items()]
+    given_profiles += [GivenProfile(job, name, "job") for name, (job, _) in runs.items()]
 
     def read(report: str) -> list[Launch]:
-        found: Iterable[NcuReport]
+        reports: Iterable[NcuReport]
         if report in runs:
             attached = (read_attached(lake, key) for key in runs[report][1])
-            found = (profile.report for profile in chain.from_iterable(attached))
+            reports = (profile.report for profile in chain.from_iterable(attached))
         else:
-            found = _reports(report, remark)
-        return [launch for part in found for launch in part.launches]
+            reports = _reports(report, remark)
+        return [launch for part in reports for launch in part.launches]
 
     return build_colocate_report(
         jobs,
@@ -68,7 +68,7 @@ def read_sharing(
         ColocateRequest(**request),
         configuration=configuration,
         calibration=calibration_of(configuration),
-        profiles=given,
+        profiles=given_profiles,
         read=read,
     )
 
@@ -82,9 +82,9 @@ def read_kernels(reports: Sequence[str], configuration: Configuration) -> Kernel
     kernel.
     """
     problems: list[str] = []
-    found = read_reports([Path(report) for report in reports], remark=problems.append)
-    found = tuple(report.named(Path(report.file).name) for report in found)
-    report = _shown(found, configuration)
+    readable = read_reports([Path(report) for report in reports], remark=problems.append)
+    readable = tuple(report.named(Path(report.file).name) for report in readable)
+    report = _shown(readable, configuration)
     return replace(report, problems=(*problems, *report.problems))
 
 
@@ -96,9 +96,9 @@ def read_attached_kernels(lake: Lake, job_key: str, configuration: Configuration
     return _shown([profile.report for profile in read_attached(lake, job_key)], configuration)
 
 
-def _shown(found: Sequence[NcuReport], configuration: Configuration) -> KernelsReport:
+def _shown(reports: Sequence[NcuReport], configuration: Configuration) -> KernelsReport:
     return build_kernels_report(
-        found, KernelsRequest(top=MOST_KERNELS, matrix=True), configuration=configuration
+        reports, KernelsRequest(top=MOST_KERNELS, matrix=True), configuration=configuration
     )
 
 
@@ -117,8 +117,8 @@ def _reports(name: str, remark: Callable[[str], None]) -> tuple[NcuReport, ...]:
 
     Errors: InputError where nothing could be read.
     """
-    found = read_reports([Path(name)], remark=remark)
-    for part in found:
+    reports = read_reports([Path(name)], remark=remark)
+    for part in reports:
         for problem in part.problems:
             remark(f"{part.file}: {problem}")
-    return found
+    return reports

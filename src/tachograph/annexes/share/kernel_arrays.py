@@ -70,12 +70,12 @@ class KernelArrays:
 
     def along(self, axis: int) -> KernelArrays:
         """Return the same as rows (axis 0) or columns (axis 1) of a table of pairs."""
-        place = (slice(None), None) if axis == 0 else (None, slice(None))
-        return KernelArrays(*(getattr(self, one.name)[place] for one in fields(self)))
+        index = (slice(None), None) if axis == 0 else (None, slice(None))
+        return KernelArrays(*(getattr(self, column.name)[index] for column in fields(self)))
 
     def part(self, rows: slice) -> KernelArrays:
         """Return some of the kernels."""
-        return KernelArrays(*(getattr(self, one.name)[rows] for one in fields(self)))
+        return KernelArrays(*(getattr(self, column.name)[rows] for column in fields(self)))
 
     def times(self, factors: Floats) -> KernelArrays:
         """Return kernels that need so many times as much of everything that is shared.
@@ -118,23 +118,23 @@ def arrays_of(
     """Return the demands as arrays; issue slots and bandwidths as shares of the achievable."""
 
     def column(of: Callable[[Demand], float | None]) -> Floats:
-        return np.array([number(of(one)) for one in demands])
+        return np.array([number(of(demand)) for demand in demands])
 
     cycles = _cycles(demands, gpu, calibration)
-    dram = _share(column(lambda one: one.bandwidth(calibration)))
-    irregular = _share(column(lambda one: 0.5 if one.irregular is None else one.irregular))
+    dram = _share(column(lambda demand: demand.bandwidth(calibration)))
+    irregular = _share(column(lambda demand: 0.5 if demand.irregular is None else demand.irregular))
     busiest = np.nan_to_num(cycles).max(axis=1, initial=0.0)
     bandwidth, traffic = _l2_traffic(demands, gpu, calibration, dram)
     limit = number(gpu.power_limit_w)
     block, fit, running, waves, last_wave = _launches(demands, gpu)
-    active = column(lambda one: one.sm_share)
+    active = column(lambda demand: demand.sm_share)
     width = np.minimum(1.0, column(_blocks) / number(gpu.sms))
-    l2 = np.minimum(column(lambda one: one.l2_bytes) / number(gpu.l2_bytes), _FILLED)
-    l1 = np.minimum(column(lambda one: one.l1_bytes) / number(gpu.l1_bytes), _FILLED)
-    l2_most = np.minimum(column(lambda one: one.l2_most) / number(gpu.l2_bytes), _FILLED)
-    l2_hit = column(lambda one: one.l2_hit)
+    l2 = np.minimum(column(lambda demand: demand.l2_bytes) / number(gpu.l2_bytes), _FILLED)
+    l1 = np.minimum(column(lambda demand: demand.l1_bytes) / number(gpu.l1_bytes), _FILLED)
+    l2_most = np.minimum(column(lambda demand: demand.l2_most) / number(gpu.l2_bytes), _FILLED)
+    l2_hit = column(lambda demand: demand.l2_hit)
     l2_stays = residency(l2, calibration.l2_knee, calibration.l2_cliff)
-    l1_hit = column(lambda one: one.l1_hit)
+    l1_hit = column(lambda demand: demand.l1_hit)
     l1_stays = residency(l1, calibration.l1_knee, calibration.l1_cliff)
     # What passes on to DRAM is not found again: a stream of stores hits L2 with each of them.
     passed = np.nan_to_num(dram / np.where(traffic > _LEAST, traffic, np.nan))
@@ -152,13 +152,13 @@ def arrays_of(
         irregular=irregular,
         exposed=irregular * (1.0 - busiest),
         active=np.clip(np.where(np.isnan(active), width, active), _LEAST, 1.0),
-        power=(column(lambda one: one.power_w) / limit - _IDLE) / (1.0 - _IDLE),
+        power=(column(lambda demand: demand.power_w) / limit - _IDLE) / (1.0 - _IDLE),
         block=block,
         fit=fit,
         running=running,
         waves=waves,
         last_wave=last_wave,
-        launch_s=np.clip(column(lambda one: one.launch_s or None), *_SECONDS),
+        launch_s=np.clip(column(lambda demand: demand.launch_s or None), *_SECONDS),
     )  # fmt: skip
 
 
@@ -184,18 +184,18 @@ def _share(values: Floats) -> Floats:
     return np.where(clipped < _LEAST, 0.0, clipped)
 
 
-def _blocks(one: Demand) -> float | None:
-    return None if one.footprint is None else one.footprint.blocks
+def _blocks(demand: Demand) -> float | None:
+    return None if demand.footprint is None else demand.footprint.blocks
 
 
 def _cycles(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration) -> Floats:
     """Shares of cycles. A port takes at least what the pipes take that it carries."""
-    cycles = np.array([[number(one.cycles.get(name)) for name in CYCLES] for one in demands])
+    cycles = np.array([[number(demand.cycles.get(name)) for name in CYCLES] for demand in demands])
     cycles = cycles.reshape(len(demands), len(CYCLES))
     for port, pipes in PORTS.get(gpu.compute_capability or "", {}).items():
         carried = cycles[:, [CYCLES.index(pipe) for pipe in pipes]]
-        known = np.isfinite(carried).any(axis=1)
-        together = np.where(known, np.nansum(carried, axis=1), np.nan)
+        is_known = np.isfinite(carried).any(axis=1)
+        together = np.where(is_known, np.nansum(carried, axis=1), np.nan)
         cycles[:, CYCLES.index(port)] = np.fmax(cycles[:, CYCLES.index(port)], together)
     cycles[:, CYCLES.index("issue")] /= calibration.issue_capacity
     return _share(cycles)
@@ -213,9 +213,9 @@ def _l2_traffic(
     measured = number(calibration.l2_bytes_per_s)
     capacity = number(calibration.l2_bytes_per_s or gpu.l2_bytes_per_s)
     achievable = number(gpu.dram_bytes_per_s) * calibration.achievable_share
-    share = np.array([number(one.l2_bandwidth) for one in demands])
-    moved = np.array([number(one.l2_bytes_per_s) for one in demands])
-    missed = 1.0 - np.array([number(one.l2_hit) for one in demands])
+    share = np.array([number(demand.l2_bandwidth) for demand in demands])
+    moved = np.array([number(demand.l2_bytes_per_s) for demand in demands])
+    missed = 1.0 - np.array([number(demand.l2_hit) for demand in demands])
     share = np.where(np.isnan(moved / measured), share, moved / measured)
     moved = np.where(np.isnan(moved), share * capacity, moved)
     by_misses = dram / np.where(missed > _FEW_MISSES, missed, np.nan)
@@ -237,29 +237,34 @@ def _launches(
 
     def column(of: Callable[[Footprint], float | None]) -> Floats:
         return np.array(
-            [np.nan if one.footprint is None else number(of(one.footprint)) for one in demands]
+            [
+                np.nan if demand.footprint is None else number(of(demand.footprint))
+                for demand in demands
+            ]
         )
 
-    blocks, threads = column(lambda one: one.blocks), column(lambda one: one.threads)
+    blocks, threads = column(lambda demand: demand.blocks), column(lambda demand: demand.threads)
     warps = np.ceil(threads / _WARP)
-    registers = np.ceil(column(lambda one: one.registers) * _WARP / _REGISTER_UNIT) * _REGISTER_UNIT
-    shared = column(lambda one: one.shared_bytes)
-    places = np.where(np.isnan(threads), np.nan, 1.0)
-    block = np.column_stack([places, warps * _WARP, registers * warps, shared])
-    fit = np.maximum(column(lambda one: one.blocks_per_sm), 1.0)
+    registers = (
+        np.ceil(column(lambda demand: demand.registers) * _WARP / _REGISTER_UNIT) * _REGISTER_UNIT
+    )
+    shared = column(lambda demand: demand.shared_bytes)
+    slots = np.where(np.isnan(threads), np.nan, 1.0)
+    block = np.column_stack([slots, warps * _WARP, registers * warps, shared])
+    fit = np.maximum(column(lambda demand: demand.blocks_per_sm), 1.0)
     fit = np.where(np.isnan(fit), np.maximum(blocks_that_fit(capacity_of_sm(gpu), block), 1.0), fit)
-    places = number(gpu.sms) * fit
-    waves = np.ceil(blocks / places)
-    return block, fit, np.minimum(blocks, places), waves, blocks - (waves - 1.0) * places
+    slots = number(gpu.sms) * fit
+    waves = np.ceil(blocks / slots)
+    return block, fit, np.minimum(blocks, slots), waves, blocks - (waves - 1.0) * slots
 
 
 def blocks_that_fit(room: Floats, block: Floats) -> Floats:
     """Return how many blocks fit into the room of an SM, by what is known; NaN: nothing is."""
     with np.errstate(divide="ignore"):
-        most = room / np.where(block >= 1.0, block, np.nan)
-    known = np.isfinite(most).any(axis=-1)
-    least = np.min(np.where(np.isfinite(most), most, np.inf), axis=-1)
-    return np.where(known, np.maximum(np.floor(least), 0.0), np.nan)
+        fits = room / np.where(block >= 1.0, block, np.nan)
+    any_known = np.isfinite(fits).any(axis=-1)
+    least = np.min(np.where(np.isfinite(fits), fits, np.inf), axis=-1)
+    return np.where(any_known, np.maximum(np.floor(least), 0.0), np.nan)
 
 
 # --- what is not known
@@ -267,10 +272,10 @@ def blocks_that_fit(room: Floats, block: Floats) -> Floats:
 
 def launch_known(kernels: KernelArrays, gpu: GpuCapacity) -> Flags:
     """Return whether it is known what room the blocks of a kernel need, and what there is."""
-    known = np.isfinite(kernels.block).all(axis=-1) & np.isfinite(kernels.running)
+    footprint_known = np.isfinite(kernels.block).all(axis=-1) & np.isfinite(kernels.running)
     capacity_known = np.isfinite(capacity_of_sm(gpu)).all()
-    found: Flags = np.logical_and(known, capacity_known)
-    return found
+    both_known: Flags = np.logical_and(footprint_known, capacity_known)
+    return both_known
 
 
 def may_thrash_l2(
@@ -283,8 +288,8 @@ def may_thrash_l2(
     """
     both = uses_l2(own) & uses_l2(other)
     stays = own.l2_touched + other.l2_touched <= _SURELY * calibration.l2_knee
-    known = np.isfinite(own.l2) & np.isfinite(other.l2) & calibrated
-    unknown: Flags = both & ~stays & ~known
+    both_known = np.isfinite(own.l2) & np.isfinite(other.l2) & calibrated
+    unknown: Flags = both & ~stays & ~both_known
     return unknown
 
 
@@ -311,6 +316,6 @@ def measured_in_sm(kernels: KernelArrays) -> Flags:
 
     A profiler that collects one pipe collects all of the chip.
     """
-    known = np.isfinite(kernels.cycles)
-    measured: Flags = known[..., 0] & known[..., 1:-1].any(axis=-1)
+    is_known = np.isfinite(kernels.cycles)
+    measured: Flags = is_known[..., 0] & is_known[..., 1:-1].any(axis=-1)
     return measured

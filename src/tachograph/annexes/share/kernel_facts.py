@@ -76,7 +76,7 @@ class KernelFact:
 def facts_of(kernel: Kernel) -> dict[str, KernelFact]:
     """Return {name: number} of a kernel's resource use, in reading order."""
     metrics = kernel.metrics
-    least, most = (
+    least, busiest = (
         metrics.get(name) for name in (kernel_metrics.SM_ACTIVE_MIN, kernel_metrics.SM_ACTIVE_MAX)
     )
     issued = kernel.demand.cycles.get("issue")
@@ -92,7 +92,7 @@ def facts_of(kernel: Kernel) -> dict[str, KernelFact]:
         "gpu_util": 1.0,
         **kernel.shape.placement(),
         "sm_idle": idle_sms(kernel),
-        "sm_least": least / most if least is not None and most else None,
+        "sm_least": least / busiest if least is not None and busiest else None,
         "ipc": None if issued is None else issued * kernel.gpu.schedulers,
     }
     facts = {}

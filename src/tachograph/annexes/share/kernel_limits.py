@@ -62,8 +62,8 @@ def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelL
     for name in ("issue", *kernel.pipes, "dram", "l2_bandwidth", "l1_bandwidth"):
         reading = kernel.readings.get(name)
         if reading is not None:
-            used = achievable(reading.value, calibration) if name == "dram" else reading.value
-            unordered.append(Limit(name, used, 1 - used))
+            load = achievable(reading.value, calibration) if name == "dram" else reading.value
+            unordered.append(Limit(name, load, 1 - load))
     resources = tuple(sorted(unordered, key=lambda limit: -limit.demand))
     fullest = resources[0] if resources and resources[0].demand >= NEAR else None
     small_grid = None

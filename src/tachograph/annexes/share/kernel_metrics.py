@@ -127,22 +127,26 @@ def readings(metrics: Mapping[str, float], gpu: GpuCapacity) -> dict[str, Metric
     if gpu.threads_per_sm:
         warps = gpu.threads_per_sm / WARP
         scales["occupancy"]["sm__warps_active.avg.per_cycle_active"] = 1 / warps
-    known = {name: first(metrics, scale) for name, scale in scales.items()}
-    known["dram_bytes_per_s"] = known["dram_bytes_per_s"] or _per_s(metrics, "dram__bytes.sum", 1.0)
-    known["l2_bytes_per_s"] = known["l2_bytes_per_s"] or _per_s(metrics, _L2_SECTORS, SECTOR)
-    traffic = known["dram_bytes_per_s"]
-    if known["dram"] is None and traffic is not None and gpu.dram_bytes_per_s:
-        known["dram"] = MetricValue(traffic.value / gpu.dram_bytes_per_s, traffic.metric)
-    known |= {
+    quantities = {name: first(metrics, scale) for name, scale in scales.items()}
+    quantities["dram_bytes_per_s"] = quantities["dram_bytes_per_s"] or _per_s(
+        metrics, "dram__bytes.sum", 1.0
+    )
+    quantities["l2_bytes_per_s"] = quantities["l2_bytes_per_s"] or _per_s(
+        metrics, _L2_SECTORS, SECTOR
+    )
+    traffic = quantities["dram_bytes_per_s"]
+    if quantities["dram"] is None and traffic is not None and gpu.dram_bytes_per_s:
+        quantities["dram"] = MetricValue(traffic.value / gpu.dram_bytes_per_s, traffic.metric)
+    quantities |= {
         "l1_bandwidth": _busiest(metrics, (L1_BUSY, *_L1_DATA)),
         "l2_hit": l2_reuse(metrics),
         "sm_share": _quotient(metrics, SM_ACTIVE, ELAPSED),
     }
     for pipe in PIPES:
-        known[pipe] = _pipe(metrics, pipe, _ACTIVE) or _pipe_of_elapsed(metrics, pipe)
+        quantities[pipe] = _pipe(metrics, pipe, _ACTIVE) or _pipe_of_elapsed(metrics, pipe)
     for name in ("issue", "dram", "l2_bandwidth", "l1_hit", "occupancy", "sm_share", *PIPES):
-        known[name] = _fraction(known.get(name))
-    return {name: reading for name, reading in known.items() if reading is not None}
+        quantities[name] = _fraction(quantities.get(name))
+    return {name: reading for name, reading in quantities.items() if reading is not None}
 
 
 def pipe_metric(pipe: str) -> str:
@@ -265,8 +269,8 @@ def _pipe_of_elapsed(metrics: Mapping[str, float], pipe: str) -> MetricValue | N
 
 def _busiest(metrics: Mapping[str, float], names: Iterable[str]) -> MetricValue | None:
     """Return the highest of some percentages as a fraction."""
-    known = [reading for name in sorted(names) if (reading := share(metrics, name)) is not None]
-    return max(known, key=lambda reading: reading.value, default=None)
+    shares = [reading for name in sorted(names) if (reading := share(metrics, name)) is not None]
+    return max(shares, key=lambda reading: reading.value, default=None)
 
 
 @lru_cache(maxsize=1 << 13)
@@ -339,19 +343,19 @@ def merge_launches(launches: Sequence[Launch]) -> MergedLaunches:
     timed = [pair for pair in zip(durations, launches, strict=True) if pair[0]]
     weighted = timed or [(1.0, launch) for launch in launches]
     weighted.sort(key=lambda pair: (-(pair[0] or 0.0), pair[1].report, pair[1].number))
-    used = [launch for _, launch in weighted]
+    counting = [launch for _, launch in weighted]
     weights = np.array([weight for weight, _ in weighted], dtype=np.float64)
-    names = sorted({name for launch in used for name in launch.metrics})
-    values = np.array([[launch.metrics.get(name, _NAN) for name in names] for launch in used])
+    names = sorted({name for launch in counting for name in launch.metrics})
+    values = np.array([[launch.metrics.get(name, _NAN) for name in names] for launch in counting])
     means, partial = _means(values, weights, names)
-    longest = used[0].metrics
+    longest = counting[0].metrics
     metrics = {}
     for name, mean in zip(names, means.tolist(), strict=True):
         value = longest.get(name, _NAN) if name.startswith(_OF_THE_LONGEST) else mean
         if is_measured(value):
             metrics[name] = value
     seconds = float(fsum(weights)) if timed else None
-    return MergedLaunches(metrics, seconds, len(timed), used[0], _problems(durations, partial))
+    return MergedLaunches(metrics, seconds, len(timed), counting[0], _problems(durations, partial))
 
 
 def _means(values: Floats, weights: Floats, names: Sequence[str]) -> tuple[Floats, int]:

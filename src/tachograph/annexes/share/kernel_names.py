@@ -133,5 +133,5 @@ def shortened(name: str, width: int) -> str:
     """
     if len(name) <= width:
         return name
-    kept = (width - 1) // 2
-    return f"{name[:kept]}…{name[-(width - 1 - kept) :]}"
+    half = (width - 1) // 2
+    return f"{name[:half]}…{name[-(width - 1 - half) :]}"

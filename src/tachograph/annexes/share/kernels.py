@@ -155,14 +155,14 @@ def short_name(name: str) -> str:
     """
     text = re.sub(r"\(anonymous namespace\)::|<unnamed>::|\(anonymous\)::", "", name)
     depth = 0
-    kept: list[str] = []
+    letters: list[str] = []
     for letter in text:
-        if letter == "(" and depth == 0 and kept:
+        if letter == "(" and depth == 0 and letters:
             break
         depth += {"<": 1, ">": -1}.get(letter, 0)
         if depth == 0 and letter != ">":
-            kept.append(letter)
-    words = "".join(kept).split()
+            letters.append(letter)
+    words = "".join(letters).split()
     return words[-1] if words and depth >= 0 and "operator" not in text else name
 
 
@@ -196,12 +196,12 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
         l2_most=l2_most(launches),
         **loads,
     )
-    known = {"stalls": stalls, "sms": gpu.sms, "footprint": footprint, **metrics, **readings}
-    known["fit"] = True if footprint is None else footprint.blocks_per_sm
+    measured = {"stalls": stalls, "sms": gpu.sms, "footprint": footprint, **metrics, **readings}
+    measured["fit"] = True if footprint is None else footprint.blocks_per_sm
     missing = tuple(
         Missing(metric, meaning, options(metric))
         for metric, meaning, *others in _NEEDS
-        if all(known.get(name) is None for name in (metric, *others))
+        if all(measured.get(name) is None for name in (metric, *others))
     )
     return Kernel(
         name=longest.kernel,

@@ -119,5 +119,7 @@ def _row(kernel: Mapping[str, Any]) -> dict[str, Any]:
     row["limited_by"] = kernel["limited_by"]
     for column, level in _LEVELS.items():
         judged = kernel["sensitivities"]
-        row[column] = " ".join(one["resource"] for one in judged if one["level"] == level)
+        row[column] = " ".join(
+            sensitivity["resource"] for sensitivity in judged if sensitivity["level"] == level
+        )
     return row

@@ -74,7 +74,7 @@ def resource_name(resource: str) -> str:
 
 def limits_sentence(limits: KernelLimits) -> str:
     """Return what limits a kernel, in a sentence."""
-    grid = most = waits = lacks = ""
+    grid = fullest_text = waits = lacks = ""
     if limits.small_grid is not None:
         blocks, sms = limits.small_grid
         idle = text(1 - blocks / sms, "fraction")
@@ -86,20 +86,22 @@ def limits_sentence(limits: KernelLimits) -> str:
             lacks = f" Not measured, and perhaps fuller: {', '.join(unmeasured)}."
         limiting = limits.limiting
         of = "what can be achieved" if limiting.resource == "dram" else "it"
-        used, left = text(limiting.demand, "fraction"), text(limiting.head_room, "fraction")
+        use, rest = text(limiting.demand, "fraction"), text(limiting.head_room, "fraction")
         name = resource_name(limiting.resource)
-        return f"{name}: {used} of {of} is used, {left} is left to others.{lacks} {grid}".rstrip()
+        return f"{name}: {use} of {of} is used, {rest} is left to others.{lacks} {grid}".rstrip()
     if limits.resources:
         fullest = limits.resources[0]
-        most = f" (most: {resource_name(fullest.resource)} {text(fullest.demand, 'fraction')})"
+        fullest_text = (
+            f" (most: {resource_name(fullest.resource)} {text(fullest.demand, 'fraction')})"
+        )
     if limits.bound == "small_grid":
-        return f"{grid} Nothing else is near its limit{most}."
+        return f"{grid} Nothing else is near its limit{fullest_text}."
     if limits.bound is None:
-        return f"Undetermined: issue slots or DRAM were not measured{most}."
+        return f"Undetermined: issue slots or DRAM were not measured{fullest_text}."
     if limits.stall is not None:
         part = text(limits.stall.share, "fraction")
         waits = f", most of all for {limits.stall.reason} ({part})"
-    return f"Latency: nothing is near its limit{most}; its warps wait{waits}."
+    return f"Latency: nothing is near its limit{fullest_text}; its warps wait{waits}."
 
 
 def sensitivity_sentence(sensitivity: Sensitivity) -> str:
@@ -218,16 +220,16 @@ def bottleneck(outcome: CorunOutcome) -> str:
 def together_sentences(together: PairEstimate) -> list[str]:
     """Return the total demand, the time together, whether it is safe, and what is not known."""
     estimate = together.estimate
-    most = text(max(one.high or 0.0 for one in estimate.members), "times")
+    worst = text(max(outcome.high or 0.0 for outcome in estimate.members), "times")
     gain = "Time together: undetermined."
     if estimate.gain is not None:
         gain = (
             f"Together they take {part_of_time(estimate.gain)} of the time that they take one "
             "after the other."
         )
-    safe = f"Not safe: a slowdown of {most} is possible."
+    safe = f"Not safe: a slowdown of {worst} is possible."
     if estimate.safe:
-        safe = f"Safe: no slowdown is above {most}."
+        safe = f"Safe: no slowdown is above {worst}."
     if estimate.may_thrash:
         safe = f"{safe} They may thrash the L2."
     largest = sorted(estimate.sums.items(), key=lambda item: -item[1])[:_SUMS]

@@ -83,10 +83,10 @@ def sensitive_to(view: KernelView) -> str:
     for sensitivity in view.sensitivities:
         if sensitivity.resource != "sms":  # that qualifies the others
             named[sensitivity.level].append(sentences.resource_name(sensitivity.resource))
-    most = named["high"]
-    if named["some"] and not most:
-        most = [f"some: {', '.join(named['some'])}"]
-    return ", ".join([*most, *(f"{name}?" for name in named["unknown"])]) or "little"
+    resources = named["high"]
+    if named["some"] and not resources:
+        resources = [f"some: {', '.join(named['some'])}"]
+    return ", ".join([*resources, *(f"{name}?" for name in named["unknown"])]) or "little"
 
 
 def pipe_text(view: KernelView) -> str:
@@ -227,7 +227,9 @@ def together_section(report: KernelsReport, together: PairEstimate) -> KernelSec
     columns = [
         TextColumn("#", [str(view.number) for view in views], right=True),
         TextColumn("kernel", [shortened(view.label, _NAME) for view in views]),
-        TextColumn("slowdown", [text(one.slowdown, "times") for one in outcomes], right=True),
+        TextColumn(
+            "slowdown", [text(outcome.slowdown, "times") for outcome in outcomes], right=True
+        ),
         TextColumn("interval", list(map(sentences.interval, outcomes)), right=True),
         TextColumn("bottleneck", list(map(sentences.bottleneck, outcomes))),
     ]

@@ -71,7 +71,7 @@ def mix(demands: Sequence[Demand], weights: Sequence[float], *, name: str) -> Mi
     shares = [weight / total for weight in weights]
     return Mix(
         _folded(demands, name, lambda numbers: _mean(numbers, shares)),
-        _folded(demands, name, _most),
+        _folded(demands, name, _highest),
         tuple(zip(shares, demands, strict=True)),
     )
 
@@ -90,7 +90,7 @@ def _folded(
         cycles=MappingProxyType(cycles),
         dram=fold([demand.dram for demand in demands]),
         sm_share=fold([demand.sm_share for demand in demands]),
-        hbm_bytes=_most([demand.hbm_bytes for demand in demands]),
+        hbm_bytes=_highest([demand.hbm_bytes for demand in demands]),
     )
 
 
@@ -102,7 +102,7 @@ def _mean(numbers: Sequence[float | None], shares: Sequence[float]) -> float | N
     return math.fsum(products) if len(products) == len(numbers) else None
 
 
-def _most(numbers: Sequence[float | None]) -> float | None:
+def _highest(numbers: Sequence[float | None]) -> float | None:
     return max((number for number in numbers if number is not None), default=None)
 
 
@@ -135,7 +135,7 @@ def of_means(row: JobSummaryRow) -> Demand:
     >>> demand.cycles["fp64"], demand.dram, demand.sm_share
     (0.25, 0.25, 0.5)
     """
-    busy, active, used = (
+    busy, active, hbm_mib = (
         busy_of(row), number(row, "sm_active_mean"), number(row, "hbm_used_mib_max")
     )  # fmt: skip
     cycles: dict[str, float] = {}
@@ -149,7 +149,7 @@ def of_means(row: JobSummaryRow) -> Demand:
         dram=_share(number(row, "dram_active_mean"), busy),
         sm_share=_share(active, busy),
         seconds=number(row, "elapsed_s"),
-        hbm_bytes=None if used is None else used * MI,
+        hbm_bytes=None if hbm_mib is None else hbm_mib * MI,
     )
 
 
@@ -191,23 +191,23 @@ def bounds_of_mixes(rows: Sequence[Mix], columns: Sequence[Mix], law: CorunLaw) 
     """
     own, others = _members(rows), _members(columns)
     pairs = law(own, others)
-    left, right = _shares_of_members(rows), _shares_of_members(columns).T
+    row_shares, right = _shares_of_members(rows), _shares_of_members(columns).T
     launches = _shares_of_launches(columns).T
     met = pairs.in_turn @ launches + (1.0 - pairs.in_turn) @ right
 
     def folded(values: Floats) -> Floats:
         """Mean over the kernels that are met, then over those that meet them."""
         in_turn = (pairs.in_turn * values) @ launches
-        beside = ((1.0 - pairs.in_turn) * values) @ right
-        mean: Floats = left @ ((in_turn + beside) / met)
+        side_by_side = ((1.0 - pairs.in_turn) * values) @ right
+        mean: Floats = row_shares @ ((in_turn + side_by_side) / met)
         return mean
 
     slowdown, low, high = (folded(ends) for ends in (pairs.slowdown, pairs.low, pairs.high))
-    binding, most = np.full(slowdown.shape, NOTHING, np.uint8), np.zeros(slowdown.shape)
-    for place in np.unique(pairs.binding[pairs.binding != NOTHING]).tolist():
-        lost = folded(np.where(pairs.binding == place, pairs.slowdown - 1, 0.0))
-        binding[lost > most] = place
-        most = np.maximum(most, lost)
+    binding, largest_loss = np.full(slowdown.shape, NOTHING, np.uint8), np.zeros(slowdown.shape)
+    for index in np.unique(pairs.binding[pairs.binding != NOTHING]).tolist():
+        lost = folded(np.where(pairs.binding == index, pairs.slowdown - 1, 0.0))
+        binding[lost > largest_loss] = index
+        largest_loss = np.maximum(largest_loss, lost)
     return CorunBounds(slowdown, low, high, binding, pairs.resources, folded(pairs.in_turn))
 
 

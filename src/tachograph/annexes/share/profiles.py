@@ -55,8 +55,8 @@ def attach_profiles(
     rows = [_row(job_key, job_id, profile) for profile in profiles]
 
     def new(stored: pl.DataFrame) -> list[ProfileRow]:
-        known = stored.select(_SAME).rows()
-        return [row for row in rows if tuple(map(row.get, _SAME)) not in known]
+        stored_rows = stored.select(_SAME).rows()
+        return [row for row in rows if tuple(map(row.get, _SAME)) not in stored_rows]
 
     return tuple(row["digest"] for row in _append(lake, job_key, new))
 
@@ -71,12 +71,12 @@ def detach_profiles(
     """
 
     def detached(stored: pl.DataFrame) -> list[ProfileRow]:
-        known = stored["report"].unique().sort()
+        names_attached = stored["report"].unique().sort()
         for name in names:
-            if name not in known:
+            if name not in names_attached:
                 raise NotFoundError(
                     f"no report {name!r} is attached to this job",
-                    do=f"attached: {', '.join(known) or 'none'}",
+                    do=f"attached: {', '.join(names_attached) or 'none'}",
                 )
         empty: ProfileRow = {"kernels": [], "ranges": [], "problems": [], "at": at}
         rows = stored.select("job_key", "job_id", "digest", "report").to_dicts()
@@ -107,15 +107,15 @@ def read_attached(lake: Lake, job_key: str) -> tuple[AttachedProfile, ...]:
     )
 
 
-def _row(job_key: str, job_id: str, given: AttachedProfile) -> ProfileRow:
-    report = given.report
+def _row(job_key: str, job_id: str, profile: AttachedProfile) -> ProfileRow:
+    report = profile.report
     return {
         "job_key": job_key,
         "job_id": job_id,
         "digest": report.digest,
         "report": encodable(Path(report.file).name),
-        "at": given.at,
-        "launches": given.launches,
+        "at": profile.at,
+        "launches": profile.launches,
         "launches_kept": len(report.launches),
         "problems": list(map(encodable, report.problems)),
         **pack_launches(report.launches),

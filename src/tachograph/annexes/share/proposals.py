@@ -190,8 +190,8 @@ class GroupPairs:
     @cached_property
     def memory(self) -> Floats:
         """Highest share of the GPU's memory that each group used."""
-        used = [group.mix.highest.hbm_bytes or 0.0 for group in self.groups]
-        shares: Floats = np.array(used) / self.hbm_bytes
+        hbm_bytes_used = [group.mix.highest.hbm_bytes or 0.0 for group in self.groups]
+        shares: Floats = np.array(hbm_bytes_used) / self.hbm_bytes
         return shares
 
     def memory_of_both(self, i: int) -> Floats:
@@ -210,8 +210,8 @@ class GroupPairs:
     def slice_pairs(self) -> list[tuple[int, int]]:
         """Slices (indexes) that fit on one GPU together, smallest first."""
         pairs: list[tuple[Fraction, Fraction, int, int]] = []
-        for (i, one), (j, other) in product(enumerate(self.slices), repeat=2):
-            sms, memory = one.sms + other.sms, one.memory + other.memory
+        for (i, first), (j, other) in product(enumerate(self.slices), repeat=2):
+            sms, memory = first.sms + other.sms, first.memory + other.memory
             if sms <= 1 and memory <= 1:
                 pairs.append((sms, memory, i, j))
         return [(i, j) for _, _, i, j in sorted(pairs)]
@@ -229,9 +229,9 @@ class GroupPairs:
         blocks than the slice has SMs does not need the others.
         """
         sms, memory = float(part.sms), float(part.memory)
-        used = group.mix.highest.hbm_bytes or 0.0
+        hbm_bytes = group.mix.highest.hbm_bytes or 0.0
         room = self.settings.safe_hbm * memory * group.hbm_mib * MI
-        if used + CONTEXT_BYTES > room:
+        if hbm_bytes + CONTEXT_BYTES > room:
             return math.inf, math.inf
         slowest = 1 / min(sms, memory)
         members = group.profile.mix.members if group.profile else ((1.0, group.demand),)
@@ -349,9 +349,9 @@ class GroupPairs:
         def preference(option: SharingOption) -> tuple[bool, bool, int, int]:
             within = max(option.high) <= self.limit
             # Outside the limit only a mode in which both can run at the same time is worth a try.
-            apart = not within and option.mode != "mps"
+            exclusive = not within and option.mode != "mps"
             end = max(option.high if within else option.low)
-            return not within, apart, round(end / _EQUAL), modes.index(option.mode)
+            return not within, exclusive, round(end / _EQUAL), modes.index(option.mode)
 
         options = sorted(self._options(i, j), key=preference)
         verdict: Verdict = "no"

@@ -171,17 +171,17 @@ def _meetings(runs: Sequence[HeldRun]) -> dict[str, list[Meeting]]:
     for run in sorted(runs, key=lambda run: (run.start, run.key)):
         for gpu in run.gpus:
             by_gpu.setdefault(gpu, []).append(run)
-    found: dict[str, list[Meeting]] = {}
+    meetings: dict[str, list[Meeting]] = {}
     for gpu, holders in by_gpu.items():
         present: list[HeldRun] = []
         for run in holders:
             present = [other for other in present if other.end > run.start]
             for other in present:
                 end = min(run.end, other.end)
-                found.setdefault(run.key, []).append(Meeting(gpu, other, run.start, end))
-                found.setdefault(other.key, []).append(Meeting(gpu, run, run.start, end))
+                meetings.setdefault(run.key, []).append(Meeting(gpu, other, run.start, end))
+                meetings.setdefault(other.key, []).append(Meeting(gpu, run, run.start, end))
             present.append(run)
-    return found
+    return meetings
 
 
 def _partner(run: HeldRun, met: Sequence[Meeting]) -> tuple[PairKey | None, float]:
@@ -193,11 +193,11 @@ def _partner(run: HeldRun, met: Sequence[Meeting]) -> tuple[PairKey | None, floa
     for meeting in met:
         other = meeting.other
         seconds[PairKey(run.group, other.group, run.mps, other.mps)] += meeting.seconds
-    key, most = max(seconds.items(), key=lambda item: item[1])
+    key, longest_s = max(seconds.items(), key=lambda item: item[1])
     shares = [_covered_s(met, gpu) / run.elapsed_s for gpu in run.gpus]
     length_s = run.elapsed_s * len(run.gpus)
-    elsewhere_s = math.fsum(seconds.values()) - most
-    twice_s = most + elsewhere_s - run.elapsed_s * math.fsum(shares)
+    elsewhere_s = math.fsum(seconds.values()) - longest_s
+    twice_s = longest_s + elsewhere_s - run.elapsed_s * math.fsum(shares)
     if key.partner.name is None or max(elsewhere_s, twice_s) > BARELY * length_s:
         return None, 0.0
     return key, min(1.0, *shares)
@@ -229,12 +229,12 @@ def own_counter(pair: SharedPair) -> str | None:
     """
     rates = _median_rates(pair.alone)
     others = rates if pair.key.partner == pair.key.group else _median_rates(pair.partner_alone)
-    own = [
+    candidates = [
         (rate, counter)
         for counter, rate in rates.items()
         if rate >= LEAST_RATE and (others is rates or others.get(counter, math.inf) <= OWN * rate)
     ]
-    return max(own)[1] if own else None
+    return max(candidates)[1] if candidates else None
 
 
 def _median_rates(runs: Sequence[HeldRun]) -> dict[str, float]:
@@ -309,10 +309,10 @@ def _lowest_rank(alone: int, beside: int) -> int:
     orders = [1] + [0] * (alone * beside)
     for size in range(1, alone + 1):
         # times (1 - q^(beside + size)) / (1 - q^size): the Gaussian binomial coefficients
-        for place in range(len(orders) - 1, beside + size - 1, -1):
-            orders[place] -= orders[place - beside - size]
-        for place in range(size, len(orders)):
-            orders[place] += orders[place - size]
+        for index in range(len(orders) - 1, beside + size - 1, -1):
+            orders[index] -= orders[index - beside - size]
+        for index in range(size, len(orders)):
+            orders[index] += orders[index - size]
     allowed = (1 - CONFIDENCE) / 2 * math.comb(alone + beside, alone) * (1 + 1e-12)
     rank, below = -1, 0
     for count in orders:
@@ -336,5 +336,5 @@ def caveats(pair: SharedPair) -> Iterator[str]:
 
 
 def _median_cpus(runs: Sequence[HeldRun]) -> float | None:
-    known = [run.cpus for run in runs if run.cpus is not None]
-    return median(known) if known else None
+    cpus = [run.cpus for run in runs if run.cpus is not None]
+    return median(cpus) if cpus else None

@@ -136,17 +136,17 @@ def predictions(report: ColocateReport) -> Callable[[RunGroup, RunGroup], Slowdo
 
     This is all that is taken from the advice: `matrices` of its report.
     """
-    places: dict[RunGroup, tuple[GroupMatrix, int]] = {}
+    indexes: dict[RunGroup, tuple[GroupMatrix, int]] = {}
     for matrix in report.matrices or ():
-        for place, kind in enumerate(matrix.kinds):
+        for index, kind in enumerate(matrix.kinds):
             if kind.array is None:
                 group = RunGroup(kind.user, kind.name, kind.device.name, kind.gpus)
-                places[group] = (matrix, place)
+                indexes[group] = (matrix, index)
 
     def predicted(group: RunGroup, partner: RunGroup) -> SlowdownInterval | None:
-        if group not in places or partner not in places:
+        if group not in indexes or partner not in indexes:
             return None
-        (matrix, row), (_, column) = places[group], places[partner]
+        (matrix, row), (_, column) = indexes[group], indexes[partner]
         bounds = matrix.bounds
         ends = (bounds.slowdown, bounds.low, bounds.high)
         return SlowdownInterval(*(float(end[row, column]) for end in ends))
@@ -166,12 +166,12 @@ def read_accuracy(
 
     Options and errors are those of `read_sharing`.
     """
-    chosen = frozenset(select_jobs(lake, wanted, ("job_key",)).jobs["job_key"])
+    selected = frozenset(select_jobs(lake, wanted, ("job_key",)).jobs["job_key"])
     runs = read_held_runs(lake, configuration)
-    found = shared_runs(runs, chosen)
-    shared = sum(run.key in chosen and not run.alone for run in runs)
-    if not found.pairs:
-        return AccuracyReport((), found.left_out, shared)
+    sharing = shared_runs(runs, selected)
+    shared = sum(run.key in selected and not run.alone for run in runs)
+    if not sharing.pairs:
+        return AccuracyReport((), sharing.left_out, shared)
     advice = read_sharing(
         lake,
         configuration,
@@ -181,10 +181,10 @@ def read_accuracy(
         profiles=profiles,
         remark=remark,
     )
-    rates = read_rates(lake, filter(own_counter, found.pairs))
+    rates = read_rates(lake, filter(own_counter, sharing.pairs))
     predicted = predictions(advice)
     pairs = []
-    for pair in found.pairs:
+    for pair in sharing.pairs:
         counter = own_counter(pair)
         pairs.append(
             PairAccuracy(
@@ -198,7 +198,7 @@ def read_accuracy(
                 tuple(caveats(pair)),
             )
         )
-    return AccuracyReport(tuple(pairs), found.left_out, shared)
+    return AccuracyReport(tuple(pairs), sharing.left_out, shared)
 
 
 def read_held_runs(lake: Lake, configuration: Configuration) -> list[HeldRun]:
@@ -228,10 +228,10 @@ def read_held_runs(lake: Lake, configuration: Configuration) -> list[HeldRun]:
     for key, *gpu in pl.concat([named, perhaps]).rows():
         gpus.setdefault(key, set()).add(HeldGpu(*gpu))
     names = shared.select("user", "name").unique()
-    known = (pl.col("attribution") != "ambiguous") & (pl.col("gpus") > 0)
-    same = of_all.filter(known).join(names, on=["user", "name"], how="semi", nulls_equal=True)
+    attributed = (pl.col("attribution") != "ambiguous") & (pl.col("gpus") > 0)
+    alike = of_all.filter(attributed).join(names, on=["user", "name"], how="semi", nulls_equal=True)
     there = of_all.filter(pl.col("job_key").is_in(list(gpus)))
-    rows = pl.concat([same, there]).unique("job_key", maintain_order=True)
+    rows = pl.concat([alike, there]).unique("job_key", maintain_order=True)
     job_rows = cast("list[JobSummaryRow]", rows.to_dicts())
     runs = [_held_run(row, gpus.get(row["job_key"], ()), models) for row in job_rows]
     unknown = RunGroup(None, None, None, 0)
@@ -315,10 +315,10 @@ def read_rates(lake: Lake, pairs: Iterable[SharedPair]) -> dict[str, dict[str, f
         inside = (pl.col("t") >= pl.col("begin")) & (pl.col("t") < pl.col("over"))
         means = [pl.col(counter).cast(pl.Float64) for counter in _RATES]
         parts.append(joined.filter(may_be_of("of_job") & inside).select("run", *means))
-    found = pl.concat(parts).group_by("run").agg(pl.col(_RATES).mean())
+    means_of_runs = pl.concat(parts).group_by("run").agg(pl.col(_RATES).mean())
     return {
         run: {counter: rate for counter, rate in zip(_RATES, rates, strict=True) if rate}
-        for run, *rates in found.rows()
+        for run, *rates in means_of_runs.rows()
     }
 
 
@@ -372,7 +372,7 @@ def accuracy_lines(report: AccuracyReport, *, width: int = 100, top: int = 20) -
             lines.append(plain(f"{top:,} of {plural(len(report.pairs), 'pair')}", "dim"))
         for pair in pairs:
             if pair.caveats:
-                called = f"{printable(pair.key.group.label)} beside {_beside(pair)}"
+                called = f"{printable(pair.key.group.label)} beside {_partner_label(pair)}"
                 message = f"{called}: {'; '.join(pair.caveats)}."
                 lines += wrapped(message, width, first="! ", indent="  ")
         lines += wrapped(_MEANING, width, style="dim")
@@ -412,9 +412,9 @@ def _tables(pairs: Sequence[PairAccuracy], width: int) -> Iterator[Line]:
         yield plain("")
 
 
-def _beside(pair: PairAccuracy) -> str:
-    same = pair.key.partner == pair.key.group
-    return "itself" if same else printable(pair.key.partner.label)
+def _partner_label(pair: PairAccuracy) -> str:
+    with_itself = pair.key.partner == pair.key.group
+    return "itself" if with_itself else printable(pair.key.partner.label)
 
 
 def _mode(pair: PairAccuracy) -> str:
@@ -433,7 +433,7 @@ def _interval(numbers: SlowdownInterval | None) -> str:
 # (title, cell, least width, in which order columns are hidden)
 _COLUMNS: tuple[tuple[str, Callable[[PairAccuracy], str], int | None, int | None], ...] = (
     ("job group", lambda pair: printable(pair.key.group.label), 16, None),
-    ("beside", _beside, 16, None),
+    ("beside", _partner_label, 16, None),
     ("shared by", _mode, None, 1),
     ("alone + beside", lambda pair: f"{pair.alone} + {pair.beside} runs", None, 2),
     ("measured", lambda pair: _interval(pair.by_time), None, None),
@@ -455,6 +455,6 @@ def _left_out_lines(report: AccuracyReport, width: int) -> Iterator[Line]:
             if why == reason:
                 groups[printable(group.label)] += count
         if groups:
-            most = ", ".join(f"{name} {count}" for name, count in groups.most_common(8))
-            sentence = f"Left out: {plural(groups.total(), 'run')} {meaning}: {most}."
+            largest = ", ".join(f"{name} {count}" for name, count in groups.most_common(8))
+            sentence = f"Left out: {plural(groups.total(), 'run')} {meaning}: {largest}."
             yield from wrapped(sentence, width, style="dim")

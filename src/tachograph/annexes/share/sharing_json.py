@@ -175,10 +175,10 @@ def _row(pair: Mapping[str, Any]) -> list[Any]:
 def _cells(of_all: Mapping[str, Any]) -> list[list[Any]]:
     """Return a row for each cell of a matrix."""
     rows = []
-    for i, one in enumerate(of_all["kinds"]):
+    for i, row_label in enumerate(of_all["kinds"]):
         for j, other in enumerate(of_all["kinds"]):
             cell = [of_all[name][i][j] for name in ("slowdown", "low", "high", "binding")]
-            known = [of_all["profiled"][index] for index in (i, j)]
+            profiles = [of_all["profiled"][index] for index in (i, j)]
             where = [of_all["gpu_model"], of_all["gpus"]]
-            rows.append([one, other, *where, *cell, of_all["memory_holds"][i][j], *known])
+            rows.append([row_label, other, *where, *cell, of_all["memory_holds"][i][j], *profiles])
     return rows

@@ -216,17 +216,17 @@ def probation(proposal: SharingProposal, settings: InterferenceOptions) -> list[
     if proposal.verdict == "no":
         return []
     groups = (proposal.one,) if proposal.one is proposal.other else (proposal.one, proposal.other)
-    alone, most = [], []
+    alone, limits = [], []
     for group in groups:
         name = printable(group.label)
         alone.append(f"{name} {text(3600 * group.run_h, 's')}")
-        most.append(f"{name} {text(3600 * group.run_h * settings.max_slowdown, 's')}")
+        limits.append(f"{name} {text(3600 * group.run_h * settings.max_slowdown, 's')}")
     watch = (
         f"Watch the run time (alone, on average: {', '.join(alone)}), steps per second, GPU memory "
         "(`tachograph watch` on the node), and errors; then `tachograph job ID` of both."
     )
     undo = (
-        f"Undo if a run takes more than {times(settings.max_slowdown)} as long ({', '.join(most)}), "
+        f"Undo if a run takes more than {times(settings.max_slowdown)} as long ({', '.join(limits)}), "
         f"if memory passes {text(settings.safe_hbm, 'fraction')} of the GPU's, or if one fails that "
         f"did not fail alone: submit each with `--gres=gpu:{proposal.one.gpus}` again."
     )

@@ -70,8 +70,8 @@ def profile_lines(kind: JobGroup, width: int) -> Iterator[Line]:
         f"of their time {', '.join(kernels)}."
     )
     yield from wrapped(message, width, first="  ", indent="    ")
-    for apart in profile.apart:
-        yield from wrapped(f"{printable(apart)}.", width, first="  ! ", indent="    ")
+    for difference in profile.apart:
+        yield from wrapped(f"{printable(difference)}.", width, first="  ! ", indent="    ")
 
 
 def about_lines(report: ColocateReport, proposal: SharingProposal, width: int) -> Iterator[Line]:
@@ -112,13 +112,13 @@ def explained_lines(
 
 def _demand_sentence(kind: JobGroup) -> str:
     """Demand of a job group: that of its most demanding run."""
-    most = kind.mix.highest
-    shares = [f"SMs {text(most.sm_share, 'fraction')}"]
-    for pipe, share in most.cycles.items():
+    highest = kind.mix.highest
+    shares = [f"SMs {text(highest.sm_share, 'fraction')}"]
+    for pipe, share in highest.cycles.items():
         if share >= 0.01:
             shares.append(f"{resource(pipe)} {text(share, 'fraction')}")
-    shares.append(f"memory bandwidth {text(most.dram, 'fraction')} of the peak")
-    memory = None if most.hbm_bytes is None else most.hbm_bytes / MI
+    shares.append(f"memory bandwidth {text(highest.dram, 'fraction')} of the peak")
+    memory = None if highest.hbm_bytes is None else highest.hbm_bytes / MI
     return (
         f"{printable(kind.label)}: {plural(kind.runs, 'run')}, {text(kind.gpu_hours, 'h')}; uses "
         f"the GPU {text(kind.busy, 'fraction')} of the time, then at most {', '.join(shares)}; "
@@ -165,8 +165,8 @@ def why(report: ColocateReport, proposal: SharingProposal) -> Iterator[str]:
             f"others lose less. To know, {PROFILE_THEM}."
         )
     if proposal.worst is not None:
-        kernel, beside, slowdown = proposal.worst
-        yield f"At worst: {printable(kernel)} {times(slowdown)} beside {printable(beside)}."
+        kernel, partner, slowdown = proposal.worst
+        yield f"At worst: {printable(kernel)} {times(slowdown)} beside {printable(partner)}."
     if proposal.verdict == "share":
         yield (
             f"{best.label}: the most GPU-hours freed of the modes with both upper ends within "
@@ -242,8 +242,8 @@ def colocate_lines(
 
 def tables(report: ColocateReport) -> list[tuple[str, tuple[SharingProposal, ...]]]:
     """Return the tables of pairs with their titles, without empty ones."""
-    found = [("Proposed", report.proposals), ("Worth a try, or a profile", report.trials)]
-    return [(title, pairs) for title, pairs in found if pairs]
+    titled = [("Proposed", report.proposals), ("Worth a try, or a profile", report.trials)]
+    return [(title, pairs) for title, pairs in titled if pairs]
 
 
 def headlines(report: ColocateReport, *, by_form: bool = False) -> tuple[str, str]:

@@ -72,8 +72,8 @@ class _Together:
     def slowdowns(self) -> tuple[tuple[Floats, Longs], tuple[Floats, Longs], Floats]:
         """Return slowdown and what binds of each, and the share of the longer launch with both."""
         own_s, other_s = _times(self.own, self.other)
-        found = contention(self.own, self.other, self.calibration, self.meet)
-        (own_slower, own_binding), (other_slower, other_binding) = found
+        slowed = contention(self.own, self.other, self.calibration, self.meet)
+        (own_slower, own_binding), (other_slower, other_binding) = slowed
         beside_own, other_rate = self._open(self.own, self.other, self.other_room)
         beside_other, own_rate = self._open(self.other, self.own, self.own_room)
         own_longer = own_s >= other_s
@@ -110,7 +110,7 @@ class _Together:
         """
         last_wave = 1.0 / np.nan_to_num(there.waves, nan=1.0)
         most_waves = np.nan_to_num(np.fmax(there.waves, beside.waves), nan=1.0)
-        filled = np.nan_to_num(beside.running / _places(beside, self.gpu), nan=1.0)
+        filled = np.nan_to_num(beside.running / _blocks_held(beside, self.gpu), nan=1.0)
         idle = (1.0 - there.active) / np.maximum(last_wave, _LEAST)
         empty = 1.0 - there.last_wave / np.maximum(there.running, there.last_wave)
         uneven = np.clip(np.nan_to_num(idle - empty), 0.0, 1.0)
@@ -122,8 +122,8 @@ class _Together:
 
 def _times(own: KernelArrays, other: KernelArrays) -> tuple[Floats, Floats]:
     """Seconds of a launch of each; equal ones where either is unknown."""
-    known = np.isfinite(own.launch_s) & np.isfinite(other.launch_s)
-    return np.where(known, own.launch_s, 1.0), np.where(known, other.launch_s, 1.0)
+    both_known = np.isfinite(own.launch_s) & np.isfinite(other.launch_s)
+    return np.where(both_known, own.launch_s, 1.0), np.where(both_known, other.launch_s, 1.0)
 
 
 def rate_of(kernels: KernelArrays, share: Floats, calibration: Calibration) -> Floats:
@@ -133,11 +133,11 @@ def rate_of(kernels: KernelArrays, share: Floats, calibration: Calibration) -> F
     cause, so that the rate is higher than the share where DRAM limits: x (1 + c x^2) is the share
     of what it is alone, a cubic equation with one real root.
     """
-    used, curvature = np.nan_to_num(kernels.dram), max(calibration.dram_curvature, _LEAST)
-    loads = share * used * (1.0 + curvature * used * used)
+    dram, curvature = np.nan_to_num(kernels.dram), max(calibration.dram_curvature, _LEAST)
+    loads = share * dram * (1.0 + curvature * dram * dram)
     steep = np.sqrt(3.0 * curvature)
     load = 2.0 / steep * np.sinh(np.arcsinh(1.5 * loads * steep) / 3.0)
-    rate: Floats = np.clip(load / np.maximum(used, _LEAST), share, 1.0)
+    rate: Floats = np.clip(load / np.maximum(dram, _LEAST), share, 1.0)
     return rate
 
 
@@ -154,17 +154,17 @@ def slower_on(
     if gpu.sms is not None:
         share = max(1.0, np.floor(share * gpu.sms)) / gpu.sms  # whole SMs
     # all its blocks run on these SMs, too, or as many as the share says
-    roomy = (kernels.waves == 1.0) & (kernels.running <= share * _places(kernels, gpu))
+    roomy = (kernels.waves == 1.0) & (kernels.running <= share * _blocks_held(kernels, gpu))
     at_work = np.where(roomy, 1.0, share)
     by_cycles = kernels.busiest * np.nan_to_num(kernels.active, nan=1.0) / share
     longer: Floats = np.maximum(1.0 / rate_of(kernels, at_work, calibration), by_cycles)
     return np.maximum(longer, 1.0)
 
 
-def _places(kernels: KernelArrays, gpu: GpuCapacity) -> Floats:
+def _blocks_held(kernels: KernelArrays, gpu: GpuCapacity) -> Floats:
     """Blocks that the GPU holds at a time."""
-    places: Floats = kernels.fit * number(gpu.sms)
-    return places
+    blocks: Floats = kernels.fit * number(gpu.sms)
+    return blocks
 
 
 def pair_slowdowns(
@@ -181,11 +181,11 @@ def pair_slowdowns(
     of one is not known, nothing is known about room: what is expected lies halfway, as a ratio,
     between that of all blocks beside each other and turns, and the interval holds both.
     """
-    known = (launch_known(own, gpu) & launch_known(other, gpu)) | apart
+    room_known = (launch_known(own, gpu) & launch_known(other, gpu)) | apart
     rooms = _rooms(own, other, gpu, apart)
-    cases = 1 if known.all() else 2  # without any room, and with room for all
+    cases = 1 if room_known.all() else 2  # without any room, and with room for all
     own_room, other_room = (
-        np.stack([np.where(known, room, without) for without in (0.0, 1.0)][:cases])[:, None]
+        np.stack([np.where(room_known, room, without) for without in (0.0, 1.0)][:cases])[:, None]
         for room in rooms
     )
     meet = np.zeros(()) if apart else _meet(own, other, gpu)
@@ -201,17 +201,17 @@ def pair_slowdowns(
     unsure = unsure | l2_bandwidth_unsure(own, other, measured=l2_measured)
     unsure = unsure | ((meet > 0.0) & ~(measured_in_sm(own) & measured_in_sm(other)))
     own_s, other_s = _times(own, other)
-    found = []
+    pairs = []
     for (slowdowns, binding), in_turns in (
         (of_own, 1.0 + other_s / own_s),
         (of_other, 1.0 + own_s / other_s),
     ):
-        expected, most, least = (slowdowns[:, place] for place in range(len(_FACTORS)))
+        expected, highest, least = (slowdowns[:, index] for index in range(len(_FACTORS)))
         slowdown = np.exp(np.log(expected).mean(axis=0))
         low = np.minimum(least, expected).min(axis=0) / _MARGIN
-        high = np.maximum(((most + unseen) * _MARGIN).max(axis=0), slowdown)
+        high = np.maximum(((highest + unseen) * _MARGIN).max(axis=0), slowdown)
         high = np.where(unsure, np.maximum(high, in_turns * _MARGIN), high)
-        found.append(
+        pairs.append(
             PairSlowdowns(
                 slowdown=slowdown,
                 low=np.clip(low, 1.0, slowdown),
@@ -221,13 +221,15 @@ def pair_slowdowns(
                 may_thrash=thrashed,
             )
         )
-    return found[0], found[1]
+    return pairs[0], pairs[1]
 
 
 def _meet(own: KernelArrays, other: KernelArrays, gpu: GpuCapacity) -> Floats:
     """Share of the SMs of the narrower one on which the other is, too; 1 where unknown."""
     sms = number(gpu.sms)
-    widths = [np.nan_to_num(np.minimum(one.running / sms, 1.0), nan=1.0) for one in (own, other)]
+    widths = [
+        np.nan_to_num(np.minimum(kernels.running / sms, 1.0), nan=1.0) for kernels in (own, other)
+    ]
     both = np.maximum(widths[0] + widths[1] - 1.0, 0.0)
     met: Floats = both / np.minimum(widths[0], widths[1])
     return met
@@ -254,19 +256,19 @@ def _room(beside: KernelArrays, there: KernelArrays, gpu: GpuCapacity) -> Floats
     packed = np.clip(on_each / np.maximum(there.busiest, _LEAST), on_each, there.fit)
     evenly = there.last_wave / sms - np.floor(there.last_wave / sms)
     filled = there.last_wave / (sms * packed)
-    found = np.zeros(())
+    room = np.zeros(())
     for blocks, fewer, share_of_sms in (
         (np.ceil(there.last_wave / sms), np.floor(there.last_wave / sms), evenly),
         (packed, np.zeros(np.shape(filled)), np.minimum(filled, 1.0)),
     ):
-        many, few = (
+        fit_more, fit_fewer = (
             np.minimum(
                 blocks_that_fit(capacity_of_sm(gpu) - count[..., None] * there.block, beside.block),
                 beside.fit,
             )
             for count in (blocks, fewer)
         )
-        places = sms * (share_of_sms * many + (1.0 - share_of_sms) * few)
-        found = np.fmax(found, places / beside.running)
-    share: Floats = np.clip(np.nan_to_num(found), 0.0, 1.0)
+        blocks_placed = sms * (share_of_sms * fit_more + (1.0 - share_of_sms) * fit_fewer)
+        room = np.fmax(room, blocks_placed / beside.running)
+    share: Floats = np.clip(np.nan_to_num(room), 0.0, 1.0)
     return share

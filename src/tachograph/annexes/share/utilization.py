@@ -99,7 +99,7 @@ def sensitivities(
     dram = achievable(values["dram"], calibration) if "dram" in values else None
     metrics = {name: reading.metric for name, reading in readings.items()}
     slots = _LIMITS if kernel.gpu.sms else "device__attribute_multiprocessor_count"
-    found = [
+    judged = [
         _judge("blocks", kernel.shape.placement().get("slots_taken"), SLOTS, slots),
         _cache(kernel, "l2", kernel_metrics.L2_HIT, kernel_metrics.L2_BUSY),
         _judge("dram", dram, DRAM, metrics.get("dram", kernel_metrics.DRAM)),
@@ -107,21 +107,21 @@ def sensitivities(
         _judge("issue", values.get("issue"), CYCLES, metrics.get("issue", kernel_metrics.ISSUED)),
     ]
     for pipe, reading in kernel.pipes.items():
-        found.append(_judge(pipe, reading.value, CYCLES, reading.metric))
+        judged.append(_judge(pipe, reading.value, CYCLES, reading.metric))
     if not kernel.pipes:
-        found.append(_judge("pipelines", None, CYCLES, kernel_metrics.pipe_metric("fma")))
-    return (*found, _judge("sms", idle_sms(kernel), IDLE, kernel_metrics.SM_ACTIVE_MAX))
+        judged.append(_judge("pipelines", None, CYCLES, kernel_metrics.pipe_metric("fma")))
+    return (*judged, _judge("sms", idle_sms(kernel), IDLE, kernel_metrics.SM_ACTIVE_MAX))
 
 
 def idle_sms(kernel: Kernel) -> float | None:
     """Return the fraction of the busiest SM's cycles in which the mean SM had no warp."""
-    mean, most = (
+    mean, busiest = (
         kernel.metrics.get(name)
         for name in (kernel_metrics.SM_ACTIVE, kernel_metrics.SM_ACTIVE_MAX)
     )
-    if mean is None or most is None:
+    if mean is None or busiest is None:
         return None
-    return max(0.0, 1 - mean / most) if most > 0 else 0.0
+    return max(0.0, 1 - mean / busiest) if busiest > 0 else 0.0
 
 
 def _judge(
@@ -179,18 +179,18 @@ def pitfalls(kernel: Kernel) -> tuple[Pitfall, ...]:
 
 def _roofline_class(kernel: Kernel) -> Pitfall | None:
     """Return the class: compute-bound if a pipeline or the schedulers are busier than DRAM."""
-    cycles, most = kernel.demand.cycles, float(kernel.gpu.schedulers)
+    cycles, schedulers = kernel.demand.cycles, float(kernel.gpu.schedulers)
     loads = [cycles[name] for name in _COMPUTING if name in cycles]
     if "issue" not in cycles or kernel.demand.dram is None or max(loads) < kernel.demand.dram:
         return None
-    ipc = cycles["issue"] * most
-    if most - ipc >= COPY_IPC:
+    ipc = cycles["issue"] * schedulers
+    if schedulers - ipc >= COPY_IPC:
         return None
     why = (
         "compute-bound, so memory-bound kernels seem to fit beside it; yet it leaves fewer "
         "issue slots than even a copy needs"
     )
-    numbers = {"ipc": ipc, "ipc_left": most - ipc, "ipc_of_copy": COPY_IPC}
+    numbers = {"ipc": ipc, "ipc_left": schedulers - ipc, "ipc_of_copy": COPY_IPC}
     return Pitfall("roofline_class", why, MappingProxyType(numbers))
 
 

@@ -40,7 +40,7 @@ def run(arguments: Arguments) -> int:
 
     if arguments.ledger:
         return list_actions(arguments, none="No action was taken yet.")
-    configuration, location, folder = _places(arguments)
+    configuration, location, folder = _locations(arguments)
 
     def clock() -> datetime:
         return datetime.now(UTC)
@@ -72,7 +72,7 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _places(arguments: Arguments) -> tuple[Configuration, str, Path]:
+def _locations(arguments: Arguments) -> tuple[Configuration, str, Path]:
     """Configuration, location of the lake, folder of the ledger; the lake may be absent."""
     from tachograph.catalog import config
     from tachograph.collect.status import state_folder
@@ -91,7 +91,7 @@ def list_actions(arguments: Arguments, *, none: str, policies: Sequence[str] | N
     from tachograph.annexes.act.policies import KIND
     from tachograph.catalog.columns import local_time
 
-    configuration, _, folder = _places(arguments)
+    configuration, _, folder = _locations(arguments)
     records = read_ledger(folder)
     if policies is not None:
         records = [

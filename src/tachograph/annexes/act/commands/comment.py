@@ -87,9 +87,9 @@ def _show(opened: OpenedLake, arguments: Arguments) -> int:
     if arguments.json:
         output.print_json(summaries)
         return 0
-    for one in summaries:
-        headline = one["summary"]["tachograph"]["headline"]
-        output.print_text(f"job {one['job_id']}: {one['characters']} characters: {headline}\n")
+    for entry in summaries:
+        headline = entry["summary"]["tachograph"]["headline"]
+        output.print_text(f"job {entry['job_id']}: {entry['characters']} characters: {headline}\n")
     more = f", and {len(due) - len(shown)} more" if len(due) > len(shown) else ""
     output.print_text(
         f"{plural(len(shown), 'comment')} would be written{more}; nothing was: see --write\n"
@@ -107,7 +107,7 @@ def _write(opened: OpenedLake, arguments: Arguments) -> int:
 
     jobs = _jobs(opened, arguments)
     with ActionLedger(_folder(opened), clock=lambda: datetime.now(UTC)) as ledger:
-        made = comment_jobs(
+        records = comment_jobs(
             ledger,
             jobs,
             lambda job_key: _report(opened, job_key),
@@ -117,10 +117,10 @@ def _write(opened: OpenedLake, arguments: Arguments) -> int:
             most=arguments.most,
         )
     if arguments.json:
-        output.print_json(made)
+        output.print_json(records)
     else:
-        counts = Counter(record.state for record in made)
-        for record in made:
+        counts = Counter(record.state for record in records)
+        for record in records:
             if record.state != "done":
                 output.print_text(f"{record.target}: {record.state}: {record.result}\n")
         refused = f", {counts['refused']} refused" if counts["refused"] else ""
@@ -129,7 +129,7 @@ def _write(opened: OpenedLake, arguments: Arguments) -> int:
         )
     return (
         ExportError.exit_code
-        if any(record.state in ("failed", "refused") for record in made)
+        if any(record.state in ("failed", "refused") for record in records)
         else 0
     )
 

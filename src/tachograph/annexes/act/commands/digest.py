@@ -143,9 +143,12 @@ def _show_group(opened: OpenedLake, arguments: Arguments) -> int:
         raise NotFoundError(
             f"{arguments.manager!r} coordinates no account", do="see serve.managers"
         )
-    chosen = ("managers", arguments.manager) if arguments.manager else ("staff", STAFF)
+    requested = ("managers", arguments.manager) if arguments.manager else ("staff", STAFF)
     digests = group_digests(opened.lake, configuration, week, managers)
-    digest = next((one for one in digests if (one.audience, one.name) == chosen), None)
+    digest = next(
+        (candidate for candidate in digests if (candidate.audience, candidate.name) == requested),
+        None,
+    )
     if digest is None:
         raise _nothing(opened, "no job", week)
     if arguments.json:

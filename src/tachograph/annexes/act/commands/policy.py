@@ -69,7 +69,7 @@ def run(arguments: Arguments) -> int:
     return {"check": _check, "backtest": _backtest, "status": _status}[arguments.action](arguments)
 
 
-def _chosen(arguments: Arguments, configuration: Configuration) -> Configuration:
+def _selected_policies(arguments: Arguments, configuration: Configuration) -> Configuration:
     from tachograph.annexes.act.policies import policy_of
 
     if not configuration.policy:
@@ -85,7 +85,7 @@ def _check(arguments: Arguments) -> int:
     from tachograph.annexes.act.policy_report import job_name, policy_sentence
 
     opened = open_lake(arguments)
-    configuration = _chosen(arguments, opened.configuration)
+    configuration = _selected_policies(arguments, opened.configuration)
     cases = list(policy_cases(opened.lake, configuration, now=opened.clock))
     applying = [case for case in cases if isinstance(case.found, PolicyEvidence)]
     shown = cases if arguments.every else applying
@@ -96,8 +96,8 @@ def _check(arguments: Arguments) -> int:
         ]
         output.print_json({"policies": policies, "jobs": [_case(case) for case in shown]})
         return 0
-    for one in configuration.policy:
-        output.print_text(f"{one.name}: {policy_sentence(one)}\n")
+    for entry in configuration.policy:
+        output.print_text(f"{entry.name}: {policy_sentence(entry)}\n")
     jobs = len({case.job["job_key"] for case in cases})
     output.print_text(
         f"{len(applying):,} of {len(cases):,} cases apply, of {jobs:,} running jobs with fresh "
@@ -134,9 +134,9 @@ def _backtest(arguments: Arguments) -> int:
     from tachograph.annexes.act.policy_report import backtest_json, backtest_lines
 
     opened = open_lake(arguments)
-    configuration = _chosen(arguments, opened.configuration)
-    wanted, narrator = job_filter(arguments, opened), Narrator.of(arguments)
-    found = []
+    configuration = _selected_policies(arguments, opened.configuration)
+    which, narrator = job_filter(arguments, opened), Narrator.of(arguments)
+    backtests = []
     for policy in configuration.policy:
         if policy.check == "failing_gpu":
             narrator.say(f"{policy.name}: not replayed: faults of GPUs are not kept by minute")
@@ -145,14 +145,14 @@ def _backtest(arguments: Arguments) -> int:
         def progress(done: int, jobs: int, name: str = policy.name) -> None:
             narrator.say(f"{name}: {done:,} of {jobs:,} jobs")
 
-        found.append(backtest_policy(opened.lake, policy, wanted, progress=progress))
+        backtests.append(backtest_policy(opened.lake, policy, which, progress=progress))
     if arguments.json:
-        output.print_json([backtest_json(one) for one in found])
+        output.print_json([backtest_json(backtest) for backtest in backtests])
         return 0
-    for place, one in enumerate(found):
-        if place:
+    for number, backtest in enumerate(backtests):
+        if number:
             output.print_text("\n")
-        lines = backtest_lines(one, top=arguments.top, width=min(output.width(), 100))
+        lines = backtest_lines(backtest, top=arguments.top, width=min(output.width(), 100))
         output.print_lines(lines, no_color=arguments.no_color)
     return 0
 

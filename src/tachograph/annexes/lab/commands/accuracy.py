@@ -68,11 +68,11 @@ def run(arguments: Arguments) -> int:
     if arguments.seed == CHOSEN_ON:
         narrator.say(f"the built-in thresholds were chosen on seed {CHOSEN_ON}: use another seed")
     with _folder(arguments.keep) as folder:
-        found, known, ambiguous = _measured(arguments, folder, settings, narrator)
+        scores, judged, ambiguous = _measured(arguments, folder, settings, narrator)
     if arguments.json:
-        output.print_json(_as_json(arguments, found, known, ambiguous))
+        output.print_json(_as_json(arguments, scores, judged, ambiguous))
     else:
-        _show(arguments, found, known, ambiguous)
+        _show(arguments, scores, judged, ambiguous)
     return 0
 
 
@@ -81,8 +81,8 @@ def _folder(keep: str | None) -> Iterator[Path]:
     import tempfile
 
     if keep is None:
-        with tempfile.TemporaryDirectory(prefix="tachograph-accuracy-") as made:
-            yield Path(made)
+        with tempfile.TemporaryDirectory(prefix="tachograph-accuracy-") as temporary:
+            yield Path(temporary)
         return
     folder = Path(keep)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -111,8 +111,12 @@ def _measured(
         jobs = read_summaries(lake)
         verdicts = classified(lake, jobs, configuration, progress)
     truth = with_keys(pl.read_parquet(folder / "cluster" / "truth" / CLASSES_FILE), jobs)
-    known = truth.filter(pl.col("known"))
-    return accuracies(known, verdicts), known.height, truth.height - known.height
+    of_known_gpus = truth.filter(pl.col("known"))
+    return (
+        accuracies(of_known_gpus, verdicts),
+        of_known_gpus.height,
+        truth.height - of_known_gpus.height,
+    )
 
 
 def _analyzed(
@@ -140,7 +144,7 @@ def _analyzed(
 
 
 def _as_json(
-    arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambiguous: int
+    arguments: Arguments, scores: Sequence[ClassAccuracy], judged: int, ambiguous: int
 ) -> dict[str, Any]:
     from tachograph.annexes.lab.accuracy import CHOSEN_ON
 
@@ -150,16 +154,16 @@ def _as_json(
         "counters": arguments.counters,
         "chosen_on_seed": CHOSEN_ON,
         "configuration": arguments.config,
-        "judged": known,
+        "judged": judged,
         "ambiguous": ambiguous,
         "classes": [
             {
-                "class": each.code,
-                **score_json(each.score),
-                "too_near": each.too_near,
-                "published": each.published,
+                "class": accuracy.code,
+                **score_json(accuracy.score),
+                "too_near": accuracy.too_near,
+                "published": accuracy.published,
             }
-            for each in found
+            for accuracy in scores
         ],
     }
 
@@ -195,7 +199,9 @@ def interval(score: VerdictScore) -> str | None:
     return f"{100 * low:.2f} to {100 * high:.2f} %"
 
 
-def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambiguous: int) -> None:
+def _show(
+    arguments: Arguments, scores: Sequence[ClassAccuracy], judged: int, ambiguous: int
+) -> None:
     from tachograph.annexes.lab.accuracy import CHOSEN_ON
 
     thresholds = (
@@ -208,7 +214,7 @@ def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambi
         telemetry = f"counters {arguments.counters}, {telemetry}"
     output.print_text(
         f"{arguments.jobs:,} simulated jobs, seed {arguments.seed}, {telemetry}; "
-        f"{known:,} judged, "
+        f"{judged:,} judged, "
         f"{ambiguous:,} left out because their GPUs are not recorded.\nThresholds: "
         f"{thresholds}.\n\n"
     )
@@ -223,15 +229,20 @@ def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambi
         ">unknown",
         ">published (jobs, false positives)",
     ]
-    output.print_table(headings, [_cells(each) for each in found], no_color=arguments.no_color)
+    output.print_table(
+        headings, [_cells(accuracy) for accuracy in scores], no_color=arguments.no_color
+    )
     output.print_text("\n")
     headings = ["class", *CONFUSION_HEADINGS, ">too near to call"]
-    rows = [[each.code, *confusion_cells(each.score), f"{each.too_near:,}"] for each in found]
+    rows = [
+        [accuracy.code, *confusion_cells(accuracy.score), f"{accuracy.too_near:,}"]
+        for accuracy in scores
+    ]
     output.print_table(headings, rows, no_color=arguments.no_color)
 
 
-def _cells(each: ClassAccuracy) -> list[str | None]:
-    score, paper = each.score, each.published
+def _cells(accuracy: ClassAccuracy) -> list[str | None]:
+    score, paper = accuracy.score, accuracy.published
     published = (
         None
         if paper is None
@@ -239,7 +250,7 @@ def _cells(each: ClassAccuracy) -> list[str | None]:
     )
     counts = (score.false_positives, score.false_negatives, score.unknown)
     return [
-        each.code,
+        accuracy.code,
         f"{score.jobs:,}",
         f"{score.positives:,}",
         percent(score.accuracy),

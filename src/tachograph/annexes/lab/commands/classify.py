@@ -52,31 +52,31 @@ def run(arguments: Arguments) -> int:
     must_exist(arguments.codes, CLASS_CODES, what="class")
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
-    jobs = _chosen(arguments, opened, which)
+    jobs = _select(arguments, opened, which)
     with Narrator.of(arguments).steps() as progress:
-        found = classified(opened.lake, jobs, opened.configuration, progress)
+        verdicts = classified(opened.lake, jobs, opened.configuration, progress)
     if arguments.codes:
-        found = found.filter(pl.col("code").is_in(arguments.codes))
-    found = found.join(
+        verdicts = verdicts.filter(pl.col("code").is_in(arguments.codes))
+    verdicts = verdicts.join(
         jobs.select("job_key", "display_id"), on="job_key", how="left", maintain_order="left"
     )
-    counts = _counts(found)
+    counts = _counts(verdicts)
     if arguments.json:
         output.print_json(
             {
-                "verdicts": list(map(_as_json, found.iter_rows(named=True))),
+                "verdicts": list(map(_as_json, verdicts.iter_rows(named=True))),
                 "counts": counts.to_dicts(),
             }
         )
         return 0
-    if found.is_empty():
+    if verdicts.is_empty():
         from tachograph.cli.no_match import no_match_lines
 
         output.print_text("".join(f"{line}\n" for line in no_match_lines(opened, which)))
         return 0
     every = arguments.all or arguments.job
     _show(
-        found if every else found.filter(pl.col("verdict") != "no"),
+        verdicts if every else verdicts.filter(pl.col("verdict") != "no"),
         opened,
         no_color=arguments.no_color,
     )
@@ -97,18 +97,18 @@ def classified(
     from tachograph.pipeline.minutes import read_stored
 
     ordered = jobs.sort("start", "job_key")
-    found: list[pl.DataFrame] = []
+    parts: list[pl.DataFrame] = []
     for at in range(0, max(1, ordered.height), BATCH):
         some = ordered.slice(at, BATCH)
         gpus, timelines, nodes = read_stored(
             lake, some, idle_util=configuration.thresholds.idle_util
         )
-        found.append(job_classes.judge_classes(some, gpus, timelines, nodes, configuration.classes))
+        parts.append(job_classes.judge_classes(some, gpus, timelines, nodes, configuration.classes))
         progress("classify", min(at + BATCH, ordered.height), ordered.height)
-    return pl.concat(found)
+    return pl.concat(parts)
 
 
-def _chosen(arguments: Arguments, opened: OpenedLake, which: JobFilter) -> pl.DataFrame:
+def _select(arguments: Arguments, opened: OpenedLake, which: JobFilter) -> pl.DataFrame:
     import polars as pl
 
     from tachograph.lake.query import read_job_row, select_jobs
@@ -120,7 +120,7 @@ def _chosen(arguments: Arguments, opened: OpenedLake, which: JobFilter) -> pl.Da
     return selected.jobs.filter(pl.col("job_key").is_in(keys))
 
 
-def _counts(found: pl.DataFrame) -> pl.DataFrame:
+def _counts(verdicts: pl.DataFrame) -> pl.DataFrame:
     """One row per class: number of jobs by verdict."""
     import polars as pl
 
@@ -129,7 +129,7 @@ def _counts(found: pl.DataFrame) -> pl.DataFrame:
 
     answers = [(pl.col("verdict") == answer).sum().alias(answer) for answer in VERDICTS]
     order = pl.DataFrame({"code": CLASS_CODES}, schema={"code": pl.String}).with_row_index("place")
-    return found.group_by("code").agg(answers).join(order, on="code").sort("place").drop("place")
+    return verdicts.group_by("code").agg(answers).join(order, on="code").sort("place").drop("place")
 
 
 def _as_json(row: dict[str, Any]) -> dict[str, Any]:
@@ -138,16 +138,16 @@ def _as_json(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"evidence": json.loads(row["evidence"]), "checks": json.loads(row["checks"])}
 
 
-def _show(found: pl.DataFrame, opened: OpenedLake, *, no_color: bool) -> None:
+def _show(verdicts: pl.DataFrame, opened: OpenedLake, *, no_color: bool) -> None:
     """Print a row per job and class; classes of a job with the same sentence share one."""
     import polars as pl
 
-    same = ("job_key", "display_id", "job_id", "verdict", "begin", "end", "sentence")
-    found = found.group_by(same, maintain_order=True).agg(pl.col("code").str.join(", "))
+    columns = ("job_key", "display_id", "job_id", "verdict", "begin", "end", "sentence")
+    verdicts = verdicts.group_by(columns, maintain_order=True).agg(pl.col("code").str.join(", "))
     zone = opened.configuration.site.time_zone
     headings = ("job", "class", "verdict", "interval", "evidence")
     output.print_table(
-        headings, [_cells(row, zone) for row in found.iter_rows(named=True)], no_color=no_color
+        headings, [_cells(row, zone) for row in verdicts.iter_rows(named=True)], no_color=no_color
     )
 
 

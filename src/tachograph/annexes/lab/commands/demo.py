@@ -146,13 +146,15 @@ def _serve(folder: Path, address: str) -> int:
 @contextlib.contextmanager
 def _without_overrides(environment: MutableMapping[str, str]) -> Iterator[None]:
     """Environment without TACHOGRAPH_ variables, so synthetic jobs reach no other lake."""
-    own = {name: value for name, value in environment.items() if name.startswith("TACHOGRAPH_")}
-    for name in own:
+    overrides = {
+        name: value for name, value in environment.items() if name.startswith("TACHOGRAPH_")
+    }
+    for name in overrides:
         del environment[name]
     try:
         yield
     finally:
-        environment.update(own)
+        environment.update(overrides)
 
 
 def _walk(end: str) -> str:
@@ -203,9 +205,9 @@ def configure(folder: Path, configuration: str, narrator: Narrator) -> None:
     file = folder / _CONFIGURATION
     if file.exists() and file.read_bytes() != configuration.encode():
         names = (f"{file.name}.old{number}" for number in count(1))
-        kept = next(path for path in map(file.with_name, names) if not path.exists())
-        file.rename(kept)
-        narrator.say(f"{file} was changed since the demo wrote it; it is kept as {kept.name}.")
+        backup = next(path for path in map(file.with_name, names) if not path.exists())
+        file.rename(backup)
+        narrator.say(f"{file} was changed since the demo wrote it; it is kept as {backup.name}.")
     file.write_text(configuration, encoding="utf-8")
 
 
@@ -244,9 +246,9 @@ def _truth(cluster: SimulatedCluster) -> str:
 
     opened = Lake.open(_LAKE)
     summaries = read_summaries(opened)
-    known = summaries.filter((pl.col("attribution") != "ambiguous") & pl.col("end").is_not_null())
+    ended = summaries.filter((pl.col("attribution") != "ambiguous") & pl.col("end").is_not_null())
     holds = (pl.col("verdict") == "yes") & pl.col("covered_by").is_null()  # mere facts too
-    counted = _found(cluster.jobs, known, read_verdicts(opened, known, holds, holding=True))
+    counted = _found(cluster.jobs, ended, read_verdicts(opened, ended, holds, holding=True))
     lines = [
         f"  {problem:<22} {planted:>7} {found:>6}"
         for problem, planted, found in counted.iter_rows()
@@ -285,7 +287,7 @@ def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame)
 
 def _next(folder: Path, worst: str) -> str:
     page = folder / _page(worst)
-    seen = f"\nThe page of job {worst} with its plots: {page}\n" if page.exists() else ""
+    about_page = f"\nThe page of job {worst} with its plots: {page}\n" if page.exists() else ""
     energy = "--sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes"
     commands = (
         *reach_program(shutil.which("tachograph"), Path(sys.executable)),
@@ -300,7 +302,7 @@ def _next(folder: Path, worst: str) -> str:
         "tachograph lake  # what was read, gaps, what was rejected",
         "tachograph ingest --help  # read your own recordings and accounting",
     )
-    return "\n  ".join([f"{seen}\nTry next", *commands]) + "\n"
+    return "\n  ".join([f"{about_page}\nTry next", *commands]) + "\n"
 
 
 def reach_program(on_path: str | None, python: Path) -> list[str]:

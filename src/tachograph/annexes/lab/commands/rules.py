@@ -116,11 +116,11 @@ def _list(arguments: Arguments) -> int:
     from tachograph.judge.rules.listing import rules_json
 
     ruleset = _ruleset_of(arguments, configuration_of(arguments))
-    chosen = ruleset.only(arguments.rules) if arguments.rules else ruleset
+    selected = ruleset.only(arguments.rules) if arguments.rules else ruleset
     if arguments.json:
-        output.print_json(rules_json(chosen))
+        output.print_json(rules_json(selected))
     else:
-        _show_rules(chosen, arguments)
+        _show_rules(selected, arguments)
     return 0
 
 
@@ -134,8 +134,8 @@ def _show_rules(ruleset: RuleSet, arguments: Arguments) -> None:
         first = [entry.code, entry.rule.name, entry.rule.level, state]
         lines = [parameter_text(entry, name) for name in entry.values] or [("", "")]
         needs = ", ".join(entry.counters)
-        for place, (name, value) in enumerate(lines):
-            rows.append([*(first if not place else [""] * 4), name, value, "" if place else needs])
+        for index, (name, value) in enumerate(lines):
+            rows.append([*(first if not index else [""] * 4), name, value, "" if index else needs])
     output.print_table(headings, rows, no_color=arguments.no_color)
     _remark_skipped(ruleset)
 
@@ -209,29 +209,29 @@ def _run(arguments: Arguments) -> int:
         return 0
     parts = [judge_rules(*tables, ruleset) for tables in _batches(opened.lake, jobs, ruleset)]
     names = jobs.select("job_key", *_WHOSE, "gpu_hours")
-    found = pl.concat(parts).join(names, on="job_key", how="left", maintain_order="left")
+    verdicts = pl.concat(parts).join(names, on="job_key", how="left", maintain_order="left")
     if arguments.show or not arguments.json:
-        found = found.filter(pl.col("verdict") == (arguments.show or "yes"))
+        verdicts = verdicts.filter(pl.col("verdict") == (arguments.show or "yes"))
     counted = pl.concat(parts).group_by("code", "verdict", maintain_order=True).agg(jobs=pl.len())
     if arguments.json:
         from tachograph.judge.rules.listing import verdict_json
 
-        rows = cast("list[FindingRow]", found.to_dicts())
+        rows = cast("list[FindingRow]", verdicts.to_dicts())
         output.print_json({"verdicts": list(map(verdict_json, rows)),
                            "counts": counted.to_dicts(), "problems": list(map(str, ruleset.problems))})  # fmt: skip
         return 0
-    _show_verdicts(found, arguments)
+    _show_verdicts(verdicts, arguments)
     _show_counts(counted, [entry.code for entry in ruleset.entries], arguments)
     _remark_skipped(ruleset)
     return 0
 
 
-def _show_verdicts(found: pl.DataFrame, arguments: Arguments) -> None:
-    if found.is_empty():
+def _show_verdicts(verdicts: pl.DataFrame, arguments: Arguments) -> None:
+    if verdicts.is_empty():
         verdict = arguments.show or "yes"
         output.print_text(f"No job with verdict {verdict}; `--show` lists another verdict.\n")
         return
-    _print_jobs(found, ("sentence",), ("finding",), arguments)
+    _print_jobs(verdicts, ("sentence",), ("finding",), arguments)
 
 
 def _print_jobs(
@@ -356,16 +356,16 @@ def _import_classes(arguments: Arguments) -> int:
     texts = _classes(folder)
     parameters = _parameters(folder / _PARAMETERS)
     limits = limits_of(_json(Path(arguments.cluster))) if arguments.cluster else {}
-    found = _without_taken_tags(
+    classes = _without_taken_tags(
         [_translated(source, text, parameters, limits) for source, text in texts]
     )
     if arguments.output:
-        _write(Path(arguments.output), found)
+        _write(Path(arguments.output), classes)
     if arguments.json:
-        output.print_json([_as_json(one) for one in found])
+        output.print_json([_as_json(translated) for translated in classes])
     else:
-        _report(found, arguments)
-    if not any(one.text for one in found):
+        _report(classes, arguments)
+    if not any(translated.text for translated in classes):
         raise InputError(
             "no job class could be translated", where=str(folder), do="see the missing parts above"
         )
@@ -400,23 +400,23 @@ def _translated(
     return translate_class(text, name, parameters, limits)
 
 
-def _without_taken_tags(found: Sequence[Translated]) -> list[Translated]:
+def _without_taken_tags(classes: Sequence[Translated]) -> list[Translated]:
     """Return the translated classes, each tag only once."""
     from tachograph.catalog.config import Configuration
     from tachograph.judge.judge import RESERVED, rules_in_use
 
     taken = dict.fromkeys(RESERVED, "Tachograph")
     taken |= {entry.code: "a shipped rule" for entry in rules_in_use(Configuration()).entries}
-    kept = []
-    for one in found:
-        if one.text is not None and one.tag in taken:
-            taken_by = f"tag {one.tag} is used by {taken[one.tag]}: choose another"
-            kept.append(replace(one, text=None, missing=(taken_by,)))
+    classes_kept = []
+    for translated in classes:
+        if translated.text is not None and translated.tag in taken:
+            taken_by = f"tag {translated.tag} is used by {taken[translated.tag]}: choose another"
+            classes_kept.append(replace(translated, text=None, missing=(taken_by,)))
             continue
-        if one.text is not None:
-            taken[one.tag] = one.file
-        kept.append(one)
-    return kept
+        if translated.text is not None:
+            taken[translated.tag] = translated.file
+        classes_kept.append(translated)
+    return classes_kept
 
 
 def _parameters(path: Path) -> dict[str, float]:
@@ -424,12 +424,12 @@ def _parameters(path: Path) -> dict[str, float]:
 
     if not path.exists():
         return {}
-    given = _json(path)
-    if not isinstance(given, dict):
+    content = _json(path)
+    if not isinstance(content, dict):
         raise InputError(
             "not an object of parameters", where=str(path), do='write {"name": number, ...}'
         )
-    return {str(name): float(value) for name, value in given.items() if is_number(value)}
+    return {str(name): float(value) for name, value in content.items() if is_number(value)}
 
 
 def _json(path: Path) -> Any:
@@ -444,7 +444,7 @@ def _json(path: Path) -> Any:
         raise InputError(f"invalid JSON: {problem}", where=str(path), do="fix it") from None
 
 
-def _write(folder: Path, found: Sequence[Translated]) -> None:
+def _write(folder: Path, classes: Sequence[Translated]) -> None:
     """Write rules and parameters; no file is overwritten.
 
     Errors: UsageError where a file of that name exists.
@@ -452,8 +452,10 @@ def _write(folder: Path, found: Sequence[Translated]) -> None:
     from tachograph.judge.rules.clustercockpit import parameters_toml
     from tachograph.judge.rules.sources import PARAMETERS
 
-    documents = {one.file: one.text for one in found if one.text is not None}
-    documents[PARAMETERS] = parameters_toml(found)
+    documents = {
+        translated.file: translated.text for translated in classes if translated.text is not None
+    }
+    documents[PARAMETERS] = parameters_toml(classes)
     there = [name for name in documents if (folder / name).exists()]
     if there:
         raise UsageError(
@@ -465,25 +467,25 @@ def _write(folder: Path, found: Sequence[Translated]) -> None:
             (folder / name).write_text(text or "", encoding="utf-8")
 
 
-def _as_json(one: Translated) -> dict[str, Any]:
+def _as_json(translated: Translated) -> dict[str, Any]:
     return {
-        "file": one.file,
-        "rule": one.tag if one.text is not None else None,
-        "parameters": one.parameters,
-        "missing": one.missing,
-        "remarks": one.remarks,
+        "file": translated.file,
+        "rule": translated.tag if translated.text is not None else None,
+        "parameters": translated.parameters,
+        "missing": translated.missing,
+        "remarks": translated.remarks,
     }
 
 
-def _report(found: Sequence[Translated], arguments: Arguments) -> None:
-    for one in found:
-        state = f"rule {one.tag}" if one.text is not None else "not translated"
-        output.print_text(f"{printable(one.file)}: {state}\n")
-        for what, lines in (("no counterpart", one.missing), ("remark", one.remarks)):
+def _report(classes: Sequence[Translated], arguments: Arguments) -> None:
+    for translated in classes:
+        state = f"rule {translated.tag}" if translated.text is not None else "not translated"
+        output.print_text(f"{printable(translated.file)}: {state}\n")
+        for what, lines in (("no counterpart", translated.missing), ("remark", translated.remarks)):
             output.print_text("".join(f"  {what}: {printable(line)}\n" for line in lines))
-    done = sum(one.text is not None for one in found)
+    done = sum(translated.text is not None for translated in classes)
     where = f", written to {arguments.output}" if arguments.output else "; write them with -o DIR"
     narrate.Narrator.of(arguments).say(
-        f"{done} of {plural(len(found), 'job class').replace('classs', 'classes')} "
+        f"{done} of {plural(len(classes), 'job class').replace('classs', 'classes')} "
         f"translated{where}"
     )

@@ -28,7 +28,7 @@ def run(arguments: Arguments) -> int:
     from tachograph.report.score_ways import HEADINGS, way_remarks, way_row, ways_json
 
     opened = open_lake(arguments)
-    found = read_job_scores(
+    scores = read_job_scores(
         opened.lake,
         arguments.job,
         cluster=arguments.cluster,
@@ -36,13 +36,13 @@ def run(arguments: Arguments) -> int:
         reports=[Path(name) for name in arguments.nsight],
     )
     if arguments.json:
-        output.print_json(ways_json(found.job, found.ways))
+        output.print_json(ways_json(scores.job, scores.ways))
         return 0
-    title = f"GPU scores of job {found.job} (0 best, 100 worst)"
+    title = f"GPU scores of job {scores.job} (0 best, 100 worst)"
     output.print_table(
-        HEADINGS, list(map(way_row, found.ways)), title=title, no_color=arguments.no_color
+        HEADINGS, list(map(way_row, scores.ways)), title=title, no_color=arguments.no_color
     )
-    remarks = list(way_remarks(found.ways))
+    remarks = list(way_remarks(scores.ways))
     if remarks:
         output.print_text("\n" + "".join(f"{printable(remark)}\n" for remark in remarks))
     return 0

@@ -83,9 +83,9 @@ def run(arguments: Arguments) -> int:
             }
         )
         return 0
-    place = cluster.folder if arguments.lake is None else arguments.lake
+    target = cluster.folder if arguments.lake is None else arguments.lake
     output.print_text(
-        f"{place}: {cluster.rows:,} samples, {cluster.jobs.height:,} job runs, {problems:,} of "
+        f"{target}: {cluster.rows:,} samples, {cluster.jobs.height:,} job runs, {problems:,} of "
         "them "
         f"with a planted problem, from {plan.start:%Y-%m-%d} to {plan.end:%Y-%m-%d} UTC\n"
     )

@@ -164,10 +164,10 @@ def _compare(arguments: Arguments) -> int:
     labels = named if len(named) > 1 else [opened.lake.location, *named]
     if len(labels) > MOST_STUDIES:
         raise UsageError(f"{len(labels)} studies to compare", do=f"name at most {MOST_STUDIES}")
-    wanted, reports = job_filter(arguments, opened), []
+    jobs, reports = job_filter(arguments, opened), []
     with narrator.steps(logged=True) as progress:
         for label in labels:
-            lake, which = _of_label(label, opened, wanted)
+            lake, which = _of_label(label, opened, jobs)
             study = LakeStudy(lake, opened.configuration, opened.clock).study(
                 arguments.figure,
                 wanted=which,
@@ -196,7 +196,7 @@ def _prefixed(label: str, progress: Progress) -> Progress:
     return lambda doing, done, total: progress(f"{label}: {doing}", done, total)
 
 
-def _of_label(label: str, opened: OpenedLake, wanted: JobFilter) -> tuple[Lake, JobFilter]:
+def _of_label(label: str, opened: OpenedLake, jobs: JobFilter) -> tuple[Lake, JobFilter]:
     """Lake and jobs of one study: another lake, or a month or day of this one."""
     from calendar import monthrange
     from dataclasses import replace
@@ -206,22 +206,22 @@ def _of_label(label: str, opened: OpenedLake, wanted: JobFilter) -> tuple[Lake, 
     from tachograph.lake.delta import Lake
 
     if label == opened.lake.location:
-        return opened.lake, wanted
-    if not (found := _SPAN.fullmatch(label)):
-        return Lake.open(label), wanted
+        return opened.lake, jobs
+    if not (span := _SPAN.fullmatch(label)):
+        return Lake.open(label), jobs
     try:
-        first = date(int(found[1]), int(found[2]), int(found[4] or 1))
+        first = date(int(span[1]), int(span[2]), int(span[4] or 1))
     except ValueError:
         raise UsageError(
             f"Invalid time: {label!r}", do="write a month as 2025-03, a day as 2025-03-04"
         ) from None
-    after = first + timedelta(days=1 if found[4] else monthrange(first.year, first.month)[1])
+    after = first + timedelta(days=1 if span[4] else monthrange(first.year, first.month)[1])
     ends = (first.isoformat(), after.isoformat())
     since, until = (
         parse_time(end, now=opened.now, zone_name=opened.configuration.site.time_zone)
         for end in ends
     )
-    return opened.lake, replace(wanted, since=since, until=until)
+    return opened.lake, replace(jobs, since=since, until=until)
 
 
 def _show(report: StudyReport, written: WrittenStudy, *, no_color: bool) -> None:

@@ -112,10 +112,10 @@ def _propose(arguments: Arguments, opened: OpenedLake) -> _Proposed:
     from tachograph.lake.query import read_summaries
     from tachograph.pipeline.minutes import read_stored
 
-    known = read_summaries(opened.lake).filter(
+    measured = read_summaries(opened.lake).filter(
         (pl.col("attribution") != "ambiguous") & (pl.col("samples") > 0)
     )
-    jobs = known.sort("start", "job_key").tail(min(arguments.jobs, known.height))
+    jobs = measured.sort("start", "job_key").tail(min(arguments.jobs, measured.height))
     configuration = opened.configuration
     stored = read_stored(opened.lake, jobs, idle_util=configuration.thresholds.idle_util)
     forms = forms_of(jobs, stored, window_minutes=configuration.classes.window_minutes)
@@ -159,8 +159,8 @@ def _labels(arguments: Arguments, opened: OpenedLake, origin: str) -> tuple[pl.D
         labelled = read_labels(arguments.labels, CLASS_CODES, summaries)
     for line in reasons(labelled.refused, origin):
         narrate.remark(line)
-    known = summaries.filter(pl.col("attribution") != "ambiguous")
-    jobs = known.join(labelled.rows, on="job_key", how="semi", maintain_order="left")
+    attributed = summaries.filter(pl.col("attribution") != "ambiguous")
+    jobs = attributed.join(labelled.rows, on="job_key", how="semi", maintain_order="left")
     if jobs.is_empty():
         raise InputError(
             "no labelled job has stored minutes", where=origin, do="label jobs of this lake"

@@ -91,10 +91,10 @@ def compute(study: Study) -> FigureNumbers:
     counted = pl.col("intensity_histogram").is_not_null()
     facts["several_models_jobs"] = study.jobs.filter(several).height
     facts["no_histogram_jobs"] = study.jobs.filter(~counted, ~several).height
-    known = study.jobs.filter(counted, ~several)
-    facts["jobs"] = known.height
+    comparable = study.jobs.filter(counted, ~several)
+    facts["jobs"] = comparable.height
     bins, devices = [], []
-    for place, (model, part) in enumerate(_models(known)):
+    for rank, (model, part) in enumerate(_models(comparable)):
         histograms = (
             part.get_column("intensity_histogram")
             .explode()
@@ -107,7 +107,7 @@ def compute(study: Study) -> FigureNumbers:
             if of_pipe.any():
                 bins.append(_bins(pipe, model, of_pipe.sum(axis=0)))
                 devices.append(
-                    _of_device(pipe, model, device, of_pipe) | {"drawn": place < MOST_MODELS}
+                    _of_device(pipe, model, device, of_pipe) | {"drawn": rank < MOST_MODELS}
                 )
     if not devices:
         return study.nothing(_PARTS, NO_INTENSITY, facts)
@@ -221,9 +221,9 @@ def _labels(jobs: pl.DataFrame, pipe: str) -> dict[str, Fact]:
     }
 
 
-def _models(known: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+def _models(comparable: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
     """The jobs of each model; the model with the most jobs first."""
-    named = known.select(
+    named = comparable.select(
         pl.col("gpu_model").fill_null("unknown model"), "hbm_mib", "intensity_histogram"
     )
     parts = [(str(name), part) for (name,), part in named.group_by("gpu_model")]
@@ -289,16 +289,18 @@ def _device_facts(devices: pl.DataFrame, pipe: str) -> dict[str, Fact]:
 
 def _by_jobs(numbers: FigureNumbers) -> list[str]:
     """Models, the one with the most jobs first: its line is the same in every panel."""
-    most = numbers.tables["devices"].group_by("gpu_model").agg(pl.col("jobs").max())
+    jobs_of_models = numbers.tables["devices"].group_by("gpu_model").agg(pl.col("jobs").max())
     return (
-        most.sort("jobs", "gpu_model", descending=[True, False]).get_column("gpu_model").to_list()
+        jobs_of_models.sort("jobs", "gpu_model", descending=[True, False])
+        .get_column("gpu_model")
+        .to_list()
     )
 
 
 def _limits(numbers: FigureNumbers, pipe: str) -> tuple[float, float]:
     """Decades with all samples of a pipe and its ridge points, and the overflow bin if used."""
     bins = numbers.tables["distribution"].filter(pl.col("pipe") == pipe)
-    used = bins.with_columns(place=pl.int_range(pl.len()) % INTENSITY_BINS).filter(
+    bins_in_use = bins.with_columns(place=pl.int_range(pl.len()) % INTENSITY_BINS).filter(
         pl.col("samples") > 0
     )["place"]
     ridges = (
@@ -307,8 +309,8 @@ def _limits(numbers: FigureNumbers, pipe: str) -> tuple[float, float]:
         .drop_nulls()
         .to_list()
     )
-    low = min([float(_DRAWN_EDGES[used].min()), *ridges])
-    high = max([float(_DRAWN_EDGES[used + 1].max()), *ridges])
+    low = min([float(_DRAWN_EDGES[bins_in_use].min()), *ridges])
+    high = max([float(_DRAWN_EDGES[bins_in_use + 1].max()), *ridges])
     first, last = np.floor(np.log10(low * 1.001)), np.ceil(np.log10(high * 0.999))
     return (
         max(10.0**first, _DRAWN_EDGES[0]),
@@ -318,8 +320,8 @@ def _limits(numbers: FigureNumbers, pipe: str) -> tuple[float, float]:
 
 def _least_share(devices: pl.DataFrame, limits: Mapping[str, tuple[float, float]]) -> float:
     """Lower end of the axis: the decade below what any device attains at its panel's start."""
-    known = devices.select("pipe", "ridge_flop_per_b").drop_nulls().iter_rows()
-    least = min((limits[pipe][0] / point for pipe, point in known), default=0.1)
+    ridges = devices.select("pipe", "ridge_flop_per_b").drop_nulls().iter_rows()
+    least = min((limits[pipe][0] / point for pipe, point in ridges), default=0.1)
     return float(10.0 ** np.floor(np.log10(min(least, 0.1))))
 
 
@@ -330,8 +332,8 @@ def _draw_model(
     of: tuple[str, str],
     line: LineLook,
 ) -> None:
-    chosen = (pl.col("pipe") == of[0]) & (pl.col("gpu_model") == of[1])
-    bins = numbers.tables["distribution"].filter(chosen)
+    of_line = (pl.col("pipe") == of[0]) & (pl.col("gpu_model") == of[1])
+    bins = numbers.tables["distribution"].filter(of_line)
     if not bins.height:
         return
     colour, dashes, marker = line
@@ -345,7 +347,7 @@ def _draw_model(
         markersize=2.5,
         markevery=np.flatnonzero(shares),
     )
-    point = numbers.tables["devices"].filter(chosen).get_column("ridge_flop_per_b").item()
+    point = numbers.tables["devices"].filter(of_line).get_column("ridge_flop_per_b").item()
     if point is not None:
         at = np.array([_DRAWN_EDGES[0] / 10, point, max(point, _DRAWN_EDGES[-1]) * 10])
         upper.plot(at, np.minimum(1.0, at / point), dashes, color=colour)
@@ -370,7 +372,7 @@ def _dress(upper: Axes, lower: Axes, limits: tuple[float, float]) -> None:
 
 
 def _legend(numbers: FigureNumbers, lines: Mapping[str, LineLook]) -> list[Line2D]:
-    known = (
+    with_ridge = (
         numbers.tables["devices"]
         .filter(pl.col("ridge_flop_per_b").is_not_null())
         .get_column("gpu_model")
@@ -378,7 +380,7 @@ def _legend(numbers: FigureNumbers, lines: Mapping[str, LineLook]) -> list[Line2
     handles: list[Line2D] = []
     for model, (colour, dashes, marker) in lines.items():
         name = drawn_name(model)
-        label = name if model in set(known) else f"{name} (no ridge: peaks not known)"
+        label = name if model in set(with_ridge) else f"{name} (no ridge: peaks not known)"
         handles.append(
             Line2D(
                 [], [], color=colour, linestyle=dashes, marker=marker, markersize=2.5, label=label
@@ -388,7 +390,7 @@ def _legend(numbers: FigureNumbers, lines: Mapping[str, LineLook]) -> list[Line2
         handles.append(
             Line2D([], [], linestyle="", label=f"{plural(float(more), 'more model')}: in the table")
         )
-    if known.len():
+    if with_ridge.len():
         handles.append(
             Line2D(
                 [],

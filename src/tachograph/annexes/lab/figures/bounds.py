@@ -87,13 +87,13 @@ def draw(numbers: FigureNumbers) -> Figure:
     ]
     with style.style():
         figure, (axes,) = style.new_figure(style.PAGE_IN, 0.9 + 0.62 * len(weights) + 0.5)
-        places = []
-        for place, name in enumerate(weights):
+        labels_at = []
+        for number, name in enumerate(weights):
             for line, rule in enumerate(_RULES):
-                at = place * 2.5 + line
-                places.append((at, f"{_WEIGHTS[name]}: {_rule(numbers, rule)}"))
+                at = number * 2.5 + line
+                labels_at.append((at, f"{_WEIGHTS[name]}: {_rule(numbers, rule)}"))
                 _draw_bar(axes, at, shares.filter(pl.col("rule") == rule), f"{name}_share")
-        axes.set_yticks([at for at, _ in places], [label for _, label in places])
+        axes.set_yticks([at for at, _ in labels_at], [label for _, label in labels_at])
         axes.invert_yaxis()
         style.percent_axis(axes, "x")
         axes.set_xlabel("share")
@@ -143,13 +143,13 @@ def _rule(numbers: FigureNumbers, rule: str) -> str:
     return "limiter" if rule == "limiter" else f"{PIPE_NAMES[str(numbers.facts['pipe'])]} roofline"
 
 
-def _draw_bar(axes: Axes, place: float, rows: pl.DataFrame, column: str) -> None:
+def _draw_bar(axes: Axes, line: float, rows: pl.DataFrame, column: str) -> None:
     start = 0.0
     parts = dict(rows.select("kind", column).iter_rows())
     for kind, (colour, hatch) in _LOOKS.items():
         part = float(parts.get(kind) or 0.0)
         if part:
-            style.draw_share(axes, place, start, part, colour=colour, hatch=hatch, height=0.8)
+            style.draw_share(axes, line, start, part, colour=colour, hatch=hatch, height=0.8)
         if part > 0.06:
-            style.write_share(axes, place, start + part / 2, percent(part))
+            style.write_share(axes, line, start + part / 2, percent(part))
         start += part

@@ -70,9 +70,9 @@ def memory(figures: Figures) -> str | None:
         which = (
             f"GPUs with {figures['hbm_peak'].number('smaller_gib'):.0f} GiB, which this system has"
         )
-        many = f"{fits:,.0f} ({percent(facts['fits_smaller_share'])})" if fits else "none"
+        fitting = f"{fits:,.0f} ({percent(facts['fits_smaller_share'])})" if fits else "none"
         spare = f"with {FIT_SPARE} to spare; peaks between samples are not seen"
-        return f"Of these jobs, {many} would fit on the {which}, {spare}."
+        return f"Of these jobs, {fitting} would fit on the {which}, {spare}."
     if facts.get("under_50_jobs"):
         half = f"{percent(facts['under_50_share'])} would fit in half of that memory"
         return f"Of these jobs, {half}; peaks between samples are not seen."
@@ -84,27 +84,29 @@ def limits(figures: Figures) -> str | None:
     facts = figures["bounds"].facts
     if not facts.get("jobs"):
         return None
-    most = max(LIMITERS, key=lambda kind: figures["bounds"].number(f"limiter_{kind}_jobs") or 0)
+    commonest = max(
+        LIMITERS, key=lambda kind: figures["bounds"].number(f"limiter_{kind}_jobs") or 0
+    )
     return _sentence(
-        _BY_LIMITER[most].format(f"{percent(facts[f'limiter_{most}_share'])} of the jobs")
+        _BY_LIMITER[commonest].format(f"{percent(facts[f'limiter_{commonest}_share'])} of the jobs")
     )
 
 
 def spread(figures: Figures) -> str | None:
     """Return GPU-hours of GPUs held beside the only active one; else jobs over UNEVEN."""
     numbers = figures["spatial_imbalance"]
-    facts, one = numbers.facts, numbers.number("one_gpu_jobs")
+    facts, jobs_on_one_gpu = numbers.facts, numbers.number("one_gpu_jobs")
     hours = numbers.number("one_gpu_unused_gpu_hours")
-    if one and hours:
+    if jobs_on_one_gpu and hours:
         held = f"held {text(hours, 'count')} GPU-hours of GPUs beside the only one they used"
-        return f"{count_jobs(one)} {held}: requests of one GPU would free them."
+        return f"{count_jobs(jobs_on_one_gpu)} {held}: requests of one GPU would free them."
     if facts.get("uneven_jobs"):
-        many = f"{count_jobs(facts['uneven_jobs'])} ({percent(facts['uneven_share'])})"
+        uneven = f"{count_jobs(facts['uneven_jobs'])} ({percent(facts['uneven_share'])})"
         return (
-            f"{many} over {UNEVEN:.2f}: at a time few of their GPUs work; an even split or "
+            f"{uneven} over {UNEVEN:.2f}: at a time few of their GPUs work; an even split or "
             "smaller requests would help."
         )
-    if facts.get("seen_jobs") and not one:
+    if facts.get("seen_jobs") and not jobs_on_one_gpu:
         return (
             f"No job is over {UNEVEN:.2f}, and none used only one of its GPUs: smaller "
             "requests would gain little."
@@ -123,9 +125,9 @@ def steadiness(figures: Figures) -> str | None:
             f"No job is over {UNEVEN:.2f}: on average every GPU that worked did so at "
             f"{least} of its own peak or more."
         )
-    many = f"{count_jobs(facts['uneven_jobs'])} ({percent(facts['uneven_share'])})"
+    unsteady = f"{count_jobs(facts['uneven_jobs'])} ({percent(facts['uneven_share'])})"
     return (
-        f"{many} over {UNEVEN:.2f}: on average one of their GPUs works at under {least} of its "
+        f"{unsteady} over {UNEVEN:.2f}: on average one of their GPUs works at under {least} of its "
         "own peak; a shared GPU, "
         "or more input at a time, would use the rest."
     )
@@ -135,16 +137,16 @@ def utilisation(figures: Figures) -> str | None:
     """Whether utilisation ranks jobs as the activity of some pipe does."""
     numbers = figures["correlation"]
     of_pipes = {name: numbers.number(f"rho_{name}") for name in PIPES.values()}
-    known = {name: rho for name, rho in of_pipes.items() if rho is not None}
-    if not known:
+    measured = {name: rho for name, rho in of_pipes.items() if rho is not None}
+    if not measured:
         return None
-    best = max(known, key=lambda name: known[name])
-    closest = f"{LABELS[best]} ({text(round(known[best], 2) + 0.0, 'ratio')})"
-    if known[best] >= STRONG:
+    best = max(measured, key=lambda name: measured[name])
+    closest = f"{LABELS[best]} ({text(round(measured[best], 2) + 0.0, 'ratio')})"
+    if measured[best] >= STRONG:
         return (
             f"Utilisation ranks jobs much as {closest} does, so it shows which jobs compute most."
         )
-    several = "of any pipe; the closest is" if len(known) > 1 else "of the only pipe measured:"
+    several = "of any pipe; the closest is" if len(measured) > 1 else "of the only pipe measured:"
     return (
         f"Utilisation does not rank jobs as the activity {several} {closest}: SM and pipe "
         "activity show better "
@@ -166,13 +168,13 @@ CONSEQUENCES: Mapping[str, tuple[str, Callable[[Figures], str | None]]] = Mappin
 
 def consequence(question: str, figures: Figures) -> str | None:
     """Return the consequence of an answer; None if the figure is missing or nothing follows."""
-    needed, found = CONSEQUENCES[question]
-    return found(figures) if needed in figures else None
+    needed, sentence_of = CONSEQUENCES[question]
+    return sentence_of(figures) if needed in figures else None
 
 
 def _unused(numbers: FigureNumbers, pipe: str) -> float | None:
-    used = numbers.number(f"{pipe}_share")
-    return None if used is None else 1 - used
+    share = numbers.number(f"{pipe}_share")
+    return None if share is None else 1 - share
 
 
 def _sentence(phrase: str) -> str:

@@ -80,12 +80,12 @@ def compute(study: Study) -> FigureNumbers:
     """
     measured = [name for name in COMPARED if study.measured([f"{name}_mean"])]
     columns = {name: study.jobs.get_column(f"{name}_mean").fill_nan(None) for name in measured}
-    few: list[str] = []
+    rare: list[str] = []
     constant: list[str] = []
     compared: dict[str, pl.Series] = {}
     for name, values in columns.items():
         if len(values) - values.null_count() < LEAST_JOBS:
-            few.append(name)
+            rare.append(name)
         elif values.drop_nulls().n_unique() < 2:
             constant.append(name)
         else:
@@ -93,7 +93,7 @@ def compute(study: Study) -> FigureNumbers:
     facts: dict[str, Fact] = {
         "jobs": study.jobs.height - study.jobs.get_column(f"{UTIL}_mean").null_count()
     }
-    facts |= {"constant": _listed(constant), "too_few_jobs": _listed(few)}
+    facts |= {"constant": _listed(constant), "too_few_jobs": _listed(rare)}
     if why := _why_not(study, compared, constant):
         return study.nothing(("counters", "pairs"), why, facts)
     names, rho, jobs = _correlations(compared)
@@ -103,11 +103,16 @@ def compute(study: Study) -> FigureNumbers:
     order = sorted(range(len(names)), key=lambda at: (names[at] != UTIL, -closeness[at]))
     counters = {
         "counter": [names[at] for at in order],
-        "rho_with_gpu_util": [_known(of_util[at]) for at in order],
+        "rho_with_gpu_util": [_defined(of_util[at]) for at in order],
         "jobs": [int(jobs[at, at]) for at in order],
     }
     pairs = [
-        {"counter": names[a], "other": names[b], "rho": _known(rho[a, b]), "jobs": int(jobs[a, b])}
+        {
+            "counter": names[a],
+            "other": names[b],
+            "rho": _defined(rho[a, b]),
+            "jobs": int(jobs[a, b]),
+        }
         for a, b in combinations(order, 2)
     ]
     schema = {"counter": pl.String(), "other": pl.String(), "rho": pl.Float64(), "jobs": pl.Int64()}
@@ -164,14 +169,14 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     facts = numbers.facts
     if not facts.get("partners"):
         return ()
-    found = [
+    partners = [
         f"{_label(facts[f'partner_{k}'])} ({_signed(numbers.number(f'partner_{k}_rho'))})"
         for k in range(1, int(numbers.number("partners") or 0) + 1)
     ]
-    most = " and ".join(filter(None, (", ".join(found[:-1]), found[-1])))
+    closest = " and ".join(filter(None, (", ".join(partners[:-1]), partners[-1])))
     phrases = [
         (
-            f"Utilisation correlates most closely with {most}: Spearman's rho over "
+            f"Utilisation correlates most closely with {closest}: Spearman's rho over "
             f"{_span(numbers, 'util_')}."
         )
     ]
@@ -211,8 +216,8 @@ def _correlations(columns: Mapping[str, pl.Series]) -> tuple[list[str], Floats, 
             both = there[first] & there[second]
             jobs[a, b] = jobs[b, a] = both.sum()
             if jobs[a, b] >= LEAST_JOBS:
-                found = (ranked(first, both) * ranked(second, both)).sum()
-                rho[a, b] = rho[b, a] = np.clip(found, -1.0, 1.0)
+                product = (ranked(first, both) * ranked(second, both)).sum()
+                rho[a, b] = rho[b, a] = np.clip(product, -1.0, 1.0)
     return names, rho, jobs
 
 
@@ -231,15 +236,15 @@ def _why_not(
 
 def _facts(pairs: pl.DataFrame) -> dict[str, Fact]:
     util = pairs.filter(pl.col("counter") == UTIL)
-    known = util.drop_nulls("rho")
+    defined = util.drop_nulls("rho")
     facts: dict[str, Fact] = {
-        "compared": known.height,
-        "strong": known.filter(pl.col("rho").abs() >= STRONG).height,
-        "partners": min(PARTNERS, known.height),
+        "compared": defined.height,
+        "strong": defined.filter(pl.col("rho").abs() >= STRONG).height,
+        "partners": min(PARTNERS, defined.height),
     }
-    for place, row in enumerate(known.head(PARTNERS).iter_rows(named=True), 1):
-        facts |= {f"partner_{place}": row["other"], f"partner_{place}_rho": row["rho"]}
-    for prefix, part in (("", pairs), ("util_", known.head(PARTNERS))):
+    for rank, row in enumerate(defined.head(PARTNERS).iter_rows(named=True), 1):
+        facts |= {f"partner_{rank}": row["other"], f"partner_{rank}_rho": row["rho"]}
+    for prefix, part in (("", pairs), ("util_", defined.head(PARTNERS))):
         numbers = part.get_column("jobs").to_list()
         facts |= {
             f"{prefix}least_jobs": min(numbers, default=None),
@@ -249,8 +254,8 @@ def _facts(pairs: pl.DataFrame) -> dict[str, Fact]:
         facts[f"rho_{row['other']}"] = row["rho"]
     for link in _LINKS:
         ends = [f"{link}_{end}_bytes_per_s" for end in ("tx", "rx")]
-        found = pairs.filter(pl.col("counter").is_in(ends) & pl.col("other").is_in(ends))
-        rho, jobs = found.select("rho", "jobs").row(0) if found.height else (None, 0)
+        ends_of_link = pairs.filter(pl.col("counter").is_in(ends) & pl.col("other").is_in(ends))
+        rho, jobs = ends_of_link.select("rho", "jobs").row(0) if ends_of_link.height else (None, 0)
         facts |= {f"{link}_tx_rx_rho": rho, f"{link}_tx_rx_jobs": jobs}
     return facts
 
@@ -294,11 +299,11 @@ def _notes(numbers: FigureNumbers) -> str:
 
 
 def _span(numbers: FigureNumbers, prefix: str = "") -> str:
-    least, most = (numbers.facts[f"{prefix}{end}_jobs"] for end in ("least", "most"))
-    return count_jobs(most) if least == most else f"{least:,} to {count_jobs(most)}"
+    least, greatest = (numbers.facts[f"{prefix}{end}_jobs"] for end in ("least", "most"))
+    return count_jobs(greatest) if least == greatest else f"{least:,} to {count_jobs(greatest)}"
 
 
-def _known(rho: float) -> float | None:
+def _defined(rho: float) -> float | None:
     return None if np.isnan(rho) else float(rho)
 
 

@@ -80,30 +80,34 @@ def choose_jobs(
     NotFoundError where no job is left, with the filters; LakeError where the lake holds no job.
     """
     must_exist(no_filter, tuple(FILTER_REASONS), what="filter", error=UsageError)
-    chosen = filter_jobs(summaries, findings, wanted)
+    selected = filter_jobs(summaries, findings, wanted)
     reasons = (
-        chosen.get_column("excluded").str.split(",").fill_null(pl.lit([], dtype=pl.List(pl.String)))
+        selected.get_column("excluded")
+        .str.split(",")
+        .fill_null(pl.lit([], dtype=pl.List(pl.String)))
     )
-    left = pl.Series([True], dtype=pl.Boolean).new_from_index(0, chosen.height)
+    remaining = pl.Series([True], dtype=pl.Boolean).new_from_index(0, selected.height)
     removals = []
     for reason in _ordered_reasons(reasons):
         has, ignored = reasons.list.contains(reason), reason in no_filter
-        removed = 0 if ignored else int((left & has).sum())
-        left = left if ignored else left & ~has
+        removed = 0 if ignored else int((remaining & has).sum())
+        remaining = remaining if ignored else remaining & ~has
         count = int(has.sum())
         sentence = _reason_sentence(reason, filters or StudyFilters())
-        removals.append(Removal(reason, sentence, count, removed, int(left.sum()), ignored=ignored))
-    found = JobSet(chosen.filter(left), summaries.height, chosen.height, tuple(removals))
-    if found.jobs.is_empty():
+        removals.append(
+            Removal(reason, sentence, count, removed, int(remaining.sum()), ignored=ignored)
+        )
+    job_set = JobSet(selected.filter(remaining), summaries.height, selected.height, tuple(removals))
+    if job_set.jobs.is_empty():
         raise _nothing(
-            found,
+            job_set,
             [
                 name
                 for name, alone in filter_parts(wanted)
                 if filter_jobs(summaries, findings, alone).is_empty()
             ],
         )
-    return found
+    return job_set
 
 
 def _reason_sentence(reason: str, filters: StudyFilters) -> str:
@@ -119,36 +123,38 @@ def _reason_sentence(reason: str, filters: StudyFilters) -> str:
 
 def _ordered_reasons(reasons: pl.Series) -> list[str]:
     """All known reasons in their order, then those that only this lake has."""
-    seen = set(reasons.explode().drop_nulls())
-    return [*FILTER_REASONS, *sorted(seen - set(FILTER_REASONS))]
+    recorded = set(reasons.explode().drop_nulls())
+    return [*FILTER_REASONS, *sorted(recorded - set(FILTER_REASONS))]
 
 
-def _nothing(found: JobSet, alone: Sequence[str]) -> LakeError | NotFoundError:
+def _nothing(job_set: JobSet, alone: Sequence[str]) -> LakeError | NotFoundError:
     """Return the error for an empty study; `alone`: restrictions that leave no job by
     themselves.
     """
-    if not found.recorded:
+    if not job_set.recorded:
         return LakeError(
             "there is no job to study",
             do="ingest the accounting of the time of the samples, then `tachograph analyze`",
         )
-    if not found.chosen:
-        each = f" (by itself already: {'; '.join(alone)})" if alone else ""
+    if not job_set.chosen:
+        by_itself = f" (by itself already: {'; '.join(alone)})" if alone else ""
         return NotFoundError(
             (
                 "no job is left to study: your choice leaves out all "
-                f"{plural(found.recorded, 'job')}{each}"
+                f"{plural(job_set.recorded, 'job')}{by_itself}"
             ),
             do="leave out, or widen, what restricts it",
         )
-    counts = [f"{removal.reason} {removal.jobs:,}" for removal in found.removals if removal.jobs]
+    counts = [f"{removal.reason} {removal.jobs:,}" for removal in job_set.removals if removal.jobs]
     some = next(
-        removal.reason for removal in found.removals if removal.jobs and not removal.ignored
+        removal.reason for removal in job_set.removals if removal.jobs and not removal.ignored
     )
-    outside = f" ({found.left_out:,} more were left out by your options)" if found.left_out else ""
+    outside = (
+        f" ({job_set.left_out:,} more were left out by your options)" if job_set.left_out else ""
+    )
     return NotFoundError(
         (
-            f"no job is left to study: of {plural(found.chosen, 'job')}{outside} the filters leave "
+            f"no job is left to study: of {plural(job_set.chosen, 'job')}{outside} the filters leave "
             f"out {', '.join(counts)}"
         ),
         do=(
@@ -274,14 +280,14 @@ def describe_dataset(
 
 
 def _models(units: pl.DataFrame) -> tuple[DatasetModel, ...]:
-    found = (
+    by_model = (
         units.group_by("gpu_model")
         .agg(nodes=pl.col("node").n_unique(), gpus=pl.len())
         .sort("gpus", "gpu_model", descending=[True, False])
     )
     return tuple(
         DatasetModel(model, nodes, gpus)
-        for model, nodes, gpus in found.select("gpu_model", "nodes", "gpus").rows()
+        for model, nodes, gpus in by_model.select("gpu_model", "nodes", "gpus").rows()
     )
 
 

@@ -46,15 +46,17 @@ def compute(study: Study) -> FigureNumbers:
     """
     if why := study.why_not(["gpu_hours", "energy_j"]):
         return study.nothing(("boxes", "totals"), why)
-    known = study.jobs.filter(pl.col("gpu_hours").is_not_null(), pl.col("energy_j").is_not_null())
+    of_known_energy = study.jobs.filter(
+        pl.col("gpu_hours").is_not_null(), pl.col("energy_j").is_not_null()
+    )
     partly = (pl.col("energy_gpus") < pl.col("gpus")).fill_null(False)
     nothing = (pl.col("gpu_hours") <= 0) | (pl.col("energy_j") <= 0)
     facts: dict[str, Fact] = {
-        "energy_unknown_jobs": study.jobs.height - known.height,
-        "energy_partly_known_jobs": known.filter(partly).height,
-        "nothing_used_jobs": known.filter(~partly, nothing).height,
+        "energy_unknown_jobs": study.jobs.height - of_known_energy.height,
+        "energy_partly_known_jobs": of_known_energy.filter(partly).height,
+        "nothing_used_jobs": of_known_energy.filter(~partly, nothing).height,
     }
-    jobs = known.filter(~partly, ~nothing).select(
+    jobs = of_known_energy.filter(~partly, ~nothing).select(
         "gpu_hours",
         energy_kwh=pl.col("energy_j") / J_PER_KWH,
         run_kwh=pl.coalesce("energy_j_estimated", "energy_j") / J_PER_KWH,
@@ -76,12 +78,12 @@ def compute(study: Study) -> FigureNumbers:
 def draw(numbers: FigureNumbers) -> Figure:
     """Return box plots by GPU-hours and shares by type; unknown type only if no type is known."""
     with style.style():
-        figure, (left, right) = style.new_figure(style.PAGE_IN, 3.0, 1, 2, width_ratios=[2.7, 1])
-        _draw_boxes(left, numbers)
+        figure, (plot, bars) = style.new_figure(style.PAGE_IN, 3.0, 1, 2, width_ratios=[2.7, 1])
+        _draw_boxes(plot, numbers)
         if "totals" in numbers.missing:
-            style.not_drawn(right, numbers.missing["totals"])
+            style.not_drawn(bars, numbers.missing["totals"])
         else:
-            _draw_shares(right, numbers)
+            _draw_shares(bars, numbers)
         figure.supxlabel(box_caption(numbers.facts["whiskers"]), fontsize=6, color=style.FAINT)
     return figure
 
@@ -108,11 +110,11 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
             f"Of {count_jobs(facts['typed_jobs'])} of a known type (together {energy}), "
             f"{'; '.join(phrases)}."
         ),
-        *_most(numbers),
+        *_hungrier_type(numbers),
     )
 
 
-def _most(numbers: FigureNumbers) -> tuple[str, ...]:
+def _hungrier_type(numbers: FigureNumbers) -> tuple[str, ...]:
     """Sentence on the type with more energy per GPU-hour, if there are both."""
     compute, memory = (numbers.number(f"{name}_kwh_per_gpu_hour") for name in TYPES)
     if compute is None or memory is None:
@@ -132,14 +134,14 @@ def _bins(hours: pl.Series) -> pl.Series:
     first, last = (
         int(np.floor(np.log10(end) * BINS_PER_DECADE)) for end in (values.min(), values.max())
     )
-    borders = [_border(place) for place in range(first, last + 2)]
+    borders = [_border(border) for border in range(first, last + 2)]
     return pl.Series(
         "bin", np.searchsorted(borders, values, side="right") - 1 + first, dtype=pl.Int32
     )
 
 
-def _border(place: int) -> float:
-    return float(10.0 ** (place / BINS_PER_DECADE))
+def _border(number: int) -> float:
+    return float(10.0 ** (number / BINS_PER_DECADE))
 
 
 def _boxes(jobs: pl.DataFrame, whiskers: str) -> pl.DataFrame:
@@ -152,9 +154,9 @@ def _boxes(jobs: pl.DataFrame, whiskers: str) -> pl.DataFrame:
             )
         )
     table = pl.concat(parts)
-    places = table.get_column("bin").to_list()
-    low = [_border(place) for place in places]
-    high = [_border(place + 1) for place in places]
+    numbers = table.get_column("bin").to_list()
+    low = [_border(number) for number in numbers]
+    high = [_border(number + 1) for number in numbers]
     return table.with_columns(low_gpu_hours=pl.Series(low), high_gpu_hours=pl.Series(high))
 
 
@@ -196,27 +198,27 @@ def _total_facts(totals: pl.DataFrame) -> dict[str, Fact]:
 
 def _draw_boxes(axes: Axes, numbers: FigureNumbers) -> None:
     table = numbers.tables["boxes"]
-    drawn = list(TYPES) if numbers.facts["typed_jobs"] else [UNKNOWN]
-    table = table.filter(pl.col("type").is_in(drawn))
+    types = list(TYPES) if numbers.facts["typed_jobs"] else [UNKNOWN]
+    table = table.filter(pl.col("type").is_in(types))
     bins = table.get_column("bin").to_list()
     first, last = min(bins), max(bins)
-    width = 0.8 / len(drawn)
+    width = 0.8 / len(types)
     handles = []
-    for place, kind in enumerate(drawn):
+    for index, kind in enumerate(types):
         rows = table.filter(pl.col("type") == kind)
-        at = rows.get_column("bin").to_numpy() + 0.5 + (place - (len(drawn) - 1) / 2) * width
+        at = rows.get_column("bin").to_numpy() + 0.5 + (index - (len(types) - 1) / 2) * width
         colour, hatch = style.BOUND_COLOURS.get(kind, style.NEITHER), style.HATCHES.get(kind, "")
         if rows.height:
             style.draw_boxes(
                 axes, rows, at.tolist(), width=width * 0.85, colour=colour, hatch=hatch
             )
-        _count_row(axes, rows, TYPES.get(kind, "jobs"), len(drawn) - 1 - place)
+        _count_row(axes, rows, TYPES.get(kind, "jobs"), len(types) - 1 - index)
         label = TYPES.get(kind, "type not known")
         handles.append(
             Patch(facecolor=colour, alpha=0.75, hatch=hatch, edgecolor=style.INK, label=label)
         )
-    least, most = float(table["low"].to_numpy().min()), float(table["high"].to_numpy().max())
-    style.log_axis(axes, "y", least / 2, most * 2.5)
+    least, greatest = float(table["low"].to_numpy().min()), float(table["high"].to_numpy().max())
+    style.log_axis(axes, "y", least / 2, greatest * 2.5)
     axes.grid(axis="y")
     axes.set_xlim(first, last + 1)
     borders = range(first, last + 2)
@@ -241,9 +243,9 @@ def _count_row(axes: Axes, rows: pl.DataFrame, label: str, line: int) -> None:
         fontsize=6,
         color=style.FAINT,
     )
-    for place, jobs in rows.select("bin", "jobs").iter_rows():
+    for left_border, jobs in rows.select("bin", "jobs").iter_rows():
         axes.text(
-            place + 0.5,
+            left_border + 0.5,
             height,
             style.short_count(jobs),
             transform=transform,
@@ -257,11 +259,11 @@ def _draw_shares(axes: Axes, numbers: FigureNumbers) -> None:
     starts = dict.fromkeys(_PARTS, 0.0)
     for kind, colour in style.BOUND_COLOURS.items():
         hatch = style.HATCHES[kind]
-        for place, (name, start) in enumerate(starts.items()):
+        for bar, (name, start) in enumerate(starts.items()):
             part = totals[kind][f"{name}_share"]
-            style.draw_share(axes, place, start, part, colour=colour, hatch=hatch, height=0.55)
+            style.draw_share(axes, bar, start, part, colour=colour, hatch=hatch, height=0.55)
             if part > 0.2:
-                style.write_share(axes, place, start + part / 2, f"{part * 100:.0f} %")
+                style.write_share(axes, bar, start + part / 2, f"{part * 100:.0f} %")
             starts[name] += part
     axes.set_yticks(range(len(_PARTS)), list(_PARTS.values()))
     axes.invert_yaxis()

@@ -168,9 +168,11 @@ def _smaller(every: pl.DataFrame, jobs: pl.DataFrame) -> dict[str, Fact]:
     smaller = every.filter(pl.col("hbm_mib") < SAME * least).select(pl.col("hbm_mib").max()).item()
     if smaller is None:
         return {}
-    used = jobs.select(pl.col("hbm_peak_fraction") * pl.col("hbm_mib")).to_series().drop_nulls()
-    fits = int((used <= FIT * smaller).sum())
-    return {"smaller_gib": smaller / KI, **counted("fits_smaller", fits, len(used))}
+    peaks_mib = (
+        jobs.select(pl.col("hbm_peak_fraction") * pl.col("hbm_mib")).to_series().drop_nulls()
+    )
+    fits = int((peaks_mib <= FIT * smaller).sum())
+    return {"smaller_gib": smaller / KI, **counted("fits_smaller", fits, len(peaks_mib))}
 
 
 def _jobs(numbers: FigureNumbers) -> str:
@@ -179,8 +181,6 @@ def _jobs(numbers: FigureNumbers) -> str:
     if numbers.facts["population"] == REQUESTED:
         return f"{jobs} that requested GPUs with {numbers.facts['request_gb']} GB"
     if numbers.facts["population"] == LARGEST:
-        least, most = (f"{numbers.number(f'capacity_gib_{end}'):.0f}" for end in ("min", "max"))
-        return (
-            f"{jobs} on the largest GPUs ({least if least == most else f'{least} to {most}'} GiB)"
-        )
+        least, greatest = (f"{numbers.number(f'capacity_gib_{end}'):.0f}" for end in ("min", "max"))
+        return f"{jobs} on the largest GPUs ({least if least == greatest else f'{least} to {greatest}'} GiB)"
     return jobs

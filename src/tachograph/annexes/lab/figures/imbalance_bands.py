@@ -107,8 +107,10 @@ def axis_top(values: pl.Series) -> float:
     >>> axis_top(pl.Series([0.02, 0.13])), axis_top(pl.Series([0.0])), axis_top(pl.Series([0.75]))
     (0.2, 0.1, 1.0)
     """
-    most = values.max()
-    return next((top for top in _TOPS if not isinstance(most, int | float) or most <= top), 1.0)
+    greatest = values.max()
+    return next(
+        (top for top in _TOPS if not isinstance(greatest, int | float) or greatest <= top), 1.0
+    )
 
 
 def draw_bands(numbers: FigureNumbers, label: str) -> Figure:
@@ -120,23 +122,23 @@ def draw_bands(numbers: FigureNumbers, label: str) -> Figure:
         bands, on="group", how="left", maintain_order="left"
     )
     with style.style():
-        figure, (left, right) = style.new_figure(style.PAGE_IN, 2.8, 1, 2)
+        figure, (strips, curves_axes) = style.new_figure(style.PAGE_IN, 2.8, 1, 2)
         top = axis_top(curves.get_column("value"))
-        style.draw_strips(left, curves, rows, colours=BAND_COLOURS)
-        left.set_yticks(
+        style.draw_strips(strips, curves, rows, colours=BAND_COLOURS)
+        strips.set_yticks(
             range(rows.height),
             [f"{BAND_NAMES[band]}\nn = {numbers.facts[f'{band}_jobs']:,}" for band in BAND_NAMES],
         )
-        left.set_ylabel("mean GPU utilisation")
+        strips.set_ylabel("mean GPU utilisation")
         looks = {
             band: (named, BAND_COLOURS[band], BAND_LINES[band])
             for band, named in BAND_NAMES.items()
         }
         title = f"mean GPU utilisation\nn = {count_jobs(numbers.facts['jobs'])}"
-        style.draw_ecdf(right, curves, looks, top=top, title=title)
-        right.set_ylabel("cumulative share of the band's jobs")
-        for axes in (left, right):
-            axes.set_xlim(-0.02 * top if axes is left else 0, top)
+        style.draw_ecdf(curves_axes, curves, looks, top=top, title=title)
+        curves_axes.set_ylabel("cumulative share of the band's jobs")
+        for axes in (strips, curves_axes):
+            axes.set_xlim(-0.02 * top if axes is strips else 0, top)
             style.mark_limits(axes, (EVEN, UNEVEN))
             axes.set_xlabel(label)
         figure.supxlabel(STRIP_CAPTION, fontsize=6, color=style.FAINT)
@@ -168,12 +170,12 @@ def uneven_jobs(numbers: FigureNumbers, imbalance: str) -> str:
     """Return how many jobs have an imbalance over UNEVEN, and in which band most of them are."""
     facts = numbers.facts
     message = f"Over {UNEVEN:.2f}: {percent(facts['uneven_share'])} of the jobs with a {imbalance}"
-    most = max(BAND_NAMES, key=lambda band: numbers.number(f"{band}_uneven_jobs") or 0)
+    worst_band = max(BAND_NAMES, key=lambda band: numbers.number(f"{band}_uneven_jobs") or 0)
     if not facts["uneven_jobs"]:
         return f"{message}."
     return (
-        f"{message}, {facts[f'{most}_uneven_jobs']:,} of {facts['uneven_jobs']:,} at a "
-        f"utilisation {BAND_NAMES[most]}."
+        f"{message}, {facts[f'{worst_band}_uneven_jobs']:,} of {facts['uneven_jobs']:,} at a "
+        f"utilisation {BAND_NAMES[worst_band]}."
     )
 
 

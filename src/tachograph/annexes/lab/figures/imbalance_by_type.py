@@ -67,11 +67,11 @@ def compute_by_type(study: Study, column: str) -> FigureNumbers:
 
 def _set_of_pipes() -> pl.Expr:
     """FP64+T, ..., in a fixed order; null if no pipe was measured."""
-    used = [
+    letters = [
         pl.when(pl.col("pipes").list.contains(pipe)).then(pl.lit(name))
         for pipe, name in PIPE_LETTERS.items()
     ]
-    named = pl.concat_str(used, separator="+", ignore_nulls=True)
+    named = pl.concat_str(letters, separator="+", ignore_nulls=True)
     return pl.when(pl.col("pipes").is_not_null()).then(
         pl.when(named == "").then(pl.lit(NO_PIPE)).otherwise(named)
     )
@@ -82,8 +82,11 @@ def _shapes(part: str, members: pl.DataFrame, column: str) -> dict[str, pl.DataF
     if part == "pipes":
         rows = rows.sort("jobs", "group", descending=[True, False])
     rows = rows.with_columns(drawn=pl.int_range(pl.len()) < MOST_GROUPS)
-    drawn = members.join(rows.filter("drawn"), on="group", how="semi")
-    return {part: rows, f"{part}_cumulative": cumulative(drawn.sort("group"), "group", column)}
+    of_drawn_groups = members.join(rows.filter("drawn"), on="group", how="semi")
+    return {
+        part: rows,
+        f"{part}_cumulative": cumulative(of_drawn_groups.sort("group"), "group", column),
+    }
 
 
 def _medians(part: str, rows: pl.DataFrame) -> dict[str, Fact]:
@@ -107,7 +110,9 @@ def _medians(part: str, rows: pl.DataFrame) -> dict[str, Fact]:
 def draw_by_type(numbers: FigureNumbers, label: str) -> Figure:
     """Return strips of jobs per group of pipes, and cumulative distributions per job type."""
     with style.style():
-        figure, (left, right) = style.new_figure(style.PAGE_IN, 3.1, 1, 2, width_ratios=(1.35, 1))
+        figure, (strips, curves_axes) = style.new_figure(
+            style.PAGE_IN, 3.1, 1, 2, width_ratios=(1.35, 1)
+        )
         values = [
             numbers.tables[f"{part}_cumulative"].get_column("value")
             for part in _PARTS
@@ -116,10 +121,10 @@ def draw_by_type(numbers: FigureNumbers, label: str) -> Figure:
         top = axis_top(pl.concat(values))
         if "pipes" in numbers:
             rows = numbers.tables["pipes"].filter("drawn")
-            style.draw_strips(left, numbers.tables["pipes_cumulative"], rows)
+            style.draw_strips(strips, numbers.tables["pipes_cumulative"], rows)
             names = [f"{row['group']}\nn = {row['jobs']:,}" for row in rows.iter_rows(named=True)]
-            left.set_yticks(range(rows.height), names, fontsize=6.5)
-            left.set_ylabel(_pipes_title(numbers))
+            strips.set_yticks(range(rows.height), names, fontsize=6.5)
+            strips.set_ylabel(_pipes_title(numbers))
         if "types" in numbers:
             curves = numbers.tables["types_cumulative"]
             looks = {
@@ -131,13 +136,13 @@ def draw_by_type(numbers: FigureNumbers, label: str) -> Figure:
                 for (kind, named), dashes in zip(TYPES.items(), ("-", "--"), strict=True)
                 if numbers.facts.get(f"types_{kind}_jobs")
             }
-            style.draw_ecdf(right, curves, looks, top=top)
-            right.set_ylabel("cumulative share of the type's jobs")
-        for axes, part in ((left, "pipes"), (right, "types")):
+            style.draw_ecdf(curves_axes, curves, looks, top=top)
+            curves_axes.set_ylabel("cumulative share of the type's jobs")
+        for axes, part in ((strips, "pipes"), (curves_axes, "types")):
             if part not in numbers:
                 style.not_drawn(axes, numbers.missing[part])
                 continue
-            axes.set_xlim(-0.02 * top if axes is left else 0, top)
+            axes.set_xlim(-0.02 * top if axes is strips else 0, top)
             style.mark_limits(axes, (EVEN, UNEVEN))
             axes.set_xlabel(label)
         figure.supxlabel(STRIP_CAPTION, fontsize=6, color=style.FAINT)
@@ -164,7 +169,7 @@ def _of_pipes(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
         return (
             f"Of {of}, too few use different pipes to compare them (at least {ENOUGH} jobs each).",
         )
-    (most, high), (least, low) = (
+    (highest_jobs, high), (lowest_jobs, low) = (
         _group(numbers, f"pipes_{facts[which]}") for which in ("pipes_most", "pipes_least")
     )
     if high == low:
@@ -173,10 +178,10 @@ def _of_pipes(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
             f"Of {of}, {alike} whatever pipes they use, of groups with at least {ENOUGH} jobs.",
         )
     highest = (
-        f"the {most} that use {_in_words(facts['pipes_most'])} have the highest median "
+        f"the {highest_jobs} that use {_in_words(facts['pipes_most'])} have the highest median "
         f"{imbalance} ({high})"
     )
-    lowest = f"the {least} that use {_in_words(facts['pipes_least'])} the lowest ({low})"
+    lowest = f"the {lowest_jobs} that use {_in_words(facts['pipes_least'])} the lowest ({low})"
     return (f"Of {of}, {highest}, {lowest}, of groups with at least {ENOUGH} jobs.",)
 
 

@@ -58,13 +58,13 @@ def compute(study: Study) -> FigureNumbers:
     bins = size_bins(max(gpus))
     labels = [f"{size_bin[0]} to {size_bin[1]}" for size_bin in bins]
     names = pl.Enum(labels)
-    place = np.searchsorted([high for _, high in bins], gpus)
+    bin_of_job = np.searchsorted([high for _, high in bins], gpus)
     jobs = sized.select(
         "gpu_util_mean",
         hours=pl.when(pl.col("elapsed_s") > 0).then(pl.col("elapsed_s") / 3600),
-        size=pl.Series([labels[one] for one in place.tolist()], dtype=names),
+        size=pl.Series([labels[bin_number] for bin_number in bin_of_job.tolist()], dtype=names),
     )
-    counts = np.bincount(place, minlength=len(bins)).tolist()
+    counts = np.bincount(bin_of_job, minlength=len(bins)).tolist()
     sizes = pl.DataFrame(
         {
             "size": pl.Series(labels, dtype=names),
@@ -87,12 +87,12 @@ def compute(study: Study) -> FigureNumbers:
         ("duration", "hours", "elapsed_s"),
         ("utilisation", "gpu_util_mean", "gpu_util_mean"),
     ):
-        known = jobs.get_column(column).drop_nulls()
-        if known.len():
+        measured = jobs.get_column(column).drop_nulls()
+        if measured.len():
             tables[part] = boxes(jobs, "size", column, whiskers=study.options.whiskers)
             facts |= {
-                f"{part}_jobs": known.len(),
-                f"{part}_median": float(np.median(known.to_numpy())),
+                f"{part}_jobs": measured.len(),
+                f"{part}_median": float(np.median(measured.to_numpy())),
             }
         else:
             missing[part] = not_recorded([source])
@@ -104,10 +104,10 @@ def compute(study: Study) -> FigureNumbers:
 def draw(numbers: FigureNumbers) -> Figure:
     """Return bars of jobs per size, and box plots of run time and utilisation."""
     with style.style():
-        figure, (left, middle, right) = style.new_figure(
+        figure, (sizes_axes, middle, right) = style.new_figure(
             style.PAGE_IN, 2.8, 1, 3, width_ratios=(1.1, 1, 1)
         )
-        _draw_sizes(left, numbers)
+        _draw_sizes(sizes_axes, numbers)
         for part, axes in (("duration", middle), ("utilisation", right)):
             if part in numbers:
                 table = numbers.tables[part]
@@ -121,7 +121,7 @@ def draw(numbers: FigureNumbers) -> Figure:
         if "utilisation" in numbers:
             right.set_ylabel("mean GPU utilisation")
             style.percent_axis(right)
-        for axes in (left, *(axes for axes in (middle, right) if axes.axison)):
+        for axes in (sizes_axes, *(axes for axes in (middle, right) if axes.axison)):
             _size_axis(axes, numbers.tables["sizes"])
         if "duration" in numbers or "utilisation" in numbers:
             figure.supxlabel(box_caption(numbers.facts["whiskers"]), fontsize=6, color=style.FAINT)
@@ -181,7 +181,7 @@ def _quoted(numbers: FigureNumbers, name: str) -> str:
 def _draw_sizes(axes: Axes, numbers: FigureNumbers) -> None:
     """Draw the bars, on a logarithmic axis if their heights differ much."""
     counts = numbers.tables["sizes"].get_column("jobs").to_list()
-    many = len(counts) >= MANY_SIZES
+    crowded = len(counts) >= MANY_SIZES
     least = min(number for number in counts if number)
     axes.bar(range(len(counts)), counts, 0.7, color=style.ACCENT)
     if max(counts) >= WIDE * least:
@@ -191,21 +191,21 @@ def _draw_sizes(axes: Axes, numbers: FigureNumbers) -> None:
         style.log_axis(axes, "y", bottom, max(counts) * 2)
         axes.set_ylabel("jobs (logarithmic)")
     else:
-        axes.set_ylim(0, max(counts) * (1.25 if many else 1.12))
+        axes.set_ylim(0, max(counts) * (1.25 if crowded else 1.12))
         style.count_axis(axes)
         axes.set_ylabel("jobs")
     axes.grid(axis="y")
-    for place, number in enumerate(counts):
+    for index, number in enumerate(counts):
         if number:
             axes.annotate(
                 f"{number:,}",
-                (place, number),
+                (index, number),
                 (0, 1.5),
                 textcoords="offset points",
                 ha="center",
                 va="bottom",
                 fontsize=6.5,
-                rotation=90 if many else 0,
+                rotation=90 if crowded else 0,
             )
     style.set_title(axes, f"n = {numbers.facts['jobs']:,} jobs")
 
@@ -224,7 +224,7 @@ def _size_axis(axes: Axes, sizes: pl.DataFrame) -> None:
 
 def _hours_axis(axes: Axes, table: pl.DataFrame) -> None:
     """Set a logarithmic axis from the lowest to the highest value."""
-    drawn = table.select("low", "high", "mean").to_numpy()
-    low, high = 1 / round_up(1 / drawn.min() * 1.1, _STEPS), round_up(drawn.max() * 1.1, _STEPS)
+    shown = table.select("low", "high", "mean").to_numpy()
+    low, high = 1 / round_up(1 / shown.min() * 1.1, _STEPS), round_up(shown.max() * 1.1, _STEPS)
     style.log_axis(axes, "y", low, high)
     axes.set_ylabel("run time (h)")

@@ -116,11 +116,11 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     if not facts.get("jobs"):
         return ()
     common = [
-        _commonest(numbers, place)
-        for place in range(1, NAMED + 1)
-        if facts.get(f"combination_{place}")
+        _commonest(numbers, rank)
+        for rank in range(1, NAMED + 1)
+        if facts.get(f"combination_{rank}")
     ]
-    used = [
+    in_use = [
         f"{name} by {percent(facts[f'{pipe}_share'])}"
         for pipe, name in PIPE_NAMES.items()
         if f"{pipe}_share" in facts
@@ -134,7 +134,7 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
         ),
         (
             f"Of these jobs, {several} use more than one pipe and {none} none. In use: "
-            f"{', '.join(used)}."
+            f"{', '.join(in_use)}."
         ),
     ]
     left_out = [
@@ -175,8 +175,8 @@ def _combinations(jobs: pl.DataFrame, pipes: Sequence[str]) -> pl.DataFrame:
 
 
 def _pipes(jobs: pl.DataFrame, pipes: Sequence[str]) -> pl.DataFrame:
-    used = pl.Series([int(jobs.get_column(pipe).sum()) for pipe in pipes])
-    return pl.DataFrame({"pipe": pipes, "jobs": used, "share": used / jobs.height})
+    jobs_using = pl.Series([int(jobs.get_column(pipe).sum()) for pipe in pipes])
+    return pl.DataFrame({"pipe": pipes, "jobs": jobs_using, "share": jobs_using / jobs.height})
 
 
 def _counted(
@@ -186,26 +186,26 @@ def _counted(
         pl.sum_horizontal(pl.col(pipe).cast(pl.Int64) for pipe in pipes)
     ).to_series()
     several, none = int((in_use > 1).sum()), int((in_use == 0).sum())
-    left = combinations.filter(~pl.col("drawn"))
+    not_drawn = combinations.filter(~pl.col("drawn"))
     facts: dict[str, Fact] = {
         **counted("several", several, jobs.height),
         **counted("none", none, jobs.height),
         "combinations": combinations.height,
-        "combinations_not_drawn": left.height,
-        "jobs_not_drawn": int(left.get_column("jobs").sum()),
+        "combinations_not_drawn": not_drawn.height,
+        "jobs_not_drawn": int(not_drawn.get_column("jobs").sum()),
     }
     for pipe in pipes:
         facts |= counted(pipe, int(jobs.get_column(pipe).sum()), jobs.height)
-    for place, row in enumerate(combinations.head(NAMED).iter_rows(named=True), 1):
-        facts[f"combination_{place}"] = row["combination"]
+    for rank, row in enumerate(combinations.head(NAMED).iter_rows(named=True), 1):
+        facts[f"combination_{rank}"] = row["combination"]
         facts |= {
-            f"combination_{place}_{name}": row[name] for name in ("jobs", "share", "util_mean")
+            f"combination_{rank}_{name}": row[name] for name in ("jobs", "share", "util_mean")
         }
     return facts
 
 
-def _commonest(numbers: FigureNumbers, place: int) -> str:
-    name, mean = f"combination_{place}", numbers.number(f"combination_{place}_util_mean")
+def _commonest(numbers: FigureNumbers, rank: int) -> str:
+    name, mean = f"combination_{rank}", numbers.number(f"combination_{rank}_util_mean")
     use = "" if mean is None else f", mean utilisation {text(mean, 'fraction')}"
     return f"{numbers.facts[name]} ({percent(numbers.facts[f'{name}_share'])}{use})"
 
@@ -214,13 +214,13 @@ def _title(numbers: FigureNumbers) -> str:
     jobs = f"n = {count_jobs(numbers.facts['jobs'])}"
     if not numbers.facts["combinations_not_drawn"]:
         return jobs
-    left = plural(numbers.number("combinations_not_drawn") or 0, "rarer combination")
-    return f"{jobs}; {left} ({count_jobs(numbers.facts['jobs_not_drawn'])}) not drawn"
+    rarer = plural(numbers.number("combinations_not_drawn") or 0, "rarer combination")
+    return f"{jobs}; {rarer} ({count_jobs(numbers.facts['jobs_not_drawn'])}) not drawn"
 
 
 def _bars(axes: Axes, heights: Sequence[float], labels: Sequence[str], colour: str) -> None:
-    drawn = axes.bar(range(len(heights)), heights, 0.62, color=colour)
-    axes.bar_label(drawn, labels, padding=1.5, fontsize=6.5)
+    bars = axes.bar(range(len(heights)), heights, 0.62, color=colour)
+    axes.bar_label(bars, labels, padding=1.5, fontsize=6.5)
     axes.set_ylim(0, max(heights) * 1.15)
     axes.set_xticks([])
     axes.grid(axis="y")
@@ -230,21 +230,23 @@ def _matrix(axes: Axes, table: pl.DataFrame, pipes: Sequence[str]) -> None:
     """One column of dots per combination: dark for used pipes, joined by a line."""
     for row in range(0, len(pipes), 2):
         axes.axhspan(row - 0.5, row + 0.5, color=style.STRIPE, linewidth=0)
-    for place, combination in enumerate(table.iter_rows(named=True)):
-        used = [row for row, pipe in enumerate(pipes) if combination[pipe]]
-        free = [row for row in range(len(pipes)) if row not in used]
-        if not used:
+    for column, combination in enumerate(table.iter_rows(named=True)):
+        in_use = [row for row, pipe in enumerate(pipes) if combination[pipe]]
+        free = [row for row in range(len(pipes)) if row not in in_use]
+        if not in_use:
             axes.annotate(
                 NONE,
-                (place, (len(pipes) - 1) / 2),
+                (column, (len(pipes) - 1) / 2),
                 rotation=90,
                 ha="center",
                 va="center",
                 fontsize=6.5,
             )
             continue
-        axes.plot([place] * len(free), free, "o", color=style.GRID, markersize=5)
-        axes.plot([place] * len(used), used, "o-", color=style.INK, markersize=5.5, linewidth=1.4)
+        axes.plot([column] * len(free), free, "o", color=style.GRID, markersize=5)
+        axes.plot(
+            [column] * len(in_use), in_use, "o-", color=style.INK, markersize=5.5, linewidth=1.4
+        )
     axes.set_ylim(len(pipes) - 0.5, -0.5)
     axes.set_yticks(range(len(pipes)), [PIPE_NAMES[pipe] for pipe in pipes])
     axes.set_xticks([])
@@ -257,9 +259,9 @@ def _matrix(axes: Axes, table: pl.DataFrame, pipes: Sequence[str]) -> None:
 def _totals(axes: Axes, table: pl.DataFrame) -> None:
     """Draw bars to the left: jobs that use each pipe."""
     jobs = table.get_column("jobs").to_list()
-    drawn = axes.barh(range(len(jobs)), jobs, 0.6, color=style.FAINT)
+    bars = axes.barh(range(len(jobs)), jobs, 0.6, color=style.FAINT)
     axes.set_xlim(max(1, *jobs) * 1.5, 0)  # first: labels go where the axis points to
-    axes.bar_label(drawn, [f"{number:,}" for number in jobs], padding=2, fontsize=6.5)
+    axes.bar_label(bars, [f"{number:,}" for number in jobs], padding=2, fontsize=6.5)
     axes.set_ylim(len(jobs) - 0.5, -0.5)
     axes.set_yticks([])
     axes.set_xticks([])

@@ -38,13 +38,15 @@ def compute(study: Study) -> FigureNumbers:
 
 
 def _one_of_many(jobs: pl.DataFrame) -> dict[str, Fact]:
-    used = pl.col("gpus_seen") - pl.col("gpus_never_used")
-    known = jobs.filter((pl.col("gpus") > 1) & (pl.col("gpus_seen") == pl.col("gpus")) & (used > 0))
-    one = known.filter(used == 1)
-    unused = float(one.get_column("gpu_hours_never_used").sum())
+    active = pl.col("gpus_seen") - pl.col("gpus_never_used")
+    of_seen_gpus = jobs.filter(
+        (pl.col("gpus") > 1) & (pl.col("gpus_seen") == pl.col("gpus")) & (active > 0)
+    )
+    on_one_gpu = of_seen_gpus.filter(active == 1)
+    unused = float(on_one_gpu.get_column("gpu_hours_never_used").sum())
     return {
-        "seen_jobs": known.height,
-        **counted("one_gpu", one.height, known.height),
+        "seen_jobs": of_seen_gpus.height,
+        **counted("one_gpu", on_one_gpu.height, of_seen_gpus.height),
         "one_gpu_unused_gpu_hours": unused,
     }
 

@@ -34,9 +34,9 @@ def boxes(jobs: pl.DataFrame, group: str, value: str, *, whiskers: str = "tukey"
     `whiskers` "percentile"; `outside` counts the jobs beyond. Quartiles and percentiles are
     interpolated linearly. Nulls of either column are left out.
     """
-    known = jobs.select(group, value).drop_nulls()
+    measured = jobs.select(group, value).drop_nulls()
     column = pl.col(value)
-    quartiles = known.group_by(group).agg(
+    quartiles = measured.group_by(group).agg(
         jobs=pl.len().cast(pl.Int64),
         mean=column.mean(),
         median=column.median(),
@@ -51,7 +51,7 @@ def boxes(jobs: pl.DataFrame, group: str, value: str, *, whiskers: str = "tukey"
         ends = pl.col("p5"), pl.col("p95")
     inside = (column >= ends[0]) & (column <= ends[1])
     within = (
-        known.join(quartiles, on=group)
+        measured.join(quartiles, on=group)
         .group_by(group)
         .agg(
             low=column.filter(inside).min(),
@@ -59,8 +59,8 @@ def boxes(jobs: pl.DataFrame, group: str, value: str, *, whiskers: str = "tukey"
             outside=(~inside).sum().cast(pl.Int64),
         )
     )
-    found = quartiles.join(within, on=group).sort(group)
-    return found.with_columns(low="p5", high="p95") if whiskers == "percentile" else found
+    statistics = quartiles.join(within, on=group).sort(group)
+    return statistics.with_columns(low="p5", high="p95") if whiskers == "percentile" else statistics
 
 
 def cumulative(jobs: pl.DataFrame, group: str, value: str, *, points: int = 200) -> pl.DataFrame:
@@ -76,10 +76,10 @@ def cumulative(jobs: pl.DataFrame, group: str, value: str, *, points: int = 200)
         .group_by(group, maintain_order=True)
     ):
         values = part.get_column(value).to_numpy()
-        places = np.unique(
+        ranks = np.unique(
             np.linspace(0, len(values) - 1, min(points, len(values))).round().astype(np.int64)
         )
-        at = values[places]
+        at = values[ranks]
         up_to = np.searchsorted(values, at, side="right") / len(values)
         rows.append(
             pl.DataFrame({"value": at, "share": up_to}).with_columns(pl.lit(name).alias(group))
@@ -131,8 +131,10 @@ def rank_correlation(jobs: pl.DataFrame, one: str, other: str) -> float | None:
     >>> rank_correlation(pl.DataFrame({"a": [1, 2, 3], "b": [5, 7, 60]}), "a", "b")
     1.0
     """
-    known = jobs.select(one, other).drop_nulls()
-    if known.height < LEAST_JOBS:
+    measured = jobs.select(one, other).drop_nulls()
+    if measured.height < LEAST_JOBS:
         return None
-    rho = float((unit_ranks(known.get_column(one)) * unit_ranks(known.get_column(other))).sum())
+    rho = float(
+        (unit_ranks(measured.get_column(one)) * unit_ranks(measured.get_column(other))).sum()
+    )
     return None if np.isnan(rho) else float(np.clip(round(rho, 12), -1, 1))

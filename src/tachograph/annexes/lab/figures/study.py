@@ -138,8 +138,8 @@ class StudyReport:
     def consequences(self) -> dict[str, str]:
         """Return {RQ1: consequence, ...} for the answers that have one."""
         numbers = {figure.entry.name: figure.numbers for figure in self.figures}
-        found = {name: consequence(name, numbers) for name in self.answers()}
-        return {name: sentence for name, sentence in found.items() if sentence}
+        sentences = {name: consequence(name, numbers) for name in self.answers()}
+        return {name: sentence for name, sentence in sentences.items() if sentence}
 
     def facts(self) -> dict[str, Mapping[str, Fact]]:
         """Return {figure: its single numbers}."""
@@ -151,8 +151,8 @@ def chosen_figures(names: str | Sequence[str]) -> tuple[FigureEntry, ...]:
 
     Errors: NotFoundError for an unknown name.
     """
-    wanted = {find_figure(name) for name in ([names] if isinstance(names, str) else names)}
-    return tuple(sorted(wanted, key=lambda entry: entry.number)) if wanted else FIGURES
+    entries = {find_figure(name) for name in ([names] if isinstance(names, str) else names)}
+    return tuple(sorted(entries, key=lambda entry: entry.number)) if entries else FIGURES
 
 
 def make_figure(entry: FigureEntry, study: Study) -> MadeFigure:
@@ -174,12 +174,12 @@ def build_study(
     progress: Progress | None = None,
 ) -> StudyReport:
     """Return the study of some jobs, whose metrics are as the settings define them."""
-    made = []
-    for place, entry in enumerate(figures):
+    results = []
+    for number, entry in enumerate(figures):
         if progress:
-            progress(f"compute {entry.name}", place, len(figures))
-        made.append(make_figure(entry, study))
-    return StudyReport(site, now, zone_name, dataset, settings, tuple(made))
+            progress(f"compute {entry.name}", number, len(figures))
+        results.append(make_figure(entry, study))
+    return StudyReport(site, now, zone_name, dataset, settings, tuple(results))
 
 
 def as_defined(

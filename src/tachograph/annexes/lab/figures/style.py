@@ -268,11 +268,11 @@ def set_title(axes: Axes, title: str, **how: Any) -> None:
 
 
 def draw_share(
-    axes: Axes, place: float, start: float, part: float, *, colour: str, hatch: str, height: float
+    axes: Axes, row: float, start: float, part: float, *, colour: str, hatch: str, height: float
 ) -> None:
     """Draw one part of a horizontal bar of shares."""
     axes.barh(
-        place,
+        row,
         part,
         height,
         left=start,
@@ -284,10 +284,10 @@ def draw_share(
     )
 
 
-def write_share(axes: Axes, place: float, middle: float, written: str) -> None:
+def write_share(axes: Axes, row: float, middle: float, written: str) -> None:
     """Write a share into its part of a bar."""
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
-    axes.text(middle, place, written, ha="center", va="center", fontsize=6.5, bbox=box)
+    axes.text(middle, row, written, ha="center", va="center", fontsize=6.5, bbox=box)
 
 
 def write_cell(axes: Axes, x: float, y: float, written: str, colour: str) -> None:
@@ -309,11 +309,11 @@ def draw_strips(
     rows of `statistics.cumulative`: of a group with more jobs, evenly spaced ranks. Dots are spread
     over the height of a row.
     """
-    for place, row in enumerate(rows.iter_rows(named=True)):
+    for line, row in enumerate(rows.iter_rows(named=True)):
         if not row["jobs"]:
             axes.text(
                 0.5,
-                place,
+                line,
                 "no jobs",
                 ha="center",
                 va="center",
@@ -326,14 +326,14 @@ def draw_strips(
         colour = (colours or {}).get(row["group"], FAINT)
         axes.plot(
             values,
-            place - 0.08 + 0.5 * spread,
+            line - 0.08 + 0.5 * spread,
             "o",
             color=colour,
             markersize=2.4,
             alpha=0.6,
             markeredgewidth=0,
         )
-        below = place + 0.32
+        below = line + 0.32
         axes.plot(
             [row["q1"], row["q3"]], [below, below], color=INK, linewidth=2.2, solid_capstyle="butt"
         )

@@ -14,8 +14,8 @@ def themed(svg: str) -> str:
 
     Where its style sheet is not applied, it is as it was drawn.
     """
-    for drawn, variable in PAGE_COLOURS.items():
-        svg = svg.replace(drawn, f"{variable.removesuffix(')')}, {drawn})")
+    for colour, variable in PAGE_COLOURS.items():
+        svg = svg.replace(colour, f"{variable.removesuffix(')')}, {colour})")
     begin = svg.index(">", svg.index("<svg")) + 1
     return f"{svg[:begin]}<style>{_themes()}</style>{svg[begin:]}"
 

@@ -90,13 +90,13 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
             continue
         among = f"in {plural(jobs, f'{kind}-bound job')}"
         medians.append(f"{text(numbers.number(f'{kind}_util_median'), 'fraction')} {among}")
-        known = []
+        correlated = []
         for axis, named in (("pipe", numbers.facts["pipe"]), ("dram", "DRAM")):
             rho = numbers.number(f"{kind}_rho_{axis}")
             if rho is not None:
-                known.append(f"{text(round(rho, 2) + 0.0, 'ratio')} with {named} activity")
-        if known:
-            correlations.append(f"{' and '.join(known)} {among}")
+                correlated.append(f"{text(round(rho, 2) + 0.0, 'ratio')} with {named} activity")
+        if correlated:
+            correlations.append(f"{' and '.join(correlated)} {among}")
     message = (
         [f"Utilisation has a rank correlation of {', of '.join(correlations)}."]
         if correlations
@@ -109,14 +109,14 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
 
 def _edges(activity: pl.Series) -> Floats:
     """Borders of the bins: from 0 to a round number that is not below any activity."""
-    most = float(np.max(activity.to_numpy()))
-    top = round_up(most, _NICE) if most > 0 else 1.0
+    greatest = float(np.max(activity.to_numpy()))
+    top = round_up(greatest, _NICE) if greatest > 0 else 1.0
     return np.linspace(0, top, BINS + 1).round(12)
 
 
 def _cells(jobs: pl.DataFrame, edges: Mapping[str, Floats]) -> pl.DataFrame:
     """Jobs and mean utilisation in every bin of both axes, empty ones too."""
-    place = {
+    bins_of_axes = {
         axis: np.clip(
             np.searchsorted(borders, jobs.get_column(axis).to_numpy(), side="right") - 1,
             0,
@@ -126,7 +126,7 @@ def _cells(jobs: pl.DataFrame, edges: Mapping[str, Floats]) -> pl.DataFrame:
     }
     counted = (
         jobs.select(
-            "util", **{axis: pl.Series(bins, dtype=pl.Int64) for axis, bins in place.items()}
+            "util", **{axis: pl.Series(bins, dtype=pl.Int64) for axis, bins in bins_of_axes.items()}
         )
         .group_by("pipe", "dram")
         .agg(jobs=pl.len().cast(pl.Int64), util_mean=pl.col("util").mean())

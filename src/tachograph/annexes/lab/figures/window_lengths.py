@@ -95,17 +95,19 @@ def compute(study: Study) -> FigureNumbers:
 def draw(numbers: FigureNumbers) -> Figure:
     """Return the cumulative distributions, and the share of uneven jobs by band and window."""
     with style.style():
-        figure, (left, right) = style.new_figure(style.PAGE_IN, 2.8, 1, 2)
+        figure, (curves_axes, right) = style.new_figure(style.PAGE_IN, 2.8, 1, 2)
         curves = numbers.tables["cumulative"].rename({"window_s": "group"})
         looks = {
             length: (text(length, "s"), *_LOOKS.get(length, (style.FAINT, "-")))
             for length in numbers.tables["windows"].get_column("window_s")
         }
         title = f"windows of\nn = {count_jobs(numbers.facts['jobs'])}"
-        style.draw_ecdf(left, curves, looks, top=axis_top(curves.get_column("value")), title=title)
-        style.mark_limits(left, (EVEN, UNEVEN))
-        left.set_xlabel("spatial imbalance (0: even)")
-        left.set_ylabel("cumulative share of jobs")
+        style.draw_ecdf(
+            curves_axes, curves, looks, top=axis_top(curves.get_column("value")), title=title
+        )
+        style.mark_limits(curves_axes, (EVEN, UNEVEN))
+        curves_axes.set_xlabel("spatial imbalance (0: even)")
+        curves_axes.set_ylabel("cumulative share of jobs")
         _draw_bands(right, numbers)
     return figure
 
@@ -135,9 +137,9 @@ def _draw_bands(axes: Axes, numbers: FigureNumbers) -> None:
         rows = table.filter(pl.col("band") == band)
         if rows.height:
             label = f"{named} (n = {rows.item(0, 'jobs'):,})"
-            places = [lengths.index(length) for length in rows.get_column("window_s")]
+            indexes = [lengths.index(length) for length in rows.get_column("window_s")]
             axes.plot(
-                places,
+                indexes,
                 rows.get_column("uneven_share").to_numpy(),
                 BAND_LINES[band],
                 color=BAND_COLOURS[band],

@@ -145,13 +145,13 @@ def _axis(axis: str) -> pl.Expr:
 
 
 def _angles() -> list[float]:
-    return [2 * pi * place / len(AXES) for place in range(len(AXES))]
+    return [2 * pi * index / len(AXES) for index in range(len(AXES))]
 
 
 def _polygon(axes: Axes, values: Sequence[float | None], colour: str) -> None:
     """Draw a profile: sides between neighbours that are known, and a point for each value."""
     angles = _angles()
-    known = [
+    points = [
         (angle, value) for angle, value in zip(angles, values, strict=True) if value is not None
     ]
     for here, value in enumerate(values):
@@ -159,11 +159,11 @@ def _polygon(axes: Axes, values: Sequence[float | None], colour: str) -> None:
         if value is not None and following is not None:
             ends = [angles[here], angles[here] + 2 * pi / len(values)]
             axes.plot(ends, [value, following], color=colour, linewidth=1.4)
-    if len(known) == len(values):
-        axes.fill(*zip(*known, strict=True), color=colour, alpha=0.18, linewidth=0)
+    if len(points) == len(values):
+        axes.fill(*zip(*points, strict=True), color=colour, alpha=0.18, linewidth=0)
     axes.plot(
-        [angle for angle, _ in known],
-        [value for _, value in known],
+        [angle for angle, _ in points],
+        [value for _, value in points],
         color=colour,
         linestyle="none",
         marker="o",

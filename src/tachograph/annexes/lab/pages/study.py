@@ -47,10 +47,10 @@ def drawn_study(view: PageView, parameters: StudyChoiceParameters) -> DrawnStudy
     if not len(view.jobs):
         return DrawnStudy(None, {}, "none of your visible jobs is analyzed yet")
 
-    return view.made(_drawn, parameters)
+    return view.made(_draw_all, parameters)
 
 
-def _drawn(view: PageView, progress: Progress, parameters: StudyChoiceParameters) -> DrawnStudy:
+def _draw_all(view: PageView, progress: Progress, parameters: StudyChoiceParameters) -> DrawnStudy:
     try:
         study = view.opened.study(
             wanted=parameters.job_filter(now=view.now, zone_name=view.zone_name),
@@ -66,19 +66,19 @@ def _drawn(view: PageView, progress: Progress, parameters: StudyChoiceParameters
 def content(view: PageView, parameters: StudyChoiceParameters) -> Mapping[str, Any]:
     """Return the study, or how far it is."""
     parameters = view.of_recent(parameters)
-    made = drawn_study(view, parameters)
+    drawn_report = drawn_study(view, parameters)
     values: dict[str, Any] = {
         "parameters": parameters,
         "choices": CHOICES,
-        "pending": made if isinstance(made, Pending) else None,
-        "problem": "" if isinstance(made, Pending) else made.problem,
+        "pending": drawn_report if isinstance(drawn_report, Pending) else None,
+        "problem": "" if isinstance(drawn_report, Pending) else drawn_report.problem,
         "study": None,
     }
-    if isinstance(made, Pending) or made.report is None:
+    if isinstance(drawn_report, Pending) or drawn_report.report is None:
         return values
 
     def picture(figure: MadeFigure) -> Markup:
-        entry, content = figure.entry, made.pictures.get(figure.entry.name)
+        entry, content = figure.entry, drawn_report.pictures.get(figure.entry.name)
         if content is None:
             return Markup("")
         # an address of its own per version, so that a browser may keep it
@@ -87,8 +87,8 @@ def content(view: PageView, parameters: StudyChoiceParameters) -> Mapping[str, A
             '<img src="study/{}.svg?{}" alt="{}" class="picture of{}" loading="lazy">'
         ).format(entry.name, query, entry.title, _tenth(picture_width(content)))
 
-    found = study_values(made.report, picture)
-    return {**values, "study": found, **found}
+    shown = study_values(drawn_report.report, picture)
+    return {**values, "study": shown, **shown}
 
 
 def _tenth(percent: int) -> int:

@@ -25,13 +25,13 @@ PARAMETERS = StudyFigureParameters
 def content(view: PageView, parameters: StudyFigureParameters) -> Document:
     """Return the picture. Errors: NotFoundError without one; LakeError while it is drawn."""
     settings = {name: getattr(parameters, name) for name in StudyChoiceParameters.__struct_fields__}
-    made = drawn_study(view, StudyChoiceParameters(**settings))
-    if isinstance(made, Pending):
+    study = drawn_study(view, StudyChoiceParameters(**settings))
+    if isinstance(study, Pending):
         raise LakeError("the study is being drawn", do="try again in a few seconds")
-    picture = made.pictures.get(parameters.figure)
+    picture = study.pictures.get(parameters.figure)
     if picture is None or parameters.suffix != "svg":
         raise NotFoundError(
             f"no picture {parameters.figure}.{parameters.suffix}", do="see the page of the study"
         )
-    kept = _KEPT if parameters.version == str(view.version) else {}
-    return Document(themed(picture.decode()).encode(), "image/svg+xml", kept)
+    caching = _KEPT if parameters.version == str(view.version) else {}
+    return Document(themed(picture.decode()).encode(), "image/svg+xml", caching)

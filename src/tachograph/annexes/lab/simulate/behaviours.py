@@ -194,8 +194,8 @@ class JobBehaviour:
 
     def with_shares(self, share: Callable[[float], float]) -> JobBehaviour:
         """Return the job with a share of the work, of a number 0..1, on all GPUs but the first."""
-        places = [(slot * 0.381966 + self.spread) % 1.0 for slot in range(len(self.shares))]
-        return replace(self, shares=(1.0, *map(share, places[1:])))
+        positions = [(slot * 0.381966 + self.spread) % 1.0 for slot in range(len(self.shares))]
+        return replace(self, shares=(1.0, *map(share, positions[1:])))
 
     def _level(self, step: ActivityStep, slot: int) -> ActivityLevel:
         held, share = idle_level(self.work.hbm_mib), step.share
@@ -279,20 +279,20 @@ def behave(
     source = JobKind.TENSOR if kind in _AS_TENSOR else JobKind.STEADY
     if kind in _WORK:
         source = kind
-    drawn = {name: float(rng.uniform(low, high)) for name, (low, high) in _WORK[source].items()}
-    drawn["occupancy"] = drawn["sm"] * float(rng.uniform(0.2, 0.7))
+    levels = {name: float(rng.uniform(low, high)) for name, (low, high) in _WORK[source].items()}
+    levels["occupancy"] = levels["sm"] * float(rng.uniform(0.2, 0.7))
     share = float(rng.uniform(0.22, 0.92))
     if kind is JobKind.LOW_MEMORY:
         share = float(rng.uniform(0.02, 0.15))
     elif kind is JobKind.FULL_MEMORY:
         share = float(rng.uniform(0.96, 0.98))
-    drawn["hbm_mib"] = float(min(round(share * capacity_mib), usable_mib - 64))
-    drawn["pcie_rx"] = float(np.exp(rng.uniform(np.log(2e7), np.log(3e9))))
-    drawn["pcie_tx"] = drawn["pcie_rx"] * float(rng.uniform(0.2, 0.8))
-    drawn["nvlink"] = float(np.exp(rng.uniform(np.log(1e8), np.log(4e10)))) if gpus > 1 else 0.0
-    drawn["noise"] = float(rng.uniform(0.04, 0.25))
+    levels["hbm_mib"] = float(min(round(share * capacity_mib), usable_mib - 64))
+    levels["pcie_rx"] = float(np.exp(rng.uniform(np.log(2e7), np.log(3e9))))
+    levels["pcie_tx"] = levels["pcie_rx"] * float(rng.uniform(0.2, 0.8))
+    levels["nvlink"] = float(np.exp(rng.uniform(np.log(1e8), np.log(4e10)))) if gpus > 1 else 0.0
+    levels["noise"] = float(rng.uniform(0.04, 0.25))
     if kind is JobKind.BURSTY:
-        drawn["period_s"], drawn["duty"] = (
+        levels["period_s"], levels["duty"] = (
             float(rng.integers(420, 780)),
             float(rng.uniform(0.35, 0.45)),
         )
@@ -307,8 +307,12 @@ def behave(
     elif kind is JobKind.IDLE:
         shares = [0.0] * gpus
     steps = _steps(kind, loaded_s, planted)
-    made = JobBehaviour(kind, ActivityLevel(**drawn), steps, tuple(shares), planted, spread)
-    return made.with_shares(lambda part: 0.10 + 0.25 * part) if kind is JobKind.IMBALANCED else made
+    behaviour = JobBehaviour(kind, ActivityLevel(**levels), steps, tuple(shares), planted, spread)
+    return (
+        behaviour.with_shares(lambda part: 0.10 + 0.25 * part)
+        if kind is JobKind.IMBALANCED
+        else behaviour
+    )
 
 
 def _steps(
@@ -406,13 +410,13 @@ def _uneven_nodes(rng: np.random.Generator, per_node: Sequence[int]) -> list[flo
     return [shares[node] for node, gpus in enumerate(per_node) for _ in range(gpus)]
 
 
-def _one(rng: np.random.Generator, per_node: Sequence[int]) -> list[float]:
-    chosen = int(rng.integers(sum(per_node)))
-    return [float(slot == chosen) for slot in range(sum(per_node))]
+def _one_gpu(rng: np.random.Generator, per_node: Sequence[int]) -> list[float]:
+    active = int(rng.integers(sum(per_node)))
+    return [float(slot == active) for slot in range(sum(per_node))]
 
 
 def _but_one(rng: np.random.Generator, per_node: Sequence[int]) -> list[float]:
-    return [1.0 - share for share in _one(rng, per_node)]
+    return [1.0 - share for share in _one_gpu(rng, per_node)]
 
 
 def _half(rng: np.random.Generator, per_node: Sequence[int]) -> list[float]:
@@ -424,7 +428,7 @@ def _half(rng: np.random.Generator, per_node: Sequence[int]) -> list[float]:
 SHARING: Mapping[str, Callable[[np.random.Generator, Sequence[int]], list[float]]] = {
     "all": lambda rng, per_node: [1.0] * sum(per_node),
     "none": lambda rng, per_node: [0.0] * sum(per_node),
-    "one": _one,
+    "one": _one_gpu,
     "but_one": _but_one,
     "half": _half,
     "imbalanced": lambda rng, per_node: [1.0, *rng.uniform(0.10, 0.40, sum(per_node) - 1)],
@@ -495,37 +499,37 @@ def _of(*parts: tuple[CourseActivity, float, float]) -> Callable[[Draw], Drawn]:
     """Consecutive stretches with sampled lengths (minutes); work at the start loads first."""
 
     def draw(rng: Draw) -> Drawn:
-        found: list[CourseStretch] = []
+        stretches: list[CourseStretch] = []
         for doing, low, high in parts:
             minutes = float(rng.uniform(low, high))
             match doing:
-                case CourseActivity.WORK if not found:
-                    found += _works(rng, low, high)
+                case CourseActivity.WORK if not stretches:
+                    stretches += _works(rng, low, high)
                 case CourseActivity.SPIN:
-                    found.append(
+                    stretches.append(
                         CourseStretch(
                             minutes, doing, float(np.exp(rng.uniform(np.log(0.005), np.log(0.25))))
                         )
                     )
                 case CourseActivity.REST if rng.random() < BLIPS:
-                    found += _rest_with_blips(rng, minutes)
+                    stretches += _rest_with_blips(rng, minutes)
                 case _:
-                    found.append(CourseStretch(minutes, doing))
-        return found, {}
+                    stretches.append(CourseStretch(minutes, doing))
+        return stretches, {}
 
     return draw
 
 
 def _rest_with_blips(rng: Draw, minutes: float) -> list[CourseStretch]:
     """Rest in which now and then something tiny runs for a moment."""
-    found = [CourseStretch(float(rng.uniform(3, 10)), CourseActivity.REST)]
-    left = minutes - found[0].minutes
-    while left > 15:
+    stretches = [CourseStretch(float(rng.uniform(3, 10)), CourseActivity.REST)]
+    remaining = minutes - stretches[0].minutes
+    while remaining > 15:
         blip, rest = float(rng.uniform(0.3, 1)), float(rng.uniform(10, 60))
-        found.append(CourseStretch(blip, CourseActivity.BLIP, float(rng.uniform(0.01, 0.12))))
-        found.append(CourseStretch(min(rest, left - blip), CourseActivity.REST))
-        left -= blip + found[-1].minutes
-    return [*found[:-1], CourseStretch(found[-1].minutes + left, CourseActivity.REST)]
+        stretches.append(CourseStretch(blip, CourseActivity.BLIP, float(rng.uniform(0.01, 0.12))))
+        stretches.append(CourseStretch(min(rest, remaining - blip), CourseActivity.REST))
+        remaining -= blip + stretches[-1].minutes
+    return [*stretches[:-1], CourseStretch(stretches[-1].minutes + remaining, CourseActivity.REST)]
 
 
 def _with(low: float, high: float, **levels: tuple[float, float]) -> Callable[[Draw], Drawn]:
@@ -542,25 +546,25 @@ def _again(
     """Alternate work and another state for `least` to three times as long; end with work."""
 
     def draw(rng: Draw) -> Drawn:
-        found, most = _works(rng, *first), least * float(rng.uniform(1, 3))
-        while sum(stretch.minutes for stretch in found) < most:
+        stretches, most = _works(rng, *first), least * float(rng.uniform(1, 3))
+        while sum(stretch.minutes for stretch in stretches) < most:
             doing, low, high = then
-            found += [
+            stretches += [
                 CourseStretch(float(rng.uniform(low, high)), doing),
                 CourseStretch(float(rng.uniform(*first))),
             ]
-        return found, {}
+        return stretches, {}
 
     return draw
 
 
 def _levels(rng: Draw) -> Drawn:
     """Work at changing levels."""
-    found = _works(rng, 10, 40)
+    levels = _works(rng, 10, 40)
     for number in range(int(rng.integers(3, 10))):
         share = float(rng.uniform(0.3, 0.6)) if number % 2 == 0 else 1.0
-        found.append(CourseStretch(float(rng.uniform(10, 40)), share=share))
-    return found, {}
+        levels.append(CourseStretch(float(rng.uniform(10, 40)), share=share))
+    return levels, {}
 
 
 def _little_at_the_end(rng: Draw) -> Drawn:

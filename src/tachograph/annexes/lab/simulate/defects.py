@@ -123,16 +123,16 @@ def sample_defects(
     for kind, (rate, _) in _PLANTED.items():
         kinds += [kind] * max(1, int(rng.poisson(rate * node_days)))
     cells = rng.choice(node_days * slots, min(len(kinds), node_days * slots), replace=False)
-    drawn: dict[tuple[int, int], list[TelemetryDefect]] = {}
+    planned: dict[tuple[int, int], list[TelemetryDefect]] = {}
     for kind, cell in zip(kinds, cells, strict=False):
-        place, slot = divmod(int(cell), slots)
-        day, index = divmod(place, len(nodes))
+        node_day, slot = divmod(int(cell), slots)
+        day, index = divmod(node_day, len(nodes))
         defect = _draw_one(plan, rng, kind, nodes[index], day, slot * _SLOT_S)
         if defect is not None:
-            drawn.setdefault((index, day), []).append(defect)
+            planned.setdefault((index, day), []).append(defect)
     return {
         key: sorted(defects, key=lambda defect: defect.begin_ns)
-        for key, defects in sorted(drawn.items())
+        for key, defects in sorted(planned.items())
     }
 
 
@@ -151,8 +151,8 @@ def _draw_one(
 ) -> TelemetryDefect | None:
     group = plan.groups[node.group]
     there = measured(plan, group)
-    _, (least, most) = _PLANTED[kind]
-    length = int(rng.integers(least, most + 1))
+    _, (least, greatest) = _PLANTED[kind]
+    length = int(rng.integers(least, greatest + 1))
     begin = plan.start_s + 86400 * day + slot_s + int(rng.integers(60, _SLOT_S - length - 60))
     gpu = None if kind in _OF_WHOLE_NODE else int(rng.integers(group.gpus))
     column, value = None, None
@@ -162,12 +162,12 @@ def _draw_one(
     elif kind is DefectKind.CLOCK_SKEW:
         value = float(rng.choice([-1, 1]) * rng.integers(7, 120))
     else:
-        wanted: dict[DefectKind, tuple[str, float]] = {
+        makers: dict[DefectKind, tuple[str, float]] = {
             DefectKind.UTIL_OVERFLOW: ("gpu_util", UTIL_OVERFLOW),
             DefectKind.SM_OVER_ONE: ("sm_active", SM_OVER_ONE),
             DefectKind.ENERGY_RESET: ("energy_j", 0.0),
         }
-        column, value = wanted.get(kind, (None, None))
+        column, value = makers.get(kind, (None, None))
     if column is not None and column not in there:
         return None
     return TelemetryDefect(

@@ -98,11 +98,13 @@ def _lacking(plan: SimulationPlan) -> dict[int, str]:
     nodes = len(plan.nodes())
     if not plan.defects or nodes < 4:
         return {}
-    each = max(1, round(_LACKING * nodes))
-    chosen = np.random.default_rng([plan.seed, 21]).choice(nodes, 2 * each, replace=False).tolist()
+    count = max(1, round(_LACKING * nodes))
+    indexes = (
+        np.random.default_rng([plan.seed, 21]).choice(nodes, 2 * count, replace=False).tolist()
+    )
     return {
-        **dict.fromkeys(chosen[:each], "no_cache_counters"),
-        **dict.fromkeys(chosen[each:], "no_host_samples"),
+        **dict.fromkeys(indexes[:count], "no_cache_counters"),
+        **dict.fromkeys(indexes[count:], "no_host_samples"),
     }
 
 
@@ -124,16 +126,16 @@ def _of_node(
     busy = grown[:, : len(_JIFFIES)]
     busy *= np.minimum(1.0, 0.99 * elapsed / np.maximum(busy.sum(axis=1), 1e-9))[:, None]
     idle = elapsed - busy.sum(axis=1)
-    kept, reboot, defects = _defects(plan, node, seconds, rng, lacks)
+    recorded, reboot, defects = _defects(plan, node, seconds, rng, lacks)
     total = _counted(np.column_stack([grown, idle]), reboot, rng)
     total[:, [*range(len(_JIFFIES)), len(COUNTED)]] *= 100.0 * CPUS
-    whole = np.floor(total[kept]).astype(np.int64)
-    whole[:, COUNTED.index("load")] = np.round(100 * load[kept])
+    whole = np.floor(total[recorded]).astype(np.int64)
+    whole[:, COUNTED.index("load")] = np.round(100 * load[recorded])
     names = [column for column, _ in _COUNTERS.values()]
     frame = pl.DataFrame(whole, schema=[*names, _IDLE_COLUMN])
     if lacks == "no_cache_counters":
         frame = frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in names[-2:])
-    stamps = np.round((seconds[kept] + plan.start_s) * 1e6).astype(np.int64) * 1000
+    stamps = np.round((seconds[recorded] + plan.start_s) * 1e6).astype(np.int64) * 1000
     return frame.select(
         pl.lit(node.name).alias("ProducerName"), pl.Series("ts_ns", stamps), pl.all()
     ), defects
@@ -194,7 +196,7 @@ def _rates(level: F32, wide: Flags) -> F64:
     )
     read = np.where(loads, rx, np.where(works, 0.02 * rx, 0.0))
     write = np.where(works, 1.5e6 * util, 0.0)
-    found = {
+    rates = {
         "user": np.select([spins, loads, works], [0.98, 0.12, 0.04 + 0.30 * util]),
         "system": np.select([spins, loads, works], [0.01, 0.05, 0.01 + 0.02 * util]),
         "iowait": np.select([loads, works], [0.04, 0.002]),
@@ -208,7 +210,7 @@ def _rates(level: F32, wide: Flags) -> F64:
         "l1": np.where(works, 2e8 * util, 0.0) + read / CACHE_LINE,
         "llc": np.where(works, 1e7 * (util + dram), 0.0) + 0.3 * read / CACHE_LINE,
     }
-    return np.column_stack([found.get(name, np.zeros(len(util))) for name in COUNTED])
+    return np.column_stack([rates.get(name, np.zeros(len(util))) for name in COUNTED])
 
 
 def _counted(grown: F64, reboot: int | None, rng: np.random.Generator) -> F64:

@@ -68,7 +68,7 @@ def plan_away(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> list[NodeAw
         for node, _ in run.places if run.state == "NODE_FAIL" else ():
             after = [gap for gap in gaps[node] if 0 <= gap[0] - (run.end_s or 0) <= POLL_S]
             away += [NodeAway(node, "down", begin, min(end, begin + _HOUR)) for begin, end in after]
-    taken = {one.node for one in away}
+    taken = {absence.node for absence in away}
     for state, count, hours in _PLANTED:
         longest = sorted(
             (begin - end, begin, node)
@@ -86,7 +86,7 @@ def plan_away(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> list[NodeAw
         for node in nodes
         if node.shared and plan.groups[node.group].model == "H100 SXM 80GB"
     ]
-    return [one for one in away if one.end_s > one.start_s]
+    return [absence for absence in away if absence.end_s > absence.start_s]
 
 
 def _gaps(plan: SimulationPlan, busy: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -103,8 +103,12 @@ def away_frame(plan: SimulationPlan, away: Sequence[NodeAway]) -> pl.DataFrame:
     """Return the truth: one row per node and time, `state` as in `NodeAway`."""
     names = [node.name for node in plan.nodes()]
     rows = [
-        (names[one.node], one.state, *(_time(plan, at) for at in (one.start_s, one.end_s)))
-        for one in away
+        (
+            names[absence.node],
+            absence.state,
+            *(_time(plan, at) for at in (absence.start_s, absence.end_s)),
+        )
+        for absence in away
     ]
     time = pl.Datetime("us", "UTC")
     schema = {"node": pl.String(), "state": pl.String(), "start": time, "end": time}
@@ -139,7 +143,9 @@ def _poll(
                 held[node] = held.get(node, 0) + len(gpus)
         elif run.request.gpus and run.submit_s <= at < _waits_until(plan, run):
             waiting.append(_waiting(plan, run))
-    states = {one.node: one.state for one in away if one.start_s <= at < one.end_s}
+    states = {
+        absence.node: absence.state for absence in away if absence.start_s <= at < absence.end_s
+    }
     update = {"set": True, "infinite": False, "number": plan.start_s + at}
     nodes = [
         _node(plan, node, held.get(node.index, 0), states.get(node.index)) for node in plan.nodes()
@@ -163,7 +169,7 @@ def _node(
     cpus = CPUS_PER_GPU * group.gpus
     features = ["gpu", f"hbm{group.device.hbm_mib / 1024:.0f}g"]
     features += [] if kind == "a100" else [kind]
-    used = {"cpu": cpus if state == "no_host" else CPUS_PER_GPU * held}
+    in_use = {"cpu": cpus if state == "no_host" else CPUS_PER_GPU * held}
     return {
         "name": node.name,
         "cluster_name": plan.cluster,
@@ -172,10 +178,10 @@ def _node(
         "active_features": features,
         "gres": f"gpu:{kind}:{group.gpus}",
         "cpus": cpus,
-        "alloc_cpus": used["cpu"],
+        "alloc_cpus": in_use["cpu"],
         "real_memory": GIB_PER_GPU * 1024 * group.gpus,
         "alloc_memory": GIB_PER_GPU * 1024 * held,
-        "tres_used": f"cpu={used['cpu']},gres/gpu={held}" if held else "",
+        "tres_used": f"cpu={in_use['cpu']},gres/gpu={held}" if held else "",
         "reason": "fan NodeName=nid999999 Gres=gpu:99" if state == "drained" else "",
     }
 
@@ -200,12 +206,12 @@ def _waiting(plan: SimulationPlan, run: SimulatedRun) -> dict[str, object]:
 def _events(plan: SimulationPlan, away: Sequence[NodeAway]) -> str:
     names = [node.name for node in plan.nodes()]
     lines = ["Cluster|NodeName|TimeStart|TimeEnd|State"]
-    for one in away:
-        if one.state in ("down", "drained"):
-            end = "Unknown" if one.end_s >= plan.seconds else _local(plan, one.end_s)
-            word = "DOWN" if one.state == "down" else "DRAIN"
-            begin = _local(plan, one.start_s)
-            lines.append(f"{plan.cluster}|{names[one.node]}|{begin}|{end}|{word}")
+    for absence in away:
+        if absence.state in ("down", "drained"):
+            end = "Unknown" if absence.end_s >= plan.seconds else _local(plan, absence.end_s)
+            word = "DOWN" if absence.state == "down" else "DRAIN"
+            begin = _local(plan, absence.start_s)
+            lines.append(f"{plan.cluster}|{names[absence.node]}|{begin}|{end}|{word}")
     return "\n".join(lines) + "\n"
 
 
@@ -213,13 +219,13 @@ def _reservations(plan: SimulationPlan, away: Sequence[NodeAway]) -> str:
     """Return a reservation per node and time; one has a name that imitates another."""
     names = [node.name for node in plan.nodes()]
     lines = []
-    for number, one in enumerate(away):
-        if one.state in ("maintenance", "reserved"):
-            flags = "MAINT,SPEC_NODES" if one.state == "maintenance" else "SPEC_NODES"
-            begin, end = _local(plan, one.start_s), _local(plan, one.end_s)
+    for number, absence in enumerate(away):
+        if absence.state in ("maintenance", "reserved"):
+            flags = "MAINT,SPEC_NODES" if absence.state == "maintenance" else "SPEC_NODES"
+            begin, end = _local(plan, absence.start_s), _local(plan, absence.end_s)
             lines.append(
                 f"ReservationName=r{number} Nodes=nid000001 StartTime={begin} EndTime={end} "
-                f"Nodes={names[one.node]} NodeCnt=1 Flags={flags} State=INACTIVE\n"
+                f"Nodes={names[absence.node]} NodeCnt=1 Flags={flags} State=INACTIVE\n"
             )
     return "\n".join(lines)
 

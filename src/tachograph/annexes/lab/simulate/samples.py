@@ -287,10 +287,10 @@ def fill_values(
     _wait_in_periods(plan, segments, times, active)
     _fill_activity(segments, active, other, out)
     _fill_traffic(segments, active, other, out)
-    used = segments.spread(segments.level[:, COLUMN["hbm_mib"]])
-    _put(out, "hbm_used_mib", used)
+    hbm_mib = segments.spread(segments.level[:, COLUMN["hbm_mib"]])
+    _put(out, "hbm_used_mib", hbm_mib)
     if "hbm_free_mib" in out:
-        _put(out, "hbm_free_mib", group.driver.total_mib - group.driver.reserved_mib - used)
+        _put(out, "hbm_free_mib", group.driver.total_mib - group.driver.reserved_mib - hbm_mib)
     if plan.as_printed:
         _round_as_printed(out)
     _fill_power(plan, group, segments, times, state, active, other, out)
@@ -416,8 +416,8 @@ def _temperatures(plan: SimulationPlan, segments: Segments, settled: F64, state:
     warm = segments.spread(settled)
     rows = zip(segments.gpu, segments.first, segments.count, settled, strict=True)
     for gpu, first, count, settled_c in rows:
-        apart = state.temperature_c[gpu] - settled_c
+        offset_c = state.temperature_c[gpu] - settled_c
         length = min(count, steps)
-        warm[first : first + length] += np.float32(apart) * lag[:length]
-        state.temperature_c[gpu] = settled_c + apart * float(lag[min(count, steps - 1)])
+        warm[first : first + length] += np.float32(offset_c) * lag[:length]
+        state.temperature_c[gpu] = settled_c + offset_c * float(lag[min(count, steps - 1)])
     return warm

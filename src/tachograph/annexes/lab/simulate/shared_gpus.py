@@ -209,8 +209,8 @@ def _go_on(members: Sequence[_Member], slowdowns: Mapping[tuple[str, str], float
         active = [member for member in members if member.left_s > 0 and member.begin_s <= now_s]
         rates = []
         for member in active:
-            beside = [other for other in active if other is not member]
-            names = [(member.job.name, other.job.name) for other in beside]
+            others = [other for other in active if other is not member]
+            names = [(member.job.name, other.job.name) for other in others]
             slowdown = math.prod(slowdowns.get(pair, 1.0) for pair in names)
             rates.append(1 / slowdown)
         ends = [now_s + member.left_s / rate for member, rate in zip(active, rates, strict=True)]

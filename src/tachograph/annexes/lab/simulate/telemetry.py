@@ -59,12 +59,12 @@ def parts_of_nodes(
     plan: SimulationPlan, nodes: Sequence[SimulatedNode]
 ) -> list[list[SimulatedNode]]:
     """Return nodes of a group for one file, within `rows_per_file`."""
-    found: list[list[SimulatedNode]] = []
+    parts: list[list[SimulatedNode]] = []
     for number, group in enumerate(plan.groups):
         mine = [node for node in nodes if node.group == number]
         step = max(1, plan.rows_per_file // (group.gpus * plan.samples_per_day))
-        found += [mine[at : at + step] for at in range(0, len(mine), step)]
-    return found
+        parts += [mine[at : at + step] for at in range(0, len(mine), step)]
+    return parts
 
 
 def write_telemetry(
@@ -84,7 +84,7 @@ def write_telemetry(
     """
     folder.mkdir(parents=True, exist_ok=True)
     nodes = plan.nodes()
-    drawn = faults.sample_defects(plan, nodes)
+    defects = faults.sample_defects(plan, nodes)
     log, sums = DefectLog(), list[pl.DataFrame]()
     files: list[Path] = []
     keep = take or files.append
@@ -108,7 +108,7 @@ def write_telemetry(
             file = folder / (
                 f"{date}-group{number:03d}.parquet" if len(divided) > 1 else f"{date}.parquet"
             )
-            rows += _write_day(plan, file, sources, day, drawn, sums, log, by_time=by_time)
+            rows += _write_day(plan, file, sources, day, defects, sums, log, by_time=by_time)
             keep(file)
             done += len(part) * gpus * plan.samples_per_day
             if progress is not None:
@@ -130,14 +130,14 @@ def _write_day(
     file: Path,
     sources: Sequence[NodeTelemetry],
     day: int,
-    drawn: Mapping[tuple[int, int], list[TelemetryDefect]],
+    defects: Mapping[tuple[int, int], list[TelemetryDefect]],
     sums: list[pl.DataFrame],
     log: DefectLog,
     *,
     by_time: bool,
 ) -> int:
     """Write one file; return its rows."""
-    values, times, blocks = _day_of_nodes(plan, sources, day, drawn, log, sums)
+    values, times, blocks = _day_of_nodes(plan, sources, day, defects, log, sums)
     frame = _as_written(sources, blocks[0].gpus, plan.samples_per_day, times, values)
     frame = faults.apply_rows(frame, blocks, [column_name(name) for name in values], log)
     if by_time:
@@ -156,7 +156,7 @@ def _day_of_nodes(
     plan: SimulationPlan,
     sources: Sequence[NodeTelemetry],
     day: int,
-    drawn: Mapping[tuple[int, int], list[TelemetryDefect]],
+    defects: Mapping[tuple[int, int], list[TelemetryDefect]],
     log: DefectLog,
     sums: list[pl.DataFrame],
 ) -> tuple[dict[str, Array], I64, list[SampleBlock]]:
@@ -171,11 +171,11 @@ def _day_of_nodes(
     }
     times = np.empty(rows, np.int64)
     blocks: list[SampleBlock] = []
-    for place, source in enumerate(sources):
-        first = place * per_node
+    for index, source in enumerate(sources):
+        first = index * per_node
         out = {name: column[first : first + per_node] for name, column in values.items()}
         block = _fill_block(
-            plan, source, day, drawn.get((source.node.index, day), []), first, out, sums
+            plan, source, day, defects.get((source.node.index, day), []), first, out, sums
         )
         blocks.append(block)
         times[first : first + per_node] = np.tile(
@@ -214,9 +214,9 @@ def _as_written(
 ) -> pl.DataFrame:
     """Return samples of some nodes as by LDMS: a row per (node, GPU, time), sorted by node."""
     names = pl.Series([source.node.name for source in sources])
-    place = np.repeat(np.arange(len(sources), dtype=np.uint32), gpus * samples)
+    source_of_row = np.repeat(np.arange(len(sources), dtype=np.uint32), gpus * samples)
     gpu = np.tile(np.repeat(np.arange(gpus, dtype=np.int16), samples), len(sources))
     columns = {column_name(name): column for name, column in values.items()}
     return pl.DataFrame(
-        {"ProducerName": names.gather(place), "gpu_id": gpu, "ts_ns": times, **columns}
+        {"ProducerName": names.gather(source_of_row), "gpu_id": gpu, "ts_ns": times, **columns}
     )

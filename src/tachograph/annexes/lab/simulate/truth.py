@@ -81,9 +81,9 @@ def gpus_frame(
         )
         for number, row in enumerate(held.allocations)
     ]
-    found = pl.concat([pl.DataFrame(schema=_COUNTED), *sums], how="diagonal")
-    means = [name for name in SUMMED if name in found.columns]
-    of_rows = found.group_by("allocation").agg(
+    counted = pl.concat([pl.DataFrame(schema=_COUNTED), *sums], how="diagonal")
+    means = [name for name in SUMMED if name in counted.columns]
+    of_rows = counted.group_by("allocation").agg(
         pl.col("samples").sum(),
         *(_mean(name).alias(f"{name}_mean") for name in means),
         pl.col("^gpu_util_max$").max() / 100,

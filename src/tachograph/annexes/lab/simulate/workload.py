@@ -249,11 +249,12 @@ def _choose_size(
     """(nodes, GPUs); nodes 0 for a part of a shared node."""
     group = plan.groups[number]
     shared, whole = plan.shared_nodes(group), _whole_nodes(plan, number)
-    most = 2 if planned else max(1, whole // 3)
+    largest = 2 if planned else max(1, whole // 3)
     sizes = [
         (nodes, share)
         for nodes, share in (plan.shapes or JobShapes()).sizes
-        if nodes <= most and (nodes * group.gpus >= min_gpus if nodes else shared and min_gpus <= 2)
+        if nodes <= largest
+        and (nodes * group.gpus >= min_gpus if nodes else shared and min_gpus <= 2)
     ]
     sizes = sizes or [(-(-min_gpus // group.gpus), 1.0)]
     shares = np.array([share for _, share in sizes])
@@ -307,9 +308,12 @@ def _tasks(request: SimulatedRequest, tasks: int, rng: Draw) -> list[SimulatedRe
     """The request, or the tasks of an array: the same job with run times of its own."""
     if not tasks or request.het or request.fails_once or request.state == "TIMEOUT":
         return [request]
-    least, most = JOB_KINDS[request.kind].min_s, max(request.run_s, JOB_KINDS[request.kind].max_s)
+    least, longest_s = (
+        JOB_KINDS[request.kind].min_s,
+        max(request.run_s, JOB_KINDS[request.kind].max_s),
+    )
     run_times = [
-        int(min(most, max(least, request.run_s * rng.uniform(0.8, 1.0)))) for _ in range(tasks)
+        int(min(longest_s, max(least, request.run_s * rng.uniform(0.8, 1.0)))) for _ in range(tasks)
     ]
     return [
         replace(request, run_s=run_s, serial=request.serial + index, array=(request.serial, index))
@@ -437,8 +441,10 @@ def place_runs(plan: SimulationPlan, requests: Iterable[SimulatedRequest]) -> li
         else:
             by_group[request.group].append(request)
     nodes = plan.nodes()
-    for number, wanted in by_group.items():
-        runs += _place_group(plan, [node for node in nodes if node.group == number], wanted)
+    for number, requests_of_group in by_group.items():
+        runs += _place_group(
+            plan, [node for node in nodes if node.group == number], requests_of_group
+        )
     return sorted(runs, key=lambda run: (run.submit_s, run.request.serial))
 
 

@@ -53,12 +53,16 @@ def read_labels(path: str | Path, classes: Sequence[str], jobs: pl.DataFrame) ->
     """
     runs = _runs(jobs)
     refused: list[RejectedLabel] = []
-    found: dict[tuple[str, str], list[tuple[int, str, bool]]] = defaultdict(list)
+    labels_of_runs: dict[tuple[str, str], list[tuple[int, str, bool]]] = defaultdict(list)
     for line, row in _read(Path(path)):
         job_id, code, text = (row[name] for name in NEEDED)
         holds, clusters = _LABELS.get(text.lower()), runs.get(job_id, {})
-        chosen = row.get("cluster")
-        keys = [key for cluster, key in clusters.items() if not chosen or chosen == cluster]
+        named_cluster = row.get("cluster")
+        keys = [
+            key
+            for cluster, key in clusters.items()
+            if not named_cluster or named_cluster == cluster
+        ]
         if not job_id:
             refused.append(RejectedLabel(line, "no job id", ""))
         elif code not in classes:
@@ -69,9 +73,9 @@ def read_labels(path: str | Path, classes: Sequence[str], jobs: pl.DataFrame) ->
             reason = "an id on several clusters" if keys else _NOT_THERE
             refused.append(RejectedLabel(line, reason, job_id))
         else:
-            found[keys[0], code].append((line, job_id, holds))
+            labels_of_runs[keys[0], code].append((line, job_id, holds))
     rows = []
-    for (key, code), labels in found.items():
+    for (key, code), labels in labels_of_runs.items():
         if len({holds for _, _, holds in labels}) == 1:
             rows.append((key, code, labels[0][2]))
             continue
@@ -158,7 +162,7 @@ def reasons(refused: Iterable[RejectedLabel], where: str) -> Iterator[str]:
     for label in refused:
         content = f" ({label.what})" if label.what else ""
         grouped[label.reason].append(f"{where}:{label.line}{content}")
-    for reason, places in grouped.items():
-        first = ", ".join(places[:_NAMED])
-        more = f", and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
-        yield f"{plural(len(places), 'label')} not used, {reason}: {first}{more}"
+    for reason, lines in grouped.items():
+        first = ", ".join(lines[:_NAMED])
+        more = f", and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
+        yield f"{plural(len(lines), 'label')} not used, {reason}: {first}{more}"

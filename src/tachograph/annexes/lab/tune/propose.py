@@ -100,18 +100,18 @@ def propose(forms: Sequence[ClassInput]) -> tuple[ThresholdProposal, ...]:
             "no job has minutes to propose thresholds from", do="run `tachograph analyze` first"
         )
     gpus, *more = forms
-    known = MarkedMinutes(
+    marked = MarkedMinutes(
         gpus, gpus.series.looks_busy < FIRST_WORK, gpus.series.works.astype(np.bool_)
     )
-    if min(int(known.idle.sum()), int(known.work.sum())) < LEAST_MINUTES:
+    if min(int(marked.idle.sum()), int(marked.work.sum())) < LEAST_MINUTES:
         raise UsageError(
-            f"{int(known.idle.sum())} idle minutes and {int(known.work.sum())} at work are too few",
+            f"{int(marked.idle.sum())} idle minutes and {int(marked.work.sum())} at work are too few",
             do=f"use more jobs: {LEAST_MINUTES} minutes of each are needed",
         )
-    proposals = _of_all(known, GPU)
+    proposals = _of_all(marked, GPU)
     for hosts in more:
         on_hosts = MarkedMinutes(
-            hosts, _carried(known.idle, gpus, hosts), _carried(known.work, gpus, hosts)
+            hosts, _carried(marked.idle, gpus, hosts), _carried(marked.work, gpus, hosts)
         )
         proposals += _of_all(on_hosts, HOST)
     return tuple(proposals)
@@ -164,21 +164,21 @@ def _carried(marks: Marks, gpus: ClassInput, hosts: ClassInput) -> Marks:
     """Marks of minutes of the GPU form at their places in the host form, which has fewer jobs."""
     begin = dict(zip(gpus.series.job_keys, gpus.series.offset.tolist(), strict=False))
     length = dict(zip(gpus.series.job_keys, gpus.series.minutes.tolist(), strict=True))
-    found = np.zeros(int(hosts.series.offset[-1]), np.bool_)
+    carried = np.zeros(int(hosts.series.offset[-1]), np.bool_)
     for key, to, room in zip(
         hosts.series.job_keys, hosts.series.offset.tolist(), hosts.series.minutes, strict=False
     ):
         both = min(length.get(key, 0), int(room))
-        found[to : to + both] = marks[begin.get(key, 0) : begin.get(key, 0) + both]
-    return found
+        carried[to : to + both] = marks[begin.get(key, 0) : begin.get(key, 0) + both]
+    return carried
 
 
 def settings(proposals: tuple[ThresholdProposal, ...], configured: ClassOptions) -> ClassOptions:
     """Return the configured window and T with the thresholds that are proposed."""
     values: dict[str, dict[str, float]] = {"theta": {}, "level": {}, "busy": {}}
-    for each in proposals:
-        if each.value is not None:
-            values[each.key][each.name] = each.value
+    for proposal in proposals:
+        if proposal.value is not None:
+            values[proposal.key][proposal.name] = proposal.value
     return msgspec.structs.replace(configured, **values, characteristics={})
 
 
@@ -244,8 +244,8 @@ def _between(
 
 
 def _percentile(values: Values, percentile: float) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(np.percentile(known, percentile)) if known.size else None
+    measured = values[~np.isnan(values)]
+    return float(np.percentile(measured, percentile)) if measured.size else None
 
 
 def _rounded(value: float) -> float:

@@ -113,14 +113,14 @@ class OidcProvider:
         now = self.clock()
         state, nonce, verifier, cookie = (secrets.token_urlsafe(32) for _ in range(4))
         with self._lock:
-            for old in [old for old, one in self._pending.items() if one.ends <= now]:
+            for old in [old for old, pending in self._pending.items() if pending.ends <= now]:
                 del self._pending[old]
             while len(self._pending) >= _MOST_PENDING:
                 del self._pending[next(iter(self._pending))]
             self._pending[state] = _Pending(
                 verifier, nonce, hashed(cookie), redirect, target, now + _PENDING_S
             )
-        asked = {
+        query = {
             "response_type": "code",
             "client_id": self.client_id,
             "redirect_uri": redirect,
@@ -132,17 +132,17 @@ class OidcProvider:
         }
         endpoint = self._endpoint("authorization_endpoint")
         return StartedLogin(
-            f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}", cookie
+            f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}", cookie
         )
 
-    def finish(self, given: Mapping[str, str], cookie: str) -> tuple[Proven, str]:
+    def finish(self, query: Mapping[str, str], cookie: str) -> tuple[Proven, str]:
         """Return the identity of the completed login, and the target.
 
         Errors: NotIdentifiedError where it belongs to no login of this browser, or is not signed as
         it must be; InputError where the provider does not answer.
         """
         with self._lock:
-            login = self._pending.pop(given.get("state", ""), None)
+            login = self._pending.pop(query.get("state", ""), None)
         if (
             login is None
             or login.ends <= self.clock()
@@ -151,12 +151,12 @@ class OidcProvider:
             raise NotIdentifiedError(
                 "the login has expired, or was begun in another browser", do=_AGAIN
             )
-        if given.get("iss", self.issuer).rstrip("/") != self.issuer:
+        if query.get("iss", self.issuer).rstrip("/") != self.issuer:
             raise NotIdentifiedError("the answer is from another provider", do=_AGAIN)
-        if "error" in given:
-            reason = re.sub(r"[^a-z_]", "", given["error"])[:40]
+        if "error" in query:
+            reason = re.sub(r"[^a-z_]", "", query["error"])[:40]
             raise NotIdentifiedError(f"the provider refused the login: {reason}", do=_AGAIN)
-        answer = self._redeem(given.get("code", ""), login)
+        answer = self._redeem(query.get("code", ""), login)
         claims = self._checked(answer.get("id_token"), login.nonce)
         if self.claim not in claims:
             claims = self._user_info(answer, claims)
@@ -176,8 +176,10 @@ class OidcProvider:
             "client_id": self.client_id,
             "code_verifier": login.verifier,
         }
-        known = self._facts().get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
-        basic = self.secret and "client_secret_basic" in known
+        methods = self._facts().get(
+            "token_endpoint_auth_methods_supported", ["client_secret_basic"]
+        )
+        basic = self.secret and "client_secret_basic" in methods
         if self.secret and not basic:
             sent["client_secret"] = self.secret
         auth = httpx2.BasicAuth(self.client_id, self.secret) if basic else None
@@ -262,22 +264,22 @@ class OidcProvider:
             f"its {name} is not an https address", where=self.issuer, do="fix serve.oidc_issuer"
         )
 
-    def _request(self, method: str, address: str, **given: Any) -> Mapping[str, Any]:
+    def _request(self, method: str, address: str, **content: Any) -> Mapping[str, Any]:
         """A JSON response. Errors: InputError without one; NotIdentifiedError for a refused
         code.
         """
         try:
-            answer = self.client.request(method, address, **given)
-            found = answer.json() if len(answer.content) <= _LARGEST else None
+            answer = self.client.request(method, address, **content)
+            values = answer.json() if len(answer.content) <= _LARGEST else None
         except (httpx2.HTTPError, ValueError) as problem:
             what = f"the OpenID provider does not respond: {type(problem).__name__}"
             raise InputError(what, where=self.issuer, do="is it running?") from None
         if method == "POST" and answer.status_code in (400, 401, 403):
             raise NotIdentifiedError("the provider did not accept the login", do=_AGAIN)
-        if answer.status_code != 200 or not isinstance(found, dict):
+        if answer.status_code != 200 or not isinstance(values, dict):
             what = f"the OpenID provider answered {answer.status_code}"
             raise InputError(what, where=self.issuer, do="see its log")
-        return found
+        return values
 
 
 def _challenge(verifier: str) -> str:

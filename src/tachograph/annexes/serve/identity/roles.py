@@ -83,9 +83,9 @@ class Roles:
 
     def _of(self, name: str) -> tuple[Role, frozenset[str]]:
         now = self.clock()
-        known = self._known.get(name)
-        if known is not None and now - known[0] < KEPT_S:
-            return known[1:]
+        remembered = self._known.get(name)
+        if remembered is not None and now - remembered[0] < KEPT_S:
+            return remembered[1:]
         role, accounts = self._read(name)
         if len(self._known) >= _MOST_NAMES:
             self._known.clear()

@@ -77,7 +77,7 @@ def _check_url(key: str, written: str, *, schemes: tuple[str, ...]) -> None:
     if not plain or parts.username or parts.password or not (host or written[0] == "/"):
         raise ConfigError(f"serve.{key}: invalid address {written!r}", do="write https://host/path")
     if parts.scheme not in schemes and not (parts.scheme == "http" and is_of_this_machine(host)):
-        known = " or ".join(f"{scheme}://" for scheme in schemes if scheme)
+        allowed = " or ".join(f"{scheme}://" for scheme in schemes if scheme)
         raise ConfigError(
-            f"serve.{key}: {parts.scheme or 'no scheme'}:// is not safe", do=f"write {known}"
+            f"serve.{key}: {parts.scheme or 'no scheme'}:// is not safe", do=f"write {allowed}"
         )

@@ -59,8 +59,8 @@ def create_token(
     token = PREFIX + secrets.token_urlsafe(32)
     now = datetime.now(UTC).replace(microsecond=0)
     stored = StoredToken(secrets.token_hex(4), hashed(token), user, role.label, now, expires)
-    with _changing(file) as kept:
-        kept.append(stored)
+    with _changing(file) as entries:
+        entries.append(stored)
     return token, stored
 
 
@@ -69,14 +69,14 @@ def revoke_token(file: Path, token_id: str) -> StoredToken:
 
     Errors: NotFoundError for an unknown id; ConfigError.
     """
-    with _changing(file) as kept:
-        found = next((one for one in kept if one.id == token_id), None)
-        if found is None:
+    with _changing(file) as stored:
+        revoked = next((entry for entry in stored if entry.id == token_id), None)
+        if revoked is None:
             raise NotFoundError(
                 f"no token {token_id!r}", where=str(file), do="see `tachograph serve token list`"
             )
-        kept.remove(found)
-    return found
+        stored.remove(revoked)
+    return revoked
 
 
 def read_tokens(file: Path) -> Sequence[StoredToken]:
@@ -109,7 +109,7 @@ def read_tokens(file: Path) -> Sequence[StoredToken]:
 @contextmanager
 def _changing(file: Path) -> Iterator[list[StoredToken]]:
     """The tokens of a file, written anew as a whole at the end; one process at a time."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    fresh = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(
@@ -117,20 +117,20 @@ def _changing(file: Path) -> Iterator[list[StoredToken]]:
         )
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            kept = list(read_tokens(file))
-            yield kept
+            stored = list(read_tokens(file))
+            yield stored
             with os.fdopen(
-                os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb"
+                os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb"
             ) as stream:
                 stream.write(
-                    msgspec.json.format(msgspec.json.encode(_TokenFile(tuple(kept)))) + b"\n"
+                    msgspec.json.format(msgspec.json.encode(_TokenFile(tuple(stored)))) + b"\n"
                 )
                 stream.flush()
                 os.fsync(stream.fileno())
-            beside.replace(file)
+            fresh.replace(file)
             sync_folder(file.parent)
         finally:
-            beside.unlink(missing_ok=True)
+            fresh.unlink(missing_ok=True)
             os.close(lock)
     except OSError as problem:
         what = f"the token file cannot be written: {problem.strerror}"
@@ -162,11 +162,11 @@ class BearerTokens:
 
     def proven(self, sent: str) -> Proven:
         """Return the user of a token. Errors: NotIdentifiedError; those of `read_tokens`."""
-        found = self._tokens().get(hashed(sent))
-        role = None if found is None else Role.__members__.get(found.role.upper())
-        if found is None or role is None or found.expires.timestamp() <= self.clock():
+        entry = self._tokens().get(hashed(sent))
+        role = None if entry is None else Role.__members__.get(entry.role.upper())
+        if entry is None or role is None or entry.expires.timestamp() <= self.clock():
             raise WRONG
-        return Proven(found.user, "token", role, token=found.id, ends=found.expires.timestamp())
+        return Proven(entry.user, "token", role, token=entry.id, ends=entry.expires.timestamp())
 
     def still(self, proven: Proven) -> bool:
         """Whether the token that a session began with is still valid."""

@@ -37,10 +37,10 @@ def content(view: View, parameters: CompareParameters) -> Mapping[str, Any]:
     Errors: UsageError for more than four; NotFoundError for a job that is not there, or not
     visible.
     """
-    wanted = tuple(dict.fromkeys(parameters.job))
-    if len(wanted) > MOST_JOBS:
-        raise UsageError(f"{len(wanted)} jobs to compare", do=f"choose two to {MOST_JOBS}")
-    reports = [view.job(job).report for job in wanted]
+    requested = tuple(dict.fromkeys(parameters.job))
+    if len(requested) > MOST_JOBS:
+        raise UsageError(f"{len(requested)} jobs to compare", do=f"choose two to {MOST_JOBS}")
+    reports = [view.job(job).report for job in requested]
     return {
         "comparison": compare_jobs(reports) if len(reports) > 1 else None,
         "reports": reports,

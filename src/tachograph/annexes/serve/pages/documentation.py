@@ -29,12 +29,12 @@ PARAMETERS = DocumentationParameters
 def content(view: View, parameters: DocumentationParameters) -> Document:
     """Return a page of the installed version. Errors: NotFoundError for one that there is not."""
     pages = files("tachograph.annexes.serve") / "documentation"
-    known = {page.name: page for page in pages.iterdir()}  # no path is made of a parameter
-    if parameters.page not in known:
+    by_name = {page.name: page for page in pages.iterdir()}  # no path is made of a parameter
+    if parameters.page not in by_name:
         raise NotFoundError("no such page of the documentation", do="see llms.txt")
-    text = known[parameters.page].read_text(encoding="utf-8")
+    text = by_name[parameters.page].read_text(encoding="utf-8")
     if parameters.page != _LIST:
-        text = name_other_files(text, known)
+        text = name_other_files(text, by_name)
     return Document(text.encode(), "text/markdown")
 
 

@@ -41,19 +41,19 @@ FORM = LabelForm
 
 def content(view: View, parameters: FindingsParameters) -> Mapping[str, Any]:
     """Return counts by check, or jobs of a check with sentences and labels."""
-    wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
+    which = parameters.job_filter(now=view.now, zone_name=view.zone_name)
     labels = read_labels(view.opened.lake)
-    every = replace(wanted, findings=(), verdict="yes")
+    every = replace(which, findings=(), verdict="yes")
     shown: dict[str, Any] = {
         "checks": check_counts(
             view.jobs.verdict_counts(every), labels, rules_in_use(view.configuration).entries
         ),
         "page": None,
     }
-    if len(wanted.findings) == 1:
-        (code,) = wanted.findings
+    if len(which.findings) == 1:
+        (code,) = which.findings
         page = view.jobs.page(
-            wanted,
+            which,
             columns=_COLUMNS,
             sort=_SORT,
             limit=parameters.limit,

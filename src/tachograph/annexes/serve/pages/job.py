@@ -53,14 +53,14 @@ def content(view: View, parameters: JobPageParameters) -> Mapping[str, Any]:
     values = job_values(report)
     if parameters.every == "gpu":
         values["tables"] = [("", report.gpus)]
-    given = view.configuration.interference.profiles
+    profiles = view.configuration.interference.profiles
     return {
         **values,
         "labels": labels.rows_by_key("code", named=True, unique=True),
         "title": f"Job {report.job}",
         "tab": _FORMER_TABS.get(parameters.tab, parameters.tab),
         "tabs": TABS,
-        "profiled": bool(report.kernels.reports or (given and _given(report.summary, given))),
+        "profiled": bool(report.kernels.reports or (profiles and _given(report.summary, profiles))),
         "parameters": parameters,
         "by_minute": _minutes(report.summary) <= MOST_POINTS,
     }

@@ -104,17 +104,17 @@ def content(view: View, parameters: JobsParameters) -> Mapping[str, Any]:
 def _waiting(view: View, parameters: JobsParameters) -> pl.DataFrame | None:
     """Jobs not analyzed yet, for page one of all jobs or of one user; None otherwise."""
     of_user = parameters.user[0] if len(parameters.user) == 1 else None
-    chosen = parameters.as_query("user" if of_user else "", "sort", "columns", "limit", "verdict")
-    return None if chosen else jobs_not_analyzed(view, user=of_user)
+    filters = parameters.as_query("user" if of_user else "", "sort", "columns", "limit", "verdict")
+    return None if filters else jobs_not_analyzed(view, user=of_user)
 
 
 def _columns(parameters: JobsParameters) -> tuple[str, ...]:
     """Chosen columns, else those that fit, with the sort column."""
-    chosen = tuple(
-        dict.fromkeys(name for each in parameters.columns for name in each.split(",") if name)
+    columns = tuple(
+        dict.fromkeys(name for written in parameters.columns for name in written.split(",") if name)
     )
     by = parameters.sort.removeprefix("-")
-    return chosen or (
+    return columns or (
         SHOWN_COLUMNS if by in SHOWN_COLUMNS else (*SHOWN_COLUMNS[:-1], by, FINDINGS_COLUMN)
     )
 

@@ -219,22 +219,22 @@ def _page_of_minutes(
             last = decode_cursor(paging.after)[:-1] if paging.after else None
             behind = pl.lit(value=True) if last is None else rows_behind(units, of_unit, last)
             begun = units.filter(~behind).tail(1)  # the cursor is within it, or after its last row
-            left = pl.concat([begun, units.filter(behind)])
-            most = int(begun.get_column("rows").sum()) + paging.limit
-            chosen = left.filter(pl.col("rows").cum_sum().shift(1, fill_value=0) <= most).select(
-                of_unit
-            )
+            remaining = pl.concat([begun, units.filter(behind)])
+            row_limit = int(begun.get_column("rows").sum()) + paging.limit
+            units_read = remaining.filter(
+                pl.col("rows").cum_sum().shift(1, fill_value=0) <= row_limit
+            ).select(of_unit)
             near = [
-                pl.col(name).is_in(chosen.get_column(name).unique().implode())
+                pl.col(name).is_in(units_read.get_column(name).unique().implode())
                 for name in ("job_key", "node")
             ]
-            found = (
+            minutes = (
                 rows.filter(*near)
-                .join(chosen.lazy(), on=of_unit, how="semi", nulls_equal=True)
+                .join(units_read.lazy(), on=of_unit, how="semi", nulls_equal=True)
                 .collect()
             )
         return replace(
-            page_of(found.sort(*table.key), table.key, paging),
+            page_of(minutes.sort(*table.key), table.key, paging),
             matching=int(units.get_column("rows").sum()),
         )
 
@@ -291,8 +291,8 @@ def findings(view: View, parameters: JobChoiceParameters, paging: Paging) -> Tab
     Only the part is read from the table, after it was chosen among the short rows that are kept in
     memory.
     """
-    wanted = parameters.job_filter(now=view.now, zone_name=view.zone_name)
-    page = view.jobs.answers(wanted, limit=paging.limit, after=paging.after)
+    which = parameters.job_filter(now=view.now, zone_name=view.zone_name)
+    page = view.jobs.answers(which, limit=paging.limit, after=paging.after)
     of_jobs = view.jobs.rows(job_keys=page.rows.get_column("job_key"))
     rows = view.opened.findings(of_jobs, verdict=None)
     part = page.rows.select(FINDINGS.key).join(

@@ -144,12 +144,12 @@ def _profiles(written: Sequence[str]) -> list[GivenProfile]:
     from tachograph.annexes.share.job_groups import GivenProfile
     from tachograph.catalog.errors import UsageError
 
-    given = []
-    for one in written:
-        group, _, report = one.partition("=")
+    profiles = []
+    for option in written:
+        group, _, report = option.partition("=")
         if not group or not report:
             raise UsageError(
-                f"invalid --profile '{one}'", do="write --profile user/name=report.ncu-rep"
+                f"invalid --profile '{option}'", do="write --profile user/name=report.ncu-rep"
             )
-        given.append(GivenProfile(group, report))
-    return given
+        profiles.append(GivenProfile(group, report))
+    return profiles

@@ -144,16 +144,16 @@ def _remark_differences(profile: AttachedProfile, gpu_model: str | None) -> None
     from tachograph.annexes.share.capacity import device_of
     from tachograph.catalog.devices import match_device
 
-    report, own = profile.report, match_device(gpu_model)
+    report, gpu_of_job = profile.report, match_device(gpu_model)
     devices = {device_of(launch.chip) for launch in report.launches}
-    others = sorted(device.name for device in devices if device not in (None, own))
-    if own is not None and others:
-        ran = f"its kernels ran on {', '.join(others)}, the job on {own.name}"
+    others = sorted(device.name for device in devices if device not in (None, gpu_of_job))
+    if gpu_of_job is not None and others:
+        ran = f"its kernels ran on {', '.join(others)}, the job on {gpu_of_job.name}"
         remark(printable(f"{Path(report.file).name}: {ran}"))
-    kept = len(report.launches)
-    if profile.launches > kept:
-        left_out = f"{profile.launches - kept:,} of {profile.launches:,} launches left out"
-        remark(printable(f"{report.file}: {left_out}, the longest {kept:,} are attached"))
+    attached = len(report.launches)
+    if profile.launches > attached:
+        left_out = f"{profile.launches - attached:,} of {profile.launches:,} launches left out"
+        remark(printable(f"{report.file}: {left_out}, the longest {attached:,} are attached"))
 
 
 def _json(profile: AttachedProfile, new: bool) -> dict[str, Any]:

@@ -42,18 +42,18 @@ def add_arguments(parser: Parser) -> None:
         help="a .ncu-rep, CSV of `LC_ALL=C ncu --csv`, or a folder",
     )
     add_job_options(parser)
-    chosen = parser.add_argument_group("kernel filter")
-    chosen.add_argument(
+    selection = parser.add_argument_group("kernel filter")
+    selection.add_argument(
         "--kernel", action="append", default=[], metavar="PATTERN",
         help="only kernels whose name contains this; * and ? as in a shell; repeatable",
     )  # fmt: skip
-    chosen.add_argument(
+    selection.add_argument(
         "--top",
         type=whole_number(1),
         metavar="N",
         help=f"the N longest-running kernels of each GPU (default: {_TOP} in text)",
     )
-    chosen.add_argument(
+    selection.add_argument(
         "--gpu",
         metavar="MODEL",
         help="GPU of reports that name none, as listed by `tachograph lake devices`",

@@ -92,11 +92,11 @@ def _ranges(state: Any) -> list[str]:
 
 
 def _limit_memory(report_bytes: int) -> None:
-    most = _ADDRESS_SPACE_BYTES + _ADDRESS_SPACE_PER_BYTE * report_bytes
+    limit_bytes = _ADDRESS_SPACE_BYTES + _ADDRESS_SPACE_PER_BYTE * report_bytes
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+        limit_bytes = min(limit_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
     # A crash of the library on a damaged file leaves no core.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
