@@ -20,8 +20,7 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.annexes.act.policy_backtest import PolicyBacktest
-from tachograph.annexes.act.policy_replays import backtest_policy
+from tachograph.annexes.act.policy_backtest import PolicyBacktest, backtest_policy
 from tachograph.catalog.policies import PolicyCheck, PolicyOptions
 from tachograph.cli import main as command
 from tachograph.lake.delta import Lake

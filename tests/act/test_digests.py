@@ -20,9 +20,14 @@ from in_process import run_here
 from madelake import fill, held, job, summarized
 from servers.mail_sink import MailSink, mail_sink
 from tachograph.annexes.act.digest import WIDTH, Digest, DigestTemplates, digest_json, user_digest
-from tachograph.annexes.act.digests import due_week, send_digests, user_digests
+from tachograph.annexes.act.digests import (
+    due_week,
+    group_digests,
+    send_digests,
+    send_group_digests,
+    user_digests,
+)
 from tachograph.annexes.act.group_digest import GroupDigest
-from tachograph.annexes.act.group_digests import group_digests, send_group_digests
 from tachograph.annexes.act.ledger import LEDGER_FILE, ActionLedger, ActionRecord, read_ledger
 from tachograph.annexes.act.mail import Mail, Mailer
 from tachograph.annexes.act.service import NOTHING_ON

@@ -13,7 +13,7 @@ from study_of import study_of
 
 from tachograph.annexes.lab.figures import arithmetic_intensity, style
 from tachograph.annexes.lab.figures.arithmetic_intensity import MOST_MODELS
-from tachograph.annexes.lab.figures.names import NO_NAME, drawn_name
+from tachograph.annexes.lab.figures.style import NO_NAME, drawn_name
 
 NAMES = ("$x^{2$", "$\\frac{a}$", "_hidden", "__", "", "  ", "a\nb\tc", "\x1b[2J", "\u202egnp.exe", "训练", "🚀",
          "<script>", "&amp;", "%s{0}", "x" * 100_000)  # fmt: skip

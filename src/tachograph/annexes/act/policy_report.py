@@ -1,17 +1,13 @@
-"""Texts about policies: the mail to a user, the list of running jobs, the backtest."""
+"""Texts about policies: the mail to a user, the list of running jobs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from tachograph.annexes.act.policy_backtest import PolicyBacktest, PolicyReplay
 from tachograph.catalog.policies import ON_JOBS, PolicyOptions
 from tachograph.catalog.units import plural, printable, text
-from tachograph.report.json_values import json_values
-from tachograph.report.lines import Line, plain, wrapped
-from tachograph.report.tables import TextColumn, fit_table
 from tachograph.sources.job_ids import is_slurm_job
 
 if TYPE_CHECKING:
@@ -103,75 +99,3 @@ def policy_sentence(policy: PolicyOptions) -> str:
     then = f", after {', '.join(after)}" if after else ""
     dry_run = "; a dry run" if policy.dry_run else ""
     return f"{does} a job that {what} in two windows of {policy.minutes} min{then}{dry_run}."
-
-
-def backtest_lines(found: PolicyBacktest, *, top: int = 10, width: int = 100) -> list[Line]:
-    """Return the effects of a policy on past jobs; `top`: listed hits."""
-    counts, again = found.counts, found.worked_again
-    hits = f"{plural(len(found.hits), 'job')} of {found.jobs:,} would have been acted on"
-    first = f"{found.policy.name}: {hits}, {len(again):,} of them worked again afterwards."
-    second = (
-        f"Recovered: {text(found.recovered, 'h')} of {text(found.gpu_hours, 'h')} GPU time. "
-        f"{plural(found.warnings, 'warning')}; {plural(counts.get('warned', 0), 'job')} warned "
-        "and left alone; "
-        f"not measured: {counts.get('not_measured', 0):,}; exempt: {counts.get('exempt', 0):,}."
-    )
-    lines = [*wrapped(first, width), *wrapped(second, width)]
-    if found.hits:
-        shown = found.hits[:top]
-        table = fit_table(
-            [
-                TextColumn("job", [job_name(hit.job, short=True) for hit in shown], least=6),
-                TextColumn("user", [printable(hit.job["user"] or "–") for hit in shown], least=6),
-                TextColumn(
-                    "partition", [printable(hit.job["partition"] or "–") for hit in shown], hide=1
-                ),
-                TextColumn("GPUs", [f"{hit.job['gpus']:,}" for hit in shown], right=True),
-                TextColumn(
-                    "action after", [text((hit.at or 0) * 60, "s") for hit in shown], right=True
-                ),
-                TextColumn(
-                    "to its end", [text(hit.gpu_hours_after, "h") for hit in shown], right=True
-                ),
-                TextColumn("worked again", ["yes" if hit.worked_again else "no" for hit in shown]),
-            ],
-            width,
-        )
-        more = len(found.hits) - len(shown)
-        notes = [f"{len(shown)} of {plural(len(found.hits), 'job')}"] if more else []
-        lines += [plain(""), *table.with_note(*notes, width=width)]
-    return lines
-
-
-def backtest_json(found: PolicyBacktest) -> dict[str, Any]:
-    """Return the same as JSON values."""
-    return json_values(
-        {
-            "policy": found.policy.name,
-            "check": found.policy.check,
-            "action": found.policy.action,
-            "jobs": found.jobs,
-            "gpu_hours": found.gpu_hours,
-            "hits": len(found.hits),
-            "worked_again": len(found.worked_again),
-            "gpu_hours_recovered": found.recovered,
-            "warnings": found.warnings,
-            "warned_and_left": found.counts.get("warned", 0),
-            "not_measured": found.counts.get("not_measured", 0),
-            "exempt": found.counts.get("exempt", 0),
-            "jobs_hit": [_hit(hit) for hit in found.hits],
-        }
-    )
-
-
-def _hit(hit: PolicyReplay) -> dict[str, Any]:
-    return {
-        **{
-            name: hit.job[name]
-            for name in ("job_key", "display_id", "user", "account", "partition", "gpus")
-        },
-        "after_s": None if hit.at is None else hit.at * 60.0,
-        "warnings": hit.warnings,
-        "worked_again": hit.worked_again,
-        "gpu_hours_after": hit.gpu_hours_after,
-    }

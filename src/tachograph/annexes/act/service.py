@@ -15,8 +15,7 @@ import msgspec
 from tachograph.annexes.act.advice_table import advise_users
 from tachograph.annexes.act.alerts import send_alerts
 from tachograph.annexes.act.comments import comment_ended
-from tachograph.annexes.act.digests import send_digests
-from tachograph.annexes.act.group_digests import send_group_digests
+from tachograph.annexes.act.digests import send_digests, send_group_digests
 from tachograph.annexes.act.ledger import ActionLedger, ActionRecord, LedgerIndex
 from tachograph.annexes.act.policies import apply_policies
 from tachograph.catalog.config import Configuration

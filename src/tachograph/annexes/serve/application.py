@@ -35,7 +35,7 @@ from tachograph.annexes.serve.identity.identities import NO_LINK, Identities, St
 from tachograph.annexes.serve.identity.proof import NotIdentifiedError
 from tachograph.annexes.serve.identity.sessions import COOKIE
 from tachograph.annexes.serve.lanes import Lanes, address_of, sender_of
-from tachograph.annexes.serve.login import login_routes
+from tachograph.annexes.serve.login import login_routes, unsubscribe_routes
 from tachograph.annexes.serve.registry import (
     DOCUMENTS,
     ENDPOINTS,
@@ -45,7 +45,6 @@ from tachograph.annexes.serve.registry import (
 from tachograph.annexes.serve.snapshot import RETRY_S, NotReadyError, ServedLake
 from tachograph.annexes.serve.sums import PARAMETERS as SUMS_PARAMETERS
 from tachograph.annexes.serve.tools import ToolReply, answer_tool, find_tool
-from tachograph.annexes.serve.unsubscribe import unsubscribe_routes
 from tachograph.annexes.serve.workers import Ending, silent, until_gone
 from tachograph.api.endpoints import Endpoint
 from tachograph.api.pages import Document, PageEntry

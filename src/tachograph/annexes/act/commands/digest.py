@@ -131,8 +131,8 @@ def _nothing(opened: OpenedLake, whose: str, week: date) -> NotFoundError:
 
 def _show_group(opened: OpenedLake, arguments: Arguments) -> int:
     from tachograph.annexes.act.digest import digest_week
+    from tachograph.annexes.act.digests import STAFF, group_digests
     from tachograph.annexes.act.group_digest import group_digest_json
-    from tachograph.annexes.act.group_digests import STAFF, group_digests
     from tachograph.api.managers import managers_of
     from tachograph.catalog.units import zone
 

@@ -130,8 +130,11 @@ def _case(case: PolicyCase) -> dict[str, Any]:
 
 
 def _backtest(arguments: Arguments) -> int:
-    from tachograph.annexes.act.policy_replays import backtest_policy
-    from tachograph.annexes.act.policy_report import backtest_json, backtest_lines
+    from tachograph.annexes.act.policy_backtest import (
+        backtest_json,
+        backtest_lines,
+        backtest_policy,
+    )
 
     opened = open_lake(arguments)
     configuration = _selected_policies(arguments, opened.configuration)

@@ -19,7 +19,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from tachograph.annexes.lab.figures import style
-from tachograph.annexes.lab.figures.names import drawn_name
 from tachograph.annexes.lab.figures.numbers import (
     Fact,
     FigureNumbers,
@@ -28,6 +27,7 @@ from tachograph.annexes.lab.figures.numbers import (
     percent,
     share,
 )
+from tachograph.annexes.lab.figures.style import drawn_name
 from tachograph.catalog.devices import DEVICES_BY_NAME, Device, match_device, ridge
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text

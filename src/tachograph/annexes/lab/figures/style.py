@@ -6,6 +6,7 @@ import textwrap
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from io import BytesIO
 from typing import Any
 
@@ -15,6 +16,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import (
     FuncFormatter,
@@ -27,6 +29,7 @@ from matplotlib.transforms import Bbox
 
 from tachograph.annexes.lab.figures.registry import FORMATS
 from tachograph.annexes.lab.figures.statistics import Floats
+from tachograph.catalog.units import printable
 
 COLUMN_IN, PAGE_IN = 3.5, 7.16  # widths of one and of two columns of a paper
 PAD_IN = 0.06  # around everything: text is a little wider in one format than in another
@@ -61,6 +64,9 @@ _SAVED_WITH: Mapping[str, Mapping[str, Any]] = {
     "svg": {"metadata": {"Date": None}},
     "png": {"pil_kwargs": {"compress_level": 1}},
 }
+NO_NAME = "(no name)"
+_MOST = 40  # characters
+_FONT = "DejaVu Sans"  # font of all figures; missing glyphs would become boxes, with a warning
 GOLDEN = (5**0.5 - 1) / 2  # its multiples spread dots evenly, however many there are
 
 
@@ -72,7 +78,7 @@ def style() -> AbstractContextManager[None]:
             "svg.fonttype": "path",
             "svg.hashsalt": "tachograph",
             "text.parse_math": False,  # names of users have dollar signs
-            "font.family": "DejaVu Sans",
+            "font.family": _FONT,
             "font.enable_last_resort": False,  # `drawn_name` leaves only letters that it has
             "font.size": 8.0,
             "axes.titlesize": 8.5,
@@ -397,3 +403,27 @@ def mark_limits(axes: Axes, limits: Sequence[float]) -> None:
                 ha="center",
                 va="bottom",
             )
+
+
+def drawn_name(name: str | None) -> str:
+    r"""Return a name as a label: at most 40 characters, only letters that the font has.
+
+    Others are written out, as controls are. A leading underscore gets a blank before it: Matplotlib
+    leaves labels that begin with one out of legends.
+
+    >>> drawn_name("_qz"), drawn_name(" "), drawn_name("训练\x1b"), drawn_name("a" * 50)[-2:]
+    (' _qz', '(no name)', '\\u8bad\\u7ec3\\x1b', 'a…')
+    """
+    shown = "".join(
+        letter if ord(letter) in _drawable() else letter.encode("unicode_escape").decode()
+        for letter in printable(name or "", most=400)
+    )
+    if not shown.strip():
+        return NO_NAME
+    cut = shown if len(shown) <= _MOST else f"{shown[: _MOST - 1]}…"
+    return f" {cut}" if cut.startswith("_") else cut
+
+
+@cache
+def _drawable() -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties(family=[_FONT]))).get_charmap())
