@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import anyio.to_thread
@@ -24,6 +25,9 @@ from tachograph.annexes.serve.snapshot import ServedLake
 from tachograph.api.viewer import NOBODY
 from tachograph.catalog.doors import annex_function
 from tachograph.collect.status import state_folder
+
+if TYPE_CHECKING:
+    from tachograph.annexes.serve.identity.oidc import OidcProvider
 
 _LOGIN_S = 600
 Handler = Callable[[Request], Awaitable[Response]]
@@ -94,12 +98,17 @@ def _log_in(identities: Identities, lanes: Lanes) -> Handler:
     return handle
 
 
+def _provider(identities: Identities, lanes: Lanes, request: Request) -> OidcProvider:
+    """Return the provider that logs people in, once the request is counted; 404 without one."""
+    if identities.oidc is None:
+        raise HTTPException(404)
+    lanes.count(sender_of(request, NOBODY, identities.proxies))
+    return identities.oidc
+
+
 def _log_in_elsewhere(identities: Identities, lanes: Lanes) -> Handler:
     async def handle(request: Request) -> Response:
-        provider = identities.oidc
-        if provider is None:
-            raise HTTPException(404)
-        lanes.count(sender_of(request, NOBODY, identities.proxies))
+        provider = _provider(identities, lanes, request)
         back = request.url_for("oidc_callback")
         if identities.options.url.startswith("http"):
             site = urlsplit(identities.options.url)
@@ -125,10 +134,7 @@ def _log_in_elsewhere(identities: Identities, lanes: Lanes) -> Handler:
 
 def _come_back(identities: Identities, lanes: Lanes) -> Handler:
     async def handle(request: Request) -> Response:
-        provider = identities.oidc
-        if provider is None:
-            raise HTTPException(404)
-        lanes.count(sender_of(request, NOBODY, identities.proxies))
+        provider = _provider(identities, lanes, request)
         cookie = f"{identities.sessions.cookie}_login"
         fields = dict(request.query_params)
         try:

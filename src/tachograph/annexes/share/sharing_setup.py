@@ -226,9 +226,10 @@ def probation(proposal: SharingProposal, settings: InterferenceOptions) -> list[
         "(`tachograph watch` on the node), and errors; then `tachograph job ID` of both."
     )
     undo = (
-        f"Undo if a run takes more than {times(settings.max_slowdown)} as long ({', '.join(limits)}), "
-        f"if memory passes {text(settings.safe_hbm, 'fraction')} of the GPU's, or if one fails that "
-        f"did not fail alone: submit each with `--gres=gpu:{proposal.one.gpus}` again."
+        f"Undo if a run takes more than {times(settings.max_slowdown)} as long "
+        f"({', '.join(limits)}), if memory passes {text(settings.safe_hbm, 'fraction')} "
+        "of the GPU's, or if one fails that did not fail alone: submit each with "
+        f"`--gres=gpu:{proposal.one.gpus}` again."
     )
     return ["Run both together once, with checkpoints and input of the usual size.", watch, undo]
 

@@ -154,8 +154,8 @@ def _nothing(job_set: JobSet, alone: Sequence[str]) -> LakeError | NotFoundError
     )
     return NotFoundError(
         (
-            f"no job is left to study: of {plural(job_set.chosen, 'job')}{outside} the filters leave "
-            f"out {', '.join(counts)}"
+            f"no job is left to study: of {plural(job_set.chosen, 'job')}{outside} the filters "
+            f"leave out {', '.join(counts)}"
         ),
         do=(
             f"let jobs back in with --no-filter {some}, or change [filters] and run `tachograph "

@@ -182,5 +182,6 @@ def _jobs(numbers: FigureNumbers) -> str:
         return f"{jobs} that requested GPUs with {numbers.facts['request_gb']} GB"
     if numbers.facts["population"] == LARGEST:
         least, greatest = (f"{numbers.number(f'capacity_gib_{end}'):.0f}" for end in ("min", "max"))
-        return f"{jobs} on the largest GPUs ({least if least == greatest else f'{least} to {greatest}'} GiB)"
+        sizes = least if least == greatest else f"{least} to {greatest}"
+        return f"{jobs} on the largest GPUs ({sizes} GiB)"
     return jobs

@@ -105,7 +105,8 @@ def propose(forms: Sequence[ClassInput]) -> tuple[ThresholdProposal, ...]:
     )
     if min(int(marked.idle.sum()), int(marked.work.sum())) < LEAST_MINUTES:
         raise UsageError(
-            f"{int(marked.idle.sum())} idle minutes and {int(marked.work.sum())} at work are too few",
+            f"{int(marked.idle.sum())} idle minutes and {int(marked.work.sum())} at work are too "
+            "few",
             do=f"use more jobs: {LEAST_MINUTES} minutes of each are needed",
         )
     proposals = _of_all(marked, GPU)
