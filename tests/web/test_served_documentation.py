@@ -1,4 +1,4 @@
-"""The documentation that a server has: no link of a page leads nowhere."""
+"""The documentation that a server has: no link of a page leads nowhere; and what does."""
 
 from __future__ import annotations
 
@@ -42,3 +42,11 @@ def test_files_of_the_sources_are_named(admin: TestClient) -> None:
     assert "contrib/slurm/gpu-map.sh` of the sources" not in page
     page = admin.get("/docs/install.md").text
     assert "first page (`README.md` of the sources)" in page
+
+
+def test_an_address_without_a_page_is_named_and_leads_back(admin: TestClient) -> None:
+    answer = admin.get("/nothing/here", headers={"accept": "text/html"})
+    assert answer.status_code == 404
+    assert "No page /nothing/here." in answer.text
+    assert '<a href="/">Start</a>' in answer.text
+    assert admin.get("/docs/absent.md").status_code == 404

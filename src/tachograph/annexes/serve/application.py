@@ -404,7 +404,9 @@ async def _http_problem(request: Request, error: Exception) -> Response:
         return RedirectResponse(
             f"{request.url_for('login').path}?{urlencode({'next': address})}", status_code=303
         )
-    return _answer_problem(request, error.status_code, error.detail, "", error.headers)
+    is_unknown = error.status_code == 404  # the framework's: no page has this address
+    what = f"no page {request.url.path}" if is_unknown else error.detail
+    return _answer_problem(request, error.status_code, what, "", error.headers)
 
 
 async def _defect(request: Request, error: Exception) -> Response:
