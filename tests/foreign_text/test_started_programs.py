@@ -15,6 +15,7 @@ from typing import Any, get_args
 import pytest
 
 import tachograph
+from jobframes import job_row
 from tachograph.annexes.act.comments import AdminComments
 from tachograph.annexes.act.slurm_jobs import QUEUE_FIELDS, JobAction, SlurmJob, SlurmJobs
 from tachograph.catalog.errors import RefusedError, TachographError
@@ -155,16 +156,20 @@ CALLS: Mapping[str, tuple[Call, str]] = {
     **{f"{action} cluster": (_change(action), "7") for action in get_args(JobAction)},
     "comment job": (
         lambda before, value: AdminComments(before).write(
-            {**ROW, "job_id": value, "display_id": None}, SUMMARY
+            job_row(**{**ROW, "job_id": value, "display_id": None}), SUMMARY
         ),
         "7",
     ),
     "comment name": (
-        lambda before, value: AdminComments(before).write({**ROW, "display_id": value}, SUMMARY),
+        lambda before, value: AdminComments(before).write(
+            job_row(**{**ROW, "display_id": value}), SUMMARY
+        ),
         "7",
     ),
     "comment cluster": (
-        lambda before, value: AdminComments(before).write({**ROW, "cluster": value}, SUMMARY),
+        lambda before, value: AdminComments(before).write(
+            job_row(**{**ROW, "cluster": value}), SUMMARY
+        ),
         "alpha",
     ),
     "sacct clusters": (

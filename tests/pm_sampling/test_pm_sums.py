@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tachograph.annexes.share import nsight_scores
+from tachograph.catalog.rows import JobGpuRow
 from tachograph.catalog.score_formulas import ELAPSED, SM_ELAPSED, TENSOR
 from tachograph.judge.score_ways import profiled_way, sampled_way
 from tachograph.judge.scores import with_scores
@@ -23,7 +24,7 @@ from tachograph.sources.score_sums import PmSums, sums_of, sums_of_row, total
 
 SM_HZ, DRAM_HZ, W_HW = 1.98e9, 3.201e9, 64
 KEY: dict[str, Any] = {"node": "n1", "gpu": 0, "mig": None}
-GPU = KEY | {"gpu_model": "NVIDIA H200"}
+GPU: JobGpuRow = {"node": "n1", "gpu": 0, "mig": None, "gpu_model": "NVIDIA H200"}
 METRICS = (
     *("sm__cycles_active.avg", "sm__cycles_elapsed.avg", "sm__warps_active.avg"),
     *("dram__cycles_active.avg", "dram__cycles_elapsed.avg"),

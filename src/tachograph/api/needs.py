@@ -37,7 +37,7 @@ from tachograph.report.job_end import out_of_memory
 from tachograph.sources.slurm.partitions import read_partitions
 
 if TYPE_CHECKING:
-    from tachograph.catalog.rows import StepSummaryRow
+    from tachograph.catalog.rows import JobSummaryRow, StepSummaryRow
 
 _SIZE = ("user", "cluster", "name", "gpus")  # by which jobs are alike
 ALIKE_COLUMNS = (
@@ -248,7 +248,8 @@ def _needs(
         key, requested_mib, runs = row["job_key"], row["requested_mib"], like_runs[row[_LIKE]]
         own_mib = peaks_mib.get(key)
         killed_mib = list(runs.killed_mib)
-        if requested_mib and out_of_memory(row, own_mib, of_steps.get(key, ())):
+        summary = cast("JobSummaryRow", row)
+        if requested_mib and out_of_memory(summary, own_mib, of_steps.get(key, ())):
             killed_mib.append(requested_mib)
         completed = _last(runs.completed, key if row["long_enough"] else None)
         others = _last(runs.others, None if row["long_enough"] else key)
