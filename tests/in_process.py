@@ -5,6 +5,7 @@ earlier.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -12,6 +13,12 @@ from subprocess import CompletedProcess
 
 from copied_environment import variables
 from tachograph.cli import main
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """The variables of this process but those that Tachograph reads, and these."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+    return kept | more
 
 
 def run_here(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,15 +11,25 @@ from typing import Any
 import pytest
 
 import tachograph
-from in_process import run_here
+from in_process import clean_environment, run_here
+
+SAMPLE = Path(__file__).resolve().parents[2] / "docs/samples/qmc-a100.csv"
+PAIR = ("--pair", "user001/qmc", "user009/qmc", "--json")
+PROFILES = [
+    word for user in ("user001", "user009") for word in ("--profile", f"{user}/qmc={SAMPLE}")
+]
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """What becomes of `tachograph share colocate` in a folder."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
-    return run_here(
-        ["share", "colocate", *words], folder, {**kept, "NO_COLOR": "1", "COLUMNS": "110"}
-    )
+    environment = clean_environment(NO_COLOR="1", COLUMNS="110")
+    return run_here(["share", "colocate", *words], folder, environment)
+
+
+def chosen(folder: Path, *words: str) -> dict[str, Any]:
+    """What the command says about the pair of QMC jobs."""
+    data: dict[str, Any] = json.loads(run(folder, *words, *PAIR).stdout)["chosen"][0]
+    return data
 
 
 @pytest.fixture(scope="module")
@@ -89,38 +98,27 @@ def test_filters_and_errors(demo: Path, tmp_path: Path) -> None:
 
 
 def test_profiles_at_the_command_and_in_the_configuration(demo: Path, tmp_path: Path) -> None:
-    sample = Path(__file__).resolve().parents[2] / "docs/samples/qmc-a100.csv"
-    pair = ("--pair", "user001/qmc", "user009/qmc", "--json")
-    named = [
-        word for user in ("user001", "user009") for word in ("--profile", f"{user}/qmc={sample}")
-    ]
-    (at_command,) = json.loads(run(demo, *named, *pair).stdout)["chosen"]
+    at_command = chosen(demo, *PROFILES)
     assert at_command["worst_kernels"][2] >= max(at_command["high"])
     assert all(at_command[side]["profile"] for side in ("one", "other"))
     (tmp_path / "reports").mkdir()
-    (tmp_path / "reports/qmc.csv").write_bytes(sample.read_bytes())
+    (tmp_path / "reports/qmc.csv").write_bytes(SAMPLE.read_bytes())
     kept = f'lake = "{demo / "lake"}"\n[interference.profiles]\n"user00?/qmc" = "reports"\n'
     (tmp_path / "site.toml").write_text(kept, encoding="utf-8")
-    done = run(demo, *pair, "--config", str(tmp_path / "site.toml"))
+    done = run(demo, *PAIR, "--config", str(tmp_path / "site.toml"))
     (configured,) = json.loads(done.stdout)["chosen"]
     assert configured["slowdowns"] == at_command["slowdowns"]
     assert "not on H100 SXM 80GB, 132 SMs" in done.stderr  # the third that the pattern fits
 
 
 def test_reports_attached_to_a_job_stand_for_its_group(demo: Path, tmp_path: Path) -> None:
-    sample = Path(__file__).resolve().parents[2] / "docs/samples/qmc-a100.csv"
     shutil.copytree(demo, tmp_path / "demo")
     folder = tmp_path / "demo"
-    pair = ("--pair", "user001/qmc", "user009/qmc", "--json")
-    named = [
-        word for user in ("user001", "user009") for word in ("--profile", f"{user}/qmc={sample}")
-    ]
-    (at_command,) = json.loads(run(folder, *named, *pair).stdout)["chosen"]
-    (before,) = json.loads(run(folder, *pair).stdout)["chosen"]
+    at_command, before = chosen(folder, *PROFILES), chosen(folder)
     for side in ("one", "other"):
-        words = ["share", "kernels", str(sample), "--job", before[side]["jobs"][-1]]
-        assert run_here(words, folder, dict(os.environ)).returncode == 0
-    (attached,) = json.loads(run(folder, *pair).stdout)["chosen"]
+        words = ["share", "kernels", str(SAMPLE), "--job", before[side]["jobs"][-1]]
+        assert run_here(words, folder, clean_environment()).returncode == 0
+    attached = chosen(folder)
     assert not any(before[side]["profile"] for side in ("one", "other"))
     assert attached["slowdowns"] == at_command["slowdowns"]
     assert attached["one"]["profile"]["reports"] == [f"reports of job {before['one']['jobs'][-1]}"]

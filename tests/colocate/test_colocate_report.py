@@ -52,6 +52,10 @@ def reasons(found: ColocateReport) -> dict[str, int]:
 
 
 RARE = {"gr_engine_active_mean": 0.08}  # uses its GPU 8 % of the time
+THREE_KINDS = [
+    *(job(n, user=user) for n, user in enumerate(["ann", "ann", "bob", "bob"], 1)),
+    *(job(n, name="rare", **RARE) for n in (5, 6)),
+]
 
 
 def test_runs_of_one_kind_are_packed_two_by_two() -> None:
@@ -212,9 +216,7 @@ def test_without_profiling_counters_it_shows_which_to_record() -> None:
 
 
 def test_all_forms_show_the_same_numbers() -> None:
-    rows = [job(n, user=user) for n, user in enumerate(["ann", "ann", "bob", "bob"], 1)]
-    rows += [job(n, name="rare", **RARE) for n in (5, 6)]
-    found = report(*rows, every=True)
+    found = report(*THREE_KINDS, every=True)
     data = json.loads(json_bytes(colocate_json(found)))
     cells = list(csv.DictReader(io.StringIO(colocate_csv(found))))
     pairs = data["proposals"] + data["trials"] + data["refused"]
@@ -235,14 +237,12 @@ def test_all_forms_show_the_same_numbers() -> None:
 
 
 def test_nothing_predicted_is_called_measured() -> None:
-    rows = [job(n, user=user) for n, user in enumerate(["ann", "ann", "bob", "bob"], 1)]
-    rows += [job(n, name="rare", **RARE) for n in (5, 6)]
     texts = [
-        printed(report(*rows, every=True)),
-        printed(report(*rows, pair=("ann/train", "bob/train"))),
+        printed(report(*THREE_KINDS, every=True)),
+        printed(report(*THREE_KINDS, pair=("ann/train", "bob/train"))),
     ]
     for options in ({"every": True}, {"pair": ("ann/rare", "ann/rare")}):
-        data = colocate_json(report(*rows, **options))
+        data = colocate_json(report(*THREE_KINDS, **options))
         texts.append(json.dumps(data["proposals"] + data["chosen"]))
     for text in texts:
         assert "1.00x" in text or "1.0" in text

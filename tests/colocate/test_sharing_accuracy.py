@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from planted_runs import PLANTED, held_runs
 
-from in_process import run_here
+from in_process import clean_environment, run_here
 from madelake import held, job, make_lake, summarized, utc
 from tachograph.annexes.lab.simulate.plan import SimulationPlan
 from tachograph.annexes.lab.simulate.shared_gpus import sharing_runs
@@ -43,8 +42,7 @@ AS_OF = "2025-03-04T00:00:00Z"
 
 def run(folder: Path, *words: str) -> CompletedProcess[str]:
     """What becomes of a command in the folder of the site, on its lake."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
-    done = run_here(words, folder, {**kept, "NO_COLOR": "1", "COLUMNS": "120"})
+    done = run_here(words, folder, clean_environment(NO_COLOR="1", COLUMNS="120"))
     assert done.returncode == 0, done.stderr
     return done
 
@@ -185,8 +183,7 @@ def test_a_user_sees_own_groups_beside_all_others(site: Path, answer: dict[str, 
 def test_a_lake_without_shared_gpus_says_so(demo: Path) -> None:
     done = run(demo, "share", "colocate", "--accuracy")
     assert done.stdout == "No run shared a GPU with others: nothing is measured.\n"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
-    refused = run_here(["share", "colocate", "--accuracy", "--csv"], demo, kept)
+    refused = run_here(["share", "colocate", "--accuracy", "--csv"], demo, clean_environment())
     assert (refused.returncode, "use --json" in refused.stderr) == (2, True)
 
 

@@ -5,14 +5,13 @@ report, detached.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
-from in_process import run_here
+from in_process import clean_environment, run_here
 from madelake import held, job, make_lake, summarized, utc
 from nsight_reports import PUBLISHED, raw_csv, sample
 
@@ -29,10 +28,7 @@ def folder(demo: Path, tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *words: str) -> CompletedProcess[str]:
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")
-    }
-    return run_here(words, folder, environment | {"COLUMNS": "130"})
+    return run_here(words, folder, clean_environment(COLUMNS="130"))
 
 
 def kernels(folder: Path, *words: str) -> str:

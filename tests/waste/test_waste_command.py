@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import polars as pl
 import pytest
 
 import tachograph
+from in_process import clean_environment
 from tachograph.catalog.config import load
 from tachograph.catalog.errors import ConfigError
 from tachograph.cli import main
@@ -31,9 +31,10 @@ def run(
 
 
 def test_hours_of_the_demo_add_up(demo: Path) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TACHOGRAPH_")}
     command = [sys.executable, "-m", "tachograph", "waste", "--json", "--by", "account"]
-    done = subprocess.run(command, cwd=demo, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=demo, env=clean_environment(), capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
     data = json.loads(done.stdout)
     hours = {row["cause"]: row["gpu_hours"] for row in data["causes"]}

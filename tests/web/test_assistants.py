@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -29,7 +28,7 @@ from assistants_client import (
 )
 from marked_lake import ANN, ANNS_JOB, BOB, BOBS_JOB, MARKS
 
-from in_process import run_here
+from in_process import clean_environment, run_here
 from madelake import held, job, make_lake, summarized, utc
 from servers.web import WebServer
 from tachograph.annexes.serve.application import WebService, create_application
@@ -47,10 +46,7 @@ from tachograph.catalog.config import Configuration, ServeOptions
 from tachograph.lake.delta import Lake
 
 INDEX = Path(__file__).parents[2] / "docs" / "index.md"
-ENVIRONMENT = {
-    **{name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")},
-    "NO_COLOR": "1",
-}
+ENVIRONMENT = clean_environment(NO_COLOR="1")
 STAFF = Viewer("sue", Role.SUPPORT, via="test")
 SCRIPT = "#!/bin/bash\n#SBATCH -J finetune\n#SBATCH -p gpu\n#SBATCH --gpus=4\nsrun train\n"
 Values = dict[str, Any]
