@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
 
 from servers.web import serving
 
@@ -68,6 +67,8 @@ def job_page(lake: Path) -> str:
 
 def draw_first_page(lake: Path) -> None:
     """Write the picture of the first page of all jobs."""
+    from playwright.sync_api import sync_playwright  # not where only the job is drawn
+
     target = IMAGES / "serve.png"
     with serving(lake.resolve().parent) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
