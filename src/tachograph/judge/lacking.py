@@ -27,7 +27,7 @@ IMBALANCES: Mapping[str, str] = {
 
 
 def counters_of_some(gpus: pl.DataFrame) -> pl.DataFrame:
-    """Return (job_key, lacking): the counters that some sampled GPUs of a job have, and others lack.
+    """Return (job_key, lacking): counters that some sampled GPUs of a job have, and others lack.
 
     `lacking`: names, joined with a comma. Jobs without such counters have no row.
     """

@@ -505,11 +505,8 @@ def as_of_now(rows: pl.LazyFrame) -> pl.LazyFrame:
 
 def _check_stored(lake: Lake, codes: Sequence[str]) -> None:
     """Errors: NotFoundError for a code that is neither in the program nor in the lake."""
-    if set(known_codes()).issuperset(codes):
-        return
-    with lake_errors(lake.uri(FINDINGS)):
-        stored = lake.scan(FINDINGS).select(pl.col("code").unique()).collect(engine="streaming")
-    check_codes(codes, sorted(stored["code"]))
+    if not set(known_codes()).issuperset(codes):
+        check_codes(codes, sorted(_values_of(lake, FINDINGS, "code")))
 
 
 # -------------------------------------------------------------------------------------------------- jobs by filter
@@ -544,7 +541,7 @@ def select_jobs(
     """
 
     def read() -> SelectedJobs:
-        conditions = job_conditions(selection, lambda: _recorded_states(lake))
+        conditions = job_conditions(selection, lambda: _values_of(lake, JOB_SUMMARIES, "state"))
         where = pl.all_horizontal(conditions) if conditions else None
         if first is None and not selection.findings:
             needed = None if columns is None else tuple(dict.fromkeys((*columns, "job_key", "seq")))
@@ -576,11 +573,11 @@ def select_jobs(
     return read_consistently(lake, read)
 
 
-def _recorded_states(lake: Lake) -> list[str]:
-    """Return the states that jobs of the lake have, or had."""
-    with lake_errors(lake.uri(JOB_SUMMARIES)):
-        rows = lake.scan(JOB_SUMMARIES).select(pl.col("state").drop_nulls().unique())
-        return rows.collect(engine="streaming").get_column("state").to_list()
+def _values_of(lake: Lake, table: LakeTable, column: str) -> list[str]:
+    """Return the values of a column of text that rows of a table have, or had."""
+    with lake_errors(lake.uri(table)):
+        rows = lake.scan(table).select(pl.col(column).drop_nulls().unique())
+        return rows.collect(engine="streaming").get_column(column).to_list()
 
 
 def _answered(lake: Lake, jobs: pl.DataFrame, selection: JobFilter) -> pl.DataFrame:

@@ -61,7 +61,8 @@ class Windows:
     GPU, counter, window) for windows that cross midnight, which the next day completes. settled:
     one row per (run, counter) of runs with all GPUs in this partition; their complete windows are
     only there. `even_gpus`: sum over windows of how many GPUs as busy as the busiest would do the
-    work of the window. units: one row per run of the partition: what a sample in its sums stands for.
+    work of the window. units: one row per run of the partition: what a sample in its sums stands
+    for.
     """
 
     complete: pl.DataFrame

@@ -105,10 +105,11 @@ def as_listed(finding: Finding) -> Finding:
     The sentence is empty where it says no more than the group, or than the values below it.
     `needs`: empty where the sentence names them.
 
-    >>> unknown = Finding("xid_error", "problem", "", "Not measured: xid.", verdict="unknown", needs=("xid",))
-    >>> as_listed(unknown).needs
+    >>> of_xid = {"verdict": "unknown", "needs": ("xid",)}
+    >>> as_listed(Finding("xid_error", "problem", "", "Not measured: xid.", **of_xid)).needs
     ()
-    >>> as_listed(Finding("slow_gpu", "hint", "", "Not triggered: it is 0 %.", verdict="no")).sentence
+    >>> denied = Finding("slow_gpu", "hint", "", "Not triggered: it is 0 %.", verdict="no")
+    >>> as_listed(denied).sentence
     'It is 0 %.'
     """
     finding = as_reported(finding)
