@@ -20,11 +20,11 @@ from tachograph.catalog.columns import (
     must_exist,
 )
 from tachograph.catalog.errors import InputError, NotFoundError, SeveralJobsError, UsageError
+from tachograph.catalog.job_states import OTHER_STATES, SLURM_STATES
 from tachograph.catalog.suggestions import did_you_mean
 from tachograph.catalog.tables import JOB_SUMMARIES, WASTE
 from tachograph.catalog.units import plural, refuse_unclear_fraction, span_s
 from tachograph.sources.job_ids import job_and_step, plain_job_id
-from tachograph.sources.slurm.fields import STATES
 
 if TYPE_CHECKING:
     from tachograph.catalog.rows import JobSummaryRow
@@ -67,14 +67,7 @@ FINAL_STATES = (  # which a run does not leave
     "REVOKED",
 )
 JOB_STATES = (*_OPEN_STATES, *FINAL_STATES)
-# what tables and recordings of other workload managers have in their place
-_OTHER_STATES = (
-    *("PEND", "PSUSP", "WAIT", "PROV", "RUN", "USUSP", "SSUSP", "DONE", "EXIT"),  # LSF
-    *("QUEUED", "HELD", "EXITING", "FINISHED"),  # PBS
-    *("SCHED", "CLEANUP", "INACTIVE", "CANCELED"),  # Flux
-    *("SUCCEEDED", "UNKNOWN"),  # Kubernetes
-)
-_KNOWN_STATES = frozenset((*JOB_STATES, *STATES, *_OTHER_STATES))
+_KNOWN_STATES = frozenset((*JOB_STATES, *SLURM_STATES, *OTHER_STATES))
 # what a person restricts by names: {option: field of JobFilter}
 FILTER_KINDS: Mapping[str, str] = {
     "user": "users",

@@ -15,6 +15,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.job_states import BASE_STATES, SLURM_STATES
 from tachograph.catalog.units import slurm_duration_s, to_utc
 from tachograph.sources.job_ids import job_and_step
 from tachograph.sources.metrics import short_node
@@ -286,44 +287,10 @@ def any_job_id(written: str) -> str:
     return job
 
 
-_BASE_STATES = (
-    "PENDING",
-    "RUNNING",
-    "SUSPENDED",
-    "COMPLETED",
-    "CANCELLED",
-    "FAILED",
-    "TIMEOUT",
-    "NODE_FAIL",
-    "PREEMPTED",
-    "BOOT_FAIL",
-    "DEADLINE",
-    "OUT_OF_MEMORY",
-)
-_FLAGS = (  # of a job in one of the base states; text has one of them in its place
-    "REQUEUED",
-    "RESIZING",
-    "REVOKED",
-    "CONFIGURING",
-    "COMPLETING",
-    "STOPPED",
-    "SIGNALING",
-    "STAGE_OUT",
-    "SPECIAL_EXIT",
-    "REQUEUE_HOLD",
-    "REQUEUE_FED",
-    "RESV_DEL_HOLD",
-    "LAUNCH_FAILED",
-    "RECONFIG_FAIL",
-    "POWER_UP_NODE",
-    "UPDATE_DB",
-    "EXPEDITING",
-)
-STATES = (*_BASE_STATES, *_FLAGS)
 # Squeue(1), in this order.
 _SHORT_FORMS = "PD R S CD CA F TO NF PR BF DL OOM RQ RS RV CF CG ST SI SO SE RH RF RD LF"
-_SHORT = dict(zip(_SHORT_FORMS.split(), STATES, strict=False))
-_KNOWN = frozenset(STATES)
+_SHORT = dict(zip(_SHORT_FORMS.split(), SLURM_STATES, strict=False))
+_KNOWN = frozenset(SLURM_STATES)
 
 
 @lru_cache(maxsize=1024)
@@ -340,7 +307,7 @@ def base_state(written: str) -> str | None:
     if absent(written):
         return None
     states = [_state(word) for word in written.partition(" by ")[0].replace("|", ",").split(",")]
-    return next((state for state in states if state in _BASE_STATES), states[0])
+    return next((state for state in states if state in BASE_STATES), states[0])
 
 
 def _state(written: str) -> str:
@@ -349,7 +316,7 @@ def _state(written: str) -> str:
         return word
     if word.endswith("+") and len(word) > 2:
         cut = word.rstrip("+")
-        whole = [state for state in STATES if state.startswith(cut)]
+        whole = [state for state in SLURM_STATES if state.startswith(cut)]
         if cut in _KNOWN or len(whole) == 1:
             return cut if cut in _KNOWN else whole[0]
     if word not in _SHORT:
@@ -380,7 +347,7 @@ def job_state(value: object) -> JobState:
             states.append(state)
     if not states:
         return JobState(None, frozenset())
-    base = next((state for state in states if state in _BASE_STATES), states[0])
+    base = next((state for state in states if state in BASE_STATES), states[0])
     return JobState(base, frozenset(states) - {base})
 
 
