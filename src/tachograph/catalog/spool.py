@@ -130,15 +130,15 @@ class SpoolWriter:
     def _give_up(self) -> None:
         """Drop the oldest rows beyond what may wait; documents stay."""
         waiting = sum(len(record) for record, _ in self._waiting)
-        part = 0
-        while waiting > _KEPT_BYTES and part < len(self._waiting):
-            record, rows = self._waiting[part]
+        index = 0
+        while waiting > _KEPT_BYTES and index < len(self._waiting):
+            record, rows = self._waiting[index]
             if rows:
                 self.lost += rows
                 waiting -= len(record)
-                del self._waiting[part]
+                del self._waiting[index]
             else:
-                part += 1
+                index += 1
 
 
 def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:

@@ -87,11 +87,11 @@ def _print_expired(expired: Sequence[Expiry], arguments: Arguments) -> None:
             output.print_text(
                 f"{table.table}: {table.rows:,} rows{span} {verb} ({size}), older than {table.before}\n"
             )
-        for reason in table.kept_back:
-            span = f" of {reason.first} to {reason.last}" if reason.first else ""
-            example = f" ({reason.example})" if reason.example else ""
+        for rest in table.kept_back:
+            span = f" of {rest.first} to {rest.last}" if rest.first else ""
+            example = f" ({rest.example})" if rest.example else ""
             output.print_text(
-                f"{table.table}: {reason.rows:,} rows{span} kept: {reason.why}{example}\n"
+                f"{table.table}: {rest.rows:,} rows{span} kept: {rest.why}{example}\n"
             )
     if arguments.dry_run and not any(table.rows or table.kept_back for table in expired):
         output.print_text("no row is older than [retention] allows\n")

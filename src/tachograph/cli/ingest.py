@@ -339,11 +339,11 @@ def _one_by_one(module: SourceModule, options: Arguments) -> Iterator[tuple[str,
 
     Yields "" if no file is named.
     """
-    files = getattr(options, "files", None)
-    if not files:
+    names = getattr(options, "files", None)
+    if not names:
         yield "", options
         return
-    folders = {name: _of_folder(name, module) for name in files}
+    folders = {name: _of_folder(name, module) for name in names}
     alone = sum(len(files) or 1 for files in folders.values()) == 1
     for name, files in folders.items():
         for file in files or [name]:

@@ -108,8 +108,8 @@ def _with_known_times(segments: pl.DataFrame) -> pl.DataFrame:
     """Segments whose samples stand for the usual interval of their GPU where none is shown."""
     steady = pl.col("steady_us")
     usual = pl.coalesce(steady.median().over(_UNIT), "interval_us")
-    time_per_sample = pl.when(steady.is_not_null()).then("sampled_us")
-    return segments.with_columns(sampled_us=time_per_sample.otherwise(pl.col("samples") * usual))
+    known_us = pl.when(steady.is_not_null()).then("sampled_us")
+    return segments.with_columns(sampled_us=known_us.otherwise(pl.col("samples") * usual))
 
 
 def counted_by_time(frame: pl.DataFrame, unit: str) -> pl.DataFrame:

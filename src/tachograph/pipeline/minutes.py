@@ -189,8 +189,8 @@ def _rows(
     number: int,
 ) -> pl.DataFrame:
     """Minutes as table rows, and their runs (`run`)."""
-    owners = pl.Series(segment)
-    columns = {name: owner[name].gather(owners) for name in ("run", "interval_us", *_OWNER)}
+    segments = pl.Series(segment)
+    columns = {name: owner[name].gather(segments) for name in ("run", "interval_us", *_OWNER)}
     columns["t"] = pl.Series(t[slot]).cast(TIME)
     columns["minute"], columns["samples"] = (
         pl.Series(minutes.minute[slot]),

@@ -321,7 +321,7 @@ def _touched(
 
 
 def _neighbours(stays: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Runs on a node of `places` (node, start, until) from its first start to its last end.
+    """Runs on a node of `windows` (node, start, until) from its first start to its last end.
 
     One that begins in the second of this end counts, too: its first samples may be of the other.
     """

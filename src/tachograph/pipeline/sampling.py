@@ -48,24 +48,22 @@ class Sampling:
         span = t[stripes[1:] - 1] - t[stripes[:-1]] if count else regular_us
         varies = (regular_us < MOSTLY * span) | (regular < MOSTLY * distances)
         timed, shift = np.zeros(count, np.bool_), np.zeros(count, np.int64)
-        until, behind = [np.empty(0)], 0
+        until, offset = [np.empty(0)], 0
         for stripe in np.flatnonzero(varies):
             a, b = stripes[stripe], stripes[stripe + 1]
             first, interval = np.empty(b - a, np.int64), np.empty(b - a)
-            pieces_found = kernel.steady_pieces(t[a:b], first, interval)
+            piece_count = kernel.steady_pieces(t[a:b], first, interval)
             first[0] = 0
-            if pieces_found > 1:
-                pieces[int(stripe)] = a + first[:pieces_found], interval[:pieces_found]
+            if piece_count > 1:
+                pieces[int(stripe)] = a + first[:piece_count], interval[:piece_count]
             elif np.diff(t[a:b]).min() * kernel.CHANGED >= interval_us[stripe]:
                 continue  # samples were lost, and none was denser
             else:
-                pieces_found, interval[0] = 1, interval_us[stripe]
+                piece_count, interval[0] = 1, interval_us[stripe]
             until.append(np.empty(b - a + 1))
-            kernel.times_of_samples(
-                t[a:b], first[:pieces_found], interval[:pieces_found], until[-1]
-            )
-            timed[stripe], shift[stripe] = True, behind - a
-            behind += b - a + 1
+            kernel.times_of_samples(t[a:b], first[:piece_count], interval[:piece_count], until[-1])
+            timed[stripe], shift[stripe] = True, offset - a
+            offset += b - a + 1
         until_us = np.concatenate(until)
         return cls(t, stripes, interval_us, steady_us, pieces, until_us, timed, shift)
 

@@ -256,19 +256,19 @@ def _accelerators(description: Path) -> KnownAccelerators:
         what = f"no description of a cluster: {problem}"
         raise InputError(what, where=description, do="copy it again") from None
     # Nodes of two kinds may have the same address at different indices.
-    all_models: dict[tuple[str | None, str], set[tuple[int, str | None]]] = {}
+    described_at: dict[tuple[str | None, str], set[tuple[int, str | None]]] = {}
     for kind in cluster.sub_clusters:
         for index, accelerator in enumerate(kind.topology.accelerators or ()):
             described = (index, accelerator.model or None)
             address = pci_key(accelerator.id)
-            all_models.setdefault((kind.name, address), set()).add(described)
-            all_models.setdefault((None, address), set()).add(described)
-    models: dict[tuple[str | None, str], tuple[int, str | None]] = {}
-    for key, candidates in all_models.items():
+            described_at.setdefault((kind.name, address), set()).add(described)
+            described_at.setdefault((None, address), set()).add(described)
+    accelerators: dict[tuple[str | None, str], tuple[int, str | None]] = {}
+    for key, candidates in described_at.items():
         if len({index for index, _ in candidates}) == 1:
             index, model = next(iter(candidates))
-            models[key] = (index, model if len(candidates) == 1 else None)
-    return models
+            accelerators[key] = (index, model if len(candidates) == 1 else None)
+    return accelerators
 
 
 def _chunks(folder: Path, accelerators: KnownAccelerators) -> Iterator[Chunk]:

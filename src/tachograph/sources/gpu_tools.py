@@ -452,7 +452,7 @@ def _contract(rows: pl.DataFrame, columns: ToolColumns, tool: GpuTool) -> dict[s
 def _times(
     text: ToolText, tool: GpuTool, keys: pl.DataFrame, time_options: GivenTimes, where: str
 ) -> tuple[pl.Series, tuple[Reject, ...]]:
-    """Return the times of rows, written or counted from the given; null where unreadable."""
+    """Return the times of rows, written or counted from that of the options; null where unreadable."""
     rows, positions = text.rows, text.places
     if tool.time not in rows.columns:
         if positions is None:
@@ -474,7 +474,7 @@ def times_from_start(
 ) -> pl.Series:
     """Return the times of rows that have none, counted from that of the first reading.
 
-    order: the GPU of each row; places: the number of its line; with_times: how to record times.
+    order: the GPU of each row; positions: the number of its line; with_times: how to record times.
     Errors: InputError where the options leave a time open, or readings cannot be counted.
     """
     if time_options.start is None:

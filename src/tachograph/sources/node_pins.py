@@ -81,9 +81,9 @@ class NodePins:
 
     def admits(self, exporter: str, node: str) -> bool:
         """Return whether pages of an exporter may name a node."""
-        nodes, host = self.nodes.get(exporter), self.hosts[exporter]
+        pinned, host = self.nodes.get(exporter), self.hosts[exporter]
         return node == host or (
-            self._by_name.get(node, host) == host if nodes is None else node == nodes
+            self._by_name.get(node, host) == host if pinned is None else node == pinned
         )
 
 

@@ -236,8 +236,8 @@ def moment(milliseconds: int) -> datetime:
 
 def _name(settings: PrometheusSettings, window: ImportWindow) -> str:
     """Name of the window, equal for equal queries."""
-    keys = msgspec.to_builtins(settings)
-    text = [keys[name] for name in _SETTING_KEYS] + [window.start, window.end]
+    values = msgspec.to_builtins(settings)
+    text = [values[name] for name in _SETTING_KEYS] + [window.start, window.end]
     return hashlib.sha256(msgspec.json.encode(text)).hexdigest()[:32]
 
 

@@ -300,7 +300,7 @@ def _as_json(line: bytes) -> bytes:
     return (
         labels
         + values
-        + _BARE.sub(lambda number: b"null" if number[1] == b"NaN" else b'"%b"' % number[1], points)
+        + _BARE.sub(lambda match: b"null" if match[1] == b"NaN" else b'"%b"' % match[1], points)
     )
 
 

@@ -152,16 +152,16 @@ class SpooledRecording:
                 self._take_pm(document)
 
     def _take_pm(self, document: SpoolDocument) -> None:
-        gpu = document["place"]
-        self.cut[gpu] = document["cut"]
+        position = document["place"]
+        self.cut[position] = document["cut"]
         for sums in map(sums_of, document["sums"]):
-            minute_sums = self.scores.setdefault((gpu, sums.minute), sums)
+            minute_sums = self.scores.setdefault((position, sums.minute), sums)
             if minute_sums is not sums:
                 minute_sums.add(sums)
 
     def pm_parts(self) -> list[ChunkPart]:
         """Return what PM sampling counted as rows of `gpu_scores`."""
-        minutes = [self._pm_row(gpu, sums) for (gpu, _), sums in self.scores.items()]
+        minutes = [self._pm_row(position, sums) for (position, _), sums in self.scores.items()]
         if not minutes:
             return []
         return [ChunkPart(GPU_SCORES.name, filled_columns(GPU_SCORES, minutes), overlaps=True)]

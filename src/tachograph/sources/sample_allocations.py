@@ -213,11 +213,11 @@ def _held(
     ordered = pieces.with_columns(numbers).drop_nulls("gpu").sort(*unit, "start")
     following = pl.col("start").shift(-1).over(unit)
     distance = (pl.col("last") - pl.col("start")).dt.total_microseconds() / (pl.col("samples") - 1)
-    median_step = pl.when(pl.col("samples") > 1).then(distance)
+    spacing_us = pl.when(pl.col("samples") > 1).then(distance)
     usual = pl.coalesce(
-        median_step.median(), (following - pl.col("last")).dt.total_microseconds().median()
+        spacing_us.median(), (following - pl.col("last")).dt.total_microseconds().median()
     )
-    period = pl.min_horizontal(median_step, usual).fill_null(0).cast(pl.Int64).clip(1)
+    period = pl.min_horizontal(spacing_us, usual).fill_null(0).cast(pl.Int64).clip(1)
     ordered = ordered.with_columns(end=pl.col("last") + pl.duration(microseconds=period))
     ends = (
         pl.when(following > pl.col("last"))

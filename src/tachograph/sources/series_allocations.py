@@ -47,7 +47,7 @@ def allocation_part(looks: JobLooks, tracker: AllocationTracker) -> ChunkPart:
             unsure.update((label.node, job) for job in times_of_jobs)
     nodes = {node for node, _ in unsure}
     nodes |= {unit[0] for unit, held in tracker.now.items() if unit[1] is None and held}
-    samples: dict[GpuUnit, list[Longs]] = {}
+    scrapes: dict[GpuUnit, list[Longs]] = {}
     jobs: dict[GpuUnit, dict[str, list[Longs]]] = {}
     for label, times_seen in looks.seen.items():
         if label not in looks.naming:
@@ -59,9 +59,9 @@ def allocation_part(looks: JobLooks, tracker: AllocationTracker) -> ChunkPart:
             gpu_unit = (label.node, uuids.get((label.node, gpu, label.mig), gpu), label.mig)
             indices[gpu_unit] = gpu
             tracker.rename((label.node, gpu, label.mig), gpu_unit)
-            samples.setdefault(gpu_unit, []).extend(times_seen)
+            scrapes.setdefault(gpu_unit, []).extend(times_seen)
         if label.node in nodes:
-            samples.setdefault(node_unit, []).extend(times_seen)
+            scrapes.setdefault(node_unit, []).extend(times_seen)
         if reason == NO_GPU:
             continue
         for job, times in looks.jobs.get(label, {}).items():
@@ -69,12 +69,12 @@ def allocation_part(looks: JobLooks, tracker: AllocationTracker) -> ChunkPart:
             jobs.setdefault(unit, {}).setdefault(job, []).extend(times)
     for node, of_node in looks.of_nodes.items():
         for job_of_node, times in of_node.items():
-            samples.setdefault((node, None, None), []).extend(times)
+            scrapes.setdefault((node, None, None), []).extend(times)
             if job_of_node is not None:
                 jobs.setdefault((node, None, None), {}).setdefault(job_of_node, []).extend(times)
     spans: list[AllocationSpan] = []
-    for unit in samples:
+    for unit in scrapes:
         if unit in jobs or tracker.now.get(unit):
             named = {job: union_of_times(times) for job, times in jobs.get(unit, {}).items()}
-            spans += tracker.changes(unit, union_of_times(samples[unit]), named)
+            spans += tracker.changes(unit, union_of_times(scrapes[unit]), named)
     return ChunkPart("allocations", allocation_rows(spans, indices), overlaps=True)

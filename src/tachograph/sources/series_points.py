@@ -105,8 +105,8 @@ class PointColumns:
             if len(parts) > 1:
                 largest = parts[0].joining.largest
                 keys, values = (
-                    np.concatenate(target)
-                    for target in zip(*(of[part] for part in parts), strict=True)
+                    np.concatenate(arrays)
+                    for arrays in zip(*(of[part] for part in parts), strict=True)
                 )
                 if whole.unit == "bitmask":  # a reason that two metrics give is one bit
                     values = values.astype(np.int64)
@@ -167,8 +167,8 @@ def of_readings(
     if longest.size == rows.size:
         return by_target
     unit, t = keys.split(rows)
-    of_most, times = keys.split(longest)
-    is_equal = of_most[1:] == of_most[:-1]
+    of_longest, times = keys.split(longest)
+    is_equal = of_longest[1:] == of_longest[:-1]
     usual = float(np.median(np.diff(times)[is_equal])) if is_equal.any() else np.inf
     tolerance = min(_READING_US, usual / 2)
     positions = {
@@ -330,7 +330,7 @@ def device_rows(
     spans: Mapping[LabelledGpu, TimeSpan],
     earlier: dict[GpuPlace, tuple[str | float | None, ...]],
 ) -> pl.DataFrame:
-    """Return devices that differ from the last rows in `known`, and update it."""
+    """Return devices that differ from the last rows in `earlier`, and update it."""
     by_place: dict[GpuPlace, DeviceFacts] = {}
     for device in sorted(
         described, key=lambda device: (-device.rank, spans[device])

@@ -336,7 +336,7 @@ class SeriesRows:
     def _place(self) -> None:
         """Index each GPU; count those without index, or with contradicting labels."""
         self._placed = {**self.memory.vocabulary.indices.places(self._spans)}
-        # One index, several jobs, other values for each: an index within the labelled.
+        # One index, several jobs, other values for each: an index within the job.
         for labelled in self._jobs:
             if (
                 len(self._jobs[labelled]) > 1
@@ -431,7 +431,7 @@ class SeriesRows:
     def _by_target(
         self, metric: str, samples: PageSamples, indices: Iterable[int]
     ) -> Iterable[tuple[MetricTarget, list[int]]]:
-        """Samples of a metric by place, grouped by the column from their labels."""
+        """Indices of the samples of a metric, grouped by the column from their labels."""
         by_target: dict[tuple[str, str], tuple[MetricTarget, list[int]]] = {}
         for index in indices:
             target = self.memory.vocabulary.target_in_page(metric, samples.labels[index])
@@ -576,7 +576,7 @@ class _PageScrape:
         self._same_units = self._t
 
     def add(self, target: MetricTarget, indices: Sequence[int]) -> None:
-        """Add values of a column; places: of its samples in the page."""
+        """Add values of a column; indices: of its samples in the page."""
         rows = self._rows
         rows.known += len(indices)
         of_job = target.table == "job_node_samples"

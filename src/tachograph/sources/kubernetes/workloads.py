@@ -130,7 +130,7 @@ class Pod:
         return self.state not in ("PENDING", "RUNNING")
 
     def following(self, earlier: Pod | None, moment: datetime | None) -> Pod:
-        """Return the pod with what an earlier reading of it knew; `seen`: when it was as it is.
+        """Return the pod with what an earlier reading of it knew; `moment`: when it was as it is.
 
         The first known start stays: it is in the key of rows, and an eviction may remove it from the
         API. A pod that failed without its containers (its node was
@@ -282,9 +282,11 @@ def _failure_time(document: object, start: datetime | None) -> datetime | None:
 
 def _exit(statuses: Sequence[object]) -> tuple[int | None, int | None, str | None]:
     """(Exit code, signal, reason) of the container that failed, else of any."""
-    ended = [json_value(status, "state", "terminated") for status in statuses]
+    terminated = [json_value(status, "state", "terminated") for status in statuses]
     coded = [
-        (json_number(status, "exitCode"), json_text(status, "reason")) for status in ended if status
+        (json_number(status, "exitCode"), json_text(status, "reason"))
+        for status in terminated
+        if status
     ]
     failed = [(code, reason) for code, reason in coded if code]
     code, reason = next(iter([*failed, *coded]), (None, None))
@@ -411,7 +413,7 @@ def _job(
     workload: ObjectRef, pods: Sequence[Pod], owners: Owners, cluster: SlurmCluster
 ) -> JobRecord:
     chain = owner_chain(pods[0], owners)
-    owner_pods = [owners[ref] for ref in chain if ref in owners]
+    job_owners = [owners[ref] for ref in chain if ref in owners]
     is_pod = workload.uid == pods[0].ref.uid
     starts = [pod.start for pod in pods if pod.start]
     ends = [pod.end for pod in pods if pod.end]
@@ -420,8 +422,8 @@ def _job(
     end = max(ends, default=None) if over and start else None
     last = _deciding(pods) if over else None
     state = "RUNNING" if start else "PENDING"
-    queues = [owner.queue for owner in owner_pods if owner.queue]
-    created = [owner.created for owner in owner_pods if owner.ref == workload]
+    queues = [owner.queue for owner in job_owners if owner.queue]
+    created = [owner.created for owner in job_owners if owner.ref == workload]
     begun = min((pod.created for pod in pods if pod.created), default=None)
     array = chain[-1] if is_pod and chain else None
     hosts = [pod.node for pod in pods if pod.node and pod.start]

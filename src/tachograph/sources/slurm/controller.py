@@ -172,11 +172,11 @@ def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
         for job in jobs
         for name in GPU_NAMES
     )
-    tracking = replace(cluster, tracks_gpus=names_gpus)
+    cluster = replace(cluster, tracks_gpus=names_gpus)
     for job in jobs:
         try:
             if _runs(job):
-                yield job_row(_record(job, tracking), tracking)
+                yield job_row(_record(job, cluster), cluster)
         except BadRowError:
             continue
 

@@ -559,11 +559,11 @@ def _width(part: str) -> int:
     return int(high) - int(low) + 1 if high else 1
 
 
-def _split_padding(padding: re.Match[str]) -> str:
+def _split_padding(match: re.Match[str]) -> str:
     """`09-101`, which Slurm writes and ClusterShell refuses, as `09-99,100-101`."""
-    low, high = padding[1], padding[2]
+    low, high = match[1], match[2]
     if len(high) <= len(low):
-        return padding[0]
+        return match[0]
     return f"{low}-{'9' * len(low)},1{'0' * len(low)}-{high}"
 
 

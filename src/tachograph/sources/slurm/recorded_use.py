@@ -140,7 +140,7 @@ def _gpus_of(node: str, use: _Node, unread: list[UnreadValue]) -> list[RecordedG
 def _in_range(
     value: float | None, divisor: float, limit: float, unread: list[UnreadValue]
 ) -> float | None:
-    """Return a value over the divisor; None if that is negative or above `most`."""
+    """Return a value over the divisor; None if that is negative or above `limit`."""
     if value is None:
         return None
     if 0 <= value / divisor <= limit:

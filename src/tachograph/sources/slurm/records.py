@@ -457,9 +457,9 @@ def _held_gpus(job: JobRecord, cluster: SlurmCluster) -> tuple[int | None, str |
         return None, None
     if any(shares(counts)[:2]):
         return gpus(counts)[0] or 0, gpus(counts)[1]
-    gpu_count = gpus(counts)
-    if gpu_count[0] is not None:
-        return gpu_count
+    held = gpus(counts)
+    if held[0] is not None:
+        return held
     contradicted = job.names_gpus or gpus(job.requested)[0]
     return (None, None) if contradicted or not cluster.tracks_gpus else (0, None)
 

@@ -462,7 +462,7 @@ def slurm_numbers(snapshot: Snapshot) -> Mapping[GpuId, int | None]:
 
 
 def _completed(labelled: GpuAllocation, of_slurm: Sequence[GpuAllocation | None]) -> GpuAllocation:
-    """Displayed ids; user and start from any source. of_slurm: of each of the jobs."""
+    """Displayed ids; user and start from any source. of_slurm: of each job of `labelled`."""
     if not any(of_slurm):
         return labelled
     jobs = [(of and of.job_id) or job for of, job in zip(of_slurm, labelled.jobs, strict=True)]

@@ -298,7 +298,7 @@ class LiveJobClasses:
     ) -> Mapping[str, tuple[Finding, ...]]:
         """Return {job: findings of job classes, most urgent first} after another view.
 
-        They are those of the last evaluation, a minute old at most. wanted: jobs on screen; None:
+        They are those of the last evaluation, a minute old at most. jobs: those on screen; None:
         all.
         """
         self._gathered.add(view)

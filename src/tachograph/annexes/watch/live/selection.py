@@ -91,18 +91,18 @@ def _gpu_term(written: str) -> GpuTerm:
     address = bus_address(written)
     if address is not None:
         return GpuTerm(written, pci=address)
-    indices = _PLACE.fullmatch(written)
-    if indices is None:
+    match = _PLACE.fullmatch(written)
+    if match is None:
         raise UsageError(
             f"--gpus: invalid GPU {written!r}",
             do="write 0,1,3-5, NODE:0, a UUID, or a PCI address such as 3b:00.0",
         )
-    low = int(indices["low"])
-    high = int(indices["high"] or low)
+    low = int(match["low"])
+    high = int(match["high"] or low)
     if high < low:
         raise UsageError(f"--gpus: {written} is a reversed range", do=f"write {high}-{low}")
-    mig = None if indices["mig"] is None else int(indices["mig"])
-    return GpuTerm(written, node=indices["node"], gpus=range(low, high + 1), mig=mig)
+    mig = None if match["mig"] is None else int(match["mig"])
+    return GpuTerm(written, node=match["node"], gpus=range(low, high + 1), mig=mig)
 
 
 def bus_address(written: str) -> tuple[int, ...] | None:
@@ -111,8 +111,8 @@ def bus_address(written: str) -> tuple[int, ...] | None:
     >>> bus_address("00000000:3B:00.0") == bus_address("3b:00.0"), bus_address("n1:3")
     (True, None)
     """
-    address = _PCI.fullmatch(written.strip())
-    return None if address is None else tuple(int(part or "0", 16) for part in address.groups())
+    match = _PCI.fullmatch(written.strip())
+    return None if match is None else tuple(int(part or "0", 16) for part in match.groups())
 
 
 def select_named(written: str) -> GpuSelector:

@@ -138,7 +138,7 @@ def spark(
 ) -> str:
     """Return the newest values as a sparkline, newest right; blanks are missing.
 
-    A block is the mean of the known values of `each` seconds; see `means`.
+    A block is the mean of the known values of `block_s` seconds; see `means`.
 
     >>> spark(np.arange(5.0), np.array([0, 0.5, 1, np.nan, 1]), width=6, block_s=1, low=0, high=1)
     ' ▁▅█ █'
@@ -158,9 +158,9 @@ def blocks(values: Floats, *, low: float, high: float) -> str:
 
 
 def means(times: Floats, values: Floats | Singles, *, width: int, block_s: float) -> Floats:
-    """Return means of the last `width` spans of `each` s, oldest first; NaN without values.
+    """Return means of the last `width` blocks of `block_s`, oldest first; NaN without values.
 
-    Spans begin at whole multiples of `each`, so that a mean that was shown does not change later;
+    Blocks begin at whole multiples of it, so that a mean that was shown does not change later;
     only the last one is incomplete.
 
     >>> means(np.array([0.0, 1, 2, 3]), np.array([1.0, 3, 5, np.nan]), width=3, block_s=2).tolist()
@@ -169,11 +169,11 @@ def means(times: Floats, values: Floats | Singles, *, width: int, block_s: float
     if not len(times) or width < 1:
         return np.full(max(width, 0), np.nan)
     span = np.floor(times / block_s)
-    column = (span - span[-1] + width - 1).astype(np.int64)
-    counts = (column >= 0) & np.isfinite(values)
-    count = np.bincount(column[counts], minlength=width)
+    columns = (span - span[-1] + width - 1).astype(np.int64)
+    is_counted = (columns >= 0) & np.isfinite(values)
+    count = np.bincount(columns[is_counted], minlength=width)
     total = np.bincount(
-        column[counts], weights=np.asarray(values, np.float64)[counts], minlength=width
+        columns[is_counted], weights=np.asarray(values, np.float64)[is_counted], minlength=width
     )
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 

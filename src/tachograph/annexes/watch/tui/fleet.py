@@ -204,9 +204,9 @@ class FleetScreen(KeptLines, can_focus=True):
     def _line_here(self) -> Line | None:
         return self._lines[self._cursor] if self._cursor < len(self._lines) else None
 
-    def _hold(self, target: int) -> None:
+    def _hold(self, index: int) -> None:
         """Move the cursor to a table line."""
-        self._cursor = min(max(target, 0), max(0, len(self._lines) - 1))
+        self._cursor = min(max(index, 0), max(0, len(self._lines) - 1))
         line = self._line_here()
         if line is None or self._rows is None or self._cursor == 0:
             self._target = None

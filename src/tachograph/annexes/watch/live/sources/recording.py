@@ -160,15 +160,15 @@ class RecordingSource:
         """Last row of each GPU that is still valid at `t`."""
         newest = rows.filter((pl.col("t") <= t) & (pl.col("t") >= t - self._hold_s))
         newest = newest.unique("place", keep="last", maintain_order=True)
-        index: Longs = newest.get_column("place").cast(pl.Int64).to_numpy()
+        indices: Longs = newest.get_column("place").cast(pl.Int64).to_numpy()
         measured = np.full(len(self._gpus), np.nan)
-        measured[index] = newest.get_column("t").to_numpy()
+        measured[indices] = newest.get_column("t").to_numpy()
         values: dict[str, Floats] = {}
         for name in COUNTER_NAMES:
             column = newest.get_column(name)
             if column.null_count() < len(column):
                 values[name] = np.full(len(self._gpus), np.nan)
-                values[name][index] = column.cast(pl.Float64).fill_null(math.nan).to_numpy()
+                values[name][indices] = column.cast(pl.Float64).fill_null(math.nan).to_numpy()
         held = {
             allocation.gpu: allocation.allocation
             for allocation in allocations
@@ -199,15 +199,15 @@ class RecordingSource:
 def _instant(rows: pl.DataFrame, counted: Sequence[int], hold_s: float) -> float:
     """Return the last time at which half of the GPUs report, else most."""
     t: Floats = rows.get_column("t").to_numpy()
-    index: Longs = rows.get_column("place").cast(pl.Int64).to_numpy()
-    relevant = np.isin(index, counted)
+    indices: Longs = rows.get_column("place").cast(pl.Int64).to_numpy()
+    relevant = np.isin(indices, counted)
     if relevant.any():
-        t, index = t[relevant], index[relevant]
+        t, indices = t[relevant], indices[relevant]
     best, largest, end = float(t[-1]), 0, len(t)
     while end:
         now = float(t[end - 1])
         begin = int(np.searchsorted(t, now - hold_s))
-        reporting = len(np.unique(index[begin:end]))
+        reporting = len(np.unique(indices[begin:end]))
         if reporting > largest:
             best, largest = now, reporting
         if 2 * reporting >= len(counted):
