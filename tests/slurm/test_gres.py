@@ -339,6 +339,7 @@ def test_records_that_do_not_say_which_gpus_are_on_their_nodes_or_counted(
     )
     reading = read_map(write(records), cluster=SlurmCluster())
     assert reading_lines(reading) == snapshot(name="text")
+    assert (reading.rows_read, reading.rows_used) == (5, 3)
     job = {"job_state": "RUNNING", "nodes": "n[1-2]", "gres_detail": ["gpu:1(IDX:0)"]}
     promised: list[object] = ["PENDING", ["PENDING", "REQUEUED"], ["REQUEUED", "PENDING"]]
     jobs = [

@@ -193,8 +193,12 @@ def everywhere() -> Opened:
             {"configuration": BOTH, "held": HELD},
             "prometheus, 8 GPUs; 2 of 8 GPUs, those of job 7 on 2 nodes",
         ),
-        ({"gpus": "n2:1"}, {"configuration": PROMETHEUS}, "prometheus, 8 GPUs; 1 of 8 GPUs"),
-        ({"gpus": "1"}, {"configuration": PROMETHEUS}, "nvml, 4 GPUs; 1 of 4 GPUs"),
+        (
+            {"gpus": "n2:1"},
+            {"configuration": PROMETHEUS},
+            "prometheus, 8 GPUs; 1 of 8 GPUs, as selected",
+        ),
+        ({"gpus": "1"}, {"configuration": PROMETHEUS}, "nvml, 4 GPUs; 1 of 4 GPUs, as selected"),
         # where no fleet is configured, it is this node
         ({"everything": True}, {}, "nvml, 4 GPUs; all shown"),
         (
@@ -220,12 +224,12 @@ def everywhere() -> Opened:
             "nvml, 4 GPUs; 4 GPUs of job 5 (its cgroup hides others)",
         ),
         # a source that was requested is the only one tried
-        ({"source": "dmon"}, {}, "dmon, 4 GPUs"),
-        ({"urls": ("http://n1:9400/metrics",)}, {}, "dcgm-exporter, 8 GPUs"),
+        ({"source": "dmon"}, {}, "dmon, 4 GPUs; all shown"),
+        ({"urls": ("http://n1:9400/metrics",)}, {}, "dcgm-exporter, 8 GPUs; all shown"),
         (
             {"source": "dcgm-exporter", "everything": True},
             {"configuration": EXPORTERS},
-            "dcgm-exporter, 8 GPUs",
+            "dcgm-exporter, 8 GPUs; all shown",
         ),
         # what is played back or simulated is shown whole, also in a job
         ({"simulate": 4}, {"environment": JOB}, "simulated, 4 GPUs; all shown"),
@@ -237,12 +241,12 @@ def test_a_request_decides_on_source_and_gpus(
     request_: dict[str, Any], more: dict[str, Any], sentence: str
 ) -> None:
     opened = everywhere()
-    assert opened.choose(SourceRequest(**request_), **more).startswith(sentence)
+    assert opened.choose(SourceRequest(**request_), **more) == sentence
     assert len(opened.tried) == 1
-    jobs = {"job 7": ("7", "bo"), "job 5": ("5", None)}
-    for name, holder in jobs.items():
-        held = {(one.job_id, one.user) for one in opened.shown.allocations.values()}
-        assert name not in sentence or held == {holder}
+    allocations = opened.shown.allocations.values()
+    holders = {(allocation.job_id, allocation.user) for allocation in allocations}
+    for name, holder in {"job 7": ("7", "bo"), "job 5": ("5", None)}.items():
+        assert name not in sentence or holders == {holder}
 
 
 @pytest.mark.parametrize(

@@ -452,7 +452,7 @@ def _contract(rows: pl.DataFrame, columns: ToolColumns, tool: GpuTool) -> dict[s
 def _times(
     text: ToolText, tool: GpuTool, keys: pl.DataFrame, time_options: GivenTimes, where: str
 ) -> tuple[pl.Series, tuple[Reject, ...]]:
-    """Return the times of rows, written or counted from that of the options; null where unreadable."""
+    """Return the times of rows, written, or counted from the first; null where unreadable."""
     rows, positions = text.rows, text.places
     if tool.time not in rows.columns:
         if positions is None:
