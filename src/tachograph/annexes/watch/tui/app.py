@@ -209,7 +209,7 @@ class WatchApp(App[int]):
             return
         make_screen, about = SCREENS[name]
         if about and of is None:
-            of = self.selected_gpu if about == "gpu" else self._job_of_chosen()
+            of = self.selected_gpu if about == "gpu" else self._job_of_selected()
             if of is None:
                 self.show_note("no GPU selected" if about == "gpu" else "no job known on this GPU")
                 return
@@ -237,7 +237,7 @@ class WatchApp(App[int]):
             self.visible_screen.focus()
         self.show_view()
 
-    def _job_of_chosen(self) -> str | None:
+    def _job_of_selected(self) -> str | None:
         if self.view and self.selected_gpu:
             allocation = self.view.snapshot.allocations.get(self.selected_gpu)
             if allocation:

@@ -335,11 +335,12 @@ COLUMNS: tuple[FleetColumn, ...] = (
 
 
 def pieces(
-    rows: FleetRows, line: int | FleetGroup, columns: Sequence[ColumnPlace]
+    rows: FleetRows, line: int | FleetGroup, positions: Sequence[ColumnPlace]
 ) -> list[tuple[str, Style]]:
     """Return a line as texts and styles, neighbours of one style together."""
     cells = [
-        (_cell(rows, line, column), _style(rows, line, column.column.name)) for column in columns
+        (_cell(rows, line, position), _style(rows, line, position.column.name))
+        for position in positions
     ]
     joined: list[tuple[str, Style]] = []
     for text, style in cells:
@@ -414,7 +415,7 @@ _NAMES = ("gpu", "node", "job", "user", "class", "model")
 
 
 def titles(
-    columns: Sequence[ColumnPlace],
+    positions: Sequence[ColumnPlace],
     *,
     sort: str,
     reverse: bool,
@@ -429,14 +430,14 @@ def titles(
     arrow = "▲" if (sort in _NAMES) != reverse else "▼"
     headings: Pieces = []
     gap = ""
-    for column in columns:
-        if column.column.name == sort:
-            headings.append((f"{gap}{_written(column, arrow)}", colours.SORTED))
+    for position in positions:
+        if position.column.name == sort:
+            headings.append((f"{gap}{_written(position, arrow)}", colours.SORTED))
         else:
-            headings.append((f"{gap}{_written(column, '')}", colours.TITLE))
+            headings.append((f"{gap}{_written(position, '')}", colours.TITLE))
         gap = " "
     possible = len(COLUMNS) - len(set(absent) & set(_FURTHER))
-    return [*headings, *_more(columns, possible, group=group, width=width)]
+    return [*headings, *_more(positions, possible, group=group, width=width)]
 
 
 def _written(position: ColumnPlace, arrow: str) -> str:
@@ -447,10 +448,10 @@ def _written(position: ColumnPlace, arrow: str) -> str:
     return title.ljust(position.width) if column.left_aligned else title.rjust(position.width)
 
 
-def _more(columns: Sequence[ColumnPlace], possible: int, *, group: str, width: int) -> Pieces:
+def _more(positions: Sequence[ColumnPlace], possible: int, *, group: str, width: int) -> Pieces:
     """Mark at the right edge for hidden columns."""
     grouped = group not in ("", "class")  # that column is the heading of groups
-    if not columns or len(columns) + grouped >= possible:
+    if not positions or len(positions) + grouped >= possible:
         return []
-    end = columns[-1].at + columns[-1].width
+    end = positions[-1].at + positions[-1].width
     return [(MORE.rjust(width - end), colours.BOLD)] if end < width else []
