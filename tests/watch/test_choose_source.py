@@ -30,6 +30,8 @@ PLAIN = [
     if name not in ("sm_active", "tensor_active", "dram_active", "gr_engine_active", "xid")
 ]
 CSV = [name for name in COUNTER_NAMES if name not in ("sm_active", "fp64_active")]
+NO_FP16 = [name for name in COUNTER_NAMES if name not in ("sm_active", "fp16_active")]
+NO_XID = [name for name in COUNTER_NAMES if name not in ("sm_active", "xid", "pcie_replays")]
 HERE, FLEET = snapshot_of(node_of(4)), snapshot_of({**node_of(4), **node_of(4, node="n2")})
 PROMETHEUS = Configuration(sources=({"source": "prometheus", "url": "http://p"},))
 EXPORTERS = Configuration(sources=({"source": "dcgm-exporter", "url": "http://n1"},))
@@ -112,6 +114,8 @@ def test_the_first_that_reports_activity_is_taken_and_no_other_is_opened() -> No
         ({"nvml": PLAIN, "dcgm-exporter": CSV, "dmon": absent()}, "dcgm-exporter"),
         ({"nvml": PLAIN, "dcgm-exporter": refused(), "dmon": absent()}, "nvml"),
         ({"nvml": absent(), "dcgm-exporter": PLAIN, "dmon": PLAIN}, "dcgm-exporter"),
+        # every counter that decides the class counts, the others only where these are as many
+        ({"nvml": NO_FP16, "dcgm-exporter": NO_XID, "dmon": absent()}, "dcgm-exporter"),
     ],
 )
 def test_else_the_one_that_tells_most(here: Mapping[str, object], taken: str) -> None:
