@@ -431,12 +431,12 @@ class OpenLake:
         )
         return WastePage(report)
 
-    def capacity(self, selection: JobFilter | None = None) -> CapacityReport | None:
+    def capacity(self, wanted: JobFilter | None = None) -> CapacityReport | None:
         """Return where all installed GPU-hours went, by day, partition and GPU model.
 
         None where no node was polled, and where `wanted` chooses by anything but time.
         """
-        return read_capacity(self.lake, self.configuration, selection or JobFilter())
+        return read_capacity(self.lake, self.configuration, wanted or JobFilter())
 
     def usage(self, *, top: int = 10, **which: Unpack[JobChoice]) -> UsageReport:
         """Return the usage of jobs: by week, lost and recovered hours, worst and running jobs.
