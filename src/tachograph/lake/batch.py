@@ -64,7 +64,7 @@ def resolve_batch(frames: Sequence[pl.DataFrame], table: LakeTable) -> BatchDays
 
 
 def between_nodes(rows: pl.DataFrame, *, limit: int = FILE_ROWS) -> Iterator[pl.DataFrame]:
-    """Yield rows, sorted by node, in pieces of at most `most` rows, but never less than a node."""
+    """Yield rows, sorted by node, in pieces of at most `limit` rows, but never less than a node."""
     begin = end = 0
     for length in rows["node"].rle().struct.field("len") if rows.height > limit else ():
         if end > begin and end + length - begin > limit:
@@ -114,7 +114,7 @@ def _side_by_side(
 def _days_of_repeated(
     merged: pl.DataFrame, later: pl.DataFrame, names: Sequence[str]
 ) -> dict[date, int]:
-    """How many rows of each day have no value of `names` that is null in `made`."""
+    """How many rows of each day have no value of `names` that is null in `merged`."""
     if any(
         merged[name].null_count() == merged.height and not later[name].null_count()
         for name in names

@@ -240,15 +240,15 @@ def _within(frame: pl.DataFrame, limits: Mapping[str, ValueLimits]) -> frozenset
     numeric = [name for name in limits if frame.schema[name].is_numeric()]
     if not numeric or frame.is_empty():
         return frozenset()
-    within = frame.select(
+    extremes = frame.select(
         *(pl.col(name).min().cast(pl.Float64).alias(f"min {name}") for name in numeric),
         *(pl.col(name).max().cast(pl.Float64).alias(f"max {name}") for name in numeric),
         *(pl.col(name).is_nan().any().alias(f"nan {name}") for name in floats),
     ).row(0, named=True)
     fine = set()
     for name in numeric:
-        low, high = within[f"min {name}"], within[f"max {name}"]
-        if not within.get(f"nan {name}") and (low is None or limits[name].holds(low, high)):
+        low, high = extremes[f"min {name}"], extremes[f"max {name}"]
+        if not extremes.get(f"nan {name}") and (low is None or limits[name].holds(low, high)):
             fine.add(name)
     return frozenset(fine)
 
@@ -541,7 +541,7 @@ def is_resolved(frame: pl.DataFrame, table: LakeTable) -> bool:
 
 
 def precedes(earlier: pl.DataFrame, later: pl.DataFrame, table: LakeTable) -> bool:
-    """Return whether the last row of `one` sorts before the first of `other`; both not empty."""
+    """Return whether the last row of `earlier` sorts before the first of `later`; none is empty."""
     ends = pl.concat([frame.select(table.sort) for frame in (earlier.tail(1), later.head(1))])
     return is_resolved(ends, table)
 

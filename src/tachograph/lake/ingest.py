@@ -506,16 +506,16 @@ def _names(chunk: Chunk, name: str) -> Iterator[str]:
         counts[part.table] += 1
 
 
-def _every_row_counts(chunk: _ReadyChunk, part: ChunkPart) -> bool:
+def _every_row_counts(ready: _ReadyChunk, part: ChunkPart) -> bool:
     """Whether rows of a part that exist already are duplicates in its file, not a second
     reading.
     """
-    once = chunk.chunk.watermark is None and not chunk.again
+    once = ready.chunk.watermark is None and not ready.again
     return part.rows_used is not None and once and not TABLES[part.table].by_day
 
 
 def _append(
-    lake: Lake, chunk: _ReadyChunk, part: ChunkPart, frame: pl.DataFrame, app_id: str
+    lake: Lake, ready: _ReadyChunk, part: ChunkPart, frame: pl.DataFrame, app_id: str
 ) -> tuple[pl.DataFrame, AppendResult]:
     """Append the new rows of a part; return them, and the result.
 
@@ -527,11 +527,11 @@ def _append(
     table = TABLES[part.table]
     while True:
         there = lake.mark(table, app_id) or 0
-        overlaps = there < chunk.mark and (chunk.again or part.overlaps or chunk.since < there)
+        overlaps = there < ready.mark and (ready.again or part.overlaps or ready.since < there)
         fresh = new_rows(lake, table, frame) if overlaps else frame
-        left_out = frame.height - fresh.height if _every_row_counts(chunk, part) else 0
+        left_out = frame.height - fresh.height if _every_row_counts(ready, part) else 0
         appended = lake.append(
-            table, fresh, app_id=app_id, mark=chunk.mark, after=there, left_out=left_out
+            table, fresh, app_id=app_id, mark=ready.mark, after=there, left_out=left_out
         )
         if not appended.overtaken:
             return fresh, appended

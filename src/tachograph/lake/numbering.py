@@ -119,7 +119,7 @@ def _decoded(history: str) -> list[UuidSpan]:
 def renumbered(
     parts: Sequence[ChunkPart], devices: pl.DataFrame, sampled: SampledTimes = _never_sampled
 ) -> tuple[ChunkPart, ...]:
-    """Return parts with the indices of `known`, rows of `devices`.
+    """Return parts with the indices of `devices`, rows of the table of that name.
 
     Each GPU with another index is counted. Rows without labels count as NVML does; those of
     allocations that have a numbering of their own stay as they are. `sampled`: samples of the lake

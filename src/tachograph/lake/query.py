@@ -177,7 +177,7 @@ def _check_analyzed(lake: Lake) -> None:
 def read_job_row(
     lake: Lake, job: str, *, cluster: str | None = None, run: int | None = None
 ) -> ChosenJob:
-    """Return the row of job `wanted`, and its other runs.
+    """Return the row of a job, and its other runs.
 
     Errors: those of `read_summaries` and `choose_job`; NotAnalyzedError for a job that only the
     accounting has.

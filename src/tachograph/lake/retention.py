@@ -279,12 +279,14 @@ class _TableExpiry:
                 continue
             done += self._one_day(day, files, counting, kept_rows)
         if self.table in SAMPLES:
-            incomplete = [
-                *(rows.first for rows in kept_rows if rows.first),
+            remaining_days = [
+                *(part.first for part in kept_rows if part.first),
                 *(day for day in days if day >= self.before),
             ]
             self.leftover.first_day.pop(self.table.name, None)
-            self.leftover.first_day |= {self.table.name: min(incomplete)} if incomplete else {}
+            self.leftover.first_day |= (
+                {self.table.name: min(remaining_days)} if remaining_days else {}
+            )
         return _sum(self.table, self.before, done, kept_rows)
 
     def _needed_whole(self, day: date) -> KeptRows | None:
@@ -412,11 +414,11 @@ class _TableExpiry:
         ids = of_id.filter("goes")
         names = pl.concat([ids["job_id"], ids["display_id"].drop_nulls()]).implode()
         was_read = pl.col("seq") <= self.evidence.read_up_to(self.table)
-        is_over = pl.col("job_id").is_in(names) & was_read
+        is_going = pl.col("job_id").is_in(names) & was_read
         if self.table is ALLOCATIONS:  # of jobs that only samples or maps name
             job_names = pl.concat([jobs["job_id"], jobs["display_id"].drop_nulls()]).implode()
             ended = (pl.col("end") < before).fill_null(value=False)
-            is_over |= (
+            is_going |= (
                 ~pl.col("job_id").is_in(job_names)
                 & ended
                 & was_read
@@ -430,7 +432,7 @@ class _TableExpiry:
             else judged.clear()
         )
         kept_rows = _kept_rows("not over, not analyzed, or their samples are still there", back)
-        return rows.select(is_over).to_series(), kept_rows
+        return rows.select(is_going).to_series(), kept_rows
 
     def _results(self, rows: pl.DataFrame) -> tuple[pl.Series, list[KeptRows]]:
         """Summaries to remove, or their parts: of finished jobs that the accounting no longer
@@ -497,11 +499,11 @@ def _sum(
 def _by_reason(kept_rows: Iterable[KeptRows]) -> Iterator[KeptRows]:
     """Kept rows, merged by reason."""
     reasons: dict[str, list[KeptRows]] = {}
-    for rows in kept_rows:
-        reasons.setdefault(rows.why, []).append(rows)
-    for why, ones in reasons.items():
-        example = next((rows.example for rows in ones if rows.example is not None), None)
-        yield KeptRows(why, sum(rows.rows for rows in ones), *_days_of(ones), example)
+    for part in kept_rows:
+        reasons.setdefault(part.why, []).append(part)
+    for why, parts in reasons.items():
+        example = next((part.example for part in parts if part.example is not None), None)
+        yield KeptRows(why, sum(part.rows for part in parts), *_days_of(parts), example)
 
 
 def _days_of(parts: Iterable[Expiry | KeptRows]) -> tuple[date | None, date | None]:

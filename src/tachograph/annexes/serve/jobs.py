@@ -484,24 +484,24 @@ def _position(dtype: pl.DataType, cursor: Sequence[CursorValue]) -> tuple[Any, s
 
 
 def _near(
-    values: pl.Series, cursor: tuple[Any, str] | None, count: int, *, down: bool
+    values: pl.Series, position: tuple[Any, str] | None, count: int, *, down: bool
 ) -> pl.Series | None:
     """Return which rows may be among the first after a position; None: any."""
     if not values.dtype.is_numeric():
         return None
-    position = None if cursor is None else cursor[0]
-    if cursor is None:
+    at = None if position is None else position[0]
+    if position is None:
         later = values.drop_nulls()
-    elif position is None:
+    elif at is None:
         return None
     else:
-        later = values.filter(values < position if down else values > position)
+        later = values.filter(values < at if down else values > at)
     if later.len() < count:
         return None
     near = values >= later.top_k(count).min() if down else values <= later.bottom_k(count).max()
-    if cursor is None:
+    if position is None:
         return near
-    return near & (values <= position if down else values >= position)
+    return near & (values <= at if down else values >= at)
 
 
 def _behind(at: Any, key: str, *, down: bool) -> pl.Expr:

@@ -2,8 +2,8 @@
 
 A page is a module with PARAMETERS (a struct) and `content(view, parameters)`, which returns what
 the template of the same name shows; it is added by one file and one line here. A page of an annex
-or of an installed package names its module whole. Modules of `rest` and modules `endpoints` of annexes
-list endpoints.
+or of an installed package names its module whole. Modules of `rest` and modules `endpoints` of
+annexes list endpoints.
 """
 
 from __future__ import annotations

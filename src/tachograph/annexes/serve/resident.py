@@ -266,8 +266,8 @@ def write_image(
         for written, names in enumerate(groups):
             write(gathered(names, taken))
             progress((1 + (number + (written + 1) / len(groups)) / len(slices)) / 2)
-        totals = [gathered(waste, taken), verdicts.slice(begin, _SLICE_JOBS)]
-        write(_with_totals(pl.concat(totals, how="horizontal")).drop(waste))
+        columns = [gathered(waste, taken), verdicts.slice(begin, _SLICE_JOBS)]
+        write(_with_totals(pl.concat(columns, how="horizontal")).drop(waste))
     manifest = ImageManifest(
         _FORMAT,
         list(JOB_SUMMARIES.schema),
@@ -338,7 +338,7 @@ def _column_groups() -> Iterator[list[str]]:
 
 
 def _mapped(folder: Path, parts: Sequence[str], files_of_rows: int) -> pl.DataFrame:
-    """Columns of files side by side, `beside` for some rows, then those of further rows.
+    """Columns of files side by side, `files_of_rows` for some rows, then those of further rows.
 
     They are read as they are used, or whole where pyarrow is not installed.
     """

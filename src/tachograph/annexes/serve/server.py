@@ -85,22 +85,22 @@ class Listening:
     def _bind(self) -> socket.socket:
         if self.path:
             _remove_stale(Path(self.path))
-            unbound = socket.socket(socket.AF_UNIX)
-            unbound.bind(self.path)
+            bound = socket.socket(socket.AF_UNIX)
+            bound.bind(self.path)
             Path(self.path).chmod(0o666)  # whoever connects is identified by the system
-            return unbound
+            return bound
         family, kind, protocol, _, address = socket.getaddrinfo(
             self.host, self.port, type=socket.SOCK_STREAM
         )[0]
         # Where it is named, small answers are not held back (TCP_NODELAY).
-        unbound = socket.socket(family, kind, protocol)
-        unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            unbound.bind(address)
+            bound.bind(address)
         except OSError:
-            unbound.close()
+            bound.close()
             raise
-        return unbound
+        return bound
 
 
 def _remove_stale(path: Path) -> None:

@@ -461,11 +461,7 @@ def _limit_bytes(values: dict[str, Any]) -> None:
         half = len(values[part][name]) // 2
         values[part][name] = values[part][name][:half]
         sentence = f"{part}.{name}: only the first {half} are here."
-        others = [
-            sentence_before
-            for sentence_before in values["left_out"]
-            if not sentence_before.startswith(f"{part}.{name}:")
-        ]
+        others = [line for line in values["left_out"] if not line.startswith(f"{part}.{name}:")]
         values["left_out"] = [*others, sentence]
 
 

@@ -225,14 +225,12 @@ def _matrix(pairs: GroupPairs) -> GroupMatrix:
     return GroupMatrix(pairs.groups, pairs.under_mps(), fits)
 
 
-def _requested(
-    candidates_found: GroupCandidates, pair: tuple[str, str]
-) -> Iterator[tuple[JobGroup, ...]]:
+def _requested(groups: GroupCandidates, pair: tuple[str, str]) -> Iterator[tuple[JobGroup, ...]]:
     """Yield both groups on each model and number of GPUs; one group where it is both.
 
     Errors: UsageError if they form no pair.
     """
-    ones, others = (named(candidates_found, name) for name in pair)
+    ones, others = (named(groups, name) for name in pair)
     none_yet = True
     for first in ones:
         for other in others:

@@ -24,8 +24,8 @@ def kernels(view: PageView, parameters: JobParameters) -> ObjectAnswer:
 
     run = view.opened.run_of(parameters.key, cluster=parameters.cluster, run=parameters.run)
     key = run.item(0, "job_key")
-    kernels = attached_job_kernels(view.opened.lake, key, view.configuration, most=MOST_KERNELS)
-    return ObjectAnswer({"job_key": key, "reports": kernels.reports})
+    attached = attached_job_kernels(view.opened.lake, key, view.configuration, most=MOST_KERNELS)
+    return ObjectAnswer({"job_key": key, "reports": attached.reports})
 
 
 def _schemas() -> Schema:

@@ -176,8 +176,8 @@ def candidates(
     )
     kinds = []
     refused: dict[str, str] = {}
-    candidates = jobs.filter(pl.col("reason").is_null()).select(_READ)
-    for kind, rows in _kinds(cast("Iterator[JobSummaryRow]", candidates.iter_rows(named=True))):
+    possible = jobs.filter(pl.col("reason").is_null()).select(_READ)
+    for kind, rows in _kinds(cast("Iterator[JobSummaryRow]", possible.iter_rows(named=True))):
         reason = _why_not(kind, settings, achievable[kind.device.name], least_runs)
         if reason is None:
             kinds.append(kind)
@@ -342,20 +342,20 @@ def is_called(kind: JobGroup, name: str) -> bool:
     return name in (kind.label, kind.name_of_all) or name in kind.jobs
 
 
-def named(candidates: GroupCandidates, name: str) -> list[JobGroup]:
+def named(groups: GroupCandidates, name: str) -> list[JobGroup]:
     """Return the job groups of `name`: user/name, or the id of a job.
 
     Errors: UsageError for an excluded group, with the reason; NotFoundError for an unknown one.
     """
-    kinds = [kind for kind in candidates.kinds if is_called(kind, name)]
+    kinds = [kind for kind in groups.kinds if is_called(kind, name)]
     if kinds:
         return kinds
     called = pl.concat_str(pl.col("user").fill_null("?"), pl.lit("/"), pl.col("name").fill_null(""))
-    mine = candidates.left_out.filter(
+    mine = groups.left_out.filter(
         (called == name) | (pl.col("display_id") == name) | (pl.col("job_id") == name)
     )
     if mine.is_empty():
-        labels = [kind.label for kind in candidates.kinds]
+        labels = [kind.label for kind in groups.kinds]
         must_exist([name], labels, what="job group")
         raise NotFoundError(f"no job group {name!r}", do="write user/name, or the id of a job")
     reasons = dict.fromkeys(LEFT_OUT[reason] for reason in mine.get_column("reason"))
@@ -388,14 +388,14 @@ _SOURCES = ("command", "configuration", "job")
 
 
 def profiled(
-    candidates: GroupCandidates, profiles_given: Sequence[GivenProfile], read: LaunchReader
+    groups: GroupCandidates, profiles_given: Sequence[GivenProfile], read: LaunchReader
 ) -> tuple[GroupCandidates, tuple[str, ...]]:
     """Return the job groups with their profiles, and a line with the reason per unused profile.
 
     Several reports of a group add up. Errors: that of the first profile on the command line, if
     none of those is usable.
     """
-    problems = [*_of_nothing(candidates, profiles_given)]
+    problems = [*_of_nothing(groups, profiles_given)]
 
     @cache
     def launches_of(report: str) -> Sequence[Launch]:
@@ -406,7 +406,7 @@ def profiled(
             return ()
 
     kinds = []
-    for kind in candidates.kinds:
+    for kind in groups.kinds:
         profiles = _first_source([profile for profile in profiles_given if _is_of(kind, profile)])
         reports = dict.fromkeys(profile.report for profile in profiles)
         usable = [report for report in reports if launches_of(report)]
@@ -420,7 +420,7 @@ def profiled(
     by_command = any(profile.source == "command" for profile in profiles_given)
     if by_command and problems and not any(kind.profile for kind in kinds):
         raise problems[0]
-    return replace(candidates, kinds=tuple(kinds)), tuple(dict.fromkeys(map(str, problems)))
+    return replace(groups, kinds=tuple(kinds)), tuple(dict.fromkeys(map(str, problems)))
 
 
 def _first_source(profiles_given: Sequence[GivenProfile]) -> list[GivenProfile]:
@@ -457,14 +457,14 @@ def reports_given(row: JobSummaryRow, profiles: Mapping[str, str]) -> tuple[str,
 
 
 def _of_nothing(
-    candidates: GroupCandidates, profiles: Sequence[GivenProfile]
+    groups: GroupCandidates, profiles: Sequence[GivenProfile]
 ) -> Iterator[TachographError]:
     """Why profiles of the command line match no evaluated job group."""
     for profile in profiles:
-        if profile.source != "command" or any(_is_of(kind, profile) for kind in candidates.kinds):
+        if profile.source != "command" or any(_is_of(kind, profile) for kind in groups.kinds):
             continue
         try:
-            named(candidates, profile.kind)
+            named(groups, profile.kind)
         except TachographError as problem:
             yield type(problem)(problem.what, where=f"--profile {profile.kind}", do=problem.do)
 

@@ -103,7 +103,7 @@ def _mean(numbers: Sequence[float | None], shares: Sequence[float]) -> float | N
 
 
 def _highest(numbers: Sequence[float | None]) -> float | None:
-    return max((number for number in numbers if number is not None), default=None)
+    return max((value for value in numbers if value is not None), default=None)
 
 
 def busy_of(row: JobSummaryRow) -> float | None:
@@ -191,14 +191,14 @@ def bounds_of_mixes(rows: Sequence[Mix], columns: Sequence[Mix], law: CorunLaw) 
     """
     own, others = _members(rows), _members(columns)
     pairs = law(own, others)
-    row_shares, right = _shares_of_members(rows), _shares_of_members(columns).T
+    row_shares, column_shares = _shares_of_members(rows), _shares_of_members(columns).T
     launches = _shares_of_launches(columns).T
-    met = pairs.in_turn @ launches + (1.0 - pairs.in_turn) @ right
+    met = pairs.in_turn @ launches + (1.0 - pairs.in_turn) @ column_shares
 
     def folded(values: Floats) -> Floats:
         """Mean over the kernels that are met, then over those that meet them."""
         in_turn = (pairs.in_turn * values) @ launches
-        side_by_side = ((1.0 - pairs.in_turn) * values) @ right
+        side_by_side = ((1.0 - pairs.in_turn) * values) @ column_shares
         mean: Floats = row_shares @ ((in_turn + side_by_side) / met)
         return mean
 

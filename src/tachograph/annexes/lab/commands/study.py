@@ -164,10 +164,10 @@ def _compare(arguments: Arguments) -> int:
     labels = named if len(named) > 1 else [opened.lake.location, *named]
     if len(labels) > MOST_STUDIES:
         raise UsageError(f"{len(labels)} studies to compare", do=f"name at most {MOST_STUDIES}")
-    jobs, reports = job_filter(arguments, opened), []
+    selection, reports = job_filter(arguments, opened), []
     with narrator.steps(logged=True) as progress:
         for label in labels:
-            lake, which = _of_label(label, opened, jobs)
+            lake, which = _of_label(label, opened, selection)
             study = LakeStudy(lake, opened.configuration, opened.clock).study(
                 arguments.figure,
                 wanted=which,
@@ -196,7 +196,7 @@ def _prefixed(label: str, progress: Progress) -> Progress:
     return lambda doing, done, total: progress(f"{label}: {doing}", done, total)
 
 
-def _of_label(label: str, opened: OpenedLake, jobs: JobFilter) -> tuple[Lake, JobFilter]:
+def _of_label(label: str, opened: OpenedLake, selection: JobFilter) -> tuple[Lake, JobFilter]:
     """Lake and jobs of one study: another lake, or a month or day of this one."""
     from calendar import monthrange
     from dataclasses import replace
@@ -206,9 +206,9 @@ def _of_label(label: str, opened: OpenedLake, jobs: JobFilter) -> tuple[Lake, Jo
     from tachograph.lake.delta import Lake
 
     if label == opened.lake.location:
-        return opened.lake, jobs
+        return opened.lake, selection
     if not (span := _SPAN.fullmatch(label)):
-        return Lake.open(label), jobs
+        return Lake.open(label), selection
     try:
         first = date(int(span[1]), int(span[2]), int(span[4] or 1))
     except ValueError:
@@ -221,7 +221,7 @@ def _of_label(label: str, opened: OpenedLake, jobs: JobFilter) -> tuple[Lake, Jo
         parse_time(end, now=opened.now, zone_name=opened.configuration.site.time_zone)
         for end in ends
     )
-    return opened.lake, replace(jobs, since=since, until=until)
+    return opened.lake, replace(selection, since=since, until=until)
 
 
 def _show(report: StudyReport, written: WrittenStudy, *, no_color: bool) -> None:

@@ -110,11 +110,11 @@ def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
             f"Of {count_jobs(facts['typed_jobs'])} of a known type (together {energy}), "
             f"{'; '.join(phrases)}."
         ),
-        *_hungrier_type(numbers),
+        *_type_with_more(numbers),
     )
 
 
-def _hungrier_type(numbers: FigureNumbers) -> tuple[str, ...]:
+def _type_with_more(numbers: FigureNumbers) -> tuple[str, ...]:
     """Sentence on the type with more energy per GPU-hour, if there are both."""
     compute, memory = (numbers.number(f"{name}_kwh_per_gpu_hour") for name in TYPES)
     if compute is None or memory is None:
@@ -134,7 +134,7 @@ def _bins(hours: pl.Series) -> pl.Series:
     first, last = (
         int(np.floor(np.log10(end) * BINS_PER_DECADE)) for end in (values.min(), values.max())
     )
-    borders = [_border(border) for border in range(first, last + 2)]
+    borders = [_border(number) for number in range(first, last + 2)]
     return pl.Series(
         "bin", np.searchsorted(borders, values, side="right") - 1 + first, dtype=pl.Int32
     )

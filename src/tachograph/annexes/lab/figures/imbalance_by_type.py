@@ -67,11 +67,11 @@ def compute_by_type(study: Study, column: str) -> FigureNumbers:
 
 def _set_of_pipes() -> pl.Expr:
     """FP64+T, ..., in a fixed order; null if no pipe was measured."""
-    letters = [
+    names = [
         pl.when(pl.col("pipes").list.contains(pipe)).then(pl.lit(name))
         for pipe, name in PIPE_LETTERS.items()
     ]
-    named = pl.concat_str(letters, separator="+", ignore_nulls=True)
+    named = pl.concat_str(names, separator="+", ignore_nulls=True)
     return pl.when(pl.col("pipes").is_not_null()).then(
         pl.when(named == "").then(pl.lit(NO_PIPE)).otherwise(named)
     )

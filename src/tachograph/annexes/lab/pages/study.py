@@ -66,19 +66,19 @@ def _draw_all(view: PageView, progress: Progress, parameters: StudyChoiceParamet
 def content(view: PageView, parameters: StudyChoiceParameters) -> Mapping[str, Any]:
     """Return the study, or how far it is."""
     parameters = view.of_recent(parameters)
-    drawn_report = drawn_study(view, parameters)
+    drawing = drawn_study(view, parameters)
     values: dict[str, Any] = {
         "parameters": parameters,
         "choices": CHOICES,
-        "pending": drawn_report if isinstance(drawn_report, Pending) else None,
-        "problem": "" if isinstance(drawn_report, Pending) else drawn_report.problem,
+        "pending": drawing if isinstance(drawing, Pending) else None,
+        "problem": "" if isinstance(drawing, Pending) else drawing.problem,
         "study": None,
     }
-    if isinstance(drawn_report, Pending) or drawn_report.report is None:
+    if isinstance(drawing, Pending) or drawing.report is None:
         return values
 
     def picture(figure: MadeFigure) -> Markup:
-        entry, content = figure.entry, drawn_report.pictures.get(figure.entry.name)
+        entry, content = figure.entry, drawing.pictures.get(figure.entry.name)
         if content is None:
             return Markup("")
         # an address of its own per version, so that a browser may keep it
@@ -87,7 +87,7 @@ def content(view: PageView, parameters: StudyChoiceParameters) -> Mapping[str, A
             '<img src="study/{}.svg?{}" alt="{}" class="picture of{}" loading="lazy">'
         ).format(entry.name, query, entry.title, _tenth(picture_width(content)))
 
-    shown = study_values(drawn_report.report, picture)
+    shown = study_values(drawing.report, picture)
     return {**values, "study": shown, **shown}
 
 

@@ -560,11 +560,11 @@ def _again(
 
 def _levels(rng: Draw) -> Drawn:
     """Work at changing levels."""
-    levels = _works(rng, 10, 40)
+    stretches = _works(rng, 10, 40)
     for number in range(int(rng.integers(3, 10))):
         share = float(rng.uniform(0.3, 0.6)) if number % 2 == 0 else 1.0
-        levels.append(CourseStretch(float(rng.uniform(10, 40)), share=share))
-    return levels, {}
+        stretches.append(CourseStretch(float(rng.uniform(10, 40)), share=share))
+    return stretches, {}
 
 
 def _little_at_the_end(rng: Draw) -> Drawn:

@@ -162,12 +162,12 @@ def _draw_one(
     elif kind is DefectKind.CLOCK_SKEW:
         value = float(rng.choice([-1, 1]) * rng.integers(7, 120))
     else:
-        makers: dict[DefectKind, tuple[str, float]] = {
+        impossible: dict[DefectKind, tuple[str, float]] = {
             DefectKind.UTIL_OVERFLOW: ("gpu_util", UTIL_OVERFLOW),
             DefectKind.SM_OVER_ONE: ("sm_active", SM_OVER_ONE),
             DefectKind.ENERGY_RESET: ("energy_j", 0.0),
         }
-        column, value = makers.get(kind, (None, None))
+        column, value = impossible.get(kind, (None, None))
     if column is not None and column not in there:
         return None
     return TelemetryDefect(

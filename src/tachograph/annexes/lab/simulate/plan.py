@@ -286,11 +286,11 @@ class SimulationPlan:
         nodes: list[SimulatedNode] = []
         for number, group in enumerate(self.groups):
             shared = self.shared_nodes(group)
-            for of_group in range(group.count):
+            for of_its_group in range(group.count):
                 index = len(nodes)
                 nodes.append(
                     SimulatedNode(
-                        f"nid{index + 1:06d}", index, number, of_group >= group.count - shared
+                        f"nid{index + 1:06d}", index, number, of_its_group >= group.count - shared
                     )
                 )
         return tuple(nodes)

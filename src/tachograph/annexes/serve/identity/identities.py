@@ -93,7 +93,7 @@ class Identities:
     @property
     def proofs(self) -> tuple[Proof, ...]:
         """The ways, in the order in which they are tried."""
-        proof_headers = (
+        ways = (
             self.tokens,
             self.slurm,
             UnknownBearer(),
@@ -101,7 +101,7 @@ class Identities:
             self.sessions,
             SocketPeers(self.proxies),
         )
-        return tuple(proof for proof in proof_headers if proof is not None)
+        return tuple(proof for proof in ways if proof is not None)
 
     def is_bare(self, request: Request) -> bool:
         """Whether a request has no proof of identity at all."""

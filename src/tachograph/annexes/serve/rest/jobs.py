@@ -204,16 +204,16 @@ def job(view: View, parameters: JobParameters) -> ObjectAnswer:
 
 
 def _page_of_minutes(
-    lake: Lake, table: LakeTable, jobs: pl.DataFrame, paging: Paging
+    lake: Lake, table: LakeTable, run: pl.DataFrame, paging: Paging
 ) -> TableAnswer:
-    """Return the requested page of a table by minute, sorted by key, for `jobs`.
+    """Return the requested page of a table by minute, sorted by key, for `run`.
 
     Only the rows of GPUs, or nodes, that are in that part are read whole. Errors: LakeError,
     UsageError as `page_of`.
     """
 
     def read() -> TableAnswer:
-        rows, of_unit = scan_rows(lake, table, jobs), list(table.key[:-1])
+        rows, of_unit = scan_rows(lake, table, run), list(table.key[:-1])
         with lake_errors(lake.uri(table)):
             units = rows.group_by(of_unit).len("rows").collect(engine="streaming").sort(of_unit)
             last = decode_cursor(paging.after)[:-1] if paging.after else None
@@ -228,13 +228,13 @@ def _page_of_minutes(
                 pl.col(name).is_in(units_read.get_column(name).unique().implode())
                 for name in ("job_key", "node")
             ]
-            minutes = (
+            of_units = (
                 rows.filter(*near)
                 .join(units_read.lazy(), on=of_unit, how="semi", nulls_equal=True)
                 .collect()
             )
         return replace(
-            page_of(minutes.sort(*table.key), table.key, paging),
+            page_of(of_units.sort(*table.key), table.key, paging),
             matching=int(units.get_column("rows").sum()),
         )
 
