@@ -148,7 +148,7 @@ class WaitingJobRow(TypedDict, total=False):
     reason: str | None
     partition: str | None
     nodes: int | None
-    gpus: int
+    gpus: int | None
     gpu_type: str | None
     cpus: int | None
     mem_requested_mib: float | None

@@ -322,7 +322,7 @@ WAITING_JOBS = LakeTable(
         text("reason", "Slurm's name of the reason: Resources, Priority, ...", NOT_KNOWN),
         text("partition", "Partitions, separated by commas."),
         count("nodes", "Nodes requested.", NOT_KNOWN),
-        count("gpus", "GPUs requested.", None),
+        count("gpus", "GPUs requested.", NOT_KNOWN),
         text("gpu_type", "GPU type requested.", "any or not known"),
         count("cpus", "CPUs requested.", NOT_KNOWN),
         real("mem_requested_mib", "MiB", "Host memory requested for the whole job.", NOT_KNOWN),
