@@ -164,20 +164,6 @@ def test_what_was_not_measured_is_that_counted_from_the_rows() -> None:
         assert [row["cpu_user"] for row in found] == pytest.approx([*first, *second])
 
 
-@pytest.mark.parametrize(("samples", "share"), [(2, 1 - 1 / 13), (3, 0.0)])
-def test_one_sample_of_each_gpu_stands_for_an_instant(samples: int, share: float) -> None:
-    """A job of 13 s; with a second sample of a GPU its minute is measured."""
-    end = START + timedelta(seconds=13)
-    row = summary(
-        gpus=2, gpus_seen=2, samples=samples, coverage=None, interval_s=None, start=START,
-        elapsed_s=13.0, as_of=end,
-    )  # fmt: skip
-    timelines = timelines_of(minutes([0.0], [0.0]), idle_util=IDLE)
-    timelines = timelines.with_columns(job_key=pl.lit(row["job_key"]))
-    gaps = unmeasured(frame(JOB_SUMMARIES, [row]), timelines, frame(JOB_GPUS, []))
-    assert gaps["share"].to_list() == [pytest.approx(share)]
-
-
 def _same(found: Row, wanted: Row) -> None:
     numbers = {name: value for name, value in wanted.items() if value is not None}
     assert {*numbers} == {name for name in wanted if found[name] is not None}

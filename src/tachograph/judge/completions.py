@@ -48,7 +48,6 @@ from tachograph.pipeline.timelines import ACTIVITY, AVERAGED
 from tachograph.pipeline.timelines import WORK as WORK_COUNTERS
 
 _MINUTE_S = 60.0
-_ALONE_S = 1.0  # for which one sample stands where a GPU has no second one
 _LATE_S = 900.0  # a sample of a running job may be so old
 _LINK_BYTES_PER_S = 1e13
 # before the first and after the last sample of a job that are judged: more would change no verdict
@@ -144,9 +143,9 @@ def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame, gpus: pl.DataFrame) 
 
     `elapsed_s`: its run time. `interval_s`: between samples of a GPU. `begin`, `end`: minutes
     before the first and after the last measured one; `within`: the longest between two. Null where
-    nothing was measured. Where the interval is unknown, minutes are counted, of GPUs with one
-    sample an instant. `lacking`: counters that only some of its GPUs have, joined with a comma.
-    `timelines`: one row per (job_key, minute), in order. `gpus`: rows of job_gpus.
+    nothing was measured. Where the interval is unknown, minutes are counted. `lacking`: counters
+    that only some of its GPUs have, joined with a comma. `timelines`: one row per (job_key,
+    minute), in order. `gpus`: rows of job_gpus.
     """
     minutes = (
         timelines.lazy()
@@ -163,14 +162,10 @@ def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame, gpus: pl.DataFrame) 
     by_minutes = 1.0 - pl.col("gpu_minutes") / (pl.col("gpus") * pl.col("ran"))
     by_samples = pl.coalesce(missing_samples(), by_minutes)
     suspended = pl.col("elapsed_s") < (pl.col("ran") - 1) * _MINUTE_S  # samples of it count, too
-    alone = pl.col("interval_s").is_null() & pl.col("coverage").is_null()
-    alone &= pl.max_horizontal("samples", "gpu_minutes") <= pl.col("gpus_seen")
-    instants = pl.col("samples") * _ALONE_S / (pl.col("gpus") * pl.col("elapsed_s"))
     share = pl.max_horizontal(
         by_samples,
         1.0 - pl.col("gpus_seen") / pl.col("gpus"),  # coverage is that of the GPUs that are known
         pl.when(suspended & (pl.col("interval_s") <= _MINUTE_S)).then(by_minutes),
-        pl.when(alone).then(1.0 - instants),
     )
     return (
         jobs.lazy()
