@@ -38,7 +38,8 @@ from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.partitions import Partition, partitions, read_partition
-from tachograph.pipeline.attribution import attribute, gpu_facts, inventory
+from tachograph.pipeline.attribution import attribute
+from tachograph.pipeline.gpu_inventory import gpu_facts, inventory
 from tachograph.pipeline.job_runs import build_runs
 from tachograph.pipeline.partition import reduce_partition
 from tachograph.pipeline.reduction import Reduction, overlapping_day, part_nodes

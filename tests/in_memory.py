@@ -13,7 +13,8 @@ from madelake import NOW, Rows, table_frame
 from tachograph.catalog.config import AnalysisOptions, Configuration
 from tachograph.catalog.tables import GPU_SAMPLES, JOB_NODES
 from tachograph.pipeline.accumulators import INTENSITY_SCHEMA, Accumulators, merge_segments
-from tachograph.pipeline.attribution import Attribution, attribute, gpu_facts, inventory
+from tachograph.pipeline.attribution import Attribution, attribute
+from tachograph.pipeline.gpu_inventory import gpu_facts, inventory
 from tachograph.pipeline.job_hosts import energy_of_nodes, host_sums
 from tachograph.pipeline.job_runs import build_runs
 from tachograph.pipeline.partition import reduce_partition

@@ -52,8 +52,8 @@ from tachograph.lake.query import (
     read_findings,
     read_gpus,
     read_summaries,
-    rows_that_count,
 )
+from tachograph.lake.retention import rows_that_count
 from tachograph.pipeline.run import analyze
 
 READERS = 10

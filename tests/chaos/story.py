@@ -32,8 +32,8 @@ from tachograph.lake.query import (
     read_gpus,
     read_minutes,
     read_summaries,
-    rows_that_count,
 )
+from tachograph.lake.retention import rows_that_count
 from tachograph.sources.registry import PollOutcome, Watermark
 
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)  # ten minutes before midnight: two days

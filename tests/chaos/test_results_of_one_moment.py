@@ -18,7 +18,8 @@ from tachograph.lake.compact import compact
 from tachograph.lake.data_files import DataFile
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
-from tachograph.lake.query import read_consistently, read_gpus, read_summaries, rows_that_count
+from tachograph.lake.query import read_consistently, read_gpus, read_summaries
+from tachograph.lake.retention import rows_that_count
 from tachograph.pipeline.run import analyze
 
 pytestmark = pytest.mark.slow

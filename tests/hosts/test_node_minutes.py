@@ -29,7 +29,8 @@ from tachograph.catalog.tables import (
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import AppendResult, Lake
-from tachograph.lake.query import read_node_minutes, read_summaries, rows_that_count
+from tachograph.lake.query import read_node_minutes, read_summaries
+from tachograph.lake.retention import rows_that_count
 from tachograph.pipeline.run import analyze
 from tachograph.pipeline.state import seen_last
 

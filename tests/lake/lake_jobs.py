@@ -16,13 +16,8 @@ from tachograph.catalog.tables import ALL_TABLES, ALLOCATIONS, JOBS, LakeTable
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import Compaction, compact
 from tachograph.lake.delta import Lake
-from tachograph.lake.query import (
-    read_findings,
-    read_gpus,
-    read_minutes,
-    read_summaries,
-    rows_that_count,
-)
+from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries
+from tachograph.lake.retention import rows_that_count
 from tachograph.pipeline.run import analyze
 
 LENGTH_S = 1200

@@ -13,7 +13,7 @@ from jobframes import frame
 from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_SUMMARIES, LakeTable
 from tachograph.lake.compact import FEW_FILES, Compaction, compact
 from tachograph.lake.delta import Lake
-from tachograph.lake.query import rows_that_count
+from tachograph.lake.retention import rows_that_count
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 TABLES = (JOB_GPUS, FINDINGS, JOB_SUMMARIES)

@@ -28,7 +28,7 @@ from tachograph.catalog.tables import ALL_TABLES, PROFILES
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.forget import delete_replaced, files_with, forget
-from tachograph.lake.query import rows_that_count
+from tachograph.lake.retention import rows_that_count
 
 NOW = utc(10)
 KEY = "c:7:100"

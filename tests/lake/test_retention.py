@@ -41,14 +41,8 @@ from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.labels import write_label
 from tachograph.lake.problems import lake_errors
-from tachograph.lake.query import (
-    read_findings,
-    read_gpus,
-    read_minutes,
-    read_summaries,
-    rows_that_count,
-)
-from tachograph.lake.retention import EXPIRING, Expiry, expire, removed_before
+from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries
+from tachograph.lake.retention import EXPIRING, Expiry, expire, removed_before, rows_that_count
 from tachograph.pipeline.run import analyze
 
 DAYS = 6  # of April, a job on each of two nodes a day, the second from noon to noon of the next day

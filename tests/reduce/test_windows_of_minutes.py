@@ -143,4 +143,5 @@ def test_minutes_are_read_once_for_all_lengths() -> None:
     for window_s, imbalance in of_lengths.items():
         assert imbalance.equals(spatial_imbalance(rows.lazy(), jobs, gpus, window_s=window_s))
         assert imbalance["spatial_windows"].to_list() == [-(-70 * 60 // window_s)]
-    assert len({imbalance["spatial_imbalance"].item() for imbalance in of_lengths.values()}) == 3
+    shortest, *_, longest = (each["spatial_imbalance"].item() for each in of_lengths.values())
+    assert shortest != longest

@@ -15,7 +15,7 @@ from jobframes import frame, summary
 from madelake import configured, held, job, utc
 from tachograph.catalog.config import AnalysisOptions, Configuration, NodeOptions, StudyFilters
 from tachograph.catalog.tables import JOB_SUMMARIES, RATE_VOLUMES
-from tachograph.pipeline.attribution import gpu_facts
+from tachograph.pipeline.gpu_inventory import gpu_facts
 from tachograph.pipeline.summaries import LEAST_POPULATION, used_pipes
 
 START = utc(23, 12)

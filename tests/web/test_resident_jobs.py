@@ -36,7 +36,8 @@ from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter, filter_jobs, parse_condition
 from tachograph.lake.forget import forget
-from tachograph.lake.query import read_answers, read_summaries, rows_that_count
+from tachograph.lake.query import read_answers, read_summaries
+from tachograph.lake.retention import rows_that_count
 from tachograph.report.jobs import build_jobs_table
 
 CODES = ("idle_job", "job_hang", "one_gpu_of_many", "of_a_rule")

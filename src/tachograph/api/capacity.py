@@ -23,7 +23,7 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.filters import JobFilter
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import read_consistently, read_rows, read_summaries, read_where
-from tachograph.pipeline.attribution import gpu_facts, inventory
+from tachograph.pipeline.gpu_inventory import gpu_facts, inventory
 from tachograph.sources.slurm.fields import expand_nodes
 
 INSTALLED_FOR_S = 30 * 86_400.0  # a node that no poll saw for longer is not installed any more

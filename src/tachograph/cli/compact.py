@@ -45,8 +45,7 @@ def run(arguments: Arguments) -> int:
     from tachograph.catalog.tables import ALL_TABLES
     from tachograph.cli.options import open_lake
     from tachograph.lake.compact import compact
-    from tachograph.lake.query import rows_that_count
-    from tachograph.lake.retention import expire
+    from tachograph.lake.retention import expire, rows_that_count
 
     if arguments.dry_run and not arguments.expire:
         raise UsageError("--dry-run belongs to --expire", do="give both")

@@ -269,7 +269,7 @@ def proposal_lines(
 def model_lines(lake: Lake, configuration: Configuration) -> Iterator[str]:
     """Return what to configure where nothing names the model of GPUs."""
     from tachograph.catalog.tables import DEVICES
-    from tachograph.pipeline.attribution import inventory
+    from tachograph.pipeline.gpu_inventory import inventory
     from tachograph.report.job import fold_nodes
 
     units = inventory(lake.latest(DEVICES), configuration.nodes)

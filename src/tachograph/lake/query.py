@@ -24,7 +24,6 @@ from tachograph.catalog.tables import (
     JOB_GPUS,
     JOB_MINUTES,
     JOB_NODE_MINUTES,
-    JOB_NODES,
     JOB_SUMMARIES,
     JOBS,
     NODE_SAMPLES,
@@ -703,31 +702,3 @@ class SampleReader:
         with lake_errors(self._lake.uri(GPU_SAMPLES)):
             rows = self._lake.read_files(GPU_SAMPLES, files, [*GPU_SAMPLES.key, *columns])
             return rows.filter(pl.col("t") >= pl.lit(first, dtype=TIME)).collect(engine="streaming")
-
-
-# ------------------------------------------------------------------------------------------------------- compaction
-
-
-def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]]:
-    """Return {table: its current rows} for tables whose rows need a summary.
-
-    Dropped are rows of an analysis older than that of the job's summary, and rows of a newer one,
-    or of a job without summary, if it began more than a day before `now`; a younger one may still
-    be at work.
-    """
-    summaries = (
-        lake.latest(JOB_SUMMARIES, ("job_key", "seq")).lazy().select("job_key", current="seq")
-    )
-    begun_us = int((now - UNFINISHED).timestamp() * 1e6)  # seq is when an analysis began
-
-    def current_rows(rows: pl.LazyFrame) -> pl.LazyFrame:
-        joined = rows.join(summaries, on="job_key", how="left", maintain_order="left")
-        superseded = (pl.col("seq") < pl.col("current")).fill_null(value=False)
-        current = (pl.col("seq") == pl.col("current")).fill_null(value=False)
-        unfinished = ~superseded & (pl.col("seq") > begun_us)
-        return joined.filter(current | unfinished).drop("current")
-
-    return {
-        table.name: current_rows
-        for table in (JOB_GPUS, JOB_NODES, STEP_SUMMARIES, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)
-    }

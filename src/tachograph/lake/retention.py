@@ -44,7 +44,7 @@ from tachograph.lake.data_files import DataFile, row_count
 from tachograph.lake.delta import Lake
 from tachograph.lake.filters import FINAL_STATES
 from tachograph.lake.problems import lake_errors
-from tachograph.lake.query import rows_that_count
+from tachograph.lake.query import UNFINISHED
 
 EXPIRED = "expired"  # mark of a table: days since 1970, before which rows were removed
 ATTEMPTS = 5  # at what another process rewrites at the same time
@@ -510,3 +510,28 @@ def _days_of(parts: Iterable[Expiry | KeptRows]) -> tuple[date | None, date | No
     """First and last day."""
     days = [day for part in parts for day in (part.first, part.last) if day is not None]
     return min(days, default=None), max(days, default=None)
+
+
+def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]]:
+    """Return {table: its current rows} for tables whose rows need a summary.
+
+    Dropped are rows of an analysis older than that of the job's summary, and rows of a newer one,
+    or of a job without summary, if it began more than a day before `now`; a younger one may still
+    be at work.
+    """
+    summaries = (
+        lake.latest(JOB_SUMMARIES, ("job_key", "seq")).lazy().select("job_key", current="seq")
+    )
+    begun_us = int((now - UNFINISHED).timestamp() * 1e6)  # seq is when an analysis began
+
+    def current_rows(rows: pl.LazyFrame) -> pl.LazyFrame:
+        joined = rows.join(summaries, on="job_key", how="left", maintain_order="left")
+        superseded = (pl.col("seq") < pl.col("current")).fill_null(value=False)
+        current = (pl.col("seq") == pl.col("current")).fill_null(value=False)
+        unfinished = ~superseded & (pl.col("seq") > begun_us)
+        return joined.filter(current | unfinished).drop("current")
+
+    return {
+        table.name: current_rows
+        for table in (JOB_GPUS, JOB_NODES, STEP_SUMMARIES, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)
+    }

@@ -36,12 +36,8 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.places import NodePlaces, RecordedClusters, in_accounting, sampled_pairs
 from tachograph.lake.retention import SAMPLES, removed_before, sealed_summaries
 from tachograph.pipeline.accumulators import Accumulators, OpenRuns
-from tachograph.pipeline.attribution import (
-    Attribution,
-    attribute,
-    gpu_facts,
-    inventory,
-)
+from tachograph.pipeline.attribution import Attribution, attribute
+from tachograph.pipeline.gpu_inventory import gpu_facts, inventory
 from tachograph.pipeline.gpu_numbers import with_own_indices
 from tachograph.pipeline.hosts import HostMinutes
 from tachograph.pipeline.job_hosts import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from tachograph.annexes.share.estimate import matrix
 from tachograph.catalog.arrays import Floats
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.units import MI
-from tachograph.judge.activity import number
 
 if TYPE_CHECKING:
     from tachograph.catalog.rows import JobSummaryRow
@@ -116,7 +115,7 @@ def busy_of(row: JobSummaryRow) -> float | None:
     0.3
     """
     for counter in ("gr_engine_active", "gpu_util"):
-        share = number(row, f"{counter}_mean")
+        share = _number(row, f"{counter}_mean")
         if share is not None:
             return min(1.0, share)
     return None
@@ -136,21 +135,27 @@ def of_means(row: JobSummaryRow) -> Demand:
     (0.25, 0.25, 0.5)
     """
     busy, active, hbm_mib = (
-        busy_of(row), number(row, "sm_active_mean"), number(row, "hbm_used_mib_max")
+        busy_of(row), _number(row, "sm_active_mean"), _number(row, "hbm_used_mib_max")
     )  # fmt: skip
     cycles: dict[str, float] = {}
     for pipe, counter in COUNTER_OF_PIPE.items():
-        share = _share(number(row, f"{counter}_mean"), active)
+        share = _share(_number(row, f"{counter}_mean"), active)
         if share is not None and (active or 0.0) >= LEAST_ACTIVE:
             cycles[pipe] = share
     return Demand(
         name=str(row.get("name") or row.get("display_id") or row.get("job_id") or "job"),
         cycles=MappingProxyType(cycles),
-        dram=_share(number(row, "dram_active_mean"), busy),
+        dram=_share(_number(row, "dram_active_mean"), busy),
         sm_share=_share(active, busy),
-        seconds=number(row, "elapsed_s"),
+        seconds=_number(row, "elapsed_s"),
         hbm_bytes=None if hbm_mib is None else hbm_mib * MI,
     )
+
+
+def _number(row: Mapping[str, object], name: str) -> float | None:
+    """Return a number of a row; that of `judge` needs Polars, which a day on a GPU does not have."""
+    value: Any = row.get(name)
+    return None if value is None or math.isnan(value) else float(value)
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

@@ -43,7 +43,7 @@ from tachograph.lake.filters import JobFilter
 from tachograph.lake.places import may_be_of
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import read_summaries, read_where, select_jobs
-from tachograph.pipeline.attribution import gpu_facts, inventory
+from tachograph.pipeline.gpu_inventory import gpu_facts, inventory
 from tachograph.pipeline.gpu_numbers import with_own_indices
 from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, plain, wrapped

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from itertools import count
 from pathlib import Path
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import ListenError, UsageError
+from tachograph.catalog.processes import python_command
 from tachograph.catalog.units import whole_number
 from tachograph.catalog.version import __version__
 from tachograph.cli import output
@@ -290,7 +290,7 @@ def _next(folder: Path, worst: str) -> str:
     about_page = f"\nThe page of job {worst} with its plots: {page}\n" if page.exists() else ""
     energy = "--sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes"
     commands = (
-        *reach_program(shutil.which("tachograph"), Path(sys.executable)),
+        *reach_program(shutil.which("tachograph"), Path(python_command("tachograph")[0])),
         f"cd {shlex.quote(str(folder))}",
         "tachograph jobs --finding job_hang",
         f"tachograph lab classify {worst}  # hang, cold start, stall, idle nodes or GPUs",
