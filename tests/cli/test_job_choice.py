@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -131,7 +132,7 @@ def test_on_a_low_terminal_the_headline_stays_visible(demo: Path) -> None:
     short = _on_terminal(["job", UNUSED, *lake], 24)
     assert len(short) <= 22
     assert any("1 of 8 GPUs used" in line for line in short[:3])
-    last = " ".join(short[-4:])
+    last = re.sub(r"\x1b\[\d*m", " ", " ".join(short[-4:]))
     assert f"tachograph job {UNUSED} --lake {lake[1]} --full" in " ".join(last.split())
     assert len(_on_terminal(["job", UNUSED, "--full", *lake], 24)) > 24
 
