@@ -69,7 +69,10 @@ def check_policies(policies: Sequence[PolicyOptions], webhooks: Iterable[str], w
             policy.webhook and policy.webhook not in receivers
         ):
             receiver_names = ", ".join(sorted(receivers)) or "none"
-            do = f'write webhook = "NAME" with action = "webhook", and only there; known: {receiver_names}'
+            do = (
+                'write webhook = "NAME" with action = "webhook", and only there; '
+                f"known: {receiver_names}"
+            )
             raise ConfigError(
                 f"{key}: webhook {policy.webhook!r} is no receiver", where=where, do=do
             )

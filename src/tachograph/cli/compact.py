@@ -84,7 +84,8 @@ def _print_expired(expired: Sequence[Expiry], arguments: Arguments) -> None:
             span = f" of {table.first} to {table.last}" if table.first else ""
             size = f"{table.files:,} files, {text(table.bytes, 'B')}"
             output.print_text(
-                f"{table.table}: {table.rows:,} rows{span} {verb} ({size}), older than {table.before}\n"
+                f"{table.table}: {table.rows:,} rows{span} {verb} ({size}), "
+                f"older than {table.before}\n"
             )
         for rest in table.kept_back:
             span = f" of {rest.first} to {rest.last}" if rest.first else ""
@@ -108,7 +109,8 @@ def _print_compacted(done: Sequence[Compaction]) -> None:
             merged += f", {table.completing:,} rows with other counters of a sample merged"
         dropped = f", {table.superseded:,} superseded rows dropped" if table.superseded else ""
         output.print_text(
-            f"{table.table}: {table.files_before:,} files became {table.files_after:,}{merged}{dropped}\n"
+            f"{table.table}: {table.files_before:,} files became {table.files_after:,}"
+            f"{merged}{dropped}\n"
         )
     if not changed:
         output.print_text("nothing to compact\n")

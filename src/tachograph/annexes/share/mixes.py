@@ -153,7 +153,10 @@ def of_means(row: JobSummaryRow) -> Demand:
 
 
 def _number(row: Mapping[str, object], name: str) -> float | None:
-    """Return a number of a row; that of `judge` needs Polars, which a day on a GPU does not have."""
+    """Return a number of a row.
+
+    That of `judge` needs Polars, which a day on a GPU does not have.
+    """
     value: Any = row.get(name)
     return None if value is None or math.isnan(value) else float(value)
 
